@@ -1,0 +1,27 @@
+/** The input does not fit the tool's schema. The message is for the model: it names each field and says what to do. */
+export class InvalidInput extends Error {
+  override name = "InvalidInput";
+  readonly issues: readonly { path: string; message: string }[];
+  constructor(tool: string, issues: readonly { path: string; message: string }[]) {
+    const lines = issues.map(({ path, message }) => `- ${path === "" ? "input" : path}: ${message}`);
+    super(
+      `The ${tool} tool was called with invalid arguments:\n${lines.join("\n")}\nPlease rewrite the input so it satisfies the expected schema.`,
+    );
+    this.issues = issues;
+  }
+}
+
+/** An expected failure: the model is told the message. Leaf tools throw it only for what they deliberately classify. */
+export class ToolFailure extends Error {
+  override name = "ToolFailure";
+}
+
+/** What was approved is no longer there; thrown before anything was changed. */
+export class ChangedAfterApproval extends Error {
+  override name = "ChangedAfterApproval";
+}
+
+/** The tool wrote more than can be kept whole. */
+export class OutputLimit extends Error {
+  override name = "OutputLimit";
+}
