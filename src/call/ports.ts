@@ -27,6 +27,8 @@ export interface CallRecord {
   /** The last snapshot, with its whole input; `permission_ids` are the asks open now. */
   part: ToolPart;
   spec: CallSpec;
+  /** The number of its first event in its session's log. */
+  openedSeq: number;
   /** Raised by each transition and by each ask that is opened or settled. */
   version: number;
   /** The fencing token: raised by each claim. */
@@ -37,6 +39,8 @@ export interface CallRecord {
   attempts: number;
   /** Set when somebody asked to cancel a running call: the words for the model. */
   cancel?: string;
+  /** Set on a tombstone: the call ended, and only its id, digest and end state are left. */
+  expired?: true;
 }
 
 /** The right to write to a call: the replica that opened or claimed it, under the epoch it got. */
@@ -133,8 +137,8 @@ export interface CallStore {
 
   /** Events after a number, in order, up to about `maxBytes`. */
   readLog(sessionId: string, afterSeq: number, maxBytes: number): Promise<LogPage>;
-  /** Rings when a session has news (its id), for any session if none is named. It may ring too often, never too seldom. */
-  onNews(sessionId: string | undefined, listener: (sessionId: string) => void): () => void;
+  /** Rings when a session has news, with its id and the first new number; for any session if none is named. It may ring too often, never too seldom. */
+  onNews(sessionId: string | undefined, listener: (sessionId: string, seq: number) => void): () => void;
 
   /** Whether the store answers. */
   ready(): Promise<boolean>;
@@ -145,6 +149,11 @@ export interface CallStore {
 export interface OutputStore {
   append(root: string, id: string, data: Uint8Array): Promise<void>;
   /** Undefined if there is none of that id. */
-  read(root: string, id: string, offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
+  read(
+    root: string,
+    id: string,
+    offset: number,
+    limit: number,
+  ): Promise<{ data: Uint8Array; total: number } | undefined>;
   remove(root: string, id: string): Promise<void>;
 }

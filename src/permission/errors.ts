@@ -23,7 +23,11 @@ export class RequestError extends Error {
 
 /** No such session, or not yours: the two are not told apart. */
 export function noSuchSession(sessionId: string): RequestError {
-  return new RequestError(ErrorReason.NO_SUCH_SESSION, `session ${sessionId} is not known; create it with CreateSession`, {
-    session_id: sessionId,
-  });
+  return new RequestError(
+    ErrorReason.NO_SUCH_SESSION,
+    `session ${sessionId} is not known; create it with CreateSession`,
+    {
+      session_id: sessionId,
+    },
+  );
 }

@@ -52,7 +52,11 @@ export interface PermissionStore {
   /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grant and events together. */
   settle(settlement: Settlement): Promise<SettleResult>;
   /** The living grants that may serve a tree: its own, and those of its workspace and agent; and the tree's rules version. */
-  grantsFor(tree: { root: string; workspace: string; agent: string }): Promise<{ grants: Grant[]; rulesVersion: number }>;
+  grantsFor(tree: {
+    root: string;
+    workspace: string;
+    agent: string;
+  }): Promise<{ grants: Grant[]; rulesVersion: number }>;
   /** Before a grant of a wider scope is relied on: adds the tree to its users. False if the grant is dead. */
   adoptGrant(root: string, grantId: string): Promise<boolean>;
   getGrant(id: string): Promise<Grant | undefined>;

@@ -61,7 +61,9 @@ export interface ToolContext extends Omit<PlanContext, "reads"> {
     record(path: string, sha256: string): Promise<void>;
   };
   /** The stored outputs of this session tree, by the ID of `toolgate-output:ID`. */
-  outputs: { read(id: string, offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined> };
+  outputs: {
+    read(id: string, offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
+  };
   /** Replaces title and metadata for whoever watches. */
   metadata(update: { title?: string; metadata?: JsonObject }): void;
   /** Appends to the call's output. Await it: it resolves when the store has room for more. */
@@ -133,7 +135,6 @@ export function defineTool<Input extends z.ZodType, P extends Plan>(config: Tool
   if (!toolName.test(name)) throw new Error(`tool name "${name}" does not fit ${toolName}`);
   // zod writes plain JSON, typed as its own schema type.
   const inputSchema = z.toJSONSchema(input, { io: "input", unrepresentable: "any" }) as JsonObject;
-  delete inputSchema["~standard"];
   const definitionId = sha256(canonicalJson({ name, input: inputSchema, version })).slice(0, 32);
   return {
     name,
@@ -155,7 +156,10 @@ export function defineTool<Input extends z.ZodType, P extends Plan>(config: Tool
     decode(value) {
       const result = input.safeParse(value);
       if (result.success) return result.data;
-      throw new InvalidInput(name, result.error.issues.map(({ path, message }) => ({ path: path.join("."), message })));
+      throw new InvalidInput(
+        name,
+        result.error.issues.map(({ path, message }) => ({ path: path.join("."), message })),
+      );
     },
     // The engine passes on what decode() and plan() of this same tool returned; the types were erased in between.
     async plan(value, ctx) {

@@ -1,6 +1,10 @@
+import { lstat, readlink, realpath, stat } from "node:fs/promises";
+import { homedir } from "node:os";
+import { basename, dirname, isAbsolute, join, relative } from "node:path";
+import { ToolFailure } from "./errors.ts";
 import type { Ask } from "./tool.ts";
 
-/** A path after symlinks, `..` and case were looked through. */
+/** A path after symlinks and `..` were looked through. */
 export interface ResolvedPath {
   /** The canonical absolute path: every existing part is resolved; what does not exist yet is appended as written. */
   absolute: string;
@@ -8,6 +12,8 @@ export interface ResolvedPath {
   pattern: string;
   /** Whether it lies outside the workspace. */
   external: boolean;
+  /** Whether it is a folder that exists. */
+  isFolder: boolean;
 }
 
 /** The folder in which an agent works. */
@@ -20,7 +26,85 @@ export interface Workspace {
   resolve(path: string): Promise<ResolvedPath>;
 }
 
-export declare function openWorkspace(name: string, directory: string): Promise<Workspace>;
+/** Opens the workspace in a folder that exists. */
+export async function openWorkspace(name: string, directory: string): Promise<Workspace> {
+  const root = await realpath(directory).catch((cause: unknown) => {
+    throw new Error(`workspace ${name}: the folder ${directory} cannot be opened; create it or configure another one`, {
+      cause,
+    });
+  });
+  if (!(await stat(root)).isDirectory()) {
+    throw new Error(`workspace ${name}: ${directory} is not a folder; configure a folder`);
+  }
+  return {
+    name,
+    directory: root,
+    async resolve(path) {
+      if (path.includes("\0")) throw new ToolFailure("A path cannot contain a NUL character. Remove it.");
+      const expanded = path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
+      const { absolute, isFolder } = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
+      const inside = relative(root, absolute);
+      const external = inside === ".." || inside.startsWith("../");
+      return { absolute, pattern: external ? absolute : inside || ".", external, isFolder };
+    },
+  };
+}
 
 /** The asks for touching one file or folder: `external_directory` in addition where it lies outside. */
-export declare function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[];
+export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
+  const own = { permission, patterns: [path.pattern], paths: [path.absolute] };
+  return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
+}
+
+/** The ask for looking into a folder outside the workspace; none inside. */
+export function externalAsks(path: ResolvedPath): Ask[] {
+  if (!path.external) return [];
+  const folder = path.isFolder ? path.absolute : dirname(path.absolute);
+  return [
+    {
+      permission: "external_directory",
+      patterns: [join(folder, "*")],
+      paths: [folder],
+      metadata: { filepath: path.absolute, parentDir: folder },
+    },
+  ];
+}
+
+const mostLinks = 40;
+
+/** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
+async function canonical(from: string, path: string): Promise<{ absolute: string; isFolder: boolean }> {
+  const ahead = path.split("/").reverse();
+  let at = from;
+  let isFolder = true;
+  let links = 0;
+  while (ahead.length > 0) {
+    const part = ahead.pop();
+    if (part === undefined || part === "" || part === ".") continue;
+    const next = part === ".." ? dirname(at) : join(at, part);
+    const stats = await look(next, path);
+    if (!stats?.isSymbolicLink()) {
+      at = next;
+      isFolder = stats?.isDirectory() ?? false;
+      continue;
+    }
+    links += 1;
+    if (links > mostLinks)
+      throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
+    const target = await readlink(next);
+    ahead.push(...target.split("/").reverse());
+    if (isAbsolute(target)) at = "/";
+  }
+  return { absolute: at, isFolder };
+}
+
+async function look(next: string, path: string) {
+  try {
+    return await lstat(next);
+  } catch (cause) {
+    const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
+    // Below a file, or below what is missing, there is nothing to look through.
+    if (code === "ENOENT" || code === "ENOTDIR") return undefined;
+    throw new ToolFailure(`Cannot resolve ${path}: ${next} cannot be looked at (${String(code)})`, { cause });
+  }
+}

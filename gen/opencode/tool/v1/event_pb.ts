@@ -17,7 +17,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/event.proto.
  */
 export const file_opencode_tool_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIrIDCgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SABCBwoFZXZlbnQiegoMVG9vbFByb2dyZXNzEg8KB2NhbGxfaWQYASABKAkSEgoFdGl0bGUYAiABKAlIAIgBARIuCghtZXRhZGF0YRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBAUIICgZfdGl0bGVCCwoJX21ldGFkYXRhIjsKClRvb2xPdXRwdXQSDwoHY2FsbF9pZBgBIAEoCRIOCgZvZmZzZXQYAiABKAQSDAoEZGF0YRgDIAEoDGIGcHJvdG8z", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIrIDCgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SABCBwoFZXZlbnQiegoMVG9vbFByb2dyZXNzEg8KB2NhbGxfaWQYASABKAkSEgoFdGl0bGUYAiABKAlIAIgBARIuCghtZXRhZGF0YRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBAUIICgZfdGl0bGVCCwoJX21ldGFkYXRhIlsKClRvb2xPdXRwdXQSDwoHY2FsbF9pZBgBIAEoCRIOCgZvZmZzZXQYAiABKAQSDAoEZGF0YRgDIAEoDBIOCgZsZW5ndGgYBCABKA0SDgoGb3V0cHV0GAUgASgJYgZwcm90bzM", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * SessionEvent is one entry of a session's log. Numbers count 1, 2, 3 … without gap; every watcher, at every replica, sees
@@ -181,6 +181,21 @@ export type ToolOutput = Message<"opencode.tool.v1.ToolOutput"> & {
    * @generated from field: bytes data = 3;
    */
   data: Uint8Array;
+
+  /**
+   * length is the length of `data`. It is also set where the bytes themselves are gone (outputs are kept 7 days) and
+   * `data` is empty.
+   *
+   * @generated from field: uint32 length = 4;
+   */
+  length: number;
+
+  /**
+   * output is `toolgate-output:ID` of the call's whole output so far: ReadToolOutput reads it while the call runs, too.
+   *
+   * @generated from field: string output = 5;
+   */
+  output: string;
 };
 
 /**

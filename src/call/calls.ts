@@ -1,0 +1,385 @@
+import { createHash } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { CreateSessionRequest } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Logger } from "../log.ts";
+import { RequestError } from "../permission/errors.ts";
+import type { Permissions } from "../permission/permissions.ts";
+import type { AskRecord } from "../permission/ports.ts";
+import type { Principal } from "../permission/principal.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
+import type { Registry } from "../tool/registry.ts";
+import { CallEnd, CallGone, type Executor } from "./executor.ts";
+import { newId } from "./ids.ts";
+import { createBell, type Followed, follow, madeEvent } from "./log.ts";
+import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
+import { type Access, checkSize, type OpenSession, type Sessions } from "./sessions.ts";
+import { failed, isTerminal, pendingPart } from "./state.ts";
+
+/** What CallTool and ExecuteTool have in common. */
+export type CallRequest = Pick<
+  CallToolRequest,
+  | "sessionId"
+  | "messageId"
+  | "callId"
+  | "agent"
+  | "tool"
+  | "input"
+  | "metadata"
+  | "timeoutMs"
+  | "providerId"
+  | "modelId"
+  | "definitionId"
+  | "expectedStoreId"
+>;
+
+export interface CallLimits {
+  inputBytes: number;
+  runningCalls: number;
+  leaseMs: number;
+}
+
+export type Calls = ReturnType<typeof createCalls>;
+
+/** A call that is not taken by any replica for this long is given up. */
+const unclaimedMs = 60_000;
+/** The whole life of a call, waits for people included. */
+const lifeMs = 24 * 3_600_000;
+
+/** Accepts calls, attaches to them, follows and ends them; takes over what another process left behind. */
+export function createCalls({
+  store,
+  outputs,
+  sessions,
+  permissions,
+  asksOf,
+  executor,
+  registry,
+  replicaId,
+  limits,
+  log,
+}: {
+  store: CallStore;
+  outputs: OutputStore;
+  sessions: Sessions;
+  permissions: Permissions;
+  asksOf(call: CallRef): Promise<AskRecord[]>;
+  executor: Executor;
+  registry: Registry;
+  replicaId: string;
+  limits: CallLimits;
+  log: Logger;
+}) {
+  const runs = new Map<string, { ref: CallRef; accepted: number; controller: AbortController; done: Promise<void> }>();
+  let draining = false;
+
+  /** Runs a call that this replica holds, on its own signal: what becomes of the request does not matter to it. */
+  function launch(record: CallRecord, opened: OpenSession): void {
+    const key = keyOf(record.ref);
+    const controller = new AbortController();
+    const done = executor.run(record, opened, controller).finally(() => {
+      if (runs.get(key)?.controller === controller) runs.delete(key);
+    });
+    runs.set(key, { ref: record.ref, accepted: record.spec.accepted, controller, done });
+  }
+
+  /** Accepts a call, or attaches to the one of that id. */
+  async function open(
+    principal: Principal,
+    request: CallRequest,
+  ): Promise<{ record: CallRecord; opened: OpenSession }> {
+    if (draining)
+      throw new RequestError(
+        ErrorReason.DRAINING,
+        "this replica is going away; try again, at another one or in a moment",
+      );
+    sessions.checkStore(request.expectedStoreId);
+    checkSize("metadata", request.metadata, 64 * 1024);
+    const input = request.input ?? {};
+    const canonical = canonicalJson(input);
+    if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
+    const opened = await sessions.open(principal, request.sessionId || (await newSession(principal)), "call");
+    const agent = sessions.agentFor(principal, request.agent, opened.session);
+    const now = store.now();
+    const callId = request.callId || newId("call", now);
+    const requestDigest = createHash("sha256").update(`${request.tool}\n${canonical}`).digest("base64url");
+    const { record, created } = await store.openCall({
+      ref: { root: opened.session.rootSessionId, sessionId: opened.session.id, callId },
+      part: pendingPart({
+        id: newId("prt", now),
+        sessionId: opened.session.id,
+        messageId: request.messageId || newId("msg", now),
+        callId,
+        tool: request.tool,
+        agent,
+        input,
+        ...(request.metadata && { metadata: request.metadata }),
+      }),
+      spec: {
+        principal: principal.id,
+        requestDigest,
+        timeoutMs: request.timeoutMs,
+        providerId: request.providerId,
+        modelId: request.modelId,
+        definitionId: request.definitionId || (registry.get(request.tool)?.definition.definitionId ?? ""),
+        accepted: now,
+      },
+      owner: replicaId,
+      leaseMs: limits.leaseMs,
+      maxOpenCalls: limits.runningCalls,
+    });
+    if (created) launch(record, opened);
+    else checkAttach(record, requestDigest);
+    return { record, opened };
+  }
+
+  async function newSession(principal: Principal): Promise<string> {
+    const request: CreateSessionRequest = create(CreateSessionRequestSchema);
+    return (await sessions.create(principal, request)).id;
+  }
+
+  async function getRecord(
+    principal: Principal,
+    sessionId: string,
+    callId: string,
+    access: Access,
+  ): Promise<{ record: CallRecord; opened: OpenSession }> {
+    const opened = await sessions.open(principal, sessionId, access);
+    const record = await store.getCall(sessionId, callId);
+    if (!record) {
+      throw new RequestError(ErrorReason.NO_SUCH_CALL, `session ${sessionId} has no call ${callId}`, {
+        session_id: sessionId,
+        call_id: callId,
+      });
+    }
+    return { record, opened };
+  }
+
+  /** The call when it has ended, or as it is after a while. */
+  async function wait({ ref }: CallRecord, ms: number, signal: AbortSignal): Promise<CallRecord> {
+    const bell = createBell();
+    const off = store.onNews(ref.sessionId, bell.ring);
+    const until = performance.now() + ms;
+    try {
+      for (;;) {
+        const record = await store.getCall(ref.sessionId, ref.callId);
+        if (!record) throw new Error(`call ${ref.callId} is gone while it was waited for`);
+        const left = until - performance.now();
+        if (isTerminal(record.part) || left <= 0) return record;
+        await bell.wait(left, signal);
+      }
+    } finally {
+      off();
+    }
+  }
+
+  /** The call's events after a number, until its terminal state. */
+  async function* events(
+    { record }: { record: CallRecord },
+    afterSeq: number,
+    signal: AbortSignal,
+  ): AsyncGenerator<Followed> {
+    if (isTerminal(record.part) && afterSeq >= Number(record.part.revision)) {
+      yield { lastSeq: afterSeq };
+      return;
+    }
+    const { sessionId, callId, root } = record.ref;
+    const from = Math.max(afterSeq, record.openedSeq - 1);
+    for await (const followed of follow(
+      { calls: store, outputs },
+      { sessionId, root, afterSeq: from, callId },
+      signal,
+    )) {
+      yield followed;
+      if (endsCall(followed.event)) return;
+    }
+  }
+
+  /** Ends a call: CANCELLED. Returns it when that is recorded; a call that has ended is returned as it is. */
+  async function cancel(ref: CallRef, message: string): Promise<ToolPart> {
+    const words = message === "" ? "The call was cancelled." : message;
+    for (;;) {
+      const record = await store.getCall(ref.sessionId, ref.callId);
+      if (!record) throw new Error(`call ${ref.callId} is gone while it was cancelled`);
+      if (isTerminal(record.part)) return record.part;
+      const run = runs.get(keyOf(ref));
+      if (record.part.state.case === "pending") {
+        const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: words }, store.now());
+        if (await store.finishCall({ ref, guard: { version: record.version }, part }))
+          run?.controller.abort(new CallGone());
+        continue;
+      }
+      if (run) {
+        run.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, words));
+        await run.done;
+        continue;
+      }
+      await store.requestCancel(ref, words);
+      await wait(record, 60_000, new AbortController().signal);
+    }
+  }
+
+  /** What another process left behind: what was started is lost, the rest is taken up where it stood. */
+  async function recover(): Promise<void> {
+    await permissions.expireAsks();
+    for (const { record, started, openAsks, since } of await store.orphans(100)) {
+      if (runs.has(keyOf(record.ref))) continue;
+      if (started)
+        await lose(
+          record,
+          "The executor stopped responding while the tool ran. It ran at most once; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.",
+        );
+      else if (openAsks === 0 && !(await claim(record)) && store.now() - since > unclaimedMs) {
+        await lose(record, "No replica took the call up again after its executor stopped responding. It was not run.");
+      }
+    }
+  }
+
+  async function lose(record: CallRecord, error: string): Promise<void> {
+    const part = failed(record.part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
+    await store.finishCall({ ref: record.ref, guard: { version: record.version }, part });
+  }
+
+  /** Takes a call over if this replica serves its workspace and its tool's definition. */
+  async function claim({ ref, part, spec }: CallRecord): Promise<boolean> {
+    if (draining || registry.get(part.tool)?.definition.definitionId !== spec.definitionId) return false;
+    const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
+      log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
+      return undefined;
+    });
+    const claimed = opened && (await store.claimCall(ref, replicaId, limits.leaseMs));
+    if (!claimed) return false;
+    launch(claimed, opened);
+    return true;
+  }
+
+  /** Renews our leases; a call that is no longer ours, or older than a day, is stopped. */
+  async function renew(): Promise<void> {
+    if (runs.size === 0) return;
+    const before = [...runs];
+    const held = new Set((await store.renewLeases(replicaId, limits.leaseMs)).map(keyOf));
+    for (const [key, { controller, accepted }] of before) {
+      if (!held.has(key)) controller.abort(new CallGone());
+      if (store.now() - accepted > lifeMs)
+        controller.abort(
+          new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
+        );
+    }
+  }
+
+  return {
+    open,
+    wait,
+    events,
+    getRecord,
+    recover,
+    renew,
+    get isDraining() {
+      return draining;
+    },
+    /** See `cancel` above; the principal must own the session, or be admin. */
+    async cancel(principal: Principal, sessionId: string, callId: string, message: string): Promise<ToolPart> {
+      const { record } = await getRecord(principal, sessionId, callId, "control");
+      return await cancel(record.ref, message);
+    },
+    /** In the order they were accepted. */
+    async list(
+      principal: Principal,
+      filter: { sessionId: string; after?: string; limit: number },
+    ): Promise<CallRecord[]> {
+      await sessions.open(principal, filter.sessionId, "read");
+      return await store.listCalls(filter);
+    },
+    /** Refuses new calls in a session and its descendants, and cancels the open ones. */
+    async closeSession(principal: Principal, sessionId: string): Promise<void> {
+      await sessions.open(principal, sessionId, "control");
+      const left = await store.closeSession(sessionId);
+      await Promise.all(left.map((ref) => cancel(ref, "The session was closed.")));
+    },
+    /** A session's events after a number; with `snapshot` first what is open now, then events after that. */
+    async *watch(
+      principal: Principal,
+      {
+        sessionId,
+        afterSeq,
+        callId,
+        snapshot,
+      }: { sessionId: string; afterSeq: number; callId?: string | undefined; snapshot: boolean },
+      signal: AbortSignal,
+    ): AsyncGenerator<Followed & { snapshotEnd?: boolean }> {
+      const { session } = await sessions.open(principal, sessionId, "read");
+      const root = session.rootSessionId;
+      let from = afterSeq;
+      if (snapshot) {
+        // The number is read first: what happens meanwhile is both in the snapshot and sent again, never missed.
+        from = Number((await store.getSession(sessionId))?.lastSeq ?? 0n);
+        const open = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+        for (const { ref, part } of open) {
+          if (callId !== undefined && ref.callId !== callId) continue;
+          yield { event: madeEvent(sessionId, from, store.now(), { case: "part", value: part }), lastSeq: from };
+          for (const { request, settled } of part.permissionIds.length > 0 ? await asksOf(ref) : []) {
+            if (!settled)
+              yield {
+                event: madeEvent(sessionId, from, store.now(), { case: "permissionAsked", value: request }),
+                lastSeq: from,
+              };
+          }
+        }
+        yield { lastSeq: from, snapshotEnd: true };
+      }
+      yield* follow({ calls: store, outputs }, { sessionId, root, afterSeq: from, callId }, signal);
+    },
+    /** Takes no new calls, hands waiting ones back and gives running ones some time, then stops them. */
+    async drain(ms: number): Promise<void> {
+      draining = true;
+      for (const { ref, controller } of [...runs.values()]) {
+        const record = await store.getCall(ref.sessionId, ref.callId);
+        if (record?.part.state.case === "pending") controller.abort(new CallGone());
+      }
+      await store.releaseCalls(replicaId);
+      await settledWithin(ms, runs);
+      for (const { controller } of runs.values()) {
+        controller.abort(new CallEnd(ToolErrorReason.CANCELLED, "The service was stopped while the call ran."));
+      }
+      await Promise.allSettled([...runs.values()].map(({ done }) => done));
+    },
+  };
+}
+
+function keyOf({ sessionId, callId }: CallRef): string {
+  return `${sessionId} ${callId}`;
+}
+
+/** An attaching request must mean the same call. */
+function checkAttach({ ref, part, spec, expired }: CallRecord, requestDigest: string): void {
+  if (spec.requestDigest !== requestDigest) {
+    throw new RequestError(
+      ErrorReason.CALL_ID_REUSED,
+      `call ${ref.callId} of session ${ref.sessionId} was another one (tool ${part.tool}, other input); nothing was run. Use a new call_id`,
+      { call_id: ref.callId, tool: part.tool },
+    );
+  }
+  if (!expired) return;
+  throw new RequestError(
+    ErrorReason.CALL_EXPIRED,
+    `call ${ref.callId} ended (${part.state.case}) and its result is no longer kept; it is not run again`,
+    { call_id: ref.callId, state: part.state.case ?? "" },
+  );
+}
+
+function endsCall(event: SessionEvent | undefined): boolean {
+  return event?.event.case === "part" && isTerminal(event.event.value);
+}
+
+async function settledWithin(ms: number, runs: ReadonlyMap<string, { done: Promise<void> }>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ms);
+  });
+  await Promise.race([Promise.allSettled([...runs.values()].map(({ done }) => done)), late]);
+  clearTimeout(timer);
+}

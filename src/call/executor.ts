@@ -1,0 +1,537 @@
+import { create, type JsonObject } from "@bufbuild/protobuf";
+import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type FilePart,
+  FilePartSchema,
+  type PermissionRequest,
+  PermissionToolContextSchema,
+  ToolEffects,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Logger } from "../log.ts";
+import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
+import type { Question } from "../permission/policy.ts";
+import type { AskRecord } from "../permission/ports.ts";
+import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import { newId } from "./ids.ts";
+import { createBell } from "./log.ts";
+import { type CallOutput, createCallOutput } from "./output.ts";
+import { digestOf, type Judged, type Planning } from "./planning.ts";
+import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
+import type { OpenSession } from "./sessions.ts";
+import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
+
+/** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
+export class CallEnd extends Error {
+  override name = "CallEnd";
+  readonly reason: ToolErrorReason;
+  constructor(reason: ToolErrorReason, message: string) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+/** The call is no longer ours to write: it has ended, or another replica holds it. */
+export class CallGone extends Error {
+  override name = "CallGone";
+}
+
+export interface ExecutorLimits {
+  outputBytes: number;
+  timeoutMs: number;
+  maxTimeoutMs: number;
+  askMs: number;
+  openAsks: number;
+}
+
+export type Executor = ReturnType<typeof createExecutor>;
+
+/** The life of one call, from acceptance to its terminal state. */
+export function createExecutor({
+  store,
+  outputs,
+  permissions,
+  asksOf,
+  planning,
+  registry,
+  limits,
+  unattended,
+  log,
+}: {
+  store: CallStore;
+  outputs: OutputStore;
+  permissions: Permissions;
+  asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
+  planning: Planning;
+  registry: Registry;
+  limits: ExecutorLimits;
+  unattended: "wait" | "deny";
+  log: Logger;
+}) {
+  /** Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to write. */
+  async function run(record: CallRecord, opened: OpenSession, controller: AbortController): Promise<void> {
+    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record) };
+    try {
+      const tool = resolve(record);
+      const input = decode(tool, record);
+      const plan = await approve(call, tool, input);
+      const result = await execute(call, tool, input, plan);
+      await settle(call, plan, result);
+    } catch (cause) {
+      await end(call, cause);
+    }
+  }
+
+  /** 1. The registration that serves now; it is captured, later changes do not touch this call. */
+  function resolve({ part, spec }: CallRecord): Tool {
+    const tool = registry.get(part.tool);
+    if (!tool) {
+      const known = registry.list().map(({ name }) => name);
+      throw new CallEnd(
+        ToolErrorReason.UNKNOWN_TOOL,
+        `There is no tool "${part.tool}". Use one of: ${known.join(", ")}.`,
+      );
+    }
+    if (spec.definitionId !== "" && spec.definitionId !== tool.definition.definitionId) {
+      throw new CallEnd(
+        ToolErrorReason.STALE_TOOL,
+        `The tool "${part.tool}" has changed since it was offered. List the tools again and repeat the call as it is now.`,
+      );
+    }
+    return tool;
+  }
+
+  /** 3. Invalid input never reaches the tool. */
+  function decode(tool: Tool, { part, spec }: CallRecord): unknown {
+    if (spec.timeoutMs > limits.maxTimeoutMs) {
+      throw new CallEnd(
+        ToolErrorReason.INVALID_INPUT,
+        `timeout_ms is ${spec.timeoutMs}, over the limit of ${limits.maxTimeoutMs}. Use a shorter one.`,
+      );
+    }
+    return tool.decode(inputOf(part));
+  }
+
+  /** 4, 6, 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
+  async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
+    const ctx = planContext(call);
+    const subject = subjectOf(call, tool);
+    for (;;) {
+      call.signal.throwIfAborted();
+      const judged = await planning.judge(tool, input, ctx, subject);
+      if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
+      if (judged.problem) throw judged.problem;
+      if (judged.verdict.action === PermissionAction.ASK && !(await answered(call, tool, judged, subject))) continue;
+      if (await start(call, judged)) return judged.plan;
+      await refresh(call);
+    }
+  }
+
+  /** 6. Whether a person approved exactly this. If not, asks are opened (those of an earlier plan withdrawn) and waited for. */
+  async function answered(
+    call: Running,
+    tool: Tool,
+    { plan, preview, verdict }: Judged,
+    subject: Subject,
+  ): Promise<boolean> {
+    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const asks = await asksOf(call.record.ref);
+    const same = (question: Question) => (ask: AskRecord) =>
+      ask.request.digest === digest &&
+      ask.request.permission === question.permission &&
+      equal(ask.request.patterns, question.patterns);
+    const missing = verdict.needs.filter(
+      (question) => !asks.some((ask) => isApproved(ask.settled) && same(question)(ask)),
+    );
+    if (missing.length === 0) return true;
+    if (unattended === "deny") throw denied(verdict, "nobody is there to be asked");
+    const open = asks.filter(({ settled }) => !settled);
+    const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
+    const unasked = missing.filter((question) => !open.some(same(question)));
+    if (stale.length > 0 || unasked.length > 0) {
+      const requests = unasked.map((question) => requestFor(call, question, plan, preview, subject, digest));
+      await openAsks(call, requests, stale);
+    }
+    await settledAll(call);
+    return false;
+  }
+
+  /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
+  async function start(call: Running, { plan, verdict }: Judged): Promise<boolean> {
+    call.signal.throwIfAborted();
+    const part = running(call.record.part, plan.title, store.now());
+    const outcome = await store.startCall({
+      fence: call.fence,
+      version: call.record.version,
+      ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
+      part,
+    });
+    if (outcome === "fenced") throw new CallGone();
+    if (outcome === "retry") return false;
+    call.record = { ...call.record, part };
+    return true;
+  }
+
+  /** 8. The body, under its own signal and deadline, whatever becomes of the request that began it. */
+  async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
+    const { ref, part, spec } = call.record;
+    const deadline = createDeadline(spec.timeoutMs || plan.timeoutMs || limits.timeoutMs, (ms) =>
+      call.controller.abort(
+        new CallEnd(
+          ToolErrorReason.TIMEOUT,
+          `The call took longer than ${ms} ms and was stopped. Give it a longer timeout_ms, or less to do.`,
+        ),
+      ),
+    );
+    const record = async (events: (ToolOutput | ToolProgress)[]) => {
+      if (await store.recordEvents(call.fence, events)) return;
+      call.controller.abort(new CallGone());
+      throw new CallGone();
+    };
+    const output = createCallOutput({
+      root: ref.root,
+      callId: ref.callId,
+      id: newId("out", store.now()),
+      store: outputs,
+      limit: limits.outputBytes,
+      keep: tool.keep,
+      record,
+    });
+    call.progress = createProgress(ref.callId, (event) => record([event]));
+    call.output = output;
+    try {
+      const ctx: ToolContext = {
+        ...planContext(call),
+        messageId: part.messageId,
+        model: { providerId: spec.providerId, modelId: spec.modelId },
+        signal: call.signal,
+        reads: {
+          get: (path) => store.getRead(ref.root, path),
+          record: (path, sha256) => store.recordRead(ref.root, path, sha256),
+        },
+        outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
+        metadata: call.progress.update,
+        output: output.write,
+        ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, ask)),
+        extra: part.metadata ?? {},
+      };
+      const result = await orAborted(tool.execute(input, plan, ctx), call.signal);
+      call.signal.throwIfAborted();
+      await output.end();
+      return { result, output };
+    } finally {
+      deadline.clear();
+      call.progress.stop();
+    }
+  }
+
+  /** 10, 11. Bounds what the model sees, keeps the whole, and writes the end. */
+  async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<void> {
+    const { text, ...sizes } = result.output === undefined ? output.written() : await output.whole(result.output);
+    const metadata: JsonObject = {
+      ...call.progress?.shown.metadata,
+      ...result.metadata,
+      ...sizes,
+      truncated: sizes.truncated || result.metadata?.truncated === true,
+    };
+    const attachments: FilePart[] = [];
+    for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
+    const title = result.title ?? call.progress?.shown.title ?? plan.title;
+    const part = completed(
+      call.record.part,
+      { title, output: [text, result.note].filter(Boolean).join("\n\n"), metadata, attachments },
+      store.now(),
+    );
+    await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+  }
+
+  /** The four kinds of end without a result: expected failure, refusal, abort, defect. What is not ours is not written. */
+  async function end(call: Running, thrown: unknown): Promise<void> {
+    const cause = call.signal.aborted ? call.signal.reason : thrown;
+    if (cause instanceof CallGone) return;
+    try {
+      // What was written until then is kept and named, unless keeping it is what failed.
+      await call.output?.end().catch(() => undefined);
+      const written = call.output?.written();
+      const { text: _, ...sizes } = written ?? { text: "" };
+      const part = failed(
+        call.record.part,
+        {
+          ...failureOf(cause, call),
+          ...((call.progress || written) && { metadata: { ...call.progress?.shown.metadata, ...sizes } }),
+        },
+        store.now(),
+      );
+      await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+    } catch (error) {
+      // The lease lapses and the reaper ends the call.
+      log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
+    }
+  }
+
+  function failureOf(
+    cause: unknown,
+    { record }: Running,
+  ): { reason: ToolErrorReason; error: string; effects?: ToolEffects } {
+    const readOnly = registry.get(record.part.tool)?.definition.annotations?.readOnly === true;
+    const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
+    if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };
+    if (cause instanceof InvalidInput) return { reason: ToolErrorReason.INVALID_INPUT, error: cause.message };
+    if (cause instanceof ChangedAfterApproval) {
+      return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
+    }
+    if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
+    if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
+    const { callId, sessionId } = record.ref;
+    log.error("defect in a tool call", { error: cause, callId, sessionId, tool: record.part.tool });
+    return {
+      reason: ToolErrorReason.FAILED,
+      error: `The tool "${record.part.tool}" broke. The service's log has the cause, under this call's id.`,
+      effects,
+    };
+  }
+
+  /** An ask in the middle of the body: it dies with this replica, and so does the call. */
+  async function askInBody(call: Running, tool: Tool, ask: Ask): Promise<void> {
+    const subject = subjectOf(call, tool);
+    const verdict = await permissions.decide([ask], subject);
+    if (verdict.action === PermissionAction.ALLOW) return;
+    if (verdict.action === PermissionAction.DENY) throw denied(verdict);
+    if (unattended === "deny") throw denied(verdict, "nobody is there to be asked");
+    const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
+    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const requests = verdict.needs.map((question) => requestFor(call, question, plan, undefined, subject, digest));
+    await refresh(call);
+    await openAsks(call, requests, []);
+    await settledAll(call);
+    const asks = await asksOf(call.record.ref);
+    const refused = asks.find(
+      ({ request, settled }) => requests.some(({ id }) => id === request.id) && !isApproved(settled),
+    );
+    if (!refused) return;
+    const expired = refused.settled?.outcome === PermissionOutcome.EXPIRED;
+    const end = new CallEnd(
+      expired ? ToolErrorReason.EXPIRED : ToolErrorReason.REJECTED,
+      expired
+        ? `Nobody answered the permission request for ${ask.permission} in time.`
+        : `The user rejected ${ask.permission}. ${refused.settled?.message ?? ""}`.trim(),
+    );
+    // A refusal ends the call, also if the tool would rather go on.
+    call.controller.abort(end);
+    throw end;
+  }
+
+  function requestFor(
+    call: Running,
+    question: Question,
+    plan: Plan,
+    preview: Judged["preview"],
+    subject: Subject,
+    digest: string,
+  ): PermissionRequest {
+    const { part } = call.record;
+    const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
+    return permissions.request(
+      { ...question, ...(metadata && { metadata }) },
+      {
+        sessionId: part.sessionId,
+        agent: part.agent,
+        digest,
+        expires: store.now() + limits.askMs,
+        preview,
+        tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
+      },
+      subject,
+      newId("per", store.now()),
+    );
+  }
+
+  async function openAsks(call: Running, asks: PermissionRequest[], stale: AskRecord[]): Promise<void> {
+    const opened = await store.openAsks({
+      fence: call.fence,
+      version: call.record.version,
+      asks,
+      withdraw: stale.map(({ request }) => request.id),
+      message: "What would run has changed since it was asked.",
+      maxOpenAsks: limits.openAsks,
+    });
+    if (opened) return;
+    // The next round plans from what is there now, unless the call is gone.
+    await refresh(call);
+  }
+
+  /** Waits until no ask of the call is open. */
+  async function settledAll(call: Running): Promise<void> {
+    const bell = createBell();
+    const off = store.onNews(call.record.ref.sessionId, bell.ring);
+    try {
+      for (;;) {
+        await refresh(call);
+        if (call.record.part.permissionIds.length === 0) return;
+        await bell.wait(2_000, call.signal);
+      }
+    } finally {
+      off();
+    }
+  }
+
+  /** Reads the call again; throws if it has ended or is no longer ours. */
+  async function refresh(call: Running): Promise<void> {
+    const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
+    if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
+      throw new CallGone();
+    call.record = now;
+  }
+
+  function planContext({ record, opened }: Running): PlanContext {
+    const { ref, part } = record;
+    return {
+      sessionId: ref.sessionId,
+      callId: ref.callId,
+      agent: part.agent,
+      workspace: opened.workspace,
+      reads: { get: (path) => store.getRead(ref.root, path) },
+    };
+  }
+
+  async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {
+    const file = { type: "file", mime, size: BigInt(data.length), ...(filename !== undefined && { filename }) };
+    if (data.length <= 64 * 1024) {
+      return create(FilePartSchema, { ...file, url: `data:${mime};base64,${Buffer.from(data).toString("base64")}` });
+    }
+    const id = newId("out", store.now());
+    await outputs.append(ref.root, id, data);
+    return create(FilePartSchema, { ...file, url: `toolgate-output:${id}` });
+  }
+
+  return { run };
+}
+
+/** A call on its way, as its steps share it. */
+interface Running {
+  record: CallRecord;
+  readonly opened: OpenSession;
+  readonly controller: AbortController;
+  readonly signal: AbortSignal;
+  readonly fence: Fence;
+  progress?: ReturnType<typeof createProgress>;
+  output?: CallOutput;
+}
+
+interface Returned {
+  result: ToolResult;
+  output: CallOutput;
+}
+
+function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
+  return { ref, owner, epoch };
+}
+
+/** Whose call it is, as policy and grants see it. */
+export function subjectFor(
+  opened: Pick<OpenSession, "session" | "ancestors" | "workspace"> | Pick<OpenSession, "workspace">,
+  agent: string,
+  tool: Tool,
+): Subject {
+  return {
+    session: "session" in opened ? opened.session : undefined,
+    ancestors: "ancestors" in opened ? opened.ancestors : [],
+    agent,
+    workspace: workspaceRoot(opened.workspace.name),
+    tool: tool.name,
+    binding: tool.permissionBinding,
+  };
+}
+
+function subjectOf({ opened, record }: Running, tool: Tool): Subject {
+  return subjectFor(opened, record.part.agent, tool);
+}
+
+function isApproved(settled: AskRecord["settled"]): boolean {
+  return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+function equal(a: readonly string[], b: readonly string[]): boolean {
+  return a.length === b.length && a.every((text, i) => text === b[i]);
+}
+
+function denied({ decisions }: Verdict, because?: string): CallEnd {
+  const deciding = decisions.find(({ action }) => action === (because ? PermissionAction.ASK : PermissionAction.DENY));
+  const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
+  const why = because ?? deciding?.reason ?? "a rule denies it";
+  return new CallEnd(ToolErrorReason.DENIED, `${what} is not allowed: ${why}. Do not try it again; go on without it.`);
+}
+
+/** Resolves with the work; after an abort it waits a little for the body to stop, then goes on without it. */
+async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  let onAbort: (() => void) | undefined;
+  const abandoned = new Promise<never>((_, reject) => {
+    onAbort = () => {
+      timer = setTimeout(() => reject(signal.reason), 5_000);
+    };
+    if (signal.aborted) onAbort();
+    else signal.addEventListener("abort", onAbort, { once: true });
+  });
+  try {
+    return await Promise.race([work, abandoned]);
+  } finally {
+    clearTimeout(timer);
+    if (onAbort) signal.removeEventListener("abort", onAbort);
+  }
+}
+
+/** A deadline that stands still while a person thinks. */
+function createDeadline(ms: number, passed: (ms: number) => void) {
+  let left = ms;
+  let since = performance.now();
+  let timer: NodeJS.Timeout | undefined = setTimeout(passed, left, ms);
+  let pauses = 0;
+  return {
+    async whilePaused<T>(work: () => Promise<T>): Promise<T> {
+      pauses += 1;
+      if (pauses === 1) {
+        clearTimeout(timer);
+        left -= performance.now() - since;
+      }
+      try {
+        return await work();
+      } finally {
+        pauses -= 1;
+        if (pauses === 0 && timer) {
+          since = performance.now();
+          timer = setTimeout(passed, Math.max(0, left), ms);
+        }
+      }
+    },
+    clear(): void {
+      clearTimeout(timer);
+      timer = undefined;
+    },
+  };
+}
+
+/** Title and metadata that a running tool shows: the latest is told, at most every 50 ms. */
+function createProgress(callId: string, tell: (event: ToolProgress) => Promise<void>) {
+  const shown: { title?: string; metadata?: JsonObject } = {};
+  let timer: NodeJS.Timeout | undefined;
+  return {
+    shown,
+    update(update: { title?: string; metadata?: JsonObject }): void {
+      Object.assign(shown, update);
+      timer ??= setTimeout(() => {
+        timer = undefined;
+        // A failure to tell has aborted the call already.
+        tell(create(ToolProgressSchema, { callId, ...shown })).catch(() => undefined);
+      }, 50);
+    },
+    /** What was not told yet is in the terminal state. */
+    stop(): void {
+      clearTimeout(timer);
+    },
+  };
+}

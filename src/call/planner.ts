@@ -1,0 +1,151 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+  type PermissionRule,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { RequestError } from "../permission/errors.ts";
+import { checkRules } from "../permission/layers.ts";
+import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import type { Layers, Policy } from "../permission/policy.ts";
+import { strictest } from "../permission/policy.ts";
+import type { Principal } from "../permission/principal.ts";
+import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { PlanContext, Tool } from "../tool/tool.ts";
+import { subjectFor } from "./executor.ts";
+import { digestOf, type Planning } from "./planning.ts";
+import type { CallStore } from "./ports.ts";
+import type { OpenSession, Sessions } from "./sessions.ts";
+
+export type Planner = ReturnType<typeof createPlanner>;
+
+/** Answers questions about calls and rules; runs and records nothing. */
+export function createPlanner({
+  sessions,
+  planning,
+  permissions,
+  policy,
+  layersFor,
+  registry,
+  store,
+  askMs,
+}: {
+  sessions: Sessions;
+  planning: Planning;
+  permissions: Permissions;
+  policy: Policy;
+  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  registry: Registry;
+  store: CallStore;
+  askMs: number;
+}) {
+  /** The layers of a question: the subject's and, last, the rules it brings; or these alone. */
+  function layersOf(
+    subject: Pick<Subject, "session" | "ancestors" | "agent">,
+    rules: readonly PermissionRule[],
+    onlyRules: boolean,
+  ): Layers {
+    const own: Layers = onlyRules ? { wide: [], narrow: [] } : layersFor(subject);
+    if (rules.length === 0) return own;
+    checkRules("rules", rules);
+    return { ...own, wide: [...own.wide, { layer: PermissionLayer.REQUEST, rules }] };
+  }
+
+  async function place(
+    principal: Principal,
+    sessionId: string,
+  ): Promise<Pick<OpenSession, "workspace" | "ancestors"> & { session?: OpenSession["session"] }> {
+    if (sessionId !== "") return await sessions.open(principal, sessionId, "read");
+    return { workspace: await sessions.openNamed("default"), ancestors: [] };
+  }
+
+  return {
+    /** What a call would do and what would be asked. */
+    async plan(
+      principal: Principal,
+      request: PlanToolRequest,
+    ): Promise<{
+      title: string;
+      verdict: Verdict;
+      asks: PermissionRequest[];
+      preview?: MessageInitShape<typeof PreviewSchema>;
+      problem?: ToolFailure;
+    }> {
+      const opened = await place(principal, request.sessionId);
+      const agent = sessions.agentFor(principal, request.agent, opened.session);
+      const tool = registry.get(request.tool);
+      if (!tool)
+        throw new RequestError(
+          ErrorReason.UNKNOWN_TOOL,
+          `there is no tool "${request.tool}"; ListTools shows what there is`,
+          { tool: request.tool },
+        );
+      const input = request.input ?? {};
+      const subject = subjectFor(opened, agent, tool);
+      const root = opened.session?.rootSessionId;
+      const ctx: PlanContext = {
+        sessionId: request.sessionId,
+        callId: "",
+        agent,
+        workspace: opened.workspace,
+        reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+      };
+      const { plan, verdict, preview, problem } = await planning.judge(tool, decode(tool, input), ctx, subject, {
+        layers: layersOf(subject, request.rules, request.onlyRules),
+        grants: request.onlyRules ? "none" : "look",
+      });
+      const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
+      const digest = asked.length === 0 ? "" : await digestOf(tool, input, plan, opened);
+      const asks = asked.map((question) => {
+        const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
+        return permissions.request(
+          { ...question, ...(metadata && { metadata }) },
+          { sessionId: request.sessionId, agent, digest, expires: store.now() + askMs, preview },
+          subject,
+          "",
+        );
+      });
+      return { title: plan.title, verdict, asks, ...(preview && { preview }), ...(problem && { problem }) };
+    },
+
+    /** Which rule decides, for each pattern as it is given: no path is resolved, no command analysed. */
+    async explain(
+      principal: Principal,
+      request: ExplainPermissionRequest,
+    ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
+      const opened = await place(principal, request.sessionId);
+      const agent = sessions.agentFor(principal, request.agent, opened.session);
+      const subject = { session: opened.session, ancestors: opened.ancestors, agent };
+      const decisions = policy.explain(
+        { permission: request.permission, patterns: request.patterns },
+        layersOf(subject, request.rules, request.onlyRules),
+      );
+      return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
+    },
+
+    /** The tools an agent may see: not those of which everything is denied. */
+    async tools(principal: Principal, asked: string): Promise<ToolDefinition[]> {
+      const agent = sessions.agentFor(principal, asked);
+      const layers = layersFor({ session: undefined, ancestors: [], agent });
+      return registry
+        .list()
+        .filter(({ name }) => !policy.hides(layers, name))
+        .map(({ definition }) => definition);
+    },
+  };
+}
+
+function decode(tool: Tool, input: PlanToolRequest["input"]): unknown {
+  try {
+    return tool.decode(input ?? {});
+  } catch (cause) {
+    if (!(cause instanceof InvalidInput)) throw cause;
+    throw new RequestError(ErrorReason.INVALID_INPUT, cause.message, { tool: tool.name }, { cause });
+  }
+}

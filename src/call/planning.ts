@@ -1,0 +1,130 @@
+import { createHash } from "node:crypto";
+import { constants } from "node:fs";
+import { open } from "node:fs/promises";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import type { Layers, Policy, Question } from "../permission/policy.ts";
+import { strictest } from "../permission/policy.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
+import { ToolFailure } from "../tool/errors.ts";
+import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { OpenSession } from "./sessions.ts";
+
+/** What a call would do, and whether it may. */
+export interface Judged {
+  plan: Plan;
+  verdict: Verdict;
+  /** What will happen; absent where showing it would reveal what `read` does not allow, and where it is denied. */
+  preview?: MessageInitShape<typeof PreviewSchema>;
+  /** The check of the tool that fails. */
+  problem?: ToolFailure;
+}
+
+const planningMs = 30_000;
+
+export type Planning = ReturnType<typeof createPlanning>;
+
+/** Plans and judges: no side effects, may be repeated. */
+export function createPlanning({
+  permissions,
+  policy,
+  layersFor,
+}: {
+  permissions: Permissions;
+  policy: Policy;
+  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+}) {
+  /**
+   * First title, targets and asks, from the input and path resolution alone; then the decision; then, unless it is deny or
+   * would reveal what may not be read, the tool's preview and checks.
+   */
+  async function judge(
+    tool: Tool,
+    input: unknown,
+    ctx: PlanContext,
+    subject: Subject,
+    by: JudgedBy = {},
+  ): Promise<Judged> {
+    const plan = await within(planningMs, tool.plan(input, ctx));
+    const resolve = (path: string, cwd: string) =>
+      ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+    const questions: Question[] = [];
+    for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
+    const verdict = await permissions.decide(questions, subject, by);
+    if (
+      verdict.action === PermissionAction.DENY ||
+      !plan.inspect ||
+      !mayReveal(plan, by.layers ?? layersFor(subject))
+    ) {
+      return { plan, verdict };
+    }
+    try {
+      const { preview } = await within(planningMs, plan.inspect());
+      return { plan, verdict, ...(preview && { preview }) };
+    } catch (cause) {
+      if (cause instanceof ToolFailure) return { plan, verdict, problem: cause };
+      throw cause;
+    }
+  }
+
+  function mayReveal(plan: Plan, layers: Layers): boolean {
+    return (plan.reveals ?? []).every((path) => {
+      if (path.external) return false;
+      const question = { permission: "read", patterns: [path.pattern], paths: [path.absolute] };
+      return strictest(policy.judge(question, layers)) === PermissionAction.ALLOW;
+    });
+  }
+
+  return { judge };
+}
+
+/**
+ * What an approval is bound to: the tool's definition, the canonical input, workspace and working directory, and the
+ * content of the files that will change or be run.
+ */
+export async function digestOf(
+  tool: Tool,
+  input: JsonObject,
+  plan: Plan,
+  { workspace }: Pick<OpenSession, "workspace">,
+): Promise<string> {
+  const files: JsonObject = {};
+  for (const { absolute } of plan.binds ?? []) files[absolute] = await contentHash(absolute);
+  const bound = {
+    definition: tool.definition.definitionId,
+    input,
+    workspace: workspace.directory,
+    cwd: plan.cwd ?? null,
+    files,
+    asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
+  };
+  return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+}
+
+/** SHA-256 of a regular file's content, or why there is none: a file that appears or goes away is a change, too. */
+async function contentHash(path: string): Promise<string> {
+  try {
+    // Not blocking, so that a FIFO is seen for what it is instead of waiting for its writer.
+    await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    if (!(await file.stat()).isFile()) return "not a file";
+    const hash = createHash("sha256");
+    for await (const chunk of file.createReadStream({ autoClose: false })) hash.update(chunk);
+    return hash.digest("hex");
+  } catch (cause) {
+    return cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
+  }
+}
+
+async function within<T>(ms: number, work: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new ToolFailure(`Planning the call took longer than ${ms / 1000} s.`)), ms);
+  });
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,189 @@
+import { create, type JsonObject } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type CreateSessionRequest,
+  type Session,
+  SessionSchema,
+} from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { noSuchSession, RequestError } from "../permission/errors.ts";
+import { checkRules } from "../permission/layers.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
+import type { Principal } from "../permission/principal.ts";
+import { openWorkspace, type Workspace } from "../tool/workspace.ts";
+import { newId } from "./ids.ts";
+import type { CallStore } from "./ports.ts";
+
+/** A session with what its calls need: its chain of ancestors, root first, and its folder. */
+export interface OpenSession {
+  session: Session;
+  ancestors: readonly Session[];
+  workspace: Workspace;
+}
+
+/** What a request wants to do with a session: call in it (its owner), stop things (owner, admin), or read. */
+export type Access = "call" | "control" | "read";
+
+export type Sessions = ReturnType<typeof createSessions>;
+
+/** What never changes about a session is kept for this many of them. */
+const cached = 10_000;
+
+export function createSessions({
+  store,
+  workspaces,
+  agents,
+}: {
+  store: CallStore;
+  /** Root name → folder. */
+  workspaces: Readonly<Record<string, string>>;
+  agents: ReadonlySet<string>;
+}) {
+  const opened = new Map<string, OpenSession>();
+
+  /** The folder of `NAME` or `NAME/folder`, which lies below the root, symlinks looked through. */
+  async function openNamed(name: string): Promise<Workspace> {
+    const rootName = workspaceRoot(name);
+    const directory = Object.hasOwn(workspaces, rootName) ? workspaces[rootName] : undefined;
+    if (directory === undefined) throw unknownWorkspace(name, `configured are: ${Object.keys(workspaces).join(", ")}`);
+    try {
+      const root = await openWorkspace(rootName, directory);
+      if (name === rootName) return root;
+      const folder = await root.resolve(name.slice(rootName.length + 1));
+      if (folder.external) throw unknownWorkspace(name, "the folder is not below its root");
+      return await openWorkspace(name, folder.absolute);
+    } catch (cause) {
+      if (cause instanceof RequestError) throw cause;
+      throw unknownWorkspace(name, "the folder does not exist", cause);
+    }
+  }
+
+  async function load(id: string): Promise<OpenSession | undefined> {
+    const known = opened.get(id);
+    if (known) return known;
+    const session = await store.getSession(id);
+    if (!session) return undefined;
+    const parent = session.parentSessionId === "" ? undefined : await load(session.parentSessionId);
+    const ancestors = parent ? [...parent.ancestors, parent.session] : [];
+    const loaded = { session, ancestors, workspace: await openNamed(session.workspace) };
+    opened.set(id, loaded);
+    const oldest = opened.size > cached ? opened.keys().next().value : undefined;
+    if (oldest !== undefined) opened.delete(oldest);
+    return loaded;
+  }
+
+  /** The session as far as it never changes (not `closed` and `last_seq`); NO_SUCH_SESSION if it is not known or not yours. */
+  async function open(principal: Principal, id: string, access: Access): Promise<OpenSession> {
+    const found = await load(id);
+    if (!found || !mayAccess(principal, found.session, access)) throw noSuchSession(id);
+    return found;
+  }
+
+  function checkStore(expected: string): void {
+    if (expected === "" || expected === store.storeId) return;
+    throw new RequestError(
+      ErrorReason.STORE_CHANGED,
+      `the store is ${store.storeId}, not ${expected}: what became of earlier calls is not known. Nothing was run; look at the effects, then send the new store id`,
+      { store_id: store.storeId },
+    );
+  }
+
+  /** The agent that a request names, else the session's, else `build`. */
+  function agentFor(principal: Principal, asked: string, session?: Session): string {
+    const agent = asked || session?.agent || "build";
+    const allowed = principal.agents.includes("*") || principal.agents.includes(agent);
+    if (agents.has(agent) && allowed) return agent;
+    throw new RequestError(
+      ErrorReason.UNKNOWN_AGENT,
+      agents.has(agent)
+        ? `this token may not act as agent "${agent}"`
+        : `agent "${agent}" is not configured; configured are: ${[...agents].join(", ")}`,
+      { agent },
+    );
+  }
+
+  async function createSession(principal: Principal, request: CreateSessionRequest): Promise<Session> {
+    checkStore(request.expectedStoreId);
+    checkSize("metadata", request.metadata, 64 * 1024);
+    checkRules("rules", request.rules);
+    const parent = request.parentSessionId === "" ? undefined : await open(principal, request.parentSessionId, "call");
+    const now = store.now();
+    const id = request.sessionId || newId("ses", now);
+    const workspace = request.workspace || (parent?.session.workspace ?? "default");
+    if (request.agent !== "") agentFor(principal, request.agent);
+    await openNamed(workspace);
+    const wanted = create(SessionSchema, {
+      id,
+      workspace,
+      agent: request.agent || parent?.session.agent || "build",
+      rules: request.rules,
+      parentSessionId: request.parentSessionId,
+      rootSessionId: parent?.session.rootSessionId ?? id,
+      title: request.title,
+      metadata: request.metadata ?? {},
+      owner: principal.id,
+      created: now,
+    });
+    const session = await store.createSession(wanted);
+    // Whose it is comes first, so that nobody learns about a foreign session from the other fields.
+    for (const field of ["owner", "parentSessionId", "workspace"] as const) {
+      const given = field === "workspace" ? request.workspace !== "" : true;
+      if (given && session[field] !== wanted[field]) throw differs(id, field);
+    }
+    return session;
+  }
+
+  return {
+    open,
+    load,
+    agentFor,
+    checkStore,
+    openNamed,
+    create: createSession,
+    /** The session as it is now. */
+    async get(principal: Principal, id: string): Promise<Session> {
+      await open(principal, id, "read");
+      const session = await store.getSession(id);
+      if (!session) throw noSuchSession(id);
+      return session;
+    },
+    /** Newest first, of those that may be seen. */
+    async list(principal: Principal, filter: { root?: string; before?: string; limit: number }): Promise<Session[]> {
+      if (filter.root !== undefined) await open(principal, filter.root, "read");
+      return await store.listSessions({ ...filter, ...(!readsAll(principal) && { owner: principal.id }) });
+    },
+  };
+}
+
+/** Whether a principal reads every session. */
+export function readsAll({ roles }: Principal): boolean {
+  return roles.has("approver") || roles.has("watcher") || roles.has("admin");
+}
+
+function mayAccess(principal: Principal, session: Session, access: Access): boolean {
+  if (session.owner === principal.id) return true;
+  if (access === "read") return readsAll(principal);
+  return principal.roles.has("admin");
+}
+
+/** Refuses a JSON value of the caller's that is over a limit. */
+export function checkSize(field: string, value: JsonObject | undefined, limit: number): void {
+  if (value === undefined) return;
+  const size = Buffer.byteLength(JSON.stringify(value));
+  if (size <= limit) return;
+  throw new RequestError(ErrorReason.INVALID_MESSAGE, `${field} is ${size} bytes as JSON, over the limit of ${limit}`, {
+    field,
+  });
+}
+
+function unknownWorkspace(workspace: string, why: string, cause?: unknown): RequestError {
+  return new RequestError(ErrorReason.UNKNOWN_WORKSPACE, `workspace "${workspace}": ${why}`, { workspace }, { cause });
+}
+
+function differs(sessionId: string, field: string): RequestError {
+  const name = field === "parentSessionId" ? "parent_session_id" : field;
+  return new RequestError(
+    ErrorReason.SESSION_DIFFERS,
+    `session ${sessionId} exists with another ${name}; choose another id`,
+    { session_id: sessionId, field: name },
+  );
+}

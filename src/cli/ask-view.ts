@@ -1,0 +1,69 @@
+import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Paint } from "./screen.ts";
+import { oneLine, terminalSafe } from "./terminal-safe.ts";
+import { durationOf } from "./words.ts";
+
+/** An ask as lines: what would happen, why it is asked, what "always" would save, and how long there is to answer. */
+export function askLines(
+  ask: PermissionRequest,
+  paint: Paint,
+  { now, why = [] }: { now: number; why?: readonly string[] },
+): string[] {
+  const { agent, permission, expires, offers, preview } = ask;
+  const asker = agent === "" ? "" : `, asked by ${oneLine(agent)}`;
+  const head = `${paint(["yellow", "bold"], `? ${oneLine(permission)}`)}${asker}`;
+  return [
+    expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
+    ...field("for", patternsBeside(ask), paint),
+    ...previewLines(preview, paint),
+    ...field("why", why, paint),
+    ...field(
+      "always",
+      offers.map(({ text }, index) => (offers.length > 1 ? `${index + 1}  ${text}` : text)),
+      paint,
+    ),
+  ];
+}
+
+/** What would happen, as lines. */
+export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
+  if (!preview) return [];
+  const { command, paths, hosts, diff, url } = preview;
+  return [
+    ...field("command", command === "" ? [] : [command], paint),
+    ...field("paths", paths, paint),
+    ...field("hosts", hosts, paint),
+    ...diffLines(diff, paint),
+    ...field("more", url === "" ? [] : [`the diff is longer; the whole is ${url}`], paint),
+  ];
+}
+
+/** A unified diff, coloured by line. */
+export function diffLines(diff: string, paint: Paint): string[] {
+  if (diff === "") return [];
+  return terminalSafe(diff)
+    .replace(/\n$/, "")
+    .split("\n")
+    .map((line) => `  ${paintDiffLine(line, paint)}`);
+}
+
+/** The patterns that the preview does not show anyway. */
+function patternsBeside({ patterns, preview }: PermissionRequest): string[] {
+  const shown = preview ? [preview.command, ...preview.paths, ...preview.hosts] : [];
+  return patterns.filter((pattern) => !shown.includes(pattern));
+}
+
+function field(name: string, values: readonly string[], paint: Paint): string[] {
+  return values
+    .flatMap((value) => terminalSafe(value).split("\n"))
+    .map((line, index) => `  ${paint("dim", (index === 0 ? name : "").padEnd(width))}${line}`);
+}
+
+function paintDiffLine(line: string, paint: Paint): string {
+  if (line.startsWith("+++") || line.startsWith("---")) return paint("bold", line);
+  if (line.startsWith("@@")) return paint("cyan", line);
+  if (line.startsWith("+")) return paint("green", line);
+  return line.startsWith("-") ? paint("red", line) : line;
+}
+
+const width = 9;

@@ -1,0 +1,114 @@
+import type { Client } from "@connectrpc/connect";
+import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { askLines } from "./ask-view.ts";
+import { type Connection, serverWords } from "./connection.ts";
+import { failureOf, reasonOf } from "./failure.ts";
+import { type Answer, sendReply } from "./reply.ts";
+import type { Screen } from "./screen.ts";
+import { isApproval, settledWords } from "./settled.ts";
+import { commandLine, durationOf } from "./words.ts";
+
+/** Who answers here, and how; whoever is first, here or elsewhere, wins. */
+export interface Answering {
+  approver: Connection;
+  /** Called before an ask is shown. */
+  prepare?(signal: AbortSignal): Promise<void>;
+  /** The answer; undefined leaves the ask open. The signal says that it was settled elsewhere. */
+  decide(ask: PermissionRequest, signal: AbortSignal): Promise<Answer | undefined>;
+}
+
+/** The asks that a command sees opened and settled. */
+export interface Asking {
+  opened(ask: PermissionRequest): void;
+  settled(settled: PermissionSettled): void;
+  /** Takes back what is still asked, and waits until that is done. */
+  close(): Promise<void>;
+}
+
+/** Shows asks one after the other, and has them answered here if anybody can; else it says where. */
+export function createAsking({
+  screen,
+  server,
+  answering,
+}: {
+  screen: Screen;
+  server: Connection;
+  answering?: Answering;
+}): Asking {
+  const open = new Map<string, AbortController>();
+  let queue = Promise.resolve();
+
+  async function present(ask: PermissionRequest, signal: AbortSignal): Promise<void> {
+    const [why] = await Promise.all([reasonsFor(server.permissions, ask), answering?.prepare?.(signal)]);
+    if (signal.aborted) return;
+    screen.status(undefined);
+    for (const line of askLines(ask, screen.paint.err, { now: Date.now(), why })) screen.alert(line);
+    if (await answerHere(ask, signal)) return;
+    if (signal.aborted) return;
+    screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);
+    screen.status(() => `◌ waiting for an answer, ${durationOf(ask.expires - Date.now())} left`);
+  }
+
+  async function answerHere(ask: PermissionRequest, signal: AbortSignal): Promise<boolean> {
+    if (!answering) return false;
+    const answer = await answering.decide(ask, signal);
+    if (!answer) return false;
+    try {
+      await sendReply(answering.approver.permissions, ask, answer);
+      return true;
+    } catch (error) {
+      // Somebody else was first: the settlement, which is on its way, says who.
+      if (settledElsewhere.includes(reasonOf(error)?.reason ?? "")) return true;
+      screen.fail(failureOf(error, answering.approver));
+      return false;
+    }
+  }
+
+  return {
+    opened(ask) {
+      const taken = new AbortController();
+      open.set(ask.id, taken);
+      queue = queue.then(() => present(ask, taken.signal)).catch((error) => screen.fail(failureOf(error, server)));
+    },
+    settled(settled) {
+      open.get(settled.permissionId)?.abort();
+      open.delete(settled.permissionId);
+      const [mark, colour] = isApproval(settled.outcome) ? (["✓", "green"] as const) : (["✗", "red"] as const);
+      queue = queue.then(() => {
+        screen.status(undefined);
+        screen.note(`  ${screen.paint.err(colour, `${mark} ${settledWords(settled)}`)}`);
+      });
+    },
+    async close() {
+      for (const taken of open.values()) taken.abort();
+      await queue;
+    },
+  };
+}
+
+/** The command that answers an ask from another terminal. */
+export function replyCommand({ id, sessionId }: PermissionRequest, url: string): string {
+  return `${commandLine("toolgate", "reply", id, "once", "--session", sessionId, ...serverWords(url))}   (or always, or reject -m "why")`;
+}
+
+/** Why the rules ask, if the server tells: an ask is good without it, so a failure here is none. */
+async function reasonsFor(
+  permissions: Client<typeof PermissionService>,
+  { sessionId, agent, permission, patterns }: PermissionRequest,
+): Promise<string[]> {
+  try {
+    const { decisions } = await permissions.explainPermission(
+      { sessionId, agent, permission, patterns },
+      { timeoutMs: 2_000 },
+    );
+    const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
+    return [...new Set(asked.map(({ reason }) => reason))];
+  } catch {
+    return [];
+  }
+}
+
+const settledElsewhere: readonly string[] = ["ALREADY_ANSWERED", "ASK_CLOSED"];

@@ -1,0 +1,61 @@
+import { Command, type CommanderError, Option } from "commander";
+import { addAsks } from "./asks.ts";
+import { addCall } from "./call.ts";
+import { defaultUrl } from "./connection.ts";
+import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
+import { addExplain, addPlan } from "./explain.ts";
+import { addGrants } from "./grants.ts";
+import { addOutput } from "./output.ts";
+import { addReply } from "./reply-command.ts";
+import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
+import { addServe, type ServeFlags } from "./serve.ts";
+import { addTools } from "./tools.ts";
+import { addWatch } from "./watch.ts";
+
+export type { Embedded, EmbedFlags } from "./run.ts";
+export type { ServeFlags } from "./serve.ts";
+
+/** What the command line needs of the rest of the program. */
+export interface CliParts {
+  /** Serves until the process is told to stop. */
+  serve(flags: ServeFlags): Promise<void>;
+  /** Starts an engine for this process alone, with a store that ends with it. */
+  embed(flags: EmbedFlags): Promise<Embedded>;
+  version: string;
+}
+
+/** The whole command line; `parseAsync` runs one command, prints its errors and sets the exit code. */
+export function cli({ serve, embed, version }: CliParts): Command {
+  const program = new Command("toolgate")
+    .description("Runs tools for AI agents: policy, people, record.")
+    .version(version)
+    .addOption(new Option("--server <url>", "the server").env("TOOLGATE_URL").default(defaultUrl))
+    .addOption(
+      new Option("--token <token>", "your token; a file is safer: others can see command lines").env("TOOLGATE_TOKEN"),
+    )
+    .option(
+      "--token-file <file>",
+      "a file with your token (default: tokens/caller or tokens/approver of the local data folder)",
+    )
+    .option("--json", "write one JSON object (proto JSON) per line to stdout, and nothing else there")
+    .configureHelp({ showGlobalOptions: true })
+    .showHelpAfterError("  next: add --help to see the arguments, options and examples")
+    .exitOverride(exitWith)
+    .addHelpText("after", exitCodesHelp);
+  process.stdout.on("error", endIfReaderLeft);
+  addServe(program, serve);
+  addCall(program);
+  addRun(program, embed);
+  for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain]) add(program);
+  return program;
+}
+
+function exitWith({ exitCode }: CommanderError): never {
+  process.exit(exitCode === 0 ? exitCodes.ok : exitCodes.usage);
+}
+
+/** `toolgate … | head`: who reads our output has enough. */
+function endIfReaderLeft(error: NodeJS.ErrnoException): void {
+  if (error.code === "EPIPE") process.exit(exitCodes.ok);
+  throw error;
+}

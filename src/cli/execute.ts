@@ -1,0 +1,142 @@
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type Answering, createAsking } from "./asking.ts";
+import { partLines } from "./call-view.ts";
+import type { Connection } from "./connection.ts";
+import { exitCodeOf, exitCodes } from "./exit-codes.ts";
+import { CommandError, failureOf } from "./failure.ts";
+import { createLiveOutput } from "./live-output.ts";
+import { type Position, resume } from "./resume.ts";
+import type { Screen } from "./screen.ts";
+import { oneLine } from "./terminal-safe.ts";
+import { durationOf } from "./words.ts";
+
+/** A call to run and to follow to its end. */
+export interface Execution {
+  server: Connection;
+  screen: Screen;
+  request: MessageInitShape<typeof ExecuteToolRequestSchema> & {
+    sessionId: string;
+    callId: string;
+    tool: string;
+    input: JsonObject;
+  };
+  /** The store that the session is in; empty if it is not known yet. */
+  storeId: string;
+  /** Who answers asks here; absent: nobody. Told how to pass on Ctrl-C. */
+  answering?: (interrupt: () => void) => Answering;
+  /** The server, if outputs can be fetched from it later. */
+  url?: string;
+  /** What to do if contact is lost for good. */
+  attach: string;
+}
+
+/** Runs a call, shows what happens, and returns the exit code. Ctrl-C cancels the call; a second one leaves it running. */
+export async function execute({
+  server,
+  screen,
+  request,
+  storeId,
+  answering,
+  attach,
+  url,
+}: Execution): Promise<number> {
+  const leave = new AbortController();
+  const { sessionId, callId } = request;
+  let interrupts = 0;
+  function interrupt(): void {
+    interrupts += 1;
+    if (interrupts > 1) {
+      leave.abort(new CommandError("left; the call goes on", attach, exitCodes.cancelled));
+      return;
+    }
+    screen.note("cancelling (Ctrl-C again leaves the call running)");
+    server.tools.cancelTool({ sessionId, callId }).catch((error) => screen.fail(failureOf(error, server)));
+  }
+  const asking = createAsking({ screen, server, ...(answering && { answering: answering(interrupt) }) });
+  const view = createCallView(screen, url);
+  const stop = onInterrupt(interrupt);
+  const start: Position = { afterSeq: 0n, storeId };
+  try {
+    const frames = resume<ExecuteToolResponse>({
+      start,
+      signal: leave.signal,
+      open: ({ afterSeq, storeId: expectedStoreId }) =>
+        server.tools.executeTool({ ...request, afterSeq, expectedStoreId }, { signal: leave.signal, timeoutMs: 0 }),
+      isLast: (frame) => endOf(frame) !== undefined,
+      onCut: screen.note,
+    });
+    for await (const frame of frames) {
+      start.storeId ||= frame.storeId;
+      const { event } = frame;
+      if (!event) continue;
+      if (screen.json) screen.emit(SessionEventSchema, event);
+      if (event.event.case === "permissionAsked") asking.opened(event.event.value);
+      if (event.event.case === "permissionSettled") asking.settled(event.event.value);
+      const end = endOf(frame);
+      if (end) await asking.close();
+      view.show(event);
+      if (end) return exitCodeOf(end);
+    }
+    return exitCodes.lost;
+  } catch (error) {
+    // The server was there and knows the call: what is lost is only our sight of it.
+    if (start.storeId === "" || !(error instanceof ConnectError)) throw error;
+    const failure = failureOf(error, server);
+    if (failure.exitCode !== exitCodes.unreachable) throw error;
+    throw new CommandError(`${failure.message}; the call goes on without us`, attach, failure.exitCode, {
+      cause: error,
+    });
+  } finally {
+    stop();
+    screen.status(undefined);
+    await asking.close();
+  }
+}
+
+/** Calls the listener on Ctrl-C and on a request to end, in place of ending; returns what takes it off again. */
+function onInterrupt(listener: () => void): () => void {
+  const signals = ["SIGINT", "SIGTERM"] as const;
+  for (const signal of signals) process.on(signal, listener);
+  return () => {
+    for (const signal of signals) process.off(signal, listener);
+  };
+}
+
+/** The part in its terminal state, if this frame has it. */
+function endOf({ event }: ExecuteToolResponse): ToolPart | undefined {
+  if (event?.event.case !== "part") return undefined;
+  const part = event.event.value;
+  return part.state.case === "completed" || part.state.case === "error" ? part : undefined;
+}
+
+function createCallView(screen: Screen, url: string | undefined): { show(event: SessionEvent): void } {
+  const output = createLiveOutput(screen);
+  let title = "";
+  function show({ event }: SessionEvent): void {
+    if (event.case === "output" && !screen.json) output.piece(event.value.data);
+    if (event.case === "progress") progress(event.value.title ?? title);
+    if (event.case === "part") state(event.value);
+  }
+  function progress(next: string): void {
+    if (next !== title) screen.note(`  ${screen.paint.err("dim", oneLine(next))}`);
+    title = next;
+  }
+  function state(part: ToolPart): void {
+    const { state, tool } = part;
+    if (!screen.json && state.case === "completed")
+      output.end(state.value.output, state.value.metadata?.truncated === true);
+    if (!screen.json && state.case === "error") output.end("", true);
+    screen.status(undefined);
+    for (const line of partLines(part, { paint: screen.paint.err, ...(url !== undefined && { url }) }))
+      screen.note(line);
+    if (state.case !== "running") return;
+    title = state.value.title ?? "";
+    const began = state.value.time?.start ?? Date.now();
+    screen.status(() => `● ${oneLine(tool)} runs, ${durationOf(Date.now() - began)}`);
+  }
+  return { show };
+}

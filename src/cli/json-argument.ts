@@ -1,0 +1,40 @@
+import { readFile } from "node:fs/promises";
+import { text } from "node:stream/consumers";
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { UsageError } from "./failure.ts";
+
+/** Reads a JSON object from an argument: the text itself, `@FILE`, or `-` for stdin. */
+export async function readJsonObject(argument: string, name: string): Promise<JsonObject> {
+  const written = await readArgument(argument, name);
+  const value = parse(written, name);
+  if (isObject(value)) return value;
+  throw new UsageError(`${name} must be a JSON object, not ${written.trim().slice(0, 40)}`, example);
+}
+
+async function readArgument(argument: string, name: string): Promise<string> {
+  if (argument === "-") return await text(process.stdin);
+  if (!argument.startsWith("@")) return argument;
+  const file = argument.slice(1);
+  try {
+    return await readFile(file, "utf8");
+  } catch (cause) {
+    throw new UsageError(`${name}: the file ${file} cannot be read`, "name a readable file as @FILE, or - for stdin", {
+      cause,
+    });
+  }
+}
+
+function parse(written: string, name: string): JsonValue {
+  try {
+    return JSON.parse(written);
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new UsageError(`${name} is not JSON: ${why}`, example, { cause });
+  }
+}
+
+function isObject(value: JsonValue): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+const example = `write it like '{"filePath": "README.md"}' (in single quotes), as @FILE, or as - to read it from stdin`;

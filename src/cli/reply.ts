@@ -1,0 +1,42 @@
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Client, Code, ConnectError } from "@connectrpc/connect";
+import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+
+/** A person's answer to an ask. */
+export interface Answer {
+  reply: PermissionReply;
+  /** For the model; only with reject. */
+  message?: string;
+  /** What to save; only with always, else the first offer. */
+  offerId?: string;
+}
+
+/** What of an ask an answer names: the digest binds it to what was shown. */
+export type AskRef = Pick<PermissionRequest, "sessionId" | "id" | "digest">;
+
+/** Answers an ask; once it returns, this answer is the one that counts. A lost reply is repeated: its id makes that safe. */
+export async function sendReply(
+  permissions: Client<typeof PermissionService>,
+  ask: AskRef,
+  answer: Answer,
+): Promise<void> {
+  const response = {
+    ...answer,
+    sessionId: ask.sessionId,
+    permissionId: ask.id,
+    expectedDigest: ask.digest,
+    replyId: randomUUID(),
+  };
+  for (const pauseMs of [500, 2_000]) {
+    try {
+      await permissions.respondToPermission(response);
+      return;
+    } catch (error) {
+      if (!(error instanceof ConnectError && error.code === Code.Unavailable)) throw error;
+      await sleep(pauseMs);
+    }
+  }
+  await permissions.respondToPermission(response);
+}

@@ -1,0 +1,60 @@
+/** What becomes of colours (SGR): kept, left out, or (by default) shown like every other control character. */
+export interface SafeOptions {
+  colours?: "keep" | "drop";
+}
+
+/**
+ * Makes text that somebody else wrote harmless to a terminal: of all control, bidirectional and invisible characters only
+ * line ends and tabs stay, the others are shown as `\x1b` or `\u202e`. Colours that are kept end with the text.
+ */
+export function terminalSafe(text: string, { colours }: SafeOptions = {}): string {
+  let coloured = false;
+  const safe = text.replace(/\r\n?/g, "\n").replace(hostile, (found) => {
+    const isColour = found.startsWith("\x1b[");
+    if (!isColour || !colours) return found.replace(hostileCharacter, visible);
+    if (colours === "drop") return "";
+    coloured = found !== reset;
+    return found;
+  });
+  return coloured ? safe + reset : safe;
+}
+
+/** Makes a stream of bytes safe piece by piece: a character, colour or line end that a piece cuts in two is held back. */
+export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Array): string; end(): string } {
+  const decoder = new TextDecoder();
+  let held = "";
+  return {
+    push(piece) {
+      const text = held + decoder.decode(piece, { stream: true });
+      held = unfinished.exec(text)?.[0] ?? "";
+      return terminalSafe(text.slice(0, text.length - held.length), options);
+    },
+    end() {
+      const text = held + decoder.decode();
+      held = "";
+      return terminalSafe(text, options);
+    },
+  };
+}
+
+/** The same on one line: line ends and tabs become spaces. */
+export function oneLine(text: string): string {
+  return terminalSafe(text).replace(/\s+/g, " ").trim();
+}
+
+const reset = "\x1b[0m";
+const sgr = "\\x1b\\[[0-9;:]{0,64}m";
+// C0 without \t and \n, DEL, C1, marks and overrides of direction, invisible characters, line separators, tags.
+const single =
+  "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]";
+const hostile = new RegExp(`${sgr}|${single}`, "gu");
+const hostileCharacter = new RegExp(single, "gu");
+// An SGR without its end, or a \r that may be the first half of a line end.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const unfinished = /(?:\x1b(?:\[[0-9;:]{0,64})?|\r)$/;
+
+function visible(character: string): string {
+  const code = character.codePointAt(0) ?? 0;
+  if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
+  return code > 0xffff ? `\\u{${code.toString(16)}}` : `\\u${code.toString(16).padStart(4, "0")}`;
+}

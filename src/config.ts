@@ -1,0 +1,190 @@
+import { homedir } from "node:os";
+import { join, resolve } from "node:path";
+import { ConfigError, type RawRules, readSettings, type Settings } from "./config/file.ts";
+import { fromEnvironment, fromFlags } from "./config/overrides.ts";
+import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./config/paths.ts";
+import { readTokens, type Token } from "./config/tokens.ts";
+
+export { ConfigError, type RawRules } from "./config/file.ts";
+export type { Token } from "./config/tokens.ts";
+
+/** Everything that is decided before the start; no part reads flags, environment or the file again. */
+export interface Config {
+  /** Where the configuration file is or would be (canonical): the engine denies it to every tool. */
+  readonly file: string;
+  /** Holds the store, outputs, tokens and logs (canonical, 0700). */
+  readonly dataDirectory: string;
+  readonly listen: Readonly<Address>;
+  /** Further names in the Host header that this server answers for. */
+  readonly hosts: readonly string[];
+  /** The web origins whose scripts may call, exactly as a browser sends them. */
+  readonly origins: readonly string[];
+  /** Root name → canonical folder. */
+  readonly workspaces: ReadonlyMap<string, string>;
+  /** The agents that calls may be made as; `build` is always there. */
+  readonly agents: ReadonlyMap<string, Agent>;
+  readonly permission: RawRules;
+  /** Empty only with `insecureNoAuth`. */
+  readonly tokens: readonly Token[];
+  readonly insecureNoAuth: boolean;
+  /** What becomes of an ask: it waits for a person, or is denied at once. */
+  readonly unattended: "wait" | "deny";
+  readonly askMs: number;
+  readonly leaseMs: number;
+  readonly drainMs: number;
+  readonly logLevel: "debug" | "info" | "warn" | "error";
+  readonly limits: Readonly<ConfigLimits>;
+}
+
+/** Where to listen. Port 0 takes a free one. */
+export interface Address {
+  host: string;
+  port: number;
+}
+
+/** An agent as configured; its rules as written. */
+export interface Agent {
+  readonly description: string;
+  readonly permission: RawRules;
+}
+
+/** What requests are measured by. */
+export interface ConfigLimits {
+  requestBytes: number;
+  inputBytes: number;
+  outputBytes: number;
+  /** How long a tool runs if neither the call nor the tool says. */
+  timeoutMs: number;
+  /** The longest run of a tool. */
+  maxTimeoutMs: number;
+  /** Open asks of one session tree. */
+  openAsks: number;
+  /** Open calls of one session. */
+  runningCalls: number;
+}
+
+/** The flags of `toolgate serve`; each beats the environment, which beats the file. */
+export interface Flags {
+  config?: string;
+  listen?: string;
+  data?: string;
+  workspace?: string;
+  unattended?: string;
+  logLevel?: string;
+  insecureNoAuth?: boolean;
+  allowInsecureListen?: boolean;
+}
+
+/** What a process is started in. */
+export interface Environment {
+  env: Readonly<Record<string, string | undefined>>;
+  home: string;
+  /** The current folder. */
+  directory: string;
+}
+
+/** Reads the process's environment; nothing else does, so whoever calls `loadConfig` decides what it sees. */
+export function readEnvironment(): Environment {
+  return { env: process.env, home: homedir(), directory: process.cwd() };
+}
+
+/** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` rather than let a server start unsafely. */
+export function loadConfig(flags: Flags, { env, home, directory }: Environment): Config {
+  const configHome = env.XDG_CONFIG_HOME || join(home, ".config");
+  const dataHome = env.XDG_DATA_HOME || join(home, ".local", "share");
+  const explicitFile = flags.config ?? env.TOOLGATE_CONFIG;
+  const file = resolve(directory, explicitFile ?? join(configHome, "toolgate", "toolgate.toml"));
+  const written = readSettings(file, home);
+  if (written === undefined && explicitFile !== undefined) {
+    throw new ConfigError(`the configuration file ${file} does not exist; create it, or leave out --config`);
+  }
+  const settings: Settings = { ...written, ...fromEnvironment(env, directory), ...fromFlags(flags, directory) };
+
+  const listen = parseAddress(settings.listen ?? "127.0.0.1:7420");
+  checkListen(listen.host, settings);
+  const workspaces = openRoots(roots(settings, flags.workspace ?? env.TOOLGATE_WORKSPACE, directory));
+  const data = settings.data ?? join(dataHome, "toolgate");
+  checkDataDirectory(data, workspaces);
+  if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
+  const dataDirectory = createPrivateDirectory(data);
+  const insecureNoAuth = settings.insecure_no_auth ?? false;
+
+  return deepFreeze({
+    file: canonicalPath(file),
+    dataDirectory,
+    listen,
+    hosts: settings.hosts ?? [],
+    origins: settings.origins ?? [],
+    workspaces,
+    agents: readAgents(settings),
+    permission: settings.permission ?? {},
+    tokens: readTokens({ settings, env, workspaces, dataDirectory, insecureNoAuth }),
+    insecureNoAuth,
+    unattended: settings.unattended ?? "wait",
+    askMs: settings.ask_ms ?? 900_000,
+    leaseMs: settings.lease_ms ?? 15_000,
+    drainMs: settings.drain_ms ?? 30_000,
+    logLevel: settings.log_level ?? "info",
+    limits: readLimits(settings.limits),
+  });
+}
+
+/** The configured roots, and as `default` the folder that was named, or the current one if no root is configured. */
+function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
+  if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
+  return settings.workspace ?? { default: directory };
+}
+
+function parseAddress(text: string): Address {
+  const colon = text.lastIndexOf(":");
+  const host = text.slice(0, colon).replace(/^\[|\]$/g, "");
+  const port = Number(text.slice(colon + 1));
+  if (port <= 65_535) return { host, port };
+  throw new ConfigError(`listen ${text}: the port ${port} is too high; choose one from 0 (any free one) to 65535`);
+}
+
+function checkListen(host: string, { insecure_no_auth, insecure_listen }: Settings): void {
+  if (/^(localhost|127\.\d+\.\d+\.\d+|::1)$/i.test(host)) return;
+  if (insecure_no_auth) {
+    throw new ConfigError(
+      `--insecure-no-auth lets everybody approve, and ${host} can be reached from other machines; listen on 127.0.0.1 or use tokens`,
+    );
+  }
+  if (insecure_listen) return;
+  throw new ConfigError(
+    `listening on ${host} sends tokens over the network unencrypted; listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
+  );
+}
+
+function readAgents(settings: Settings): ReadonlyMap<string, Agent> {
+  const agents = { build: {}, ...settings.agent };
+  return new Map(
+    Object.entries<NonNullable<Settings["agent"]>[string]>(agents).map(([name, agent]) => [
+      name,
+      { description: agent.description ?? "", permission: agent.permission ?? {} },
+    ]),
+  );
+}
+
+function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
+  const read = {
+    requestBytes: limits.request_bytes ?? 4_194_304,
+    inputBytes: limits.input_bytes ?? 524_288,
+    outputBytes: limits.output_bytes ?? 268_435_456,
+    timeoutMs: limits.timeout_ms ?? 120_000,
+    maxTimeoutMs: limits.max_timeout_ms ?? 3_600_000,
+    openAsks: limits.open_asks ?? 100,
+    runningCalls: limits.running_calls ?? 64,
+  };
+  if (read.timeoutMs <= read.maxTimeoutMs && read.inputBytes <= read.requestBytes) return read;
+  throw new ConfigError(
+    "limits: timeout_ms may not be over max_timeout_ms, nor input_bytes over request_bytes; correct one of the two",
+  );
+}
+
+function deepFreeze<T>(value: T): T {
+  if (typeof value !== "object" || value === null) return value;
+  const parts = value instanceof Map ? value.values() : Object.values(value);
+  for (const part of parts) deepFreeze(part);
+  return Object.freeze(value);
+}

@@ -1,0 +1,59 @@
+import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
+import { basename, dirname, join, sep } from "node:path";
+import { ConfigError } from "./file.ts";
+
+/** The absolute path behind symlinks; what does not exist yet is appended as written. */
+export function canonicalPath(path: string): string {
+  const entry = lstatSync(path, { throwIfNoEntry: false });
+  if (entry !== undefined) return realpathSync(path);
+  const parent = dirname(path);
+  return parent === path ? path : join(canonicalPath(parent), basename(path));
+}
+
+/** Opens the workspace roots: each must be a folder. Returns name → canonical folder. */
+export function openRoots(roots: Readonly<Record<string, string>>): ReadonlyMap<string, string> {
+  return new Map(Object.entries(roots).map(([name, path]) => [name, openRoot(name, path)]));
+}
+
+function openRoot(name: string, path: string): string {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return realpathSync(path);
+  throw new ConfigError(`workspace "${name}" is ${path}, which is not a folder; create it or name another one`);
+}
+
+/** Refuses a data directory that tools could reach through a workspace, or that holds one. */
+export function checkDataDirectory(path: string, roots: ReadonlyMap<string, string>): void {
+  const data = canonicalPath(path);
+  for (const [name, root] of roots) {
+    if (isWithin(data, root)) {
+      throw new ConfigError(
+        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the record and read tokens; start in the project's own folder, or name one with --workspace DIR, or move the data with --data DIR`,
+      );
+    }
+    if (isWithin(root, data)) {
+      throw new ConfigError(
+        `the workspace "${name}" (${root}) lies inside the data directory ${data}, which no tool may touch; name another folder with --workspace DIR, or move the data with --data DIR`,
+      );
+    }
+  }
+}
+
+/** Refuses a file of the operator that lies in a workspace, itself or by a link to it: tools could change or read it. */
+export function checkOutside(path: string, what: string, roots: ReadonlyMap<string, string>): void {
+  const places = [canonicalPath(path), join(canonicalPath(dirname(path)), basename(path))];
+  for (const [name, root] of roots) {
+    if (!places.some((place) => isWithin(place, root))) continue;
+    throw new ConfigError(
+      `${what} ${path} lies inside the workspace "${name}" (${root}), so tools could read or change it; move it out of the workspace`,
+    );
+  }
+}
+
+/** Creates a directory that only this user may enter, with its parents, and returns its canonical path. */
+export function createPrivateDirectory(path: string): string {
+  mkdirSync(path, { recursive: true, mode: 0o700 });
+  return realpathSync(path);
+}
+
+function isWithin(path: string, folder: string): boolean {
+  return path === folder || path.startsWith(folder.endsWith(sep) ? folder : folder + sep);
+}

@@ -1,0 +1,88 @@
+import { createHash, randomBytes } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Role } from "../permission/principal.ts";
+import { ConfigError, type Settings } from "./file.ts";
+import { checkOutside, createPrivateDirectory } from "./paths.ts";
+
+/** A token as the server knows it. The text itself is not kept, so it cannot be logged. */
+export interface Token {
+  id: string;
+  roles: readonly Role[];
+  /** The agents it may act as; `*` is all. */
+  agents: readonly string[];
+  /** SHA-256 of the token, hex. */
+  sha256: string;
+}
+
+type TokenSettings = NonNullable<Settings["token"]>[number];
+type Variables = Readonly<Record<string, string | undefined>>;
+
+/** Reads the configured tokens, or without any makes two at the first start and reads them at later ones. */
+export function readTokens(given: {
+  settings: Settings;
+  env: Variables;
+  workspaces: ReadonlyMap<string, string>;
+  dataDirectory: string;
+  insecureNoAuth: boolean;
+}): Token[] {
+  const { settings, env, workspaces, dataDirectory, insecureNoAuth } = given;
+  const tokens = (settings.token ?? []).map((token) => {
+    if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
+    return toToken(token.id, token.roles, readValue(token, env), token.agents);
+  });
+  refuseTwins(tokens);
+  return tokens.length > 0 || insecureNoAuth ? tokens : ownTokens(dataDirectory);
+}
+
+/** Who a request comes from must never be ambiguous. */
+function refuseTwins(tokens: readonly Token[]): void {
+  for (const [index, token] of tokens.entries()) {
+    const twin = tokens.slice(0, index).find(({ id, sha256 }) => id === token.id || sha256 === token.sha256);
+    if (twin === undefined) continue;
+    const same = twin.id === token.id ? "id" : "value";
+    throw new ConfigError(`tokens "${twin.id}" and "${token.id}" have the same ${same}; give each its own`);
+  }
+}
+
+function ownTokens(dataDirectory: string): Token[] {
+  const folder = createPrivateDirectory(join(dataDirectory, "tokens"));
+  return (["caller", "approver"] as const).map((role) => {
+    const file = join(folder, role);
+    createToken(file);
+    return toToken(role, [role], readTokenFile(role, file));
+  });
+}
+
+function toToken(id: string, roles: readonly Role[], value: string, agents: readonly string[] = ["*"]): Token {
+  if (!/^[A-Za-z0-9._~+/-]+=*$/.test(value)) {
+    throw new ConfigError(
+      `token "${id}" is empty or has characters that a bearer token may not have; make one with: openssl rand -hex 32`,
+    );
+  }
+  return { id, roles, agents, sha256: createHash("sha256").update(value).digest("hex") };
+}
+
+function createToken(file: string): void {
+  try {
+    writeFileSync(file, `${randomBytes(32).toString("base64url")}\n`, { mode: 0o600, flag: "wx", flush: true });
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+  }
+}
+
+function readValue({ id, value, file, env: variable = "" }: TokenSettings, env: Variables): string {
+  if (value !== undefined) return value;
+  if (file !== undefined) return readTokenFile(id, file);
+  const found = env[variable];
+  if (found !== undefined) return found;
+  throw new ConfigError(`token "${id}": the environment variable ${variable} is not set; set it, or use file`);
+}
+
+function readTokenFile(id: string, file: string): string {
+  try {
+    return readFileSync(file, "utf8").trim();
+  } catch (cause) {
+    throw new ConfigError(`token "${id}": ${file} cannot be read; create it, or correct the path`, { cause });
+  }
+}

@@ -1,0 +1,81 @@
+import { createHash, randomBytes } from "node:crypto";
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { styleText } from "node:util";
+import { cli } from "./cli/cli.ts";
+import { type Config, type Flags, loadConfig, readEnvironment } from "./config.ts";
+import { createLogger } from "./log.ts";
+import { startServer, version } from "./server.ts";
+
+await cli({ serve, embed, version }).parseAsync();
+
+/** Runs the service until it is told to stop; a second signal stops it at once. */
+async function serve(flags: Flags): Promise<void> {
+  const config = loadConfig(flags, readEnvironment());
+  const log = createLogger({ level: config.logLevel, file: join(config.dataDirectory, "log", "toolgate.log") });
+  const server = await startServer(config, log);
+  announce(config, server.url);
+  const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
+  process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
+  log.info("stopping", { reason: String(signal[0] ?? "signal") });
+  await server.close();
+}
+
+/** Runs an engine for one command: a store and tokens of its own, gone with it. */
+async function embed({ workspace, config: file }: { workspace?: string; config?: string }) {
+  const data = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  const caller = randomBytes(32).toString("base64url");
+  const approver = randomBytes(32).toString("base64url");
+  const flags: Flags = {
+    listen: "127.0.0.1:0",
+    data,
+    ...(workspace !== undefined && { workspace }),
+    ...(file !== undefined && { config: file }),
+  };
+  const config: Config = {
+    ...loadConfig(flags, readEnvironment()),
+    drainMs: 2_000,
+    tokens: [token("caller", caller), token("approver", approver)],
+  };
+  const server = await startServer(config, createLogger({ level: "error", file: join(data, "log", "toolgate.log") }));
+  return {
+    url: server.url,
+    tokens: { caller, approver },
+    async close() {
+      await server.close();
+      await rm(data, { recursive: true, force: true });
+    },
+  };
+}
+
+function token(role: "caller" | "approver", value: string): Config["tokens"][number] {
+  return { id: role, roles: [role], agents: ["*"], sha256: createHash("sha256").update(value).digest("hex") };
+}
+
+/** Tells a person where it is, what it works on, and how to make the first call. */
+function announce({ dataDirectory, workspaces, insecureNoAuth, unattended }: Config, url: string): void {
+  const bold = (text: string) => styleText("bold", text);
+  const caller = join(dataDirectory, "tokens", "caller");
+  const bearer = insecureNoAuth ? "" : ` -H "Authorization: Bearer $(cat ${caller})"`;
+  const lines = [
+    `${bold("Toolgate")} ${version} is at ${bold(url)}`,
+    ...[...workspaces].map(([name, directory]) => `  workspace  ${name} = ${directory}`),
+    `  data       ${dataDirectory}`,
+    ...(unattended === "deny" ? ["  unattended what would ask is denied"] : []),
+    ...(insecureNoAuth
+      ? [
+          styleText(
+            "red",
+            "  No token is wanted (--insecure-no-auth): anyone on this machine, the agent included, can call and approve.",
+          ),
+        ]
+      : []),
+    "",
+    "Try it:",
+    `  curl -s ${url}/opencode.tool.v1.ToolService/CallTool${bearer} -H "Content-Type: application/json" -d '{"tool":"echo","input":{"text":"hello"}}'`,
+    "",
+  ];
+  process.stderr.write(`${lines.join("\n")}\n`);
+}

@@ -1,0 +1,75 @@
+import { basename, dirname, normalize, resolve } from "node:path";
+import type { Question } from "./policy.ts";
+import { isPathKind } from "./rule-list.ts";
+import { pathWords, readCommand } from "./shell/command.ts";
+import { foldCase, toSlashes } from "./wildcard.ts";
+
+/** What no rule, grant or person opens to a tool. Both paths are canonical. */
+export interface Guard {
+  dataDirectory: string;
+  /** Absent where the server runs without one. */
+  configFile?: string;
+}
+
+/** Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns. */
+export function createGuard({ dataDirectory, configFile }: Guard, home: string) {
+  const kept = [
+    { path: foldCase(dataDirectory), what: "Toolgate's data directory" },
+    ...(configFile === undefined ? [] : [{ path: foldCase(configFile), what: "Toolgate's configuration" }]),
+  ].map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
+
+  function keptAt(path: string): string | undefined {
+    const folded = foldCase(path);
+    return kept.find(({ path }) => folded === path || folded.startsWith(`${path}/`))?.what;
+  }
+
+  function ofPath(permission: string, path: string): string | undefined {
+    if (!path.startsWith("/")) return permission === "edit" ? ofPolicyFile(path) : undefined;
+    const what = keptAt(normalize(path));
+    if (what) return `${path} belongs to ${what}, which no tool may touch`;
+    return permission === "edit" ? ofPolicyFile(normalize(path)) : undefined;
+  }
+
+  function ofCommand(line: string, cwd: string | undefined): string | undefined {
+    const folded = foldCase(line);
+    const named = kept.find(({ spellings }) => spellings.some((spelling) => isNamed(folded, spelling)));
+    if (named) return `the command names ${named.what}, which no tool may touch`;
+    if (cwd === undefined) return undefined;
+    const around = keptAt(cwd);
+    if (around) return `the command would run in ${around}, which no tool may touch`;
+    const reached = pathWords(readCommand(line).words).map((word) => keptAt(resolve(cwd, word)));
+    const what = reached.find((found) => found !== undefined);
+    return what && `the command reaches into ${what}, which no tool may touch`;
+  }
+
+  return ({ permission, patterns, paths, cwd }: Question, at: number): string | undefined => {
+    const pattern = patterns[at] ?? "";
+    if (permission === "bash") return ofCommand(pattern, cwd);
+    const shown = permission === "external_directory" ? pattern.replace(/\/\*$/, "") : toSlashes(pattern);
+    const refused = isPathKind(permission) ? ofPath(permission, shown) : undefined;
+    return refused ?? ofPath(permission, paths?.[at] ?? "");
+  };
+}
+
+/** Files that hold rules: who may edit them could widen what is allowed. */
+function ofPolicyFile(path: string): string | undefined {
+  const folded = foldCase(path);
+  const name = basename(folded);
+  const isPolicy = name === "toolgate.toml" || (name === "config.toml" && basename(dirname(folded)) === ".opencode");
+  return isPolicy ? `${path} is a policy file, which no tool may edit` : undefined;
+}
+
+/** How a command line may write a path that lies in the home folder. */
+function spellings(path: string, home: string): string[] {
+  if (!path.startsWith(`${home}/`)) return [path];
+  const rest = path.slice(home.length);
+  return [path, ...["~", "$HOME", `\${HOME}`].map((start) => foldCase(start) + rest)];
+}
+
+/** Whether a line holds a path and not only the beginning of a longer name. */
+function isNamed(line: string, path: string): boolean {
+  for (let at = line.indexOf(path); at !== -1; at = line.indexOf(path, at + 1)) {
+    if (!/[\w.-]/.test(line[at + path.length] ?? "")) return true;
+  }
+  return false;
+}

@@ -1,0 +1,126 @@
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { expandHome, type Rule } from "./rules.ts";
+import { foldCase, isLiteral, matcher, toSlashes } from "./wildcard.ts";
+
+/** A rule and its place in its list. */
+export interface Placed {
+  index: number;
+  rule: Rule;
+}
+
+/** One asked pattern, in the forms that rules meet. */
+export interface Target {
+  permission: string;
+  text: string;
+  /** For kinds that are judged by path; else the same as `text`. */
+  absolute: string;
+  foldedText: string;
+  foldedAbsolute: string;
+}
+
+/** A list of rules, ready to decide. */
+export interface RuleList {
+  /** The last rule that matches. */
+  last(target: Target): Placed | undefined;
+  /** Every rule that is about a permission, in order. */
+  about(permission: string): readonly Placed[];
+}
+
+/** Makes a target of a pattern; `path` is the canonical absolute path, where the asking tool gave one. */
+export function targetOf(permission: string, pattern: string, path?: string): Target {
+  if (!isPathKind(permission)) {
+    return { permission, text: pattern, absolute: pattern, foldedText: pattern, foldedAbsolute: pattern };
+  }
+  const text = toSlashes(pattern);
+  const absolute = path === undefined || !filePermissions.has(permission) ? text : toSlashes(path);
+  return { permission, text, absolute, foldedText: foldCase(text), foldedAbsolute: foldCase(absolute) };
+}
+
+/** Whether the patterns of a permission are paths, or are written like paths. */
+export function isPathKind(permission: string): boolean {
+  return filePermissions.has(permission) || likePaths.has(permission);
+}
+
+/**
+ * Prepares rules, so that a decision looks only at those of its permission, and for texts such as commands only at those
+ * that begin with the same word or with a wildcard. The array is not to be changed afterwards.
+ */
+export function compileRules(rules: readonly Rule[], home: string): RuleList {
+  const all = rules.map((rule, index) => compile(rule, index, home));
+  const general = all.filter(({ rule }) => !isLiteral(rule.permission));
+  const named = new Set(rules.map(({ permission }) => permission).filter(isLiteral));
+  // Only permissions that rules name are kept: callers choose what they ask about, and must not fill memory with it.
+  const byPermission = new Map<string, Bucket>();
+  const bucketOf = (permission: string): Bucket => {
+    if (!named.has(permission)) return bucket(general, permission);
+    const known = byPermission.get(permission) ?? bucket(all, permission);
+    byPermission.set(permission, known);
+    return known;
+  };
+  return {
+    about: (permission) => bucketOf(permission).rules,
+    last(target) {
+      const { rules, byWord, anyWord } = bucketOf(target.permission);
+      if (isPathKind(target.permission)) return rules.findLast((rule) => rule.meetsPath(target));
+      const meets = (rule: CompiledRule) => rule.meetsText(target.text);
+      const worded = byWord.get(firstWord(target.text))?.findLast(meets);
+      const other = anyWord.findLast(meets);
+      return worded && other ? (worded.index > other.index ? worded : other) : (worded ?? other);
+    },
+  };
+}
+
+/** The rules about one permission: all of them, those whose first word is literal by that word, and the rest. */
+interface Bucket {
+  rules: readonly CompiledRule[];
+  byWord: ReadonlyMap<string, CompiledRule[]>;
+  anyWord: readonly CompiledRule[];
+}
+
+function bucket(rules: readonly CompiledRule[], permission: string): Bucket {
+  const about = rules.filter((rule) => rule.isAbout(permission));
+  const hasWord = ({ rule }: CompiledRule) => isLiteral(firstWord(rule.pattern));
+  return {
+    rules: about,
+    byWord: Map.groupBy(about.filter(hasWord), ({ rule }) => firstWord(rule.pattern)),
+    anyWord: about.filter((rule) => !hasWord(rule)),
+  };
+}
+
+function firstWord(text: string): string {
+  const end = text.indexOf(" ");
+  return end === -1 ? text : text.slice(0, end);
+}
+
+/** Judged by path: a rule that starts with `/` or the home folder meets the absolute path, any other what is shown. */
+const filePermissions = new Set(["read", "edit", "list", "lsp"]);
+/** Folders with `/*`, and what is looked for: the text alone counts, with backslashes as slashes. */
+const likePaths = new Set(["external_directory", "glob", "grep"]);
+
+interface CompiledRule extends Placed {
+  isAbout(permission: string): boolean;
+  meetsText(text: string): boolean;
+  meetsPath(target: Target): boolean;
+}
+
+function compile(rule: Rule, index: number, home: string): CompiledRule {
+  return {
+    index,
+    rule,
+    isAbout: matcher(rule.permission),
+    meetsText: matcher(rule.pattern),
+    meetsPath: pathTest(rule, home),
+  };
+}
+
+function pathTest({ pattern, action }: Rule, home: string): (target: Target) => boolean {
+  const path = expandHome(toSlashes(pattern), home);
+  const absolute = path.startsWith("/");
+  if (action === PermissionAction.ALLOW) {
+    const meets = matcher(path);
+    return absolute ? (target) => meets(target.absolute) : (target) => meets(target.text);
+  }
+  // On a file system that ignores case `.ENV` is `.env`: what asks or denies must hold for both.
+  const meets = matcher(foldCase(path));
+  return absolute ? (target) => meets(target.foldedAbsolute) : (target) => meets(target.foldedText);
+}

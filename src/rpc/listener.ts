@@ -1,0 +1,98 @@
+import { randomUUID } from "node:crypto";
+import type { DescFile } from "@bufbuild/protobuf";
+import type { ConnectRouter } from "@connectrpc/connect";
+import { connectNodeAdapter } from "@connectrpc/connect-node";
+import { createValidateInterceptor } from "@connectrpc/validate";
+import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.ts";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { file_opencode_tool_v1_permission_service } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { file_opencode_tool_v1_session_service } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { file_opencode_tool_v1_tool_service } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Config } from "../config.ts";
+import type { Logger } from "../log.ts";
+import { RequestError } from "../permission/errors.ts";
+import { createGate } from "./access.ts";
+import { createErrors } from "./errors.ts";
+import { createGuard } from "./guard.ts";
+import { createReadiness, routeHealth } from "./health.ts";
+import { routeReflection } from "./reflection.ts";
+import { createSockets } from "./sockets.ts";
+
+/** A server that accepts connections. */
+export interface Listener {
+  /** Where it is reached, such as `http://127.0.0.1:7420`. */
+  readonly url: string;
+  /**
+   * Stops: not ready from now on, streams end with DRAINING, connections close as they become idle; what is left after
+   * `drainMs` is cut. Resolves when every connection is closed.
+   */
+  close(drainMs: number): Promise<void>;
+}
+
+/** What a listener serves and by which settings. */
+export interface ListenerOptions {
+  config: Pick<Config, "listen" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
+  /** Adds the domain's services; health and reflection are there anyway. */
+  routes: (router: ConnectRouter) => void;
+  /** Whether the store answers. */
+  ready: () => Promise<boolean>;
+  log: Logger;
+  /** How long a client may take to send a request's headers. */
+  headersMs?: number;
+}
+
+/** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and cleartext HTTP/2. */
+export async function createListener(options: ListenerOptions): Promise<Listener> {
+  const { config, routes, ready, log, headersMs = 15_000 } = options;
+  const shutdown = new AbortController();
+  const readiness = createReadiness(ready, shutdown.signal);
+  const errors = createErrors({ log, newId: randomUUID });
+  const gate = createGate(config);
+
+  const rpcs = connectNodeAdapter({
+    routes(router) {
+      routes(router);
+      routeHealth(router, readiness, services);
+      routeReflection(router, [...domain, file_grpc_health_v1_health]);
+    },
+    requestGate(context) {
+      try {
+        gate(context);
+      } catch (error) {
+        throw errors.toConnectError(error, context.method.name, context.signal);
+      }
+    },
+    interceptors: [errors.interceptor, createValidateInterceptor()],
+    readMaxBytes: config.limits.requestBytes,
+    compressMinBytes: 65_536,
+    maxTimeoutMs: 86_400_000,
+    shutdownSignal: shutdown.signal,
+  });
+  const sockets = createSockets(createGuard({ config, readiness, errors }, rpcs), headersMs);
+
+  const { host } = config.listen;
+  const port = await sockets.listen(host, config.listen.port);
+  return {
+    url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+    async close(drainMs) {
+      shutdown.abort(draining());
+      const cut = await sockets.close(drainMs);
+      if (cut > 0) log.warn("connections were cut at the end of the drain", { count: cut });
+    },
+  };
+}
+
+const domain: readonly DescFile[] = [
+  file_opencode_tool_v1_tool_service,
+  file_opencode_tool_v1_permission_service,
+  file_opencode_tool_v1_session_service,
+];
+
+const services = domain.flatMap((file) => file.services.map(({ typeName }) => typeName));
+
+function draining(): RequestError {
+  return new RequestError(
+    ErrorReason.DRAINING,
+    "this replica is going away; open the stream again after the last number seen",
+  );
+}

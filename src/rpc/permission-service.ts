@@ -1,0 +1,80 @@
+import { create } from "@bufbuild/protobuf";
+import type { ServiceImpl } from "@connectrpc/connect";
+import {
+  type PermissionService,
+  WatchPermissionsResponseSchema,
+} from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { Planner } from "../call/planner.ts";
+import type { CallStore } from "../call/ports.ts";
+import type { Sessions } from "../call/sessions.ts";
+import type { Watcher } from "../call/watcher.ts";
+import type { Permissions } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
+import { principalOf } from "./access.ts";
+
+/** PermissionService over the domain. */
+export function permissionService({
+  permissions,
+  sessions,
+  planner,
+  watcher,
+  store,
+}: {
+  permissions: Permissions;
+  sessions: Sessions;
+  planner: Planner;
+  watcher: Watcher;
+  store: Pick<CallStore, "storeId">;
+}): ServiceImpl<typeof PermissionService> {
+  return {
+    async respondToPermission(response, ctx) {
+      const principal = principalOf(ctx);
+      const { session } = await sessions.open(principal, response.sessionId, "read");
+      await permissions.reply(principal, session, response);
+      return {};
+    },
+
+    async listPermissions({ sessionId, pageSize, pageToken }, ctx) {
+      const sees = await watcher.visibility(principalOf(ctx), sessionId);
+      const { asks, next } = await permissions.list({
+        limit: pageSize || 100,
+        sees: ({ request }) => sees(request),
+        ...(sees.root && { root: sees.root }),
+        ...(pageToken && { after: pageToken }),
+      });
+      return { permissions: asks.map(({ request }) => request), nextPageToken: next ?? "" };
+    },
+
+    async *watchPermissions({ sessionId }, ctx) {
+      let storeId = store.storeId;
+      for await (const { event, snapshotEnd } of watcher.watch(principalOf(ctx), sessionId, ctx.signal)) {
+        yield create(WatchPermissionsResponseSchema, {
+          ...(event && { event }),
+          snapshotEnd: snapshotEnd ?? false,
+          storeId,
+        });
+        storeId = "";
+      }
+    },
+
+    async listGrants({ sessionId, includeDead, pageSize, pageToken }, ctx) {
+      const limit = pageSize || 100;
+      const session = sessionId === "" ? undefined : (await sessions.open(principalOf(ctx), sessionId, "read")).session;
+      const grants = await permissions.listGrants({
+        includeDead,
+        limit,
+        ...(session && { tree: { root: session.rootSessionId, workspace: workspaceRoot(session.workspace) } }),
+        ...(pageToken && { before: pageToken }),
+      });
+      return { grants, nextPageToken: grants.length < limit ? "" : (grants.at(-1)?.id ?? "") };
+    },
+
+    async revokeGrant({ grantId }) {
+      return { grant: await permissions.revoke(grantId) };
+    },
+
+    async explainPermission(request, ctx) {
+      return await planner.explain(principalOf(ctx), request);
+    },
+  };
+}

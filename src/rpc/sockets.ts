@@ -1,0 +1,160 @@
+import { createServer as createHttp1, type IncomingMessage, type ServerResponse } from "node:http";
+import {
+  constants,
+  createServer as createHttp2,
+  type Http2ServerRequest,
+  type Http2ServerResponse,
+  type ServerHttp2Session,
+} from "node:http2";
+import type { Socket } from "node:net";
+
+export type Request = IncomingMessage | Http2ServerRequest;
+export type Response = ServerResponse | Http2ServerResponse;
+export type Handler = (request: Request, response: Response) => void;
+
+/** One cleartext port for HTTP/1.1 and HTTP/2. */
+export interface Sockets {
+  /** Resolves to the port, once connections are accepted. */
+  listen(host: string, port: number): Promise<number>;
+  /**
+   * Accepts nothing more, tells HTTP/2 clients to go away, and ends each connection with its last response; after
+   * `drainMs` what is left is cut. Resolves, when all are closed, to how many had to be cut.
+   */
+  close(drainMs: number): Promise<number>;
+}
+
+/** What is known of an open connection. */
+interface Connection {
+  session?: ServerHttp2Session;
+  /** Responses that are not finished. */
+  responses: number;
+}
+
+/** Creates the sockets; a client has `headersMs` to say what it wants. */
+export function createSockets(handler: Handler, headersMs: number): Sockets {
+  const connections = new Map<Socket, Connection>();
+  let closing = false;
+
+  const http1 = createHttp1(http1Limits(headersMs), (request, response) => {
+    const connection = connections.get(request.socket);
+    if (connection !== undefined) connection.responses += 1;
+    response.once("close", () => {
+      if (connection === undefined) return;
+      connection.responses -= 1;
+      if (closing && connection.responses === 0) request.socket.destroySoon();
+    });
+    handler(request, response);
+  });
+  http1.maxHeadersCount = 100;
+
+  const http2 = createHttp2(http2Limits, (request, response) => {
+    const { stream } = response;
+    // A client that is refused in the middle of its request may never end it, and the stream would stay for ever.
+    stream.once("wantTrailers", () => {
+      if (!request.complete) afterTrailers(() => stream.close(constants.NGHTTP2_NO_ERROR));
+    });
+    handler(request, response);
+  });
+
+  const serveHttp2 = (socket: Socket, connection: Connection) => {
+    http2.once("session", (session) => {
+      connection.session = session;
+      session.setTimeout(idleMs, () => session.close());
+      session.once("close", () => socket.destroySoon());
+    });
+    http2.emit("connection", socket);
+    if (closing) connection.session?.close();
+  };
+
+  // The HTTP/1.1 server is the one that listens: it watches over slow headers only on sockets that it accepted itself.
+  const [serveHttp1] = http1.listeners("connection");
+  http1.removeAllListeners("connection");
+  http1.on("connection", (socket: Socket) => {
+    const connection: Connection = { responses: 0 };
+    connections.set(socket, connection);
+    socket.once("close", () => connections.delete(socket));
+    firstBytes(socket, headersMs, (isHttp2) => {
+      if (isHttp2) serveHttp2(socket, connection);
+      else serveHttp1?.call(http1, socket);
+    });
+  });
+
+  return {
+    listen: (host, port) =>
+      new Promise((resolve, reject) => {
+        http1.once("error", reject);
+        http1.listen(port, host, () => {
+          http1.off("error", reject);
+          const address = http1.address();
+          resolve(typeof address === "object" && address !== null ? address.port : port);
+        });
+      }),
+    close: (drainMs) =>
+      new Promise((resolve) => {
+        let cut = 0;
+        const timer = setTimeout(() => {
+          cut = connections.size;
+          for (const socket of connections.keys()) socket.destroy();
+        }, drainMs);
+        closing = true;
+        http1.close(() => {
+          clearTimeout(timer);
+          resolve(cut);
+        });
+        for (const [socket, { session, responses }] of connections) {
+          if (session !== undefined) session.close();
+          else if (responses === 0) socket.destroySoon();
+        }
+      }),
+  };
+}
+
+/** Node sends trailers in the next turn, so they are out in the one after that. */
+const afterTrailers = (then: () => void) => setImmediate(() => setImmediate(then));
+
+/** An HTTP/2 connection without any traffic for so long is told to go away. */
+const idleMs = 120_000;
+
+const http1Limits = (headersMs: number) => ({
+  headersTimeout: headersMs,
+  /** For the request; responses may stream as long as they like. */
+  requestTimeout: Math.max(60_000, headersMs),
+  keepAliveTimeout: 5_000,
+  connectionsCheckingInterval: Math.min(5_000, headersMs),
+  maxHeaderSize: 16_384,
+  /** Finds out about peers that vanished without a word. */
+  keepAlive: true,
+  keepAliveInitialDelay: 30_000,
+});
+
+const http2Limits = {
+  settings: { maxConcurrentStreams: 100, maxHeaderListSize: 16_384, initialWindowSize: 65_535, enablePush: false },
+  maxSessionMemory: 10,
+  maxSessionInvalidFrames: 100,
+  maxSessionRejectedStreams: 50,
+  maxSettings: 16,
+  streamResetBurst: 200,
+  streamResetRate: 33,
+};
+
+/** Looks at how a connection begins, without taking anything from it: HTTP/2 begins with `PRI`. */
+function firstBytes(socket: Socket, timeoutMs: number, decided: (isHttp2: boolean) => void): void {
+  let head = Buffer.alloc(0);
+  const cut = () => socket.destroy();
+  const timer = setTimeout(cut, timeoutMs);
+  const stop = () => {
+    clearTimeout(timer);
+    socket.off("error", cut).off("end", cut).off("close", stop).off("readable", look);
+  };
+  const look = () => {
+    const chunk: Buffer | null = socket.read();
+    if (chunk === null) return;
+    head = Buffer.concat([head, chunk]);
+    const begin = head.toString("latin1", 0, 3);
+    if (begin.length < 3 && "PRI".startsWith(begin)) return;
+    stop();
+    socket.unshift(head);
+    decided(begin === "PRI");
+  };
+  socket.on("error", cut).on("end", cut).on("close", stop).on("readable", look);
+}

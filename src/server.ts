@@ -1,0 +1,216 @@
+import { randomUUID } from "node:crypto";
+import { homedir } from "node:os";
+import { create } from "@bufbuild/protobuf";
+import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
+import { LimitsSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
+import packageJson from "../package.json" with { type: "json" };
+import { createCalls } from "./call/calls.ts";
+import { createExecutor } from "./call/executor.ts";
+import { newId } from "./call/ids.ts";
+import { createPlanner } from "./call/planner.ts";
+import { createPlanning } from "./call/planning.ts";
+import { createReader } from "./call/reader.ts";
+import { createSessions } from "./call/sessions.ts";
+import { failed } from "./call/state.ts";
+import { createWatcher } from "./call/watcher.ts";
+import { type Config, ConfigError } from "./config.ts";
+import type { Logger } from "./log.ts";
+import { createLayers } from "./permission/layers.ts";
+import { parseRules } from "./permission/parse-rules.ts";
+import { createPermissions } from "./permission/permissions.ts";
+import { createPolicy } from "./permission/policy.ts";
+import { createListener } from "./rpc/listener.ts";
+import { permissionService } from "./rpc/permission-service.ts";
+import { sessionService } from "./rpc/session-service.ts";
+import { toolService } from "./rpc/tool-service.ts";
+import { openSqliteStore } from "./store/sqlite/store.ts";
+import { createRegistry } from "./tool/registry.ts";
+import type { Tool } from "./tool/tool.ts";
+import { builtInTools } from "./tools/index.ts";
+import { createSupervisor } from "./tools/supervisor.ts";
+
+export const version = packageJson.version;
+
+/** A running service. */
+export interface Server {
+  /** Where it is reached. */
+  readonly url: string;
+  /** Drains and stops: streams end so that clients resume, waiting calls are kept, running ones get `drainMs`. */
+  close(): Promise<void>;
+}
+
+/** Puts the parts together and starts them; `tools` come on top of the built-in ones. */
+export async function startServer(config: Config, log: Logger, tools: readonly Tool[] = []): Promise<Server> {
+  const rules = readRules(config);
+  const replicaId = randomUUID();
+  const store = await openSqliteStore({ directory: config.dataDirectory, log });
+  const { calls: callStore, permissions: asks, outputs } = store;
+  const now = callStore.now;
+
+  const supervisor = createSupervisor({ replicaId });
+  const registry = createRegistry();
+  for (const tool of [...builtInTools({ supervisor }), ...tools]) registry.register(tool);
+
+  const agents = new Set(config.agents.keys());
+  const policy = createPolicy({
+    guard: { dataDirectory: config.dataDirectory, configFile: config.file },
+    home: homedir(),
+  });
+  const layersFor = createLayers(rules);
+  const permissions = createPermissions({
+    store: asks,
+    policy,
+    layersFor,
+    now,
+    newId: (prefix) => newId(prefix, now()),
+    refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+  });
+  const planning = createPlanning({ permissions, policy, layersFor });
+  const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
+  const executor = createExecutor({
+    store: callStore,
+    outputs,
+    permissions,
+    asksOf: asks.asksOf,
+    planning,
+    registry,
+    limits: { ...config.limits, askMs: config.askMs },
+    unattended: config.unattended,
+    log,
+  });
+  const calls = createCalls({
+    store: callStore,
+    outputs,
+    sessions,
+    permissions,
+    asksOf: asks.asksOf,
+    executor,
+    registry,
+    replicaId,
+    limits: { ...config.limits, leaseMs: config.leaseMs },
+    log,
+  });
+  const planner = createPlanner({
+    sessions,
+    planning,
+    permissions,
+    policy,
+    layersFor,
+    registry,
+    store: callStore,
+    askMs: config.askMs,
+  });
+  const about = {
+    version,
+    workspaces: [...config.workspaces.keys()],
+    agentsOf: (principal: { agents: readonly string[] }) =>
+      [...agents].filter((agent) => principal.agents.includes("*") || principal.agents.includes(agent)),
+    limits: create(LimitsSchema, {
+      requestBytes: BigInt(config.limits.requestBytes),
+      inputBytes: BigInt(config.limits.inputBytes),
+      outputBytes: BigInt(config.limits.outputBytes),
+      timeoutMs: BigInt(config.limits.maxTimeoutMs),
+      askMs: BigInt(config.askMs),
+      openAsks: config.limits.openAsks,
+      runningCalls: config.limits.runningCalls,
+    }),
+  };
+
+  const stopTimers = startTimers(
+    [
+      { every: 1_000, work: calls.recover },
+      { every: config.leaseMs / 3, work: calls.renew },
+      { every: 3_600_000, work: sweep },
+    ],
+    log,
+  );
+
+  async function sweep(): Promise<void> {
+    const { outputs: gone } = await callStore.sweep();
+    for (const { root, id } of gone) await outputs.remove(root, id);
+  }
+
+  const listener = await createListener({
+    config,
+    log,
+    ready: callStore.ready,
+    routes(router) {
+      router.service(
+        ToolService,
+        toolService({
+          calls,
+          planner,
+          reader: createReader({ sessions, outputs }),
+          store: callStore,
+          asksOf: asks.asksOf,
+          about,
+        }),
+      );
+      router.service(
+        PermissionService,
+        permissionService({
+          permissions,
+          sessions,
+          planner,
+          watcher: createWatcher({ store: callStore, asks, sessions }),
+          store: callStore,
+        }),
+      );
+      router.service(SessionService, sessionService({ sessions, calls, store: callStore }));
+    },
+  });
+  return {
+    url: listener.url,
+    async close() {
+      await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
+      await stopTimers();
+      await supervisor.close();
+      await callStore.close();
+    },
+  };
+}
+
+function readRules(config: Config) {
+  try {
+    return {
+      config: parseRules(config.permission, "permission", homedir()),
+      agents: new Map(
+        [...config.agents].map(([name, { permission }]) => [
+          name,
+          parseRules(permission, `agent.${name}.permission`, homedir()),
+        ]),
+      ),
+    };
+  } catch (cause) {
+    throw new ConfigError(`${config.file}: ${cause instanceof Error ? cause.message : cause}`);
+  }
+}
+
+/** Repeats work, never two rounds of the same at once; what fails is logged and tried again. Resolves when all have stopped. */
+function startTimers(jobs: readonly { every: number; work: () => Promise<void> }[], log: Logger): () => Promise<void> {
+  const stopped = new AbortController();
+  const loops = jobs.map(async ({ every, work }) => {
+    while (!stopped.signal.aborted) {
+      await work().catch((error: unknown) => log.error("a background job failed and is tried again", { error }));
+      await pause(every, stopped.signal);
+    }
+  });
+  return async () => {
+    stopped.abort();
+    await Promise.all(loops);
+  };
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) return resolve();
+    const timer = setTimeout(done, ms);
+    signal.addEventListener("abort", done, { once: true });
+    function done(): void {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", done);
+      resolve();
+    }
+  });
+}

@@ -1,0 +1,134 @@
+import type { DatabaseSync } from "node:sqlite";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import {
+  PermissionOutcome,
+  type PermissionSettled,
+  PermissionSettledSchema,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AskRecord, CallRef } from "../../permission/ports.ts";
+import { type CallRecords, decodeSpec } from "./call-records.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+import type { Log } from "./log.ts";
+import type { OpenCall } from "./open-calls.ts";
+
+/** The asks of a store. */
+export type Asks = ReturnType<typeof createAsks>;
+
+/** Opens, settles and reads asks. Whose turn that is the transitions decide. */
+export function createAsks({ db, log, records }: { db: DatabaseSync; log: Log; records: CallRecords }) {
+  const sql = prepare(db);
+
+  /** Writes how an ask ended, for its session and all above it. */
+  function settle(step: Step, settled: PermissionSettled): void {
+    sql.settle.run(toBinary(PermissionSettledSchema, settled), settled.permissionId);
+    log.appendUpwards(step, settled.sessionId, { case: "permissionSettled", value: settled });
+  }
+
+  function record(row: AskRow): AskRecord {
+    const call = { root: row.root, sessionId: row.session, callId: row.callId };
+    return {
+      request: fromBinary(PermissionRequestSchema, row.request),
+      ...(row.settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, row.settled) }),
+      principal: decodeSpec(row.spec).principal,
+      call,
+      part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot }),
+      version: row.version,
+    };
+  }
+
+  return {
+    settle,
+
+    open(step: Step, call: OpenCall, request: PermissionRequest): void {
+      const { root, sessionId } = call.ref;
+      const bytes = toBinary(PermissionRequestSchema, request);
+      sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, bytes);
+      log.appendUpwards(step, sessionId, { case: "permissionAsked", value: request });
+    },
+
+    /** Withdraws the call's open asks, or those of them that are named. */
+    withdraw(step: Step, call: OpenCall, message: string, named?: readonly string[]): void {
+      for (const { id } of sql.openOfCall.all(call.ordinal)) {
+        if (named !== undefined && !named.includes(id)) continue;
+        const settled = create(PermissionSettledSchema, {
+          permissionId: id,
+          sessionId: call.ref.sessionId,
+          callId: call.ref.callId,
+          outcome: PermissionOutcome.WITHDRAWN,
+          message,
+          time: step.now,
+        });
+        settle(step, settled);
+      }
+    },
+
+    /** The deadline of an ask, and how it was settled, if it was. */
+    state(id: string): { expires: number; settled?: PermissionSettled } | undefined {
+      const row = sql.state.get(id);
+      if (row === undefined) return undefined;
+      const { expires, settled } = row;
+      return { expires, ...(settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, settled) }) };
+    },
+
+    countOpen: (root: string) => sql.countOpen.get(root)?.count ?? 0,
+
+    get(sessionId: string, id: string): AskRecord | undefined {
+      const row = sql.one.get(id, sessionId);
+      return row === undefined ? undefined : record(row);
+    },
+
+    ofCall: ({ sessionId, callId }: CallRef): AskRecord[] => sql.ofCall.all(sessionId, callId).map(record),
+
+    listOpen({ root, after = "", limit }: { root?: string; after?: string; limit: number }): AskRecord[] {
+      const rows = root === undefined ? sql.open.all({ after, limit }) : sql.openInTree.all({ root, after, limit });
+      return rows.map(record);
+    },
+
+    expired: (now: number, limit: number): AskRecord[] => sql.expired.all(now, limit).map(record),
+  };
+}
+
+interface AskRow {
+  root: string;
+  session: string;
+  call: number;
+  request: Uint8Array;
+  settled: Uint8Array | null;
+  callId: string;
+  version: number;
+  spec: string;
+  snapshot: Uint8Array;
+}
+
+function prepare(db: DatabaseSync) {
+  const select = `SELECT asks.root, asks.session, call, request, settled, call_id AS callId, version, spec, snapshot
+    FROM asks JOIN calls ON calls.ordinal = asks.call WHERE`;
+  const page =
+    "asks.ordinal > coalesce((SELECT ordinal FROM asks WHERE id = :after), 0) ORDER BY asks.ordinal LIMIT :limit";
+  return {
+    insert: statement(db, "INSERT INTO asks (id, root, session, call, expires, request) VALUES (?, ?, ?, ?, ?, ?)"),
+    settle: statement(db, "UPDATE asks SET settled = ? WHERE id = ? AND settled IS NULL"),
+    openOfCall: statement<{ id: string }>(
+      db,
+      "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
+    ),
+    state: statement<{ expires: number; settled: Uint8Array | null }>(
+      db,
+      "SELECT expires, settled FROM asks WHERE id = ?",
+    ),
+    countOpen: statement<{ count: number }>(
+      db,
+      "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
+    ),
+    one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
+    ofCall: statement<AskRow>(
+      db,
+      `${select} calls.session = (SELECT ordinal FROM sessions WHERE id = ?) AND call_id = ? ORDER BY asks.ordinal`,
+    ),
+    open: statement<AskRow>(db, `${select} settled IS NULL AND ${page}`),
+    openInTree: statement<AskRow>(db, `${select} asks.root = :root AND settled IS NULL AND ${page}`),
+    expired: statement<AskRow>(db, `${select} settled IS NULL AND expires <= ? ORDER BY expires LIMIT ?`),
+  };
+}

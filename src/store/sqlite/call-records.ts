@@ -1,0 +1,114 @@
+import type { DatabaseSync } from "node:sqlite";
+import { fromBinary } from "@bufbuild/protobuf";
+import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRecord, CallRef, CallSpec } from "../../call/ports.ts";
+import { statement } from "./database.ts";
+import type { OpenCalls } from "./open-calls.ts";
+import type { SessionHead, Sessions } from "./sessions.ts";
+
+/** A row of `calls`. */
+export interface CallRow {
+  ordinal: number;
+  callId: string;
+  opened: number;
+  version: number;
+  epoch: number;
+  attempts: number;
+  cancel: string | null;
+  expired: number;
+  spec: string;
+  snapshot: Uint8Array;
+}
+
+/** The columns of a `CallRow`. */
+export const callColumns =
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, cancel, expired, spec, snapshot";
+
+/** Calls as they are stored. */
+export type CallRecords = ReturnType<typeof createCallRecords>;
+
+/** Reads calls. */
+export function createCallRecords(options: {
+  db: DatabaseSync;
+  sessions: Sessions;
+  openCalls: OpenCalls;
+  now: () => number;
+}) {
+  const { db, sessions, openCalls, now } = options;
+  const select = `SELECT ${callColumns} FROM calls WHERE session = :session`;
+  const page =
+    "ordinal > coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :after), 0) ORDER BY ordinal LIMIT :limit";
+  const one = statement<CallRow>(db, `${select} AND call_id = :callId`);
+  const list = statement<CallRow>(db, `${select} AND ${page}`);
+  const listOpen = statement<CallRow>(db, `${select} AND ended IS NULL AND ${page}`);
+  const openAsks = statement<{ id: string }>(
+    db,
+    "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
+  );
+
+  /** The last snapshot of a call, with the asks that are open now. */
+  function snapshot({ ordinal, snapshot }: Pick<CallRow, "ordinal" | "snapshot">): ToolPart {
+    return { ...decodePart(snapshot), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
+  }
+
+  function record(ref: CallRef, row: CallRow): CallRecord {
+    const open = openCalls.get(ref);
+    return {
+      ref,
+      part: snapshot(row),
+      spec: decodeSpec(row.spec),
+      openedSeq: row.opened,
+      version: row.version,
+      epoch: row.epoch,
+      owner: open !== undefined && open.leaseUntil > now() ? open.owner : "",
+      attempts: row.attempts,
+      ...(row.cancel === null ? {} : { cancel: row.cancel }),
+      ...(row.expired === 1 ? { expired: true } : {}),
+    };
+  }
+
+  function find(head: SessionHead, callId: string): CallRecord | undefined {
+    const row = one.get({ session: head.ordinal, callId });
+    return row === undefined ? undefined : record({ root: head.root, sessionId: head.id, callId }, row);
+  }
+
+  return {
+    snapshot,
+    find,
+
+    get(sessionId: string, callId: string): CallRecord | undefined {
+      const head = sessions.find(sessionId);
+      return head === undefined ? undefined : find(head, callId);
+    },
+
+    list({ sessionId, open = false, after = "", limit }: ListFilter): CallRecord[] {
+      const head = sessions.find(sessionId);
+      if (head === undefined) return [];
+      const rows = (open ? listOpen : list).all({ session: head.ordinal, after, limit });
+      return rows.map((row) => record({ root: head.root, sessionId, callId: row.callId }, row));
+    },
+
+    openAskCount: (ordinal: number) => openAsks.all(ordinal).length,
+  };
+}
+
+interface ListFilter {
+  sessionId: string;
+  open?: boolean;
+  after?: string;
+  limit: number;
+}
+
+/** The part in a snapshot: it is stored as the event that told of it, so that it is encoded once. */
+export function decodePart(bytes: Uint8Array): ToolPart {
+  const { event } = fromBinary(SessionEventSchema, bytes);
+  if (event.case !== "part")
+    throw new Error(`a call's snapshot holds ${event.case ?? "nothing"} where a part should be`);
+  return event.value;
+}
+
+/** The spec as `CallSpec` was written. */
+export function decodeSpec(text: string): CallSpec {
+  return JSON.parse(text);
+}

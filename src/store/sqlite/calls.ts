@@ -1,0 +1,186 @@
+import type { DatabaseSync } from "node:sqlite";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
+import { RequestError } from "../../permission/errors.ts";
+import type { Asks } from "./asks.ts";
+import type { CallRecords } from "./call-records.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+import type { Log } from "./log.ts";
+import type { OpenCall, OpenCalls } from "./open-calls.ts";
+import { writePart } from "./parts.ts";
+import { type Sessions, sessionClosed } from "./sessions.ts";
+
+/** The transitions of a call. */
+export type Calls = ReturnType<typeof createCalls>;
+
+/** Each function below is one transition, run inside a step: it checks its guards, then writes. */
+export function createCalls(options: {
+  db: DatabaseSync;
+  sessions: Sessions;
+  log: Log;
+  openCalls: OpenCalls;
+  records: CallRecords;
+  asks: Asks;
+}) {
+  const { sessions, log, openCalls, records, asks } = options;
+  const sql = prepare(options.db);
+
+  /** Raises the version of a call, so that what was computed from an earlier one is computed again. */
+  function raiseVersion(step: Step, call: OpenCall, change: Partial<OpenCall> = {}): void {
+    const version = call.version + 1;
+    sql.setVersion.run(version, call.ordinal);
+    openCalls.set(step, { ...call, ...change, version });
+  }
+
+  /** Writes the terminal part, withdraws what is still asked, and closes the call for good. */
+  function end(step: Step, call: OpenCall, part: ToolPart): void {
+    if (part.state.case !== "completed" && part.state.case !== "error") {
+      throw new Error(`call ${call.ref.callId} cannot end as ${part.state.case ?? "nothing"}`);
+    }
+    asks.withdraw(step, call, "The call ended.");
+    const { snapshot } = writePart(step, log, call.ref.sessionId, part);
+    sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
+    openCalls.remove(step, call.ref);
+  }
+
+  return {
+    raiseVersion,
+    end,
+
+    openCall(step: Step, opened: Parameters<CallStore["openCall"]>[0]): { record: CallRecord; created: boolean } {
+      const { spec, owner, leaseMs, maxOpenCalls } = opened;
+      const { sessionId, callId } = opened.ref;
+      const head = sessions.need(sessionId);
+      const existing = records.find(head, callId);
+      if (existing !== undefined) return { record: existing, created: false };
+      if (head.closed > 0) throw sessionClosed(sessionId);
+      if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
+
+      const ref: CallRef = { root: head.root, sessionId, callId };
+      const { part, snapshot } = writePart(step, log, sessionId, opened.part);
+      const ordinal = Number(
+        sql.insert.run(head.ordinal, callId, part.revision, JSON.stringify(spec), snapshot).lastInsertRowid,
+      );
+      const versions = { version: 1, epoch: 1 };
+      const leaseUntil = step.now + leaseMs;
+      openCalls.set(step, { ordinal, ref, ...versions, started: false, owner, leaseUntil, settled: 0 });
+      return {
+        record: { ref, part, spec, openedSeq: Number(part.revision), ...versions, owner, attempts: 0 },
+        created: true,
+      };
+    },
+
+    claimCall(step: Step, ref: CallRef, owner: string, leaseMs: number): CallRecord | undefined {
+      const call = openCalls.get(ref);
+      if (call === undefined || call.started || call.leaseUntil > step.now) return undefined;
+      const epoch = call.epoch + 1;
+      sql.setEpoch.run(epoch, call.ordinal);
+      raiseVersion(step, call, { epoch, owner, leaseUntil: step.now + leaseMs });
+      return records.get(ref.sessionId, ref.callId);
+    },
+
+    openAsks(step: Step, opened: Parameters<CallStore["openAsks"]>[0]): boolean {
+      const call = openCalls.fenced(opened.fence);
+      if (call === undefined || call.version !== opened.version) return false;
+      asks.withdraw(step, call, opened.message, opened.withdraw);
+      if (asks.countOpen(call.ref.root) + opened.asks.length > opened.maxOpenAsks) {
+        throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
+      }
+      for (const request of opened.asks) asks.open(step, call, request);
+      raiseVersion(step, call);
+      return true;
+    },
+
+    startCall(step: Step, started: Parameters<CallStore["startCall"]>[0]): "started" | "fenced" | "retry" {
+      const call = openCalls.fenced(started.fence);
+      if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
+      if (call.version !== started.version) return "retry";
+      const { rulesVersion } = started;
+      if (rulesVersion !== undefined && rulesVersion !== sessions.rulesVersion(call.ref.root)) return "retry";
+
+      const version = call.version + 1;
+      const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
+      sql.start.run(version, snapshot, call.ordinal);
+      openCalls.set(step, { ...call, version, started: true });
+      return "started";
+    },
+
+    recordEvents(step: Step, ...[fence, events]: Parameters<CallStore["recordEvents"]>): boolean {
+      const call = openCalls.fenced(fence);
+      if (call === undefined || !call.started) return false;
+      for (const event of events) {
+        const isOutput = event.$typeName === "opencode.tool.v1.ToolOutput";
+        log.append(
+          step,
+          call.ref.sessionId,
+          isOutput ? { case: "output", value: event } : { case: "progress", value: event },
+        );
+      }
+      return true;
+    },
+
+    finishCall(step: Step, { ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): boolean {
+      const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
+      if (call === undefined || ("version" in guard && call.version !== guard.version)) return false;
+      end(step, call, part);
+      return true;
+    },
+
+    requestCancel(step: Step, ref: CallRef, message: string): void {
+      const call = openCalls.get(ref);
+      if (call === undefined || sql.cancel.run(message, call.ordinal).changes === 0) return;
+      raiseVersion(step, call);
+      step.ring(ref.sessionId, log.nextSeq(ref.sessionId));
+    },
+
+    closeSession(step: Step, id: string): CallRef[] {
+      const closed = sessions.close(step, id);
+      return closed.flatMap((sessionId) => openCalls.inSession(sessionId).map((call) => call.ref));
+    },
+
+    /** Open calls without a living lease, those first that have been so for longest. */
+    orphans(now: number, limit: number): Awaited<ReturnType<CallStore["orphans"]>> {
+      return [...openCalls.all()]
+        .filter((call) => call.leaseUntil <= now)
+        .map((call) => ({ call, since: Math.max(call.leaseUntil, call.settled) }))
+        .sort((one, other) => one.since - other.since)
+        .slice(0, limit)
+        .flatMap(({ call: { ref, ordinal, started }, since }) => {
+          const record = records.get(ref.sessionId, ref.callId);
+          return record === undefined ? [] : [{ record, started, openAsks: records.openAskCount(ordinal), since }];
+        });
+    },
+  };
+}
+
+function prepare(db: DatabaseSync) {
+  return {
+    insert: statement(db, "INSERT INTO calls (session, call_id, opened, spec, snapshot) VALUES (?, ?, ?, ?, ?)"),
+    setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
+    setEpoch: statement(db, "UPDATE calls SET epoch = ? WHERE ordinal = ?"),
+    start: statement(
+      db,
+      "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",
+    ),
+    end: statement(db, "UPDATE calls SET version = ?, ended = ?, snapshot = ? WHERE ordinal = ?"),
+    cancel: statement(db, "UPDATE calls SET cancel = ? WHERE ordinal = ? AND cancel IS NULL"),
+  };
+}
+
+function tooManyCalls(sessionId: string, limit: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `session ${sessionId} has ${limit} open calls, which is the limit: wait until one ends`,
+    { limit: "running_calls" },
+  );
+}
+
+function tooManyAsks(root: string, limit: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `the session tree ${root} may have ${limit} open asks: answer or withdraw some first`,
+    { limit: "open_asks" },
+  );
+}

@@ -1,0 +1,95 @@
+import { randomBytes } from "node:crypto";
+import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { DatabaseSync, type SQLInputValue } from "node:sqlite";
+import { schema, schemaVersion } from "./schema.ts";
+
+/** An open database that no other process can open. */
+export interface Database {
+  db: DatabaseSync;
+  storeId: string;
+  close(): void;
+}
+
+/** Opens `toolgate.sqlite` in the directory, both made where they are missing, or refuses and says who has it. */
+export function openDatabase(directory: string): Database {
+  mkdirSync(directory, { recursive: true, mode: 0o700 });
+  const path = join(directory, "toolgate.sqlite");
+  const pidPath = join(directory, "toolgate.pid");
+  const db = new DatabaseSync(path, { timeout: 0 });
+  try {
+    chmodSync(path, 0o600);
+    lock(db, directory, pidPath);
+    const storeId = prepareSchema(db, path);
+    writeFileSync(pidPath, `${process.pid}\n`, { mode: 0o600 });
+    return {
+      db,
+      storeId,
+      close() {
+        rmSync(pidPath, { force: true });
+        db.close();
+      },
+    };
+  } catch (error) {
+    db.close();
+    throw error;
+  }
+}
+
+/** A prepared statement whose rows have the named type. */
+export interface Statement<Row> {
+  get(...values: Values): Row | undefined;
+  all(...values: Values): Row[];
+  iterate(...values: Values): Iterable<Row>;
+  run(...values: Values): { changes: number | bigint; lastInsertRowid: number | bigint };
+}
+
+type Values = SQLInputValue[] | [named: Record<string, SQLInputValue>];
+
+/** Prepares a statement. What type its rows have only the schema knows, so it is said here, at the one boundary. */
+export function statement<Row = never>(db: DatabaseSync, sql: string): Statement<Row> {
+  return db.prepare(sql) as unknown as Statement<Row>;
+}
+
+/** The lock is the kernel's, so it goes with the process however that ends; the file of the pid only serves the message. */
+function lock(db: DatabaseSync, directory: string, pidPath: string): void {
+  try {
+    db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 10000;");
+    db.exec("BEGIN IMMEDIATE; COMMIT");
+  } catch (cause) {
+    if (!isBusy(cause)) throw cause;
+    throw new Error(
+      `the data directory ${directory} is in use by process ${readPid(pidPath)}: stop it, or start with another data directory`,
+      { cause },
+    );
+  }
+}
+
+function prepareSchema(db: DatabaseSync, path: string): string {
+  const version = statement<{ user_version: number }>(db, "PRAGMA user_version").get()?.user_version ?? 0;
+  if (version > schemaVersion) {
+    throw new Error(
+      `${path} was written by a newer Toolgate (schema ${version}, this one knows ${schemaVersion}): start that version, or use another data directory`,
+    );
+  }
+  if (version === 0) {
+    db.exec(`BEGIN; ${schema} PRAGMA user_version = ${schemaVersion};`);
+    const storeId = `sto_${randomBytes(16).toString("hex")}`;
+    statement(db, "INSERT INTO meta (key, value) VALUES ('store_id', ?)").run(storeId);
+    db.exec("COMMIT");
+  }
+  const row = statement<{ value: string }>(db, "SELECT value FROM meta WHERE key = 'store_id'").get();
+  if (row === undefined) throw new Error(`${path} has no store id: it is not a store of Toolgate`);
+  return row.value;
+}
+
+const busy = 5;
+const isBusy = (error: unknown) => error instanceof Error && "errcode" in error && error.errcode === busy;
+
+function readPid(pidPath: string): string {
+  try {
+    return readFileSync(pidPath, "utf8").trim();
+  } catch {
+    return "(unknown)";
+  }
+}

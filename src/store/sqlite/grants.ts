@@ -1,0 +1,111 @@
+import type { DatabaseSync } from "node:sqlite";
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionStore } from "../../permission/ports.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+import type { Log } from "./log.ts";
+import type { Sessions } from "./sessions.ts";
+
+/** The grants of a store. */
+export type Grants = ReturnType<typeof createGrants>;
+
+/** Saves, finds and revokes what people approved with "always". */
+export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log }) {
+  const { sessions, log } = options;
+  const sql = prepare(options.db);
+
+  function get(id: string): Grant | undefined {
+    const row = sql.one.get(id);
+    return row === undefined ? undefined : decode(row);
+  }
+
+  /** Tells the tree that the grant came from, as long as it exists. */
+  function tell(step: Step, grant: Grant, event: "granted" | "revoked"): void {
+    if (sessions.find(grant.sessionId) !== undefined) log.append(step, grant.sessionId, { case: event, value: grant });
+  }
+
+  return {
+    get,
+
+    /** The tree that a grant was given in is its first user. */
+    save(step: Step, grant: Grant): void {
+      const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
+      sql.insert.run(id, scope, root, workspace, agent, expires, revoked, toBinary(GrantSchema, grant));
+      sql.adopt.run(id, root);
+      if (scope === GrantScope.SESSION) sessions.raiseRulesVersion(root);
+      tell(step, grant, "granted");
+    },
+
+    serving(now: number, tree: { root: string; workspace: string; agent: string }): Grant[] {
+      return sql.serving.all({ now, ...tree }).map(decode);
+    },
+
+    adopt(step: Step, root: string, id: string): boolean {
+      if (sql.living.get(id, step.now) === undefined) return false;
+      sql.adopt.run(id, root);
+      return true;
+    },
+
+    list(now: number, filter: Parameters<PermissionStore["listGrants"]>[0]): Grant[] {
+      const { tree, includeDead, before = null, limit } = filter;
+      const page = { now, includeDead: includeDead ? 1 : 0, before, limit };
+      const rows = tree === undefined ? sql.list.all(page) : sql.listOfTree.all({ ...page, ...tree });
+      return rows.map(decode);
+    },
+
+    /** Also for a grant that is dead already: who relied on it judges again. */
+    revoke(step: Step, id: string): Grant | undefined {
+      const found = get(id);
+      if (found === undefined) return undefined;
+      sql.raiseUsers.run(id);
+      if (found.revoked > 0) return found;
+      const grant = { ...found, revoked: step.now };
+      sql.revoke.run(step.now, toBinary(GrantSchema, grant), id);
+      tell(step, grant, "revoked");
+      return grant;
+    },
+  };
+}
+
+interface Row {
+  grant: Uint8Array;
+}
+
+const decode = (row: Row): Grant => fromBinary(GrantSchema, row.grant);
+
+function prepare(db: DatabaseSync) {
+  const { SESSION, AGENT, PROJECT } = GrantScope;
+  const living = "revoked = 0 AND (expires = 0 OR expires > :now)";
+  const page = `(:includeDead = 1 OR ${living}) AND (:before IS NULL OR ordinal < (SELECT ordinal FROM grants WHERE id = :before))
+    ORDER BY ordinal DESC LIMIT :limit`;
+  return {
+    one: statement<Row>(db, 'SELECT "grant" FROM grants WHERE id = ?'),
+    insert: statement(
+      db,
+      'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+    ),
+    living: statement<{ id: string }>(
+      db,
+      "SELECT id FROM grants WHERE id = ? AND revoked = 0 AND (expires = 0 OR expires > ?)",
+    ),
+    serving: statement<Row>(
+      db,
+      `SELECT "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
+         AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) ORDER BY ordinal`,
+    ),
+    list: statement<Row>(db, `SELECT "grant" FROM grants WHERE ${page}`),
+    listOfTree: statement<Row>(
+      db,
+      `SELECT "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
+         OR workspace = :workspace AND scope IN (${AGENT}, ${PROJECT})) AND ${page}`,
+    ),
+    adopt: statement(db, "INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
+    revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ? WHERE id = ?'),
+    raiseUsers: statement(
+      db,
+      `UPDATE sessions SET rules_version = rules_version + 1
+       WHERE id IN (SELECT root FROM grant_users WHERE grant_id = ?)`,
+    ),
+  };
+}

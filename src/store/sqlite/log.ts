@@ -1,0 +1,136 @@
+import type { DatabaseSync } from "node:sqlite";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { LogPage } from "../../call/ports.ts";
+import { RequestError } from "../../permission/errors.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+import { createRecentEvents } from "./recent-events.ts";
+import type { SessionHead, Sessions } from "./sessions.ts";
+
+/** How much a session's log may hold. */
+export interface LogLimits {
+  events: number;
+  bytes: number;
+}
+
+/** The logs of the sessions. */
+export type Log = ReturnType<typeof createLog>;
+
+/** Numbers events, session by session, and keeps them. */
+export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions: Sessions; limits: LogLimits }) {
+  const insert = statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)");
+  const touch = statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?");
+  const after = statement<{ event: Uint8Array }>(
+    db,
+    "SELECT event FROM log WHERE session = ? AND seq > ? ORDER BY seq",
+  );
+  const firstBeyond = statement<{ seq: number }>(
+    db,
+    "SELECT seq FROM log WHERE session = ? AND seq > ? AND total > ? ORDER BY seq LIMIT 1",
+  );
+  const totalAt = statement<{ total: number }>(db, "SELECT total FROM log WHERE session = ? AND seq = ?");
+  const remove = statement(db, "DELETE FROM log WHERE session = ? AND seq <= ?");
+  const setTrimmed = statement(db, "UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?");
+  const recent = createRecentEvents();
+
+  /** Adds an event under the session's next number and returns its binary form. */
+  function append(step: Step, sessionId: string, event: SessionEvent["event"]): Uint8Array {
+    const head = sessions.change(step, sessionId);
+    const seq = head.lastSeq + 1;
+    const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
+    const bytes = toBinary(SessionEventSchema, entry);
+    if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength);
+    insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
+    head.lastSeq = seq;
+    head.totalBytes += bytes.byteLength;
+    if (!head.logged || step.now - head.active > activityGrain) {
+      head.logged = true;
+      head.active = step.now;
+      touch.run(step.now, head.ordinal);
+    }
+    if (isOver(head)) shorten(head);
+    step.onCommit(() => recent.add(entry, bytes.byteLength));
+    step.ring(sessionId, seq);
+    return bytes;
+  }
+
+  const isOver = (head: SessionHead) =>
+    head.lastSeq - head.trimmed > limits.events || head.totalBytes - head.trimmedBytes > limits.bytes;
+
+  /** Makes more room than one event needs, so that this is not done for each; the last event always stays. */
+  function shorten(head: SessionHead): void {
+    const keptEvents = Math.floor(limits.events * keptShare);
+    const keptBytes = Math.floor(limits.bytes * keptShare);
+    const first = firstBeyond.get(head.ordinal, head.trimmed, head.totalBytes - keptBytes)?.seq ?? head.lastSeq;
+    trim(head, Math.min(Math.max(first - 1, head.lastSeq - keptEvents), head.lastSeq - 1));
+  }
+
+  /** Removes the events up to a number. The head must be under change. */
+  function trim(head: SessionHead, upTo: number): void {
+    const total = totalAt.get(head.ordinal, upTo)?.total;
+    if (total === undefined) return;
+    remove.run(head.ordinal, upTo);
+    setTrimmed.run(upTo, total, head.ordinal);
+    head.trimmed = upTo;
+    head.trimmedBytes = total;
+  }
+
+  function stored(head: SessionHead, afterSeq: number, maxBytes: number): SessionEvent[] {
+    const events: SessionEvent[] = [];
+    let bytes = 0;
+    for (const row of after.iterate(head.ordinal, afterSeq)) {
+      bytes += row.event.byteLength;
+      if (events.length > 0 && bytes > maxBytes) break;
+      events.push(fromBinary(SessionEventSchema, row.event));
+    }
+    return events;
+  }
+
+  return {
+    append,
+    trim,
+
+    /** When the last event of a log that has one was recorded. */
+    timeOfLast: (head: SessionHead) => stored(head, head.lastSeq - 1, 0)[0]?.time ?? head.active,
+
+    /** The number that the session's next event will get. */
+    nextSeq: (sessionId: string) => sessions.need(sessionId).lastSeq + 1,
+
+    /** Adds an event to the session's log and to that of each of its ancestors. */
+    appendUpwards(step: Step, sessionId: string, event: SessionEvent["event"]): void {
+      let head = sessions.find(sessionId);
+      while (head !== undefined) {
+        append(step, head.id, event);
+        head = sessions.find(head.parent);
+      }
+    },
+
+    read(sessionId: string, afterSeq: number, maxBytes: number): LogPage {
+      const head = sessions.find(sessionId);
+      if (head === undefined) return { events: [], firstSeq: 1, lastSeq: 0 };
+      const bounds = { firstSeq: head.trimmed + 1, lastSeq: head.lastSeq };
+      if (afterSeq < head.trimmed || afterSeq >= head.lastSeq) return { ...bounds, events: [] };
+      const events = recent.after(sessionId, afterSeq, maxBytes) ?? stored(head, afterSeq, maxBytes);
+      return { ...bounds, events };
+    },
+
+    /** Drops what memory has of a session that was removed. */
+    forget: recent.forget,
+  };
+}
+
+// How far behind the stored time of a session's last event may be, so that not every event writes it.
+const activityGrain = 3_600_000;
+
+const maxEventBytes = 1024 * 1024;
+const keptShare = 63 / 64;
+
+function eventTooLarge(sessionId: string, bytes: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `an event of session ${sessionId} would have ${bytes} bytes, over the limit of ${maxEventBytes}: make the input, metadata or output smaller`,
+    { limit: "event_bytes" },
+  );
+}

@@ -1,0 +1,81 @@
+import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+
+/** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
+export interface RecentEvents {
+  add(event: SessionEvent, bytes: number): void;
+  /** The events after a number, up to about `maxBytes`; undefined if they are not all here. */
+  after(sessionId: string, seq: number, maxBytes: number): SessionEvent[] | undefined;
+  forget(sessionId: string): void;
+}
+
+/** Bounded for each session, and in all by forgetting the sessions that had no news for longest. */
+export function createRecentEvents(): RecentEvents {
+  // In order of the last news.
+  const sessions = new Map<string, Recent>();
+  let total = 0;
+
+  function forget(sessionId: string): void {
+    total -= sessions.get(sessionId)?.bytes ?? 0;
+    sessions.delete(sessionId);
+  }
+
+  return {
+    forget,
+    add(event, bytes) {
+      const { sessionId } = event;
+      const known = sessions.get(sessionId);
+      const recent =
+        known !== undefined && event.seq === known.next ? known : { entries: [], bytes: 0, next: event.seq };
+      forget(sessionId);
+      recent.entries.push({ event, bytes });
+      recent.bytes += bytes;
+      recent.next = event.seq + 1n;
+      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept) shorten(recent);
+      sessions.set(sessionId, recent);
+      total += recent.bytes;
+      for (const oldest of sessions.keys()) {
+        if (total <= totalBytesKept) break;
+        forget(oldest);
+      }
+    },
+    after(sessionId, seq, maxBytes) {
+      const recent = sessions.get(sessionId);
+      const first = recent?.entries[0]?.event.seq;
+      if (recent === undefined || first === undefined || seq + 1 < first) return undefined;
+      const events: SessionEvent[] = [];
+      let bytes = 0;
+      for (let index = seq + 1 - Number(first); index < recent.entries.length; index++) {
+        const entry = recent.entries[index];
+        if (entry === undefined || (events.length > 0 && bytes + entry.bytes > maxBytes)) break;
+        events.push(entry.event);
+        bytes += entry.bytes;
+      }
+      return events;
+    },
+  };
+}
+
+interface Recent {
+  entries: { event: SessionEvent; bytes: number }[];
+  bytes: number;
+  /** The number that continues it. */
+  next: bigint;
+}
+
+// A session may have twice as much before it is cut back to this, so that not every event moves all others.
+const eventsKept = 256;
+const bytesKept = 512 * 1024;
+const totalBytesKept = 32 * 1024 * 1024;
+
+function shorten(recent: Recent): void {
+  let start = recent.entries.length;
+  let bytes = 0;
+  while (start > 0 && recent.entries.length - start < eventsKept) {
+    const size = recent.entries[start - 1]?.bytes ?? 0;
+    if (bytes > 0 && bytes + size > bytesKept) break;
+    bytes += size;
+    start -= 1;
+  }
+  recent.entries.splice(0, start);
+  recent.bytes = bytes;
+}

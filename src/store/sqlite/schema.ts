@@ -1,0 +1,102 @@
+/** The version of the schema below; it is kept in `user_version`. */
+export const schemaVersion = 1;
+
+/**
+ * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
+ * messages are kept in their binary form, and columns beside them repeat only what is searched by.
+ */
+export const schema = `
+  CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+  -- "trimmed" is the last number that was removed from the log, "trimmed_bytes" what was removed with it. "active" is the
+  -- time of the last event, at most an hour behind while the log has rows ("logged").
+  CREATE TABLE sessions (
+    ordinal INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    root TEXT NOT NULL,
+    parent TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    closed REAL NOT NULL DEFAULT 0,
+    rules_version INTEGER NOT NULL DEFAULT 0,
+    trimmed INTEGER NOT NULL DEFAULT 0,
+    trimmed_bytes INTEGER NOT NULL DEFAULT 0,
+    logged INTEGER NOT NULL DEFAULT 0,
+    active REAL NOT NULL,
+    session BLOB NOT NULL
+  );
+  CREATE INDEX sessions_by_root ON sessions (root);
+  CREATE INDEX sessions_by_parent ON sessions (parent);
+  CREATE INDEX sessions_by_owner ON sessions (owner);
+  CREATE INDEX sessions_by_activity ON sessions (logged, active);
+
+  -- "total" is the size of the session's log up to and with this event, also of what was trimmed.
+  CREATE TABLE log (
+    session INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    event BLOB NOT NULL,
+    PRIMARY KEY (session, seq)
+  ) WITHOUT ROWID;
+
+  -- "opened" is the number of its first event; "snapshot" is the event that holds the part; "ended" is null while the call is open; "expired" marks a tombstone.
+  CREATE TABLE calls (
+    ordinal INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    call_id TEXT NOT NULL,
+    opened INTEGER NOT NULL,
+    started INTEGER NOT NULL DEFAULT 0,
+    version INTEGER NOT NULL DEFAULT 1,
+    epoch INTEGER NOT NULL DEFAULT 1,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    cancel TEXT,
+    ended REAL,
+    expired INTEGER NOT NULL DEFAULT 0,
+    spec TEXT NOT NULL,
+    snapshot BLOB NOT NULL,
+    UNIQUE (session, call_id)
+  );
+  CREATE INDEX calls_by_session ON calls (session);
+  CREATE INDEX calls_by_end ON calls (ended, session);
+
+  CREATE TABLE asks (
+    ordinal INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    root TEXT NOT NULL,
+    session TEXT NOT NULL,
+    call INTEGER NOT NULL,
+    expires REAL NOT NULL,
+    request BLOB NOT NULL,
+    settled BLOB
+  );
+  CREATE INDEX asks_by_call ON asks (call);
+  CREATE INDEX open_asks ON asks (ordinal) WHERE settled IS NULL;
+  CREATE INDEX open_asks_by_root ON asks (root) WHERE settled IS NULL;
+  CREATE INDEX open_asks_by_deadline ON asks (expires) WHERE settled IS NULL;
+
+  CREATE TABLE grants (
+    ordinal INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    scope INTEGER NOT NULL,
+    root TEXT NOT NULL,
+    workspace TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    expires REAL NOT NULL,
+    revoked REAL NOT NULL,
+    "grant" BLOB NOT NULL
+  );
+  CREATE INDEX grants_by_root ON grants (root);
+  CREATE INDEX grants_by_workspace ON grants (workspace);
+  CREATE TABLE grant_users (
+    grant_id TEXT NOT NULL,
+    root TEXT NOT NULL,
+    PRIMARY KEY (grant_id, root)
+  ) WITHOUT ROWID;
+  CREATE INDEX grant_users_by_root ON grant_users (root);
+
+  CREATE TABLE reads (
+    root TEXT NOT NULL,
+    path TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (root, path)
+  ) WITHOUT ROWID;
+`;

@@ -1,0 +1,169 @@
+import type { DatabaseSync } from "node:sqlite";
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { noSuchSession, RequestError } from "../../permission/errors.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+
+/** A session as it is now: what every transition in it needs, kept in memory while it is in use. */
+export interface SessionHead {
+  readonly ordinal: number;
+  readonly id: string;
+  readonly root: string;
+  readonly parent: string;
+  /** As it was created. */
+  readonly session: Session;
+  closed: number;
+  /** The number of the last event, and the size of all events up to it. */
+  lastSeq: number;
+  totalBytes: number;
+  /** The same for the last event that was trimmed. */
+  trimmed: number;
+  trimmedBytes: number;
+  /** Whether the log has events, and about when the last one came. */
+  logged: boolean;
+  active: number;
+}
+
+/** The sessions of a store. */
+export type Sessions = ReturnType<typeof createSessions>;
+
+/** Reads and writes sessions; of those in use the heads stay in memory. */
+export function createSessions(db: DatabaseSync) {
+  const sql = prepare(db);
+  // In order of use, the latest last.
+  const heads = new Map<string, SessionHead>();
+
+  function find(id: string): SessionHead | undefined {
+    const head = heads.get(id) ?? load(id);
+    if (head === undefined) return undefined;
+    heads.delete(id);
+    heads.set(id, head);
+    const oldest = heads.size > headsKept ? heads.keys().next().value : undefined;
+    if (oldest !== undefined) heads.delete(oldest);
+    return head;
+  }
+
+  function load(id: string): SessionHead | undefined {
+    const row = sql.load.get(id);
+    if (row === undefined) return undefined;
+    const session = fromBinary(SessionSchema, row.session);
+    return { ...row, session, logged: row.logged === 1 };
+  }
+
+  function need(id: string): SessionHead {
+    const head = find(id);
+    if (head === undefined) throw noSuchSession(id);
+    return head;
+  }
+
+  /** The head, to be changed together with its row: a rollback makes it be read anew. */
+  function change(step: Step, id: string): SessionHead {
+    const head = need(id);
+    step.onRollback(() => heads.delete(id));
+    return head;
+  }
+
+  return {
+    find,
+    need,
+    change,
+
+    /** Drops what memory has of a session that was removed. */
+    forget: (id: string) => heads.delete(id),
+
+    create(step: Step, session: Session): Session {
+      const existing = find(session.id);
+      if (existing !== undefined) return snapshot(existing);
+      const { id, parentSessionId: parent, owner } = session;
+      const above = parent === "" ? undefined : need(parent);
+      if (above !== undefined && above.closed > 0) throw sessionClosed(parent);
+      const root = above?.root ?? id;
+      const stored = { ...session, rootSessionId: root };
+      sql.insert.run(id, root, parent, owner, session.created, toBinary(SessionSchema, stored));
+      return snapshot(change(step, id));
+    },
+
+    get(id: string): Session | undefined {
+      const head = find(id);
+      return head === undefined ? undefined : snapshot(head);
+    },
+
+    list(filter: { owner?: string; root?: string; before?: string; limit: number }): Session[] {
+      const { owner = null, root = null, before = null, limit } = filter;
+      const select = owner !== null ? sql.listByOwner : root !== null ? sql.listByRoot : sql.list;
+      return select.all({ owner, root, before, limit }).map(({ id }) => snapshot(need(id)));
+    },
+
+    /** Marks the session and its descendants closed and returns their ids. */
+    close(step: Step, id: string): string[] {
+      need(id);
+      const ids = sql.descendants.all(id).map((row) => row.id);
+      for (const each of ids) {
+        const head = change(step, each);
+        if (head.closed > 0) continue;
+        head.closed = step.now;
+        sql.close.run(step.now, head.ordinal);
+        step.ring(each, head.lastSeq + 1);
+      }
+      return ids;
+    },
+
+    /** The version of everything that may turn ask into allow in a tree. */
+    rulesVersion: (root: string) => sql.rulesVersion.get(root)?.version ?? 0,
+    raiseRulesVersion: (root: string) => void sql.raiseRulesVersion.run(root),
+
+    getRead: (root: string, path: string) => sql.getRead.get(root, path)?.sha256,
+    recordRead: (root: string, path: string, sha256: string) => void sql.recordRead.run(root, path, sha256),
+  };
+}
+
+/** The refusal of new work in a closed session. */
+export function sessionClosed(sessionId: string): RequestError {
+  return new RequestError(
+    ErrorReason.SESSION_CLOSED,
+    `session ${sessionId} is closed and takes no new calls or children; create another one`,
+    { session_id: sessionId },
+  );
+}
+
+const headsKept = 4_096;
+
+function snapshot(head: SessionHead): Session {
+  return { ...head.session, closed: head.closed, lastSeq: BigInt(head.lastSeq) };
+}
+
+type Row = Omit<SessionHead, "session" | "logged"> & { session: Uint8Array; logged: number };
+
+function prepare(db: DatabaseSync) {
+  const page =
+    "(:before IS NULL OR ordinal < (SELECT ordinal FROM sessions WHERE id = :before)) ORDER BY ordinal DESC LIMIT :limit";
+  return {
+    load: statement<Row>(
+      db,
+      `SELECT ordinal, id, root, parent, s.session, closed, trimmed, trimmed_bytes AS trimmedBytes, logged, active,
+         coalesce(seq, trimmed) AS lastSeq, coalesce(total, trimmed_bytes) AS totalBytes
+       FROM sessions s LEFT JOIN log ON log.session = s.ordinal
+         AND seq = (SELECT max(seq) FROM log WHERE log.session = s.ordinal)
+       WHERE id = ?`,
+    ),
+    insert: statement(db, "INSERT INTO sessions (id, root, parent, owner, active, session) VALUES (?, ?, ?, ?, ?, ?)"),
+    list: statement<{ id: string }>(db, `SELECT id FROM sessions WHERE ${page}`),
+    listByOwner: statement<{ id: string }>(
+      db,
+      `SELECT id FROM sessions WHERE owner = :owner AND (:root IS NULL OR root = :root) AND ${page}`,
+    ),
+    listByRoot: statement<{ id: string }>(db, `SELECT id FROM sessions WHERE root = :root AND ${page}`),
+    descendants: statement<{ id: string }>(
+      db,
+      `WITH RECURSIVE tree (id) AS (VALUES (?) UNION ALL SELECT s.id FROM sessions s JOIN tree ON s.parent = tree.id)
+       SELECT id FROM tree`,
+    ),
+    close: statement(db, "UPDATE sessions SET closed = ? WHERE ordinal = ?"),
+    rulesVersion: statement<{ version: number }>(db, "SELECT rules_version AS version FROM sessions WHERE id = ?"),
+    raiseRulesVersion: statement(db, "UPDATE sessions SET rules_version = rules_version + 1 WHERE id = ?"),
+    getRead: statement<{ sha256: string }>(db, "SELECT sha256 FROM reads WHERE root = ? AND path = ?"),
+    recordRead: statement(db, "INSERT OR REPLACE INTO reads (root, path, sha256) VALUES (?, ?, ?)"),
+  };
+}

@@ -1,0 +1,42 @@
+import type { Settlement, SettleResult } from "../../permission/ports.ts";
+import type { Asks } from "./asks.ts";
+import type { Calls } from "./calls.ts";
+import type { Step } from "./commit.ts";
+import type { Grants } from "./grants.ts";
+import type { OpenCalls } from "./open-calls.ts";
+
+/**
+ * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
+ * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
+ */
+export function createSettle(options: { openCalls: OpenCalls; calls: Calls; asks: Asks; grants: Grants }) {
+  const { openCalls, calls, asks, grants } = options;
+
+  function isUnchanged(settlement: Settlement): boolean {
+    const sameCalls = settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version);
+    return sameCalls && settlement.settled.every(({ permissionId }) => isOpen(permissionId));
+  }
+
+  function isOpen(id: string): boolean {
+    const ask = asks.state(id);
+    return ask !== undefined && ask.settled === undefined;
+  }
+
+  return (step: Step, settlement: Settlement): SettleResult => {
+    const ask = asks.state(settlement.askId);
+    if (ask?.settled !== undefined) return { result: "lost", settled: ask.settled };
+    const due = ask !== undefined && ask.expires <= step.now;
+    if (ask === undefined || due !== settlement.expired) return { result: "lost" };
+    if (!isUnchanged(settlement)) return { result: "retry" };
+
+    for (const settled of settlement.settled) asks.settle(step, settled);
+    if (settlement.grant !== undefined) grants.save(step, settlement.grant);
+    for (const { ref, ended } of settlement.calls) {
+      const call = openCalls.get(ref);
+      if (call === undefined) continue;
+      if (ended === undefined) calls.raiseVersion(step, call, { settled: step.now });
+      else calls.end(step, call, ended);
+    }
+    return { result: "won" };
+  };
+}

@@ -1,0 +1,112 @@
+import { join } from "node:path";
+import type { CallStore, OutputStore } from "../../call/ports.ts";
+import type { Logger } from "../../log.ts";
+import type { PermissionStore } from "../../permission/ports.ts";
+import { createAsks } from "./asks.ts";
+import { createCallRecords } from "./call-records.ts";
+import { createCalls } from "./calls.ts";
+import { createCommit } from "./commit.ts";
+import { openDatabase, statement } from "./database.ts";
+import { createDoorbell } from "./doorbell.ts";
+import { createGrants } from "./grants.ts";
+import { createLog, type LogLimits } from "./log.ts";
+import { createOpenCalls } from "./open-calls.ts";
+import { createOutputs } from "./outputs.ts";
+import { createSessions } from "./sessions.ts";
+import { createSettle } from "./settle.ts";
+import { createSweep } from "./sweep.ts";
+
+/** The embedded store: `calls.close()` closes all of it. */
+export interface SqliteStore {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+}
+
+/**
+ * Opens the store in a data directory, which this process then has for itself. Its clock is this machine's. Reads see what
+ * was promised and nothing else; each write is one transition, named as the file or function that holds it.
+ */
+export async function openSqliteStore(options: {
+  directory: string;
+  clock?: () => number;
+  log?: Logger;
+  limits?: LogLimits;
+}): Promise<SqliteStore> {
+  const {
+    directory,
+    log: logger,
+    clock: now = Date.now,
+    limits = { events: 100_000, bytes: 16 * 1024 * 1024 },
+  } = options;
+  const { db, storeId, close } = openDatabase(directory);
+  const doorbell = createDoorbell();
+  const commit = createCommit({ db, now, ring: doorbell.ring, log: logger });
+  const sessions = createSessions(db);
+  const log = createLog({ db, sessions, limits });
+  const openCalls = createOpenCalls(db, now());
+  const records = createCallRecords({ db, sessions, openCalls, now });
+  const asks = createAsks({ db, log, records });
+  const calls = createCalls({ db, sessions, log, openCalls, records, asks });
+  const grants = createGrants({ db, sessions, log });
+  const settle = createSettle({ openCalls, calls, asks, grants });
+  const outputs = createOutputs(join(directory, "output"));
+  const sweep = createSweep({ db, commit, sessions, log, outputs, now });
+  const probe = statement(db, "UPDATE meta SET value = value WHERE key = 'store_id'");
+
+  const callStore: CallStore = {
+    storeId,
+    now,
+    createSession: (session) => commit.run((step) => sessions.create(step, session)),
+    getSession: async (id) => sessions.get(id),
+    listSessions: async (filter) => sessions.list(filter),
+    closeSession: (id) => commit.run((step) => calls.closeSession(step, id)),
+    openCall: (call) => commit.run((step) => calls.openCall(step, call)),
+    claimCall: (ref, owner, leaseMs) => commit.run((step) => calls.claimCall(step, ref, owner, leaseMs)),
+    openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
+    startCall: (started) => commit.run((step) => calls.startCall(step, started)),
+    recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),
+    finishCall: (finished) => commit.run((step) => calls.finishCall(step, finished)),
+    requestCancel: (ref, message) => commit.run((step) => calls.requestCancel(step, ref, message)),
+    renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
+    releaseCalls: async (owner) => openCalls.release(owner, now()),
+    orphans: async (limit) => calls.orphans(now(), limit),
+    sweep,
+    getCall: async (sessionId, callId) => records.get(sessionId, callId),
+    listCalls: async (filter) => records.list(filter),
+    getRead: async (root, path) => sessions.getRead(root, path),
+    recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
+    readLog: async (sessionId, afterSeq, maxBytes) => log.read(sessionId, afterSeq, maxBytes),
+    onNews: doorbell.listen,
+    ready: () =>
+      commit
+        .run(() => probe.run())
+        .then(
+          () => true,
+          () => false,
+        ),
+    async close() {
+      await commit.run(() => {});
+      await outputs.close();
+      close();
+    },
+  };
+
+  const permissionStore: PermissionStore = {
+    getAsk: async (sessionId, id) => asks.get(sessionId, id),
+    asksOf: async (call) => asks.ofCall(call),
+    openAsks: async (filter) => asks.listOpen(filter),
+    expiredAsks: async (limit) => asks.expired(now(), limit),
+    settle: (settlement) => commit.run((step) => settle(step, settlement)),
+    grantsFor: async (tree) => ({
+      grants: grants.serving(now(), tree),
+      rulesVersion: sessions.rulesVersion(tree.root),
+    }),
+    adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
+    getGrant: async (id) => grants.get(id),
+    listGrants: async (filter) => grants.list(now(), filter),
+    revokeGrant: (id) => commit.run((step) => grants.revoke(step, id)),
+  };
+
+  return { calls: callStore, permissions: permissionStore, outputs };
+}

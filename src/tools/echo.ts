@@ -1,0 +1,13 @@
+import * as z from "zod";
+import { defineTool } from "../tool/tool.ts";
+
+/** Returns its text; it asks nobody, so it shows what a call itself costs. */
+export const echo = defineTool({
+  name: "echo",
+  description: "Return the given text unchanged. Useful to check that the service answers.",
+  input: z.object({ text: z.string().describe("The text to return") }),
+  readOnly: true,
+  idempotent: true,
+  plan: () => ({ title: "echo", asks: [] }),
+  execute: ({ text }) => ({ output: text }),
+});

@@ -1,0 +1,80 @@
+import { execFile } from "node:child_process";
+import { constants, openSync } from "node:fs";
+import { mkdtemp, rm } from "node:fs/promises";
+import { Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Readable } from "node:stream";
+import { promisify } from "node:util";
+
+/** A pipe: what is written to the file descriptor can be read. Both ends are the caller's to close. */
+export interface Pipe {
+  reader: Readable;
+  writer: number;
+}
+
+/**
+ * Opens a pipe of the kernel. The "pipes" of Node are sockets, which a command cannot open as /dev/stdout or /dev/stderr;
+ * and one pipe for both keeps their order.
+ */
+export async function openPipe(): Promise<Pipe> {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-"));
+  try {
+    const path = join(folder, "pipe");
+    await promisify(execFile)("mkfifo", ["-m", "600", path]);
+    // The reader first and without waiting: each end would wait for the other one.
+    const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    const writer = openSync(path, constants.O_WRONLY);
+    return { reader: new Socket({ fd: reader, readable: true, writable: false }), writer };
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+const longestIdle = 100;
+/** More than a pipe and its reader hold. */
+const mostInFlight = 262_144;
+
+/**
+ * Passes on what comes out of a pipe, no faster than it is taken, and returns how much it was. Once `ended` is aborted it
+ * passes on what is still in the pipe and closes it, also when somebody holds the other end.
+ */
+export async function passOn(
+  reader: Readable,
+  ended: AbortSignal,
+  output: (chunk: Uint8Array) => Promise<void>,
+): Promise<number> {
+  let passed = 0;
+  let passedSinceEnd = 0;
+  let isWaiting = true;
+  let timer: NodeJS.Timeout | undefined;
+  const giveUp = () => {
+    if (isWaiting && reader.readableLength === 0) reader.destroy();
+  };
+  const limitWait = () => {
+    // The immediate lets a busy event loop look into the pipe once more before it is closed.
+    if (isWaiting) timer = setTimeout(() => setImmediate(giveUp), longestIdle);
+  };
+  ended.addEventListener("abort", limitWait, { once: true });
+  if (ended.aborted) limitWait();
+  try {
+    for await (const chunk of reader) {
+      isWaiting = false;
+      clearTimeout(timer);
+      await output(chunk);
+      passed += chunk.length;
+      if (ended.aborted) passedSinceEnd += chunk.length;
+      if (passedSinceEnd > mostInFlight) break;
+      isWaiting = true;
+      if (ended.aborted) limitWait();
+    }
+  } catch (error) {
+    // Giving up ends the loop with an error of its own.
+    if (!(error instanceof Error && "code" in error && error.code === "ERR_STREAM_PREMATURE_CLOSE")) throw error;
+  } finally {
+    clearTimeout(timer);
+    ended.removeEventListener("abort", limitWait);
+    reader.destroy();
+  }
+  return passed;
+}

@@ -1,0 +1,204 @@
+import type { Dirent } from "node:fs";
+import { readdir, stat } from "node:fs/promises";
+import { basename, dirname, extname, join } from "node:path";
+import { fileTypeFromBuffer } from "file-type";
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
+import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
+import { createLineWindow } from "./line-window.ts";
+import { bytesOf, openFile, type ReadAt, readThrough } from "./open-file.ts";
+
+const mostLines = 2_000;
+const mostFolderBytes = 51_200;
+const largestAttachment = 5 * 1024 * 1024;
+const outputPrefix = "toolgate-output:";
+
+type Window = { offset: number; limit: number };
+
+/** Shows a file in numbered lines, a folder as a list, an image as an attachment. */
+export const read = defineTool({
+  name: "read",
+  description: [
+    "Read a file or list a folder. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
+    "continue with offset. Images (JPEG, PNG, GIF, WebP) and PDF files are returned as attachments.",
+    "`toolgate-output:ID` reads the whole output of an earlier call.",
+  ].join(" "),
+  input: z.object({
+    filePath: z
+      .string()
+      .min(1)
+      .describe("File or folder, absolute or relative to the workspace, or toolgate-output:ID"),
+    offset: z.int().min(0).optional().describe("First line to show, counted from 1"),
+    limit: z.int().positive().optional().describe("How many lines to show; default and most 2000"),
+  }),
+  readOnly: true,
+  idempotent: true,
+  // Wider than the window, so that it is not cut again.
+  keep: { lines: mostLines + 100, bytes: 65_536 },
+  async plan({ filePath }, { workspace }): Promise<Plan & { path?: ResolvedPath; outputId?: string }> {
+    // Of the session tree's own outputs there is nothing to ask.
+    if (filePath.startsWith(outputPrefix)) {
+      return { title: filePath, asks: [], outputId: filePath.slice(outputPrefix.length) };
+    }
+    const path = await workspace.resolve(filePath);
+    return {
+      title: path.pattern,
+      asks: pathAsks("read", path),
+      reveals: [path],
+      path,
+      async inspect() {
+        await using _ = await openExisting(path);
+        return { preview: { paths: [path.pattern] } };
+      },
+    };
+  },
+  async execute({ offset, limit }, ctx) {
+    const window = { offset: offset || 1, limit: Math.min(limit ?? mostLines, mostLines) };
+    const { path, outputId = "" } = ctx.plan;
+    return path === undefined ? readOutput(outputId, window, ctx) : readPath(path, window, ctx);
+  },
+});
+
+async function readPath(path: ResolvedPath, window: Window, ctx: ToolContext): Promise<ToolResult> {
+  await using file = await openExisting(path);
+  if ((await file.stat()).isDirectory()) return listFolder(path.absolute, window);
+  const { sha256, ...result } = await show(path.absolute, bytesOf(file), window, ctx.signal);
+  await ctx.reads.record(path.absolute, sha256);
+  return result;
+}
+
+async function readOutput(id: string, window: Window, ctx: ToolContext): Promise<ToolResult> {
+  const readAt: ReadAt = async (offset, limit) => {
+    const part = await ctx.outputs.read(id, offset, limit);
+    if (part !== undefined) return part.data;
+    throw new ToolFailure(
+      `There is no stored output ${id} in this session. Take the ID from an earlier call's output.`,
+    );
+  };
+  const { sha256: _, ...result } = await show(`${outputPrefix}${id}`, readAt, window, ctx.signal);
+  return result;
+}
+
+async function openExisting(path: ResolvedPath) {
+  const file = await openFile(path);
+  if (file !== undefined) return file;
+  const wanted = basename(path.absolute).toLowerCase();
+  const folder = dirname(path.absolute);
+  const names = await readdir(folder).catch(() => []);
+  const similar = names
+    .filter((name) => name.toLowerCase().includes(wanted) || wanted.includes(name.toLowerCase()))
+    .slice(0, 3)
+    .map((name) => join(folder, name));
+  const suggestion = similar.length === 0 ? "" : `\n\nDid you mean one of these?\n${similar.join("\n")}`;
+  throw new ToolFailure(`File not found: ${path.absolute}${suggestion}`);
+}
+
+async function show(name: string, readAt: ReadAt, window: Window, signal: AbortSignal) {
+  const head = await readAt(0, 4_100);
+  const kind = attachmentKinds.get((await fileTypeFromBuffer(head))?.mime ?? "");
+  if (kind !== undefined) return attach(name, kind, readAt, signal);
+  if (binaryExtensions.has(extname(name).toLowerCase()) || looksBinary(head)) {
+    throw new ToolFailure(`Cannot read binary file: ${name}`);
+  }
+  const collected = createLineWindow(window.offset, window.limit);
+  const sha256 = await readThrough(readAt, collected.add, signal);
+  return { ...showLines(name, window, collected.end()), sha256 };
+}
+
+function showLines(name: string, { offset }: Window, window: ReturnType<ReturnType<typeof createLineWindow>["end"]>) {
+  const { lines, total, capped } = window;
+  if (offset > Math.max(total, 1)) {
+    throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
+  }
+  const last = offset + lines.length - 1;
+  const range = `Showing lines ${offset}-${last}`;
+  const next = `Use offset=${last + 1} to continue.`;
+  const truncated = last < total;
+  const more = capped ? `(Output capped at 50 KB. ${range}. ${next})` : `(${range} of ${total}. ${next})`;
+  const tail = truncated ? more : `(End of file - total ${total} lines)`;
+  const numbered = lines.map((line, index) => `${offset + index}: ${line}`);
+  return {
+    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...numbered, "", tail, "</content>"].join("\n"),
+    metadata: { preview: lines.slice(0, 20).join("\n"), truncated },
+  };
+}
+
+async function attach(name: string, { mime, word }: AttachmentKind, readAt: ReadAt, signal: AbortSignal) {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  const sha256 = await readThrough(
+    readAt,
+    (chunk) => {
+      size += chunk.length;
+      if (size > largestAttachment)
+        throw new ToolFailure(`${name} is over 5 MiB: too large to attach. Make it smaller.`);
+      chunks.push(chunk);
+    },
+    signal,
+  );
+  const text = `${word} read successfully`;
+  return {
+    output: text,
+    metadata: { preview: text, truncated: false },
+    attachments: [{ mime, filename: basename(name), data: Buffer.concat(chunks) }],
+    sha256,
+  };
+}
+
+async function listFolder(folder: string, { offset, limit }: Window): Promise<ToolResult> {
+  const entries = await readdir(folder, { withFileTypes: true });
+  entries.sort((a, b) => (a.name < b.name ? -1 : 1));
+  if (offset > Math.max(entries.length, 1)) {
+    throw new ToolFailure(`Offset ${offset} is out of range for this folder (${entries.length} entries)`);
+  }
+  const shown: string[] = [];
+  let bytes = 0;
+  for (const entry of entries.slice(offset - 1, offset - 1 + limit)) {
+    bytes += Buffer.byteLength(entry.name) + 2;
+    if (bytes > mostFolderBytes) break;
+    shown.push((await isFolder(entry)) ? `${entry.name}/` : entry.name);
+  }
+  const last = offset - 1 + shown.length;
+  const truncated = last < entries.length;
+  const tail = truncated
+    ? `(Showing ${shown.length} of ${entries.length} entries. Use 'offset' parameter to read beyond entry ${last})`
+    : `(${entries.length} entries)`;
+  return {
+    output: [`<path>${folder}</path>`, "<type>directory</type>", "<entries>", ...shown, "", tail, "</entries>"].join(
+      "\n",
+    ),
+    metadata: { preview: shown.slice(0, 20).join("\n"), truncated },
+  };
+}
+
+async function isFolder(entry: Dirent): Promise<boolean> {
+  if (!entry.isSymbolicLink()) return entry.isDirectory();
+  const target = await stat(join(entry.parentPath, entry.name)).catch(() => undefined);
+  return target?.isDirectory() ?? false;
+}
+
+/** A NUL, or more than 30 % control characters, in the first 4,096 bytes. */
+function looksBinary(head: Uint8Array): boolean {
+  const sample = head.subarray(0, 4_096);
+  const controls = sample.filter((byte) => byte < 9 || (byte > 13 && byte < 32)).length;
+  return sample.includes(0) || controls > sample.length * 0.3;
+}
+
+type AttachmentKind = { mime: string; word: string };
+
+const attachmentKinds = new Map<string, AttachmentKind>(
+  [
+    { mime: "image/jpeg", word: "Image" },
+    { mime: "image/png", word: "Image" },
+    { mime: "image/gif", word: "Image" },
+    { mime: "image/webp", word: "Image" },
+    { mime: "application/pdf", word: "PDF" },
+  ].map((kind) => [kind.mime, kind]),
+);
+
+const binaryExtensions = new Set(
+  ".zip .tar .gz .exe .dll .so .class .jar .war .7z .doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .bin .dat .obj .o .a .lib .wasm .pyc .pyo".split(
+    " ",
+  ),
+);

@@ -1,0 +1,132 @@
+import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdir, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Readable, Writable } from "node:stream";
+import { setTimeout as delay } from "node:timers/promises";
+
+/** Names a call to the supervisor. */
+export type SupervisedCall = { sessionId: string; callId: string };
+
+/** Sees to it that no command outlives its call's end or its service, even one that is killed or frozen. Linux only. */
+export interface Supervisor {
+  /** What a command's environment must hold to be found again. It resolves once somebody watches, and throws if nobody can. */
+  watch(call: SupervisedCall): Promise<Record<string, string>>;
+  /** Ends the call's processes and the process group: SIGTERM, and SIGKILL after 3 s. */
+  kill(call: SupervisedCall, group: number): Promise<void>;
+  /** Kills every command that is left and stops watching. */
+  close(): Promise<void>;
+}
+
+/** The replica id must be unique on the machine: its commands are found by it. */
+export function createSupervisor({ replicaId }: { replicaId: string }): Supervisor {
+  const replica = `TOOLGATE_REPLICA=${replicaId}`;
+  let watcher: Promise<Watcher> | undefined;
+  let closed = false;
+
+  function watching(): Promise<Watcher> {
+    if (closed) return Promise.reject(new Error("the service is stopping"));
+    watcher ??= startWatcher(replica, replace).catch((error: unknown) => {
+      watcher = undefined;
+      throw error;
+    });
+    return watcher;
+  }
+
+  /** Commands may be running, so one that was killed is replaced at once; if that fails, by the next `watch`. */
+  function replace(): void {
+    watcher = undefined;
+    watching().catch(() => {});
+  }
+
+  return {
+    async watch(call) {
+      await watching();
+      return { TOOLGATE_REPLICA: replicaId, TOOLGATE_CALL: nameOf(call) };
+    },
+    async kill(call, group) {
+      const entries = [replica, `TOOLGATE_CALL=${nameOf(call)}`];
+      sendToGroup(group, "SIGTERM");
+      for (const pid of await processesWith(entries)) send(pid, "SIGTERM");
+      const patience = AbortSignal.timeout(3_000);
+      while (!patience.aborted && (await processesWith(entries)).length > 0) await delay(50);
+      sendToGroup(group, "SIGKILL");
+      // Bounded, because what hangs in the kernel dies only when it leaves it.
+      for (let round = 0; round < 40; round += 1) {
+        const left = await processesWith(entries);
+        if (left.length === 0) return;
+        for (const pid of left) send(pid, "SIGKILL");
+        await delay(50);
+      }
+    },
+    async close() {
+      closed = true;
+      const last = await watcher?.catch(() => undefined);
+      await last?.stop();
+    },
+  };
+}
+
+interface Watcher {
+  stop(): Promise<void>;
+}
+
+/** Starts the process that outlives this one. It has its own session, so Ctrl-C does not reach it, and no mark of its own. */
+async function startWatcher(replica: string, onExit: () => void): Promise<Watcher> {
+  const script = join(import.meta.dirname, "supervisor.sh");
+  const child: ChildProcessByStdio<Writable, Readable, null> = spawn(
+    "/bin/bash",
+    ["--noprofile", "--norc", script, replica],
+    { cwd: "/", env: { PATH: "/usr/bin:/bin" }, detached: true, stdio: ["pipe", "pipe", "ignore"] },
+  );
+  // A write to one that has just died; its exit tells.
+  child.stdin.on("error", () => {});
+  const exited = new Promise<void>((resolve) => {
+    child.once("exit", () => resolve()).once("error", () => resolve());
+  });
+  const ready = await Promise.race([once(child.stdout, "data"), exited]);
+  if (ready === undefined) throw new Error("the supervisor did not start: it needs /bin/bash and a readable /proc");
+  const heartbeat = setInterval(() => child.stdin.write("\n"), 3_000);
+  heartbeat.unref();
+  child.unref();
+  unref(child.stdin);
+  unref(child.stdout);
+  void exited.then(() => {
+    clearInterval(heartbeat);
+    onExit();
+  });
+  return {
+    async stop() {
+      child.ref();
+      child.stdin.end();
+      await exited;
+    },
+  };
+}
+
+const nameOf = ({ sessionId, callId }: SupervisedCall) => `${sessionId}/${callId}`;
+
+/** Node's pipes are sockets, which can be told not to keep the process alive; the stream types do not say so. */
+function unref(stream: Readable | Writable): void {
+  if ("unref" in stream && typeof stream.unref === "function") stream.unref();
+}
+
+/** The processes whose environment holds all of these entries. Those of others cannot be read, nor killed. */
+async function processesWith(entries: readonly string[]): Promise<number[]> {
+  const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
+  const environments = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/environ`, "utf8").catch(() => "")));
+  return pids.filter((_, index) => {
+    const held = environments[index]?.split("\0") ?? [];
+    return entries.every((entry) => held.includes(entry));
+  });
+}
+
+function send(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It has ended by itself.
+  }
+}
+
+const sendToGroup = (group: number, signal: NodeJS.Signals) => send(-group, signal);

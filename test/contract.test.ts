@@ -1,0 +1,72 @@
+import { expect, test } from "vitest";
+import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
+import {
+  file_opencode_tool_v1_tool,
+  PermissionReply,
+  type PermissionResponseSchema,
+} from "../gen/opencode/tool/v1/tool_pb.ts";
+
+/** Message → its fields as `name=number`, with ` in ONEOF` where they are arms: those of the document the contract was ordered from. */
+const ordered: Record<string, string[]> = {
+  ToolState: ["pending=1 in state", "running=2 in state", "completed=3 in state", "error=4 in state"],
+  ToolStatePending: ["status=1", "input=2", "raw=3"],
+  ToolStateRunning: ["status=1", "input=2", "title=3", "metadata=4", "time=5"],
+  ToolStateCompleted: ["status=1", "input=2", "output=3", "title=4", "metadata=5", "time=6", "attachments=7"],
+  ToolStateError: ["status=1", "input=2", "error=3", "metadata=4", "time=5"],
+  ToolTime: ["start=1"],
+  ToolTimeWithEnd: ["start=1", "end=2", "compacted=3"],
+  ToolPart: [
+    "id=1",
+    "session_id=2",
+    "message_id=3",
+    "type=4",
+    "call_id=5",
+    "tool=6",
+    "pending=7 in state",
+    "running=8 in state",
+    "completed=9 in state",
+    "error=10 in state",
+    "metadata=11",
+  ],
+  PermissionRequest: ["id=1", "session_id=2", "permission=3", "patterns=4", "metadata=5", "always=6", "tool=7"],
+  PermissionToolContext: ["message_id=1", "call_id=2"],
+  PermissionResponse: ["session_id=1", "permission_id=2", "reply=3"],
+  Empty: [],
+};
+
+const messages = new Map(file_opencode_tool_v1_tool.messages.map((message) => [message.name, message]));
+
+test.each(Object.entries(ordered))("%s has the ordered fields, and ours start at 20", (name, fields) => {
+  const message = messages.get(name);
+  const described = (message?.fields ?? []).map(
+    ({ name, number, oneof }) => `${name}=${number}${oneof ? ` in ${oneof.name}` : ""}`,
+  );
+  expect(message?.name).toBe(name);
+  expect(described.slice(0, fields.length)).toEqual(fields);
+  expect((message?.fields ?? []).slice(fields.length).every(({ number }) => number >= 20)).toBe(true);
+});
+
+test("the arms of ToolState and of ToolPart.state are the same states", () => {
+  const arms = (name: string) =>
+    messages
+      .get(name)
+      ?.oneofs.find((oneof) => oneof.name === "state")
+      ?.fields.map((field) => [field.name, field.message?.typeName]);
+  expect(arms("ToolState")).toEqual([
+    ["pending", "opencode.tool.v1.ToolStatePending"],
+    ["running", "opencode.tool.v1.ToolStateRunning"],
+    ["completed", "opencode.tool.v1.ToolStateCompleted"],
+    ["error", "opencode.tool.v1.ToolStateError"],
+  ]);
+  expect(arms("ToolPart")).toEqual(arms("ToolState"));
+});
+
+test("the replies have the ordered numbers", () => {
+  expect(PermissionReply).toEqual({ UNSPECIFIED: 0, ONCE: 1, ALWAYS: 2, REJECT: 3 });
+});
+
+test("RespondToPermission takes PermissionResponse and returns Empty", () => {
+  const { input, output } = PermissionService.method.respondToPermission;
+  const expected: typeof PermissionResponseSchema.typeName = "opencode.tool.v1.PermissionResponse";
+  expect([input.typeName, output.typeName]).toEqual([expected, "opencode.tool.v1.Empty"]);
+});

@@ -1,0 +1,63 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { expect, test } from "vitest";
+
+const root = resolve(import.meta.dirname, "..");
+
+/** Folder or file of src → what its files may import of ours; gen and its own files always. */
+const allowed: Record<string, readonly string[]> = {
+  "main.ts": ["cli", "config.ts", "log.ts", "server.ts"],
+  "server.ts": ["call", "config.ts", "log.ts", "permission", "rpc", "store", "tool", "tools"],
+  "config.ts": ["config"],
+  config: ["config.ts", "permission"],
+  "log.ts": [],
+  rpc: ["call", "config.ts", "log.ts", "permission"],
+  call: ["log.ts", "permission", "tool"],
+  permission: [],
+  tool: [],
+  tools: ["tool"],
+  store: ["call/ports.ts", "log.ts", "permission/errors.ts", "permission/ports.ts"],
+  cli: [],
+};
+
+const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((file) =>
+  file.endsWith(".ts"),
+);
+const part = (file: string) => file.split("/", 1)[0] ?? file;
+
+test.each(files)("src/%s imports only what its place allows", (file) => {
+  const text = readFileSync(join(root, "src", file), "utf8");
+  const imports = [...text.matchAll(/(?:from|import)\s*\(?\s*"(\.[^"]+)"/g)].map(([, path]) =>
+    relative(join(root, "src"), resolve(root, "src", dirname(file), path ?? "")),
+  );
+  const wrong = imports.filter(
+    (path) =>
+      !path.startsWith("../gen/") &&
+      path !== "../package.json" &&
+      part(path) !== part(file) &&
+      !(allowed[part(file)] ?? []).some((place) => path === place || path.startsWith(`${place}/`)),
+  );
+  expect(wrong).toEqual([]);
+});
+
+test("only config and the command line read the environment", () => {
+  const readers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("process.env"));
+  expect(readers.toSorted()).toEqual(["cli/environment.ts", "config.ts", "tools/bash.ts"]);
+});
+
+test("only rpc/errors.ts makes errors of the wire", () => {
+  const makers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("new ConnectError("));
+  expect(makers.filter((file) => !file.startsWith("cli/"))).toEqual(["rpc/errors.ts"]);
+});
+
+test("only call/state.ts makes states", () => {
+  const makers = files.filter((file) =>
+    /ToolState(Pending|Running|Completed|Error)Schema/.test(readFileSync(join(root, "src", file), "utf8")),
+  );
+  expect(makers.filter((file) => !file.startsWith("cli/"))).toEqual(["call/state.ts"]);
+});
+
+test("no folder is a drawer", () => {
+  const folders = files.flatMap((file) => file.split("/").slice(0, -1));
+  expect(folders.filter((folder) => ["utils", "types", "helpers", "common", "lib"].includes(folder))).toEqual([]);
+});

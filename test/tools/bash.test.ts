@@ -1,0 +1,270 @@
+import { mkdir, open, readFile, rename, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
+import { createBash } from "../../src/tools/bash.ts";
+import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { callTool, openSite, planCall, type RunOptions, type Site } from "./harness.ts";
+import { isAlive, untilDead } from "./processes.ts";
+
+const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}` });
+const bash = createBash({ supervisor });
+let site: Site;
+beforeAll(async () => {
+  process.env.TOOLGATE_TOKEN = "secret";
+});
+afterAll(async () => {
+  delete process.env.TOOLGATE_TOKEN;
+  await supervisor.close();
+});
+beforeEach(async () => {
+  site = await openSite();
+});
+afterEach(() => site.remove());
+
+const run = (command: string, input = {}, options?: RunOptions) => callTool(site, bash, { command, ...input }, options);
+/** The process ids that a command printed, one a line. */
+const printed = (text: string) => text.split("\n").filter(Boolean).map(Number);
+
+describe("output", () => {
+  test("is what the command wrote, stdout and stderr in the order in which it was written", async () => {
+    const { written, output, metadata } = await run("for i in 1 2 3; do echo out $i; echo err $i >&2; done");
+    expect(written).toBe("out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n");
+    expect(output).toBeUndefined();
+    expect(metadata).toMatchObject({ exit: 0, signal: null });
+  });
+
+  test("can be written through /dev/stdout and /dev/stderr", async () => {
+    expect((await run("echo a > /dev/stdout; echo b | tee /dev/stderr > /dev/null")).written).toBe("a\nb\n");
+  });
+
+  test("that is empty is said to be", async () => {
+    expect((await run("true")).output).toBe("(no output)");
+  });
+
+  test("is passed on while the command runs", async () => {
+    const go = join(site.inside, "go");
+    const { written } = await run(
+      `echo first; until [ -e go ]; do sleep 0.02; done; echo second`,
+      {},
+      { onOutput: async (text) => (text === "first\n" ? await writeFile(go, "") : undefined) },
+    );
+    expect(written).toBe("first\nsecond\n");
+  });
+
+  test("of many megabytes arrives whole, also when it is taken slowly", async () => {
+    let turns = 0;
+    const { written } = await run(
+      "seq 1 700000",
+      {},
+      {
+        async onOutput() {
+          turns += 1;
+          if (turns % 10 === 0) await new Promise((resolve) => setImmediate(resolve));
+        },
+      },
+    );
+    expect(written.length).toBe(4_788_895);
+    expect(written.endsWith("\n700000\n")).toBe(true);
+  });
+
+  test("that the store refuses ends the command and the call with that error", async () => {
+    const refusal = new Error("no room");
+    let pid = 0;
+    const ended = run(
+      "echo $$; exec sleep 1000",
+      {},
+      {
+        onOutput(text) {
+          pid = Number(text);
+          throw refusal;
+        },
+      },
+    );
+    await expect(ended).rejects.toBe(refusal);
+    expect(await isAlive(pid)).toBe(false);
+  });
+});
+
+describe("the end of a command", () => {
+  test("with an exit code is not an error, and the model is told the code", async () => {
+    const { metadata, note } = await run("exit 42");
+    expect(metadata).toMatchObject({ exit: 42, signal: null });
+    expect(note).toBe("<bash_metadata>\ncommand exited with code 42\n</bash_metadata>");
+  });
+
+  test("by a signal is told too", async () => {
+    const { metadata, note } = await run("kill -9 $$");
+    expect(metadata).toMatchObject({ exit: null, signal: "SIGKILL" });
+    expect(note).toContain("command was ended by SIGKILL");
+  });
+
+  test("is the shell's exit, though a silent background process holds the pipe, which stays alive", async () => {
+    const { written } = await run("sleep 1000 & echo $!");
+    const [pid = 0] = printed(written);
+    expect(await isAlive(pid)).toBe(true);
+    process.kill(pid, "SIGKILL");
+    await untilDead(pid);
+  });
+
+  test("comes, though a background process goes on writing", async () => {
+    const { written, metadata } = await run("yes & echo $! > pid");
+    expect(metadata).toMatchObject({ exit: 0 });
+    expect(written.length).toBeLessThan(2_000_000);
+    await untilDead(Number(await readFile(join(site.inside, "pid"), "utf8")));
+  });
+
+  test("loses nothing of what was written before it", async () => {
+    const { written } = await run("sleep 1000 & seq 1 20000; exit 3");
+    expect(written.endsWith("\n20000\n")).toBe(true);
+  });
+});
+
+describe("stopping", () => {
+  /** Prints its own id, a grandchild's and one's that has left group and session; then waits. */
+  const family = "echo $$; (sleep 1000 & echo $!; wait) & setsid sleep 1000 & echo $!; wait";
+
+  test("at the timeout keeps the output, ends the whole family and says so", async () => {
+    const { written, note, metadata } = await run(family, { timeout: 500 });
+    const pids = printed(written);
+    expect(pids).toHaveLength(3);
+    for (const pid of pids) expect(await isAlive(pid)).toBe(false);
+    expect(metadata).toMatchObject({ signal: "SIGTERM" });
+    expect(note).toMatch(
+      /^<bash_metadata>\nshell tool terminated command after exceeding timeout 500 ms\. .* larger timeout value in milliseconds\.\n<\/bash_metadata>$/,
+    );
+  });
+
+  test("on cancel ends the whole family and throws the reason", async () => {
+    const cancel = new AbortController();
+    const reason = new Error("cancelled");
+    let written = "";
+    const ended = run(
+      family,
+      {},
+      {
+        signal: cancel.signal,
+        onOutput(text) {
+          written = text;
+          if (printed(text).length === 3) cancel.abort(reason);
+        },
+      },
+    );
+    await expect(ended).rejects.toBe(reason);
+    for (const pid of printed(written)) expect(await isAlive(pid)).toBe(false);
+  });
+
+  test("also ends what ignores SIGTERM, and gives the others time to end well", async () => {
+    const cancel = new AbortController();
+    let written = "";
+    const command = "trap 'echo ended well; exit' TERM; (trap '' TERM; echo $BASHPID; sleep 1000; sleep 1000) & wait";
+    const ended = run(
+      command,
+      {},
+      {
+        signal: cancel.signal,
+        onOutput(text) {
+          written = text;
+          cancel.abort(new Error("cancelled"));
+        },
+      },
+    );
+    await expect(ended).rejects.toThrow("cancelled");
+    expect(written).toContain("ended well\n");
+    expect(await isAlive(printed(written)[0] ?? 0)).toBe(false);
+  });
+
+  test("before the start runs nothing", async () => {
+    const reason = new Error("cancelled");
+    await expect(run("touch ran", {}, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+    await expect(readFile(join(site.inside, "ran"))).rejects.toThrow("ENOENT");
+  });
+});
+
+test("a command sees no secret of the service, and nothing on its input", async () => {
+  const { written } = await run("env; cat");
+  expect(written).not.toContain("secret");
+  const allowed =
+    /^(HOME|LANG|LC_\w+|TZ|USER|LOGNAME|SHELL|TMPDIR|PATH|TERM|TOOLGATE_REPLICA|TOOLGATE_CALL|PWD|OLDPWD|SHLVL|_)=/;
+  expect(
+    written
+      .trim()
+      .split("\n")
+      .filter((line) => !allowed.test(line)),
+  ).toEqual([]);
+  expect(written).toContain("TERM=dumb\n");
+  expect(written).toMatch(/^TOOLGATE_CALL=ses_test\/call-\d+-\d+$/m);
+});
+
+test("a command does not inherit the files that the service has open", async () => {
+  await using _ = await open(join(site.inside, "opened"), "w");
+  expect((await run("ls -l /proc/$$/fd")).written).not.toContain("opened");
+});
+
+describe("workdir", () => {
+  test("is where the command runs, and what the approval is bound to", async () => {
+    await mkdir(join(site.inside, "sub"));
+    const call = await planCall(site, bash, { command: "pwd", workdir: "sub", description: "Where am I" });
+    expect(call.plan).toMatchObject({ title: "Where am I", cwd: join(site.inside, "sub"), timeoutMs: 125_000 });
+    expect(call.plan.asks).toEqual([
+      {
+        permission: "bash",
+        patterns: ["pwd"],
+        cwd: join(site.inside, "sub"),
+        metadata: { command: "pwd", workdir: "sub", description: "Where am I" },
+      },
+    ]);
+    expect(await call.plan.inspect?.()).toEqual({ preview: { command: "pwd", paths: ["sub"] } });
+    expect((await call.run()).written).toBe(`${site.inside}/sub\n`);
+  });
+
+  test("outside the workspace is asked for first, whether it exists or not", async () => {
+    const call = await planCall(site, bash, { command: "pwd", workdir: "../other/none" });
+    expect(call.plan.asks).toMatchObject([
+      { permission: "external_directory", patterns: [`${site.outside}/none/*`] },
+      { permission: "bash" },
+    ]);
+    await expect(call.run()).rejects.toThrow(ToolFailure);
+  });
+
+  test("that is a file is refused before anyone is asked", async () => {
+    await writeFile(join(site.inside, "file"), "");
+    const { plan } = await planCall(site, bash, { command: "pwd", workdir: "file" });
+    await expect(plan.inspect?.()).rejects.toThrow("is not a folder");
+  });
+
+  test("that a link has replaced after the approval is not entered", async () => {
+    await mkdir(join(site.inside, "sub"));
+    const call = await planCall(site, bash, { command: "pwd", workdir: "sub" });
+    await rename(join(site.inside, "sub"), join(site.inside, "moved"));
+    await symlink(site.outside, join(site.inside, "sub"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+  });
+});
+
+test.each([
+  [{ command: " \n" }, "command is empty"],
+  [{ command: "a\0b" }, "NUL"],
+  [{ command: `: ${"é".repeat(65_535)}` }, "over 131071 bytes"],
+  [{ command: "cd src" }, "set workdir"],
+  [{ command: "cd" }, "set workdir"],
+  [{ command: "ls", timeout: 0 }, "timeout"],
+  [{ command: "ls", timeout: 3_595_001 }, "timeout"],
+])("input that cannot be run is refused with what to do: %#", (input, message) => {
+  expect(() => bash.decode(input)).toThrow(InvalidInput);
+  expect(() => bash.decode(input)).toThrow(message);
+});
+
+test("the longest command that is accepted can be run", async () => {
+  const command = `: ${"x".repeat(131_069)}`;
+  expect((await run(command)).metadata).toMatchObject({ exit: 0 });
+  expect(() => bash.decode({ command: "cd src && ls" })).not.toThrow();
+});
+
+test("without a supervisor nothing is run", async () => {
+  const closed = createSupervisor({ replicaId: "closed" });
+  await closed.close();
+  const refused = callTool(site, createBash({ supervisor: closed }), { command: "touch ran" });
+  await expect(refused).rejects.toThrow(new ToolFailure("bash cannot run commands: Error: the service is stopping"));
+  await expect(readFile(join(site.inside, "ran"))).rejects.toThrow("ENOENT");
+});

@@ -1,0 +1,13 @@
+import { readFile } from "node:fs/promises";
+import { vi } from "vitest";
+
+/** Whether a process runs; one that has ended but was not yet waited for does not. */
+export async function isAlive(pid: number): Promise<boolean> {
+  const stat = await readFile(`/proc/${pid}/stat`, "utf8").catch(() => "");
+  return stat !== "" && !/\) [ZX] /.test(stat);
+}
+
+/** Waits until a process has ended; the test's own timeout is the bound. */
+export async function untilDead(pid: number): Promise<void> {
+  await vi.waitUntil(async () => !(await isAlive(pid)), { timeout: 60_000, interval: 20 });
+}

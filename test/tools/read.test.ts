@@ -1,0 +1,218 @@
+import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
+import { mkdir, rename, symlink, truncate, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
+import { read } from "../../src/tools/read.ts";
+import { callTool, openSite, planCall, type Site } from "./harness.ts";
+
+let site: Site;
+beforeEach(async () => {
+  site = await openSite();
+});
+afterEach(() => site.remove());
+
+const write = (name: string, content: string | Uint8Array) => writeFile(join(site.inside, name), content);
+const show = (filePath: string, window = {}) => callTool(site, read, { filePath, ...window });
+const lines = (count: number, text = "line") => Array.from({ length: count }, (_, i) => `${text} ${i + 1}\n`).join("");
+const pixel = Buffer.from(
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+  "base64",
+);
+
+describe("a text file", () => {
+  test("is shown whole, with line numbers and an end mark", async () => {
+    await write("a.txt", "one\r\ntwo");
+    const { output, metadata } = await show("a.txt");
+    expect(output).toBe(
+      `<path>${site.inside}/a.txt</path>\n<type>file</type>\n<content>\n1: one\n2: two\n\n(End of file - total 2 lines)\n</content>`,
+    );
+    expect(metadata).toEqual({ preview: "one\ntwo", truncated: false });
+  });
+
+  test("is shown from offset to limit, and says how to go on", async () => {
+    await write("a.txt", lines(10));
+    const { output, metadata } = await show("a.txt", { offset: 3, limit: 2 });
+    expect(output).toContain("\n3: line 3\n4: line 4\n\n(Showing lines 3-4 of 10. Use offset=5 to continue.)\n");
+    expect(metadata).toMatchObject({ truncated: true });
+  });
+
+  test("is shown 2,000 lines at a time unless fewer are wanted", async () => {
+    await write("a.txt", lines(2_001));
+    for (const window of [{}, { limit: 9_000 }, { offset: 0 }]) {
+      expect((await show("a.txt", window)).output).toContain(
+        "(Showing lines 1-2000 of 2001. Use offset=2001 to continue.)",
+      );
+    }
+    expect((await show("a.txt", { offset: 2_001 })).output).toContain(
+      "2001: line 2001\n\n(End of file - total 2001 lines)",
+    );
+  });
+
+  test("stops at 50 KB, within the limit that the engine is told", async () => {
+    await write("a.txt", lines(1_000, "x".repeat(100)));
+    const { output = "" } = await show("a.txt");
+    const [, last, next] =
+      /\(Output capped at 50 KB. Showing lines 1-(\d+). Use offset=(\d+) to continue.\)/.exec(output) ?? [];
+    expect(Number(next)).toBe(Number(last) + 1);
+    expect(output).toContain(`\n${last}: `);
+    expect(output).not.toContain(`\n${next}: `);
+    expect(Buffer.byteLength(output)).toBeGreaterThan(50_000);
+    expect(Buffer.byteLength(output)).toBeLessThan(read.keep.bytes);
+  });
+
+  test("has long lines cut at 2,000 characters, never inside one", async () => {
+    await write("a.txt", `${"😀".repeat(2_001)}\n${"😀".repeat(2_000)}\n`);
+    const { output } = await show("a.txt");
+    expect(output).toContain(`1: ${"😀".repeat(2_000)}... (line truncated to 2000 chars)\n2: ${"😀".repeat(2_000)}\n`);
+  });
+
+  test("may be empty", async () => {
+    await write("a.txt", "");
+    expect((await show("a.txt")).output).toContain("(End of file - total 0 lines)");
+  });
+
+  test("has no lines behind its last one", async () => {
+    await write("a.txt", "a\nb\n");
+    await expect(show("a.txt", { offset: 3 })).rejects.toThrow("Offset 3 is out of range for this file (2 lines)");
+  });
+
+  test("of which a part is shown is recorded as read by the hash of the whole", async () => {
+    const content = lines(5_000);
+    await write("a.txt", content);
+    await show("a.txt", { limit: 1 });
+    expect(site.reads.get(join(site.inside, "a.txt"))).toBe(createHash("sha256").update(content).digest("hex"));
+  });
+
+  test("that is cancelled while it is read stops with the reason", async () => {
+    await write("a.txt", "x");
+    const reason = new Error("cancelled");
+    await expect(callTool(site, read, { filePath: "a.txt" }, { signal: AbortSignal.abort(reason) })).rejects.toBe(
+      reason,
+    );
+    expect(site.reads.size).toBe(0);
+  });
+});
+
+test("a folder is listed by name, folders and links to folders with a slash", async () => {
+  await mkdir(join(site.inside, "b"));
+  await write("a", "");
+  await symlink("b", join(site.inside, "c"));
+  await symlink("nowhere", join(site.inside, "d"));
+  expect((await show(".")).output).toBe(
+    `<path>${site.inside}</path>\n<type>directory</type>\n<entries>\na\nb/\nc/\nd\n\n(4 entries)\n</entries>`,
+  );
+  expect((await show(".", { offset: 2, limit: 2 })).output).toContain(
+    "\nb/\nc/\n\n(Showing 2 of 4 entries. Use 'offset' parameter to read beyond entry 3)\n",
+  );
+});
+
+test("a file that is missing is named with those that it may have meant", async () => {
+  await write("Config.toml", "");
+  await write("config", "");
+  await write("other", "");
+  const call = await planCall(site, read, { filePath: "config.toml" });
+  const message = `File not found: ${site.inside}/config.toml\n\nDid you mean one of these?\n${site.inside}/Config.toml\n${site.inside}/config`;
+  await expect(call.plan.inspect?.()).rejects.toThrow(new ToolFailure(message));
+  await expect(call.run()).rejects.toThrow(new ToolFailure(message));
+});
+
+describe("what is not text", () => {
+  test("is attached if it is an image, by content and not by name", async () => {
+    await write("picture.bin", pixel);
+    const { output, attachments } = await show("picture.bin");
+    expect(output).toBe("Image read successfully");
+    expect(attachments).toEqual([{ mime: "image/png", filename: "picture.bin", data: pixel }]);
+    expect(site.reads.get(join(site.inside, "picture.bin"))).toBe(createHash("sha256").update(pixel).digest("hex"));
+  });
+
+  test("is refused if it is an image over 5 MiB", async () => {
+    await write("a.png", pixel);
+    await truncate(join(site.inside, "a.png"), 5 * 1024 * 1024 + 1);
+    await expect(show("a.png")).rejects.toThrow("over 5 MiB");
+  });
+
+  test.each([
+    ["by its extension", "a.zip", "text"],
+    ["by a NUL", "a.txt", "text\0"],
+    ["by many control characters", "a.txt", "\u0001\u0002\u0003text"],
+  ])("is refused as binary %s", async (_, name, content) => {
+    await write(name, content);
+    await expect(show(name)).rejects.toThrow(`Cannot read binary file: ${site.inside}/${name}`);
+    expect(site.reads.size).toBe(0);
+  });
+
+  test("is refused if reading it could wait: pipe, device, socket", async () => {
+    execFileSync("mkfifo", [join(site.inside, "pipe")]);
+    const server = createServer().listen(join(site.inside, "socket"));
+    for (const path of ["pipe", "socket", "/dev/zero"]) {
+      const call = await planCall(site, read, { filePath: path });
+      await expect(call.plan.inspect?.()).rejects.toThrow("neither a file nor a folder");
+      await expect(call.run()).rejects.toThrow(ToolFailure);
+    }
+    server.close();
+  });
+});
+
+describe("permission", () => {
+  test("is asked with the path, and existence is revealed only to who may read it", async () => {
+    const { plan } = await planCall(site, read, { filePath: "missing" });
+    expect(plan.asks).toEqual([{ permission: "read", patterns: ["missing"], paths: [join(site.inside, "missing")] }]);
+    expect(plan.reveals).toMatchObject([{ pattern: "missing" }]);
+  });
+
+  test("is asked for what a link leads to", async () => {
+    await writeFile(join(site.outside, "secret"), "x");
+    await symlink(join(site.outside, "secret"), join(site.inside, "harmless"));
+    const { plan } = await planCall(site, read, { filePath: "harmless" });
+    expect(plan.asks.map((ask) => [ask.permission, ask.patterns[0]])).toEqual([
+      ["external_directory", `${site.outside}/*`],
+      ["read", `${site.outside}/secret`],
+    ]);
+  });
+
+  test("for a file is not one for the link that replaces it, nor for the link that replaces its folder", async () => {
+    await writeFile(join(site.outside, "a"), "secret");
+    await mkdir(join(site.inside, "folder"));
+    await write("folder/a", "harmless");
+    const call = await planCall(site, read, { filePath: "folder/a" });
+    await rename(join(site.inside, "folder"), join(site.inside, "moved"));
+    await symlink(site.outside, join(site.inside, "folder"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+
+    await write("b", "harmless");
+    const other = await planCall(site, read, { filePath: "b" });
+    await rename(join(site.inside, "b"), join(site.inside, "c"));
+    await symlink(join(site.outside, "a"), join(site.inside, "b"));
+    await expect(other.run()).rejects.toThrow(ChangedAfterApproval);
+  });
+});
+
+describe("a stored output", () => {
+  test("is read by its id, asks nothing and records nothing", async () => {
+    site.outputs.set("out_1", Buffer.from(lines(100_000)));
+    const call = await planCall(site, read, { filePath: "toolgate-output:out_1", offset: 99_999 });
+    expect(call.plan.asks).toEqual([]);
+    const { output } = await call.run();
+    expect(output).toContain("<path>toolgate-output:out_1</path>");
+    expect(output).toContain("99999: line 99999\n100000: line 100000\n\n(End of file - total 100000 lines)");
+    expect(site.reads.size).toBe(0);
+  });
+
+  test("that is not there is named", async () => {
+    await expect(show("toolgate-output:none")).rejects.toThrow("There is no stored output none in this session");
+  });
+});
+
+test("a file much larger than memory allows is read in pieces", async () => {
+  await write("large.txt", "first\n");
+  await execFileSync("bash", ["-c", `yes "$(printf 'y%.0s' {1..99})" | head -c 200000000 >> large.txt`], {
+    cwd: site.inside,
+  });
+  const before = process.memoryUsage().rss;
+  const { output } = await show("large.txt", { limit: 1 });
+  expect(output).toContain("1: first\n\n(Showing lines 1-1 of 2000001. Use offset=2 to continue.)");
+  expect(process.memoryUsage().rss - before).toBeLessThan(100_000_000);
+});

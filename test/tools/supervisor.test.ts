@@ -1,0 +1,109 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdir, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterEach, expect, test } from "vitest";
+import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { isAlive, untilDead } from "./processes.ts";
+
+const started: ChildProcess[] = [];
+afterEach(() => {
+  for (const child of started.splice(0)) child.kill("SIGKILL");
+});
+
+let services = 0;
+const newReplica = () => {
+  services += 1;
+  return `supervisor-test-${process.pid}-${services}`;
+};
+
+/** Starts a service of its own with two commands. */
+async function startService() {
+  const replica = newReplica();
+  const service = spawn(process.execPath, [join(import.meta.dirname, "supervised-service.ts"), replica], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  started.push(service);
+  const [line] = await once(service.stdout, "data");
+  return { service, commands: String(line).trim().split(" ").map(Number), watcher: await watcherOf(replica) };
+}
+
+/** The supervisor's process: the only one that has the mark among its arguments. */
+async function watcherOf(replica: string): Promise<number> {
+  for (const pid of (await readdir("/proc")).filter((name) => /^\d+$/.test(name))) {
+    const words = await readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "");
+    if (words.split("\0").includes(`TOOLGATE_REPLICA=${replica}`)) return Number(pid);
+  }
+  throw new Error(`no supervisor of ${replica}`);
+}
+
+test("when the service is killed its commands are killed, also one in a session of its own, and the supervisor ends", async () => {
+  const { service, commands, watcher } = await startService();
+  expect(commands).toHaveLength(2);
+  for (const pid of commands) expect(await isAlive(pid)).toBe(true);
+  service.kill("SIGKILL");
+  for (const pid of [...commands, watcher]) await untilDead(pid);
+});
+
+test("when the service is frozen its commands are killed, and the supervisor stays", { timeout: 60_000 }, async () => {
+  const { service, commands, watcher } = await startService();
+  service.kill("SIGSTOP");
+  for (const pid of commands) await untilDead(pid);
+  expect(await isAlive(watcher)).toBe(true);
+  service.kill("SIGKILL");
+  await untilDead(watcher);
+});
+
+test("Ctrl-C and a signal to all do not end it before the service", async () => {
+  const { service, commands, watcher } = await startService();
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.kill(watcher, signal);
+  service.kill("SIGKILL");
+  for (const pid of [...commands, watcher]) await untilDead(pid);
+});
+
+test("one that was killed is replaced, so that running commands stay watched", async () => {
+  const { service, commands, watcher } = await startService();
+  process.kill(watcher, "SIGKILL");
+  await untilDead(watcher);
+  const next = await new Promise<number>((resolve) => {
+    const look = () => void watcherOf(replicaOf(service)).then(resolve, () => setTimeout(look, 20));
+    look();
+  });
+  service.kill("SIGKILL");
+  for (const pid of [...commands, next]) await untilDead(pid);
+});
+
+const replicaOf = (service: ChildProcess) => service.spawnargs.at(-1) ?? "";
+
+/** Runs `sleep` with the marks of a call of this process, which is what the supervisor finds it by. */
+async function startCommand(env: Record<string, string>): Promise<number> {
+  const child = spawn("/bin/sleep", ["1000"], { env, detached: true, stdio: "ignore" });
+  started.push(child);
+  await once(child, "spawn");
+  return child.pid ?? 0;
+}
+
+test("closing kills what is left, of this replica only", async () => {
+  const supervisor = createSupervisor({ replicaId: newReplica() });
+  const other = createSupervisor({ replicaId: newReplica() });
+  const call = { sessionId: "ses_test", callId: "same" };
+  const mine = await startCommand(await supervisor.watch(call));
+  const theirs = await startCommand(await other.watch(call));
+  await supervisor.close();
+  await untilDead(mine);
+  expect(await isAlive(theirs)).toBe(true);
+  await expect(supervisor.watch(call)).rejects.toThrow("the service is stopping");
+  await other.close();
+  await untilDead(theirs);
+});
+
+test("ending a call leaves the commands of other calls alone, also one whose name begins the same", async () => {
+  const supervisor = createSupervisor({ replicaId: newReplica() });
+  const one = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "1" }));
+  const ten = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "10" }));
+  await supervisor.kill({ sessionId: "ses_test", callId: "1" }, one);
+  await untilDead(one);
+  expect(await isAlive(ten)).toBe(true);
+  await supervisor.close();
+  await untilDead(ten);
+});
