@@ -8,7 +8,7 @@ import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/perm
 import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
-import { ToolFailure } from "../tool/errors.ts";
+import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import type { OpenSession } from "./sessions.ts";
 
@@ -65,6 +65,8 @@ export function createPlanning({
       return { plan, verdict, ...(preview && { preview }) };
     } catch (cause) {
       if (cause instanceof ToolFailure) return { plan, verdict, problem: cause };
+      // What was looked at was swapped meanwhile: nothing was approved yet, so it is a failing check like others.
+      if (cause instanceof ChangedAfterApproval) return { plan, verdict, problem: new ToolFailure(cause.message, { cause }) };
       throw cause;
     }
   }

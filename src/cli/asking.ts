@@ -23,7 +23,8 @@ export interface Answering {
 /** The asks that a command sees opened and settled. */
 export interface Asking {
   opened(ask: PermissionRequest): void;
-  settled(settled: PermissionSettled): void;
+  /** Resolves when the ask is off the screen and it is said how it ended. */
+  settled(settled: PermissionSettled): Promise<void>;
   /** Takes back what is still asked, and waits until that is done. */
   close(): Promise<void>;
 }
@@ -38,11 +39,11 @@ export function createAsking({
   server: Connection;
   answering?: Answering;
 }): Asking {
-  const open = new Map<string, AbortController>();
+  const open = new Map<string, { taken: AbortController; shown?: Promise<void> }>();
   let queue = Promise.resolve();
 
   async function present(ask: PermissionRequest, signal: AbortSignal): Promise<void> {
-    const [why] = await Promise.all([reasonsFor(server.permissions, ask), answering?.prepare?.(signal)]);
+    const [why] = await Promise.all([reasonsFor(server.permissions, ask, signal), answering?.prepare?.(signal)]);
     if (signal.aborted) return;
     screen.status(undefined);
     for (const line of askLines(ask, screen.paint.err, { now: Date.now(), why })) screen.alert(line);
@@ -69,21 +70,25 @@ export function createAsking({
 
   return {
     opened(ask) {
-      const taken = new AbortController();
-      open.set(ask.id, taken);
-      queue = queue.then(() => present(ask, taken.signal)).catch((error) => screen.fail(failureOf(error, server)));
-    },
-    settled(settled) {
-      open.get(settled.permissionId)?.abort();
-      open.delete(settled.permissionId);
-      const [mark, colour] = isApproval(settled.outcome) ? (["✓", "green"] as const) : (["✗", "red"] as const);
+      const entry: { taken: AbortController; shown?: Promise<void> } = { taken: new AbortController() };
+      open.set(ask.id, entry);
       queue = queue.then(() => {
-        screen.status(undefined);
-        screen.note(`  ${screen.paint.err(colour, `${mark} ${settledWords(settled)}`)}`);
+        entry.shown = present(ask, entry.taken.signal).catch((error) => screen.fail(failureOf(error, server)));
+        return entry.shown;
       });
     },
+    async settled(settled) {
+      const entry = open.get(settled.permissionId);
+      open.delete(settled.permissionId);
+      entry?.taken.abort();
+      // An ask whose turn has not come is not waited for: what is shown now may only end by an event after this one.
+      await entry?.shown;
+      const [mark, colour] = isApproval(settled.outcome) ? (["✓", "green"] as const) : (["✗", "red"] as const);
+      screen.status(undefined);
+      screen.note(`  ${screen.paint.err(colour, `${mark} ${settledWords(settled)}`)}`);
+    },
     async close() {
-      for (const taken of open.values()) taken.abort();
+      for (const { taken } of open.values()) taken.abort();
       await queue;
     },
   };
@@ -98,11 +103,12 @@ export function replyCommand({ id, sessionId }: PermissionRequest, url: string):
 async function reasonsFor(
   permissions: Client<typeof PermissionService>,
   { sessionId, agent, permission, patterns }: PermissionRequest,
+  signal: AbortSignal,
 ): Promise<string[]> {
   try {
     const { decisions } = await permissions.explainPermission(
       { sessionId, agent, permission, patterns },
-      { timeoutMs: 2_000 },
+      { timeoutMs: 2_000, signal },
     );
     const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
     return [...new Set(asked.map(({ reason }) => reason))];

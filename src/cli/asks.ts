@@ -80,7 +80,7 @@ async function answer(server: Connection, screen: Screen, options: AsksOptions):
   screen.note("answering here; Ctrl-C ends it and leaves open what is open");
   try {
     for await (const { event } of changes(server, screen, options, leave.signal)) {
-      if (event?.event.case === "permissionSettled") asking.settled(event.event.value);
+      if (event?.event.case === "permissionSettled") await asking.settled(event.event.value);
       if (event?.event.case !== "permissionAsked" || seen.has(event.event.value.id)) continue;
       seen.add(event.event.value.id);
       asking.opened(event.event.value);

@@ -33,8 +33,9 @@ export interface CallFields {
 export function addCall(program: Command): void {
   program
     .command("call")
+    .summary("run a tool on a server")
     .description(
-      "run a tool on a server and follow it to its end; the output goes to stdout, everything else to stderr",
+      "Run a tool on a server and follow it to its end; the output goes to stdout, everything else to stderr",
     )
     .argument("<tool>", "the tool's name; `toolgate tools` lists them")
     .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
@@ -111,7 +112,7 @@ async function call(
       storeId,
       ...(approver && { answering: answeringAtTerminal(approver, screen) }),
       url: server.url,
-      attach: `attach to it with  ${commandLine(...words)}`,
+      leftBehind: `the call goes on; attach to it with  ${commandLine(...words)}`,
     });
   } finally {
     approver?.close();

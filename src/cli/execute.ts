@@ -30,8 +30,8 @@ export interface Execution {
   answering?: (interrupt: () => void) => Answering;
   /** The server, if outputs can be fetched from it later. */
   url?: string;
-  /** What to do if contact is lost for good. */
-  attach: string;
+  /** What becomes of the call if it is left before its end, and what to do then. */
+  leftBehind: string;
 }
 
 /** Runs a call, shows what happens, and returns the exit code. Ctrl-C cancels the call; a second one leaves it running. */
@@ -41,20 +41,23 @@ export async function execute({
   request,
   storeId,
   answering,
-  attach,
+  leftBehind,
   url,
 }: Execution): Promise<number> {
   const leave = new AbortController();
   const { sessionId, callId } = request;
   let interrupts = 0;
+  let over = false;
   function interrupt(): void {
     interrupts += 1;
     if (interrupts > 1) {
-      leave.abort(new CommandError("left; the call goes on", attach, exitCodes.cancelled));
+      leave.abort(new CommandError("left before the end", leftBehind, exitCodes.cancelled));
       return;
     }
     screen.note("cancelling (Ctrl-C again leaves the call running)");
-    server.tools.cancelTool({ sessionId, callId }).catch((error) => screen.fail(failureOf(error, server)));
+    server.tools.cancelTool({ sessionId, callId }).catch((error) => {
+      if (!over) screen.fail(failureOf(error, server));
+    });
   }
   const asking = createAsking({ screen, server, ...(answering && { answering: answering(interrupt) }) });
   const view = createCallView(screen, url);
@@ -75,7 +78,7 @@ export async function execute({
       if (!event) continue;
       if (screen.json) screen.emit(SessionEventSchema, event);
       if (event.event.case === "permissionAsked") asking.opened(event.event.value);
-      if (event.event.case === "permissionSettled") asking.settled(event.event.value);
+      if (event.event.case === "permissionSettled") await asking.settled(event.event.value);
       const end = endOf(frame);
       if (end) await asking.close();
       view.show(event);
@@ -87,10 +90,11 @@ export async function execute({
     if (start.storeId === "" || !(error instanceof ConnectError)) throw error;
     const failure = failureOf(error, server);
     if (failure.exitCode !== exitCodes.unreachable) throw error;
-    throw new CommandError(`${failure.message}; the call goes on without us`, attach, failure.exitCode, {
+    throw new CommandError(failure.message, leftBehind, failure.exitCode, {
       cause: error,
     });
   } finally {
+    over = true;
     stop();
     screen.status(undefined);
     await asking.close();

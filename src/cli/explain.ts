@@ -20,8 +20,9 @@ import { wordOf } from "./words.ts";
 export function addExplain(program: Command): void {
   program
     .command("explain")
+    .summary("say which rule decides for patterns")
     .description(
-      "say which rule decides; patterns are taken as they are, `toolgate plan` also looks at the command or path",
+      "Say which rule decides; patterns are taken as they are, `toolgate plan` also looks at the command or path",
     )
     .argument("<permission>", "the kind, such as bash, edit or read")
     .argument("<pattern...>", "what would be asked for: commands, paths, addresses")
@@ -51,7 +52,8 @@ export function addExplain(program: Command): void {
 export function addPlan(program: Command): void {
   program
     .command("plan")
-    .description("say what a call would do and what it would ask; nothing is run or recorded")
+    .summary("say what a call would do and ask, without running it")
+    .description("Say what a call would do and what it would ask; nothing is run or recorded")
     .argument("<tool>", "the tool's name")
     .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
     .option("--agent <name>", "who would call (default: the session's agent, else build)")

@@ -7,8 +7,9 @@ import { createSafeDecoder } from "./terminal-safe.ts";
 export function addOutput(program: Command): void {
   program
     .command("output")
+    .summary("fetch a whole output or attachment")
     .description(
-      "write a whole output or attachment to stdout: byte for byte into a file or pipe, made safe on a terminal",
+      "Write a whole output or attachment to stdout: byte for byte into a file or pipe, made safe on a terminal",
     )
     .argument("<session>", "a session of the tree that it belongs to")
     .argument("<output>", "toolgate-output:ID, as a completed call names it")

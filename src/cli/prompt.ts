@@ -33,7 +33,10 @@ async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<Answer
   const reader = createInterface({ input: process.stdin, output: process.stderr });
   const left = new AbortController();
   reader.once("close", () => left.abort());
-  reader.on("SIGINT", prompt.onInterrupt);
+  reader.on("SIGINT", () => {
+    process.stderr.write("\n");
+    prompt.onInterrupt();
+  });
   const signal = AbortSignal.any([prompt.signal, left.signal]);
   try {
     return await readAnswer(ask, prompt.paint, (text) => reader.question(text, { signal }));

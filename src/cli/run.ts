@@ -26,8 +26,9 @@ export interface Embedded {
 export function addRun(program: Command, embed: (flags: EmbedFlags) => Promise<Embedded>): void {
   program
     .command("run")
+    .summary("run a tool here, without a server")
     .description(
-      "run a tool here, without a server; asks are answered at this terminal, and refused where there is none",
+      "Run a tool here, without a server; asks are answered at this terminal, and refused where there is none",
     )
     .argument("<tool>", "the tool's name")
     .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
@@ -71,7 +72,7 @@ async function run(
       request: { ...fields, sessionId, callId: newId("call") },
       storeId,
       answering: hasTerminal() ? answeringAtTerminal(approver, screen) : () => refusing(approver),
-      attach: "it ends with this process",
+      leftBehind: "the call ends with this command",
     });
   } catch (error) {
     const failure = failureOf(error, server);

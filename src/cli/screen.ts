@@ -91,7 +91,7 @@ function createStatus(stderr: Stream, isFree: () => boolean) {
   function show(): void {
     if (!text || !stderr.isTTY || !isFree()) return;
     hide();
-    stderr.write(styleText("dim", text().slice(0, stderr.columns - 1), { stream: stderr }));
+    stderr.write(styleText("dim", text().slice(0, (stderr.columns || 80) - 1), { stream: stderr }));
     drawn = true;
   }
   return {

@@ -15,7 +15,8 @@ import { createSafeDecoder, oneLine, terminalSafe } from "./terminal-safe.ts";
 export function addWatch(program: Command): void {
   program
     .command("watch")
-    .description("follow what happens in a session, across lost connections, until Ctrl-C")
+    .summary("follow what happens in a session")
+    .description("Follow what happens in a session, across lost connections, until Ctrl-C")
     .argument("<session>", "the session")
     .option("--after <n>", "only what comes after this event", wholeNumber, 0)
     .option("--call <id>", "only this call")

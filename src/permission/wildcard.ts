@@ -79,7 +79,10 @@ function isAt(text: string, piece: string, at: number): boolean {
 
 /** Finds the end of a piece's earliest place, or -1. Each run of literals goes through the text once, until all agree. */
 function searchFor(piece: string): (text: string, from: number) => number {
-  const runs = [...piece.matchAll(/[^?]+/g)].map(({ 0: literal, index }) => ({ offset: index, scan: scanFor(literal) }));
+  const runs = [...piece.matchAll(/[^?]+/g)].map(({ 0: literal, index }) => ({
+    offset: index,
+    scan: scanFor(literal),
+  }));
   return (text, from) => {
     const scans = runs.map(({ offset, scan }) => ({ offset, next: scan(text) }));
     for (let at = from; ; ) {
@@ -110,7 +113,7 @@ function scanFor(literal: string): (text: string) => (from: number) => number {
     return (from) => {
       if (from > read) [read, matched] = [from, 0];
       while (found < from) {
-        if (read === text.length) return -1;
+        if (read >= text.length) return -1;
         matched = extend(matched, text[read++]);
         if (matched < literal.length) continue;
         found = read - literal.length;

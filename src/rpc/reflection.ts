@@ -46,12 +46,31 @@ export function routeReflection(router: ConnectRouter, files: readonly DescFile[
   };
 
   router.service(ServerReflection, {
-    async *serverReflectionInfo(requests) {
-      for await (const request of requests) {
+    async *serverReflectionInfo(requests, { signal }) {
+      // A client that asks nothing more must not hold up a shutdown.
+      for await (const request of untilAborted(requests, signal)) {
         yield { validHost: request.host, originalRequest: request, messageResponse: answer(request) };
       }
     },
   });
+}
+
+async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
+  const abort = Promise.withResolvers<never>();
+  abort.promise.catch(() => undefined);
+  const onAbort = () => abort.reject(signal.reason);
+  signal.addEventListener("abort", onAbort);
+  const iterator = items[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      signal.throwIfAborted();
+      const next = await Promise.race([iterator.next(), abort.promise]);
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    signal.removeEventListener("abort", onAbort);
+  }
 }
 
 /** The file and all that it imports: a client need not ask again. */

@@ -5,6 +5,7 @@ import {
   type Http2ServerRequest,
   type Http2ServerResponse,
   type ServerHttp2Session,
+  type ServerHttp2Stream,
 } from "node:http2";
 import type { Socket } from "node:net";
 
@@ -25,9 +26,10 @@ export interface Sockets {
 
 /** What is known of an open connection. */
 interface Connection {
-  session?: ServerHttp2Session;
-  /** Responses that are not finished. */
+  /** HTTP/1.1 responses that are not finished. */
   responses: number;
+  session?: ServerHttp2Session;
+  streams: Set<ServerHttp2Stream>;
 }
 
 /** Creates the sockets; a client has `headersMs` to say what it wants. */
@@ -51,7 +53,7 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
     const { stream } = response;
     // A client that is refused in the middle of its request may never end it, and the stream would stay for ever.
     stream.once("wantTrailers", () => {
-      if (!request.complete) afterTrailers(() => stream.close(constants.NGHTTP2_NO_ERROR));
+      if (!request.complete) inTwoTurns(() => stream.close(constants.NGHTTP2_NO_ERROR));
     });
     handler(request, response);
   });
@@ -61,6 +63,10 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
       connection.session = session;
       session.setTimeout(idleMs, () => session.close());
       session.once("close", () => socket.destroySoon());
+      session.on("stream", (stream) => {
+        connection.streams.add(stream);
+        stream.once("close", () => connection.streams.delete(stream));
+      });
     });
     http2.emit("connection", socket);
     if (closing) connection.session?.close();
@@ -70,9 +76,11 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
   const [serveHttp1] = http1.listeners("connection");
   http1.removeAllListeners("connection");
   http1.on("connection", (socket: Socket) => {
-    const connection: Connection = { responses: 0 };
+    const connection: Connection = { responses: 0, streams: new Set() };
     connections.set(socket, connection);
     socket.once("close", () => connections.delete(socket));
+    // A connection may break while neither server looks after it.
+    socket.on("error", () => undefined);
     firstBytes(socket, headersMs, (isHttp2) => {
       if (isHttp2) serveHttp2(socket, connection);
       else serveHttp1?.call(http1, socket);
@@ -94,7 +102,7 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
         let cut = 0;
         const timer = setTimeout(() => {
           cut = connections.size;
-          for (const socket of connections.keys()) socket.destroy();
+          for (const [socket, connection] of connections) cutOff(socket, connection);
         }, drainMs);
         closing = true;
         http1.close(() => {
@@ -109,8 +117,14 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
   };
 }
 
-/** Node sends trailers in the next turn, so they are out in the one after that. */
-const afterTrailers = (then: () => void) => setImmediate(() => setImmediate(then));
+/** Some clients wait for ever if a connection that was told to go away just ends: each stream is told first. */
+function cutOff(socket: Socket, { streams }: Connection): void {
+  for (const stream of streams) stream.close(constants.NGHTTP2_CANCEL);
+  inTwoTurns(() => socket.destroy());
+}
+
+/** Node sends trailers and resets in the next turn, so they are out in the one after that. */
+const inTwoTurns = (then: () => void) => setImmediate(() => setImmediate(then));
 
 /** An HTTP/2 connection without any traffic for so long is told to go away. */
 const idleMs = 120_000;
@@ -144,7 +158,7 @@ function firstBytes(socket: Socket, timeoutMs: number, decided: (isHttp2: boolea
   const timer = setTimeout(cut, timeoutMs);
   const stop = () => {
     clearTimeout(timer);
-    socket.off("error", cut).off("end", cut).off("close", stop).off("readable", look);
+    socket.off("end", cut).off("close", stop).off("readable", look);
   };
   const look = () => {
     const chunk: Buffer | null = socket.read();
@@ -156,5 +170,5 @@ function firstBytes(socket: Socket, timeoutMs: number, decided: (isHttp2: boolea
     socket.unshift(head);
     decided(begin === "PRI");
   };
-  socket.on("error", cut).on("end", cut).on("close", stop).on("readable", look);
+  socket.on("end", cut).on("close", stop).on("readable", look);
 }

@@ -1,10 +1,8 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { closeSync } from "node:fs";
 import * as z from "zod";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import { defineTool, type Tool, type ToolContext } from "../tool/tool.ts";
+import { defineTool, type Tool } from "../tool/tool.ts";
 import { externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
-import { openPipe, passOn } from "./pipe.ts";
+import { type EndOfCommand, runCommand } from "./run-command.ts";
 import type { Supervisor } from "./supervisor.ts";
 
 /** The engine's deadline comes this much later than the command's own, so that a slow end is still a completed call. */
@@ -40,7 +38,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const folder = await workspace.resolve(workdir ?? ".");
       const about = description === undefined ? {} : { description };
       return {
-        title: description || command,
+        title: description || (command.trim().split("\n", 1)[0] ?? command),
         asks: [
           ...externalAsks({ ...folder, isFolder: true }),
           {
@@ -65,15 +63,20 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const marks = await supervisor.watch(ctx).catch((cause: unknown) => {
         throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
       });
-      ctx.signal.throwIfAborted();
-      const run = await start(command, ctx.plan.folder.absolute, { ...inherited(), ...marks }, ctx.output);
-      const timedOut = !(await finish(run, ctx, timeout, () => supervisor.kill(ctx, run.pid)));
-      const { code, signal } = run.exit;
-      const note = describeEnd(timedOut ? timeout : undefined, code, signal);
+      const ended = await runCommand({
+        command,
+        cwd: ctx.plan.folder.absolute,
+        env: { ...inherited(), ...marks },
+        timeout,
+        signal: ctx.signal,
+        output: ctx.output,
+        kill: (group) => supervisor.kill(ctx, group),
+      });
+      const note = describeEnd(ended, timeout);
       return {
-        ...((await run.passed) === 0 ? { output: "(no output)" } : {}),
+        ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
         ...(note === undefined ? {} : { note }),
-        metadata: { exit: code, signal, description },
+        metadata: { exit: ended.code, signal: ended.signal, description },
       };
     },
   });
@@ -91,83 +94,6 @@ const command = z
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
     "a cd on its own has no effect on later calls; set workdir on the call that needs the folder",
   );
-
-interface Run {
-  pid: number;
-  exit: { code: number | null; signal: NodeJS.Signals | null };
-  exited: Promise<void>;
-  /** How many bytes it wrote. */
-  passed: Promise<number>;
-  /** Stops waiting for output; what is in the pipe is still passed on. */
-  end(): void;
-}
-
-/** Starts bash as the leader of its own process group and session. */
-async function start(
-  command: string,
-  cwd: string,
-  env: Record<string, string>,
-  output: ToolContext["output"],
-): Promise<Run> {
-  const { reader, writer } = await openPipe();
-  try {
-    const child = spawn("/bin/bash", ["--noprofile", "--norc", "-c", command], {
-      cwd,
-      env,
-      detached: true,
-      stdio: ["ignore", writer, writer],
-    });
-    const ended = new AbortController();
-    const exit: Run["exit"] = { code: null, signal: null };
-    const exited = new Promise<void>((resolve) => {
-      child.once("exit", (code, signal) => {
-        Object.assign(exit, { code, signal });
-        ended.abort();
-        resolve();
-      });
-    });
-    const pid = await pidOf(child);
-    return { pid, exit, exited, passed: passOn(reader, ended.signal, output), end: () => ended.abort() };
-  } catch (cause) {
-    reader.destroy();
-    throw new ToolFailure(`Cannot start /bin/bash: ${String(cause)}`, { cause });
-  } finally {
-    closeSync(writer);
-  }
-}
-
-function pidOf(child: ChildProcess): Promise<number> {
-  if (child.pid !== undefined) return Promise.resolve(child.pid);
-  return new Promise((_, reject) => child.once("error", reject));
-}
-
-/** Waits until the command has exited and its output is passed on; false if it ran out of time and was killed. Throws on cancel. */
-async function finish(run: Run, ctx: ToolContext, timeout: number, kill: () => Promise<void>): Promise<boolean> {
-  const stop = AbortSignal.any([ctx.signal, AbortSignal.timeout(timeout)]);
-  try {
-    await untilAborted(Promise.all([run.exited, run.passed]), stop);
-    return true;
-  } catch (error) {
-    await kill();
-    run.end();
-    await Promise.allSettled([run.passed]);
-    ctx.signal.throwIfAborted();
-    if (error !== stop.reason) throw error;
-    return false;
-  }
-}
-
-async function untilAborted(work: Promise<unknown>, signal: AbortSignal): Promise<void> {
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = () => reject(signal.reason);
-  signal.addEventListener("abort", abort, { once: true });
-  if (signal.aborted) abort();
-  try {
-    await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener("abort", abort);
-  }
-}
 
 /** The folder must still be the one that the path was resolved to. */
 async function checkFolder(workspace: Workspace, folder: ResolvedPath): Promise<void> {
@@ -193,8 +119,8 @@ function inherited(): Record<string, string> {
 }
 
 /** What the model must know besides the output. */
-function describeEnd(timeout: number | undefined, code: number | null, signal: string | null): string | undefined {
-  if (timeout !== undefined) {
+function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
+  if (timedOut) {
     return note(
       `shell tool terminated command after exceeding timeout ${timeout} ms. If this command is expected to take longer and is not waiting for interactive input, retry with a larger timeout value in milliseconds.`,
     );

@@ -48,12 +48,14 @@ export async function passOn(
   let passedSinceEnd = 0;
   let isWaiting = true;
   let timer: NodeJS.Timeout | undefined;
-  const giveUp = () => {
-    if (isWaiting && reader.readableLength === 0) reader.destroy();
-  };
   const limitWait = () => {
+    if (!isWaiting) return;
+    const before = passed;
+    const giveUp = () => {
+      if (isWaiting && passed === before && reader.readableLength === 0) reader.destroy();
+    };
     // The immediate lets a busy event loop look into the pipe once more before it is closed.
-    if (isWaiting) timer = setTimeout(() => setImmediate(giveUp), longestIdle);
+    timer = setTimeout(() => setImmediate(giveUp), longestIdle);
   };
   ended.addEventListener("abort", limitWait, { once: true });
   if (ended.aborted) limitWait();

@@ -1,18 +1,20 @@
 import type { Dirent } from "node:fs";
 import { readdir, stat } from "node:fs/promises";
-import { basename, dirname, extname, join } from "node:path";
-import { fileTypeFromBuffer } from "file-type";
+import { basename, dirname, join } from "node:path";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
-import { createLineWindow } from "./line-window.ts";
+import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
+import { createLineWindow, type LineWindow } from "./line-window.ts";
 import { bytesOf, openFile, type ReadAt, readThrough } from "./open-file.ts";
 
 const mostLines = 2_000;
 const mostFolderBytes = 51_200;
 const largestAttachment = 5 * 1024 * 1024;
 const outputPrefix = "toolgate-output:";
+/** Nothing that could lead out of the store. */
+const outputId = /^[A-Za-z0-9_-]+$/;
 
 type Window = { offset: number; limit: number };
 
@@ -70,7 +72,7 @@ async function readPath(path: ResolvedPath, window: Window, ctx: ToolContext): P
 
 async function readOutput(id: string, window: Window, ctx: ToolContext): Promise<ToolResult> {
   const readAt: ReadAt = async (offset, limit) => {
-    const part = await ctx.outputs.read(id, offset, limit);
+    const part = outputId.test(id) ? await ctx.outputs.read(id, offset, limit) : undefined;
     if (part !== undefined) return part.data;
     throw new ToolFailure(
       `There is no stored output ${id} in this session. Take the ID from an earlier call's output.`,
@@ -95,19 +97,16 @@ async function openExisting(path: ResolvedPath) {
 }
 
 async function show(name: string, readAt: ReadAt, window: Window, signal: AbortSignal) {
-  const head = await readAt(0, 4_100);
-  const kind = attachmentKinds.get((await fileTypeFromBuffer(head))?.mime ?? "");
+  const head = await readAt(0, headLength);
+  const kind = await attachmentKind(head);
   if (kind !== undefined) return attach(name, kind, readAt, signal);
-  if (binaryExtensions.has(extname(name).toLowerCase()) || looksBinary(head)) {
-    throw new ToolFailure(`Cannot read binary file: ${name}`);
-  }
+  if (isBinary(name, head)) throw new ToolFailure(`Cannot read binary file: ${name}`);
   const collected = createLineWindow(window.offset, window.limit);
   const sha256 = await readThrough(readAt, collected.add, signal);
   return { ...showLines(name, window, collected.end()), sha256 };
 }
 
-function showLines(name: string, { offset }: Window, window: ReturnType<ReturnType<typeof createLineWindow>["end"]>) {
-  const { lines, total, capped } = window;
+function showLines(name: string, { offset }: Window, { lines, total, capped }: LineWindow) {
   if (offset > Math.max(total, 1)) {
     throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
   }
@@ -177,28 +176,3 @@ async function isFolder(entry: Dirent): Promise<boolean> {
   const target = await stat(join(entry.parentPath, entry.name)).catch(() => undefined);
   return target?.isDirectory() ?? false;
 }
-
-/** A NUL, or more than 30 % control characters, in the first 4,096 bytes. */
-function looksBinary(head: Uint8Array): boolean {
-  const sample = head.subarray(0, 4_096);
-  const controls = sample.filter((byte) => byte < 9 || (byte > 13 && byte < 32)).length;
-  return sample.includes(0) || controls > sample.length * 0.3;
-}
-
-type AttachmentKind = { mime: string; word: string };
-
-const attachmentKinds = new Map<string, AttachmentKind>(
-  [
-    { mime: "image/jpeg", word: "Image" },
-    { mime: "image/png", word: "Image" },
-    { mime: "image/gif", word: "Image" },
-    { mime: "image/webp", word: "Image" },
-    { mime: "application/pdf", word: "PDF" },
-  ].map((kind) => [kind.mime, kind]),
-);
-
-const binaryExtensions = new Set(
-  ".zip .tar .gz .exe .dll .so .class .jar .war .7z .doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .bin .dat .obj .o .a .lib .wasm .pyc .pyo".split(
-    " ",
-  ),
-);

@@ -41,7 +41,8 @@ async function writeNew(temporary: string, before: BigIntStats | undefined, cont
 async function adopt(file: FileHandle, before: BigIntStats): Promise<void> {
   // Only root may give a file away; for others it becomes theirs, as with every editor that renames.
   await file.chown(Number(before.uid), Number(before.gid)).catch(() => {});
-  await file.chmod(Number(before.mode) & 0o7777);
+  // Without setuid and setgid, as when the kernel sees a file written to.
+  await file.chmod(Number(before.mode) & 0o777);
 }
 
 async function checkPlace(workspace: Workspace, { absolute }: ResolvedPath): Promise<void> {

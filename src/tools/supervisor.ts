@@ -51,12 +51,13 @@ export function createSupervisor({ replicaId }: { replicaId: string }): Supervis
       const patience = AbortSignal.timeout(3_000);
       while (!patience.aborted && (await processesWith(entries)).length > 0) await delay(50);
       sendToGroup(group, "SIGKILL");
-      // Bounded, because what hangs in the kernel dies only when it leaves it.
-      for (let round = 0; round < 40; round += 1) {
+      // Twice nothing, because a process that is just being made has no environment yet; and bounded, because one that
+      // hangs in the kernel dies only when it leaves it.
+      for (let round = 0, empty = 0; round < 40 && empty < 2; round += 1) {
         const left = await processesWith(entries);
-        if (left.length === 0) return;
         for (const pid of left) send(pid, "SIGKILL");
-        await delay(50);
+        empty = left.length === 0 ? empty + 1 : 0;
+        await delay(25);
       }
     },
     async close() {

@@ -29,6 +29,7 @@ export function createWrite(): Tool {
     destructive: true,
     async plan({ filePath, content }, { workspace, reads }) {
       const path = await workspace.resolve(filePath);
+      // Set by inspect: the version that people were shown.
       const seen: { version?: string } = {};
       return {
         title: path.pattern,

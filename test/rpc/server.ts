@@ -4,7 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { ServiceImpl } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
-import { SandboxState, ToolService as service, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { SandboxState, ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createLogger } from "../../src/log.ts";
 import { principalOf } from "../../src/rpc/access.ts";
 import { createListener, type Listener, type ListenerOptions } from "../../src/rpc/listener.ts";
@@ -23,7 +25,11 @@ export async function startServer(
   const logFile = join(folder, "toolgate.log");
   const listener = await createListener({
     config: { ...defaults, ...given.config },
-    routes: (router) => router.service(service, { ...serverInfo, ...tools }),
+    routes: (router) =>
+      router
+        .service(ToolService, { ...serverInfo, ...tools })
+        .service(PermissionService, {})
+        .service(SessionService, {}),
     ready: given.ready ?? (async () => true),
     log: createLogger({ level: "info", file: logFile }),
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),

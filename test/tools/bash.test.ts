@@ -82,7 +82,7 @@ describe("output", () => {
       },
     );
     await expect(ended).rejects.toBe(refusal);
-    expect(await isAlive(pid)).toBe(false);
+    await untilDead(pid);
   });
 });
 
@@ -128,7 +128,7 @@ describe("stopping", () => {
     const { written, note, metadata } = await run(family, { timeout: 500 });
     const pids = printed(written);
     expect(pids).toHaveLength(3);
-    for (const pid of pids) expect(await isAlive(pid)).toBe(false);
+    for (const pid of pids) await untilDead(pid);
     expect(metadata).toMatchObject({ signal: "SIGTERM" });
     expect(note).toMatch(
       /^<bash_metadata>\nshell tool terminated command after exceeding timeout 500 ms\. .* larger timeout value in milliseconds\.\n<\/bash_metadata>$/,
@@ -151,7 +151,7 @@ describe("stopping", () => {
       },
     );
     await expect(ended).rejects.toBe(reason);
-    for (const pid of printed(written)) expect(await isAlive(pid)).toBe(false);
+    for (const pid of printed(written)) await untilDead(pid);
   });
 
   test("also ends what ignores SIGTERM, and gives the others time to end well", async () => {
@@ -171,7 +171,7 @@ describe("stopping", () => {
     );
     await expect(ended).rejects.toThrow("cancelled");
     expect(written).toContain("ended well\n");
-    expect(await isAlive(printed(written)[0] ?? 0)).toBe(false);
+    await untilDead(printed(written)[0] ?? 0);
   });
 
   test("before the start runs nothing", async () => {

@@ -41,7 +41,7 @@ export function createCallRecords(options: {
     "ordinal > coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :after), 0) ORDER BY ordinal LIMIT :limit";
   const one = statement<CallRow>(db, `${select} AND call_id = :callId`);
   const list = statement<CallRow>(db, `${select} AND ${page}`);
-  const listOpen = statement<CallRow>(db, `${select} AND ended IS NULL AND ${page}`);
+  const listOpen = statement<CallRow>(db, `${select} AND expired = 0 AND ended IS NULL AND ${page}`);
   const openAsks = statement<{ id: string }>(
     db,
     "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",

@@ -54,7 +54,7 @@ export function statement<Row = never>(db: DatabaseSync, sql: string): Statement
 /** The lock is the kernel's, so it goes with the process however that ends; the file of the pid only serves the message. */
 function lock(db: DatabaseSync, directory: string, pidPath: string): void {
   try {
-    db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 10000;");
+    db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
     db.exec("BEGIN IMMEDIATE; COMMIT");
   } catch (cause) {
     if (!isBusy(cause)) throw cause;

@@ -77,7 +77,7 @@ const decode = (row: Row): Grant => fromBinary(GrantSchema, row.grant);
 function prepare(db: DatabaseSync) {
   const { SESSION, AGENT, PROJECT } = GrantScope;
   const living = "revoked = 0 AND (expires = 0 OR expires > :now)";
-  const page = `(:includeDead = 1 OR ${living}) AND (:before IS NULL OR ordinal < (SELECT ordinal FROM grants WHERE id = :before))
+  const page = `(:includeDead = 1 OR ${living}) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
     one: statement<Row>(db, 'SELECT "grant" FROM grants WHERE id = ?'),

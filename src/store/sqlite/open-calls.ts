@@ -101,6 +101,6 @@ function found(db: DatabaseSync) {
   >(
     db,
     `SELECT calls.ordinal, version, epoch, started, call_id AS callId, id AS sessionId, root
-     FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE ended IS NULL ORDER BY calls.ordinal`,
+     FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,
   ).all();
 }

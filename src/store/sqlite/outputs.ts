@@ -1,8 +1,8 @@
-import { open, readdir, rm, stat } from "node:fs/promises";
+import { readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { OutputStore } from "../../call/ports.ts";
 import { unavailable } from "./commit.ts";
-import { createOutputWriter, type OutputWriter } from "./output-writer.ts";
+import { type OutputFile, openOutputFile } from "./output-file.ts";
 
 /** Outputs as files, and what the sweep needs of them. */
 export interface OutputFiles extends OutputStore {
@@ -13,50 +13,45 @@ export interface OutputFiles extends OutputStore {
   close(): Promise<void>;
 }
 
-/** Keeps each output in a file of its own, `<directory>/<root>/<id>`; what `append` resolved for is on disk. */
+/** Keeps each output in a file of its own, `<directory>/<root>/<id>`; those in use stay open. */
 export function createOutputs(directory: string): OutputFiles {
-  // In order of use. A writer that is in use is never closed, however many there are.
-  const writers = new Map<string, OutputWriter>();
+  // In order of use, the latest last.
+  const files = new Map<string, OutputFile>();
 
-  function writer(path: string): OutputWriter {
-    const found = writers.get(path) ?? createOutputWriter(path);
-    writers.delete(path);
-    writers.set(path, found);
-    for (const [other, { idle, close }] of writers) {
-      if (writers.size <= writersKept) break;
-      if (other === path || !idle()) continue;
-      writers.delete(other);
-      void close();
-    }
-    return found;
+  function use(path: string): OutputFile {
+    const file = files.get(path) ?? openOutputFile(path);
+    files.delete(path);
+    files.set(path, file);
+    if (files.size > filesKept) closeOldest(path);
+    return file;
+  }
+
+  /** Closes the one that was not used for longest. What is being written or read is never closed, however many that are. */
+  function closeOldest(except: string): void {
+    const oldest = files.entries().find(([path, file]) => path !== except && file.isIdle());
+    if (oldest !== undefined) void forget(oldest[0]);
   }
 
   async function forget(path: string): Promise<void> {
-    const found = writers.get(path);
-    writers.delete(path);
-    await found?.close();
+    const file = files.get(path);
+    files.delete(path);
+    await file?.close();
   }
 
   function pathOf(root: string, id: string): string {
-    if (!name.test(root) || !name.test(id)) throw new Error(`an output cannot be named ${root}/${id}: use ${name}`);
+    if (!isName(root) || !isName(id)) throw new Error(`an output cannot be named ${root}/${id}: use ${name}`);
     return join(directory, root, id);
   }
 
   return {
-    append: (root, id, data) => writer(pathOf(root, id)).append(data),
+    append: async (root, id, data) => use(pathOf(root, id)).append(data),
 
     async read(root, id, offset, limit) {
-      if (!name.test(root) || !name.test(id)) return undefined;
-      const file = await orUndefined(open(pathOf(root, id), "r"));
-      if (file === undefined) return undefined;
-      try {
-        const total = (await file.stat()).size;
-        const data = new Uint8Array(Math.max(0, Math.min(limit, total - offset)));
-        const { bytesRead } = await file.read(data, 0, data.byteLength, offset);
-        return { data: data.subarray(0, bytesRead), total };
-      } finally {
-        await file.close();
-      }
+      if (!isName(root) || !isName(id)) return undefined;
+      const path = pathOf(root, id);
+      const found = await use(path).read(offset, limit);
+      if (found === undefined && files.get(path)?.isIdle()) files.delete(path);
+      return found;
     },
 
     async remove(root, id) {
@@ -66,16 +61,16 @@ export function createOutputs(directory: string): OutputFiles {
     },
 
     async removeTree(root) {
-      const below = join(directory, root, "/");
-      await Promise.all([...writers.keys()].filter((path) => path.startsWith(below)).map(forget));
-      await rm(below, { recursive: true, force: true });
+      const folder = join(directory, root, "/");
+      await Promise.all([...files.keys()].filter((path) => path.startsWith(folder)).map(forget));
+      await rm(folder, { recursive: true, force: true });
     },
 
     async unwrittenSince(time) {
       const stale: { root: string; id: string }[] = [];
-      for (const root of (await orUndefined(readdir(directory))) ?? []) {
-        for (const id of (await orUndefined(readdir(join(directory, root)))) ?? []) {
-          const found = await orUndefined(stat(join(directory, root, id)));
+      for (const root of (await existing(readdir(directory))) ?? []) {
+        for (const id of (await existing(readdir(join(directory, root)))) ?? []) {
+          const found = await existing(stat(join(directory, root, id)));
           if (found !== undefined && found.mtimeMs <= time) stale.push({ root, id });
         }
       }
@@ -83,18 +78,19 @@ export function createOutputs(directory: string): OutputFiles {
     },
 
     async close() {
-      await Promise.all([...writers.keys()].map(forget));
+      await Promise.all([...files.keys()].map(forget));
     },
   };
 }
 
+const filesKept = 64;
 const name = /^[A-Za-z0-9_-]{1,128}$/;
-const writersKept = 64;
+const isName = (text: string) => name.test(text);
 
-/** What a promise gives, or undefined where the file or folder does not exist. */
-async function orUndefined<T>(promise: Promise<T>): Promise<T | undefined> {
+/** What there is to know of a file or folder, or undefined where it does not exist. */
+async function existing<T>(lookup: Promise<T>): Promise<T | undefined> {
   try {
-    return await promise;
+    return await lookup;
   } catch (error) {
     if (error instanceof Error && "code" in error && error.code === "ENOENT") return undefined;
     throw unavailable(error);

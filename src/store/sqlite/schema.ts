@@ -56,7 +56,7 @@ export const schema = `
     UNIQUE (session, call_id)
   );
   CREATE INDEX calls_by_session ON calls (session);
-  CREATE INDEX calls_by_end ON calls (ended, session);
+  CREATE INDEX calls_by_end ON calls (expired, ended, session);
 
   CREATE TABLE asks (
     ordinal INTEGER PRIMARY KEY,

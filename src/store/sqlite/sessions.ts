@@ -138,7 +138,7 @@ type Row = Omit<SessionHead, "session" | "logged"> & { session: Uint8Array; logg
 
 function prepare(db: DatabaseSync) {
   const page =
-    "(:before IS NULL OR ordinal < (SELECT ordinal FROM sessions WHERE id = :before)) ORDER BY ordinal DESC LIMIT :limit";
+    "ordinal < coalesce((SELECT ordinal FROM sessions WHERE id = :before), 9e18) ORDER BY ordinal DESC LIMIT :limit";
   return {
     load: statement<Row>(
       db,

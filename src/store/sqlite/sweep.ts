@@ -61,8 +61,8 @@ export function createSweep(options: {
     const root = sql.deadTree.get({ before: step.now - recordsKept })?.root;
     if (root === undefined) return undefined;
     for (const { id } of sql.sessionsOf.all(root)) {
-      step.onCommit(() => sessions.forget(id));
-      step.onCommit(() => log.forget(id));
+      sessions.forget(id);
+      log.forget(id);
     }
     for (const drop of sql.dropTree) drop.run(root);
     return root;
@@ -104,13 +104,13 @@ function prepare(db: DatabaseSync) {
   return {
     endedBefore: statement<{ ordinal: number; snapshot: Uint8Array }>(
       db,
-      "SELECT ordinal, snapshot FROM calls WHERE ended <= ? AND expired = 0 ORDER BY ended LIMIT ?",
+      "SELECT ordinal, snapshot FROM calls WHERE expired = 0 AND ended <= ? ORDER BY ended LIMIT ?",
     ),
     dropAsks: statement(db, "DELETE FROM asks WHERE call = ?"),
     bury: statement(db, "UPDATE calls SET expired = 1, snapshot = ? WHERE ordinal = ?"),
     dropTombstones: statement(
       db,
-      "DELETE FROM calls WHERE ordinal IN (SELECT ordinal FROM calls WHERE ended <= ? ORDER BY ended LIMIT ?)",
+      "DELETE FROM calls WHERE ordinal IN (SELECT ordinal FROM calls WHERE expired = 1 AND ended <= ? ORDER BY ended LIMIT ?)",
     ),
     idle: statement<{ id: string }>(db, "SELECT id FROM sessions WHERE logged = 1 AND active <= ? LIMIT 1"),
     setActivity: statement(db, "UPDATE sessions SET active = ?, logged = ? WHERE ordinal = ?"),

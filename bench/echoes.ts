@@ -1,0 +1,77 @@
+import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
+import type { ToolPart } from "../gen/opencode/tool/v1/tool_pb.ts";
+import { CallToolRequestSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Http2Client } from "./http2-client.ts";
+import type { Echo } from "./load.ts";
+import { createMcpClient } from "./mcp-client.ts";
+
+/** How ToolService is called: in one session, each call under an id of its own. */
+export type Protocol = (client: Http2Client, sessionId: string) => Echo;
+
+/** CallTool by the Connect protocol. */
+export const callByConnect: Protocol = (client, sessionId) =>
+  numbered(async (call) => {
+    const { part } = await client.connect(ToolService.method.callTool, { sessionId, ...call });
+    return outputOf(part);
+  });
+
+/** CallTool by the gRPC protocol. */
+export const callByGrpc: Protocol = (client, sessionId) =>
+  numbered(async (call) => {
+    const [response] = await client.grpc(ToolService.method.callTool, { sessionId, ...call });
+    return outputOf(response?.part);
+  });
+
+/** ExecuteTool by the gRPC protocol, its stream read to the end. */
+export const executeByGrpc: Protocol = (client, sessionId) =>
+  numbered(async (call) => {
+    const responses = await client.grpc(ToolService.method.executeTool, { sessionId, ...call });
+    const last = responses.at(-1)?.event?.event;
+    return last?.case === "part" ? outputOf(last.value) : undefined;
+  });
+
+/** The same request by the gRPC protocol, to a server that sends back its bytes. */
+export const bytesByGrpc: Protocol = (client, sessionId) => {
+  const method = { ...ToolService.method.callTool, output: CallToolRequestSchema };
+  return numbered(async (call) => {
+    const [same] = await client.grpc(method, { sessionId, ...call });
+    return same?.input?.text;
+  });
+};
+
+/** `tools/call` of an MCP server. */
+export async function callByMcp(url: string): Promise<Echo> {
+  const call = await createMcpClient(url);
+  return numbered(({ tool, input }, number) => call(number, tool, input));
+}
+
+/** Opens a session, for calls to the real service. */
+export async function openSession(client: Http2Client): Promise<string> {
+  const { session } = await client.connect(SessionService.method.createSession, {});
+  if (session === undefined) throw new Error("CreateSession answered without a session");
+  return session.id;
+}
+
+function numbered(call: (request: ReturnType<typeof requestOf>, number: number) => Promise<unknown>): Echo {
+  let calls = 0;
+  return async () => {
+    calls += 1;
+    const request = requestOf(calls);
+    const answer = await call(request, calls);
+    if (answer !== request.input.text) throw new Error(`call ${calls} came back with another text: ${answer}`);
+  };
+}
+
+/** 1 KiB of text that no other call has. */
+function requestOf(number: number) {
+  const text = String(number).padStart(8, "0").repeat(128);
+  return { messageId: "msg_bench", callId: `call_${number}`, tool: "echo", input: { text } };
+}
+
+function outputOf(part: ToolPart | undefined): string {
+  const state = part?.state;
+  if (state?.case === "completed") return state.value.output;
+  throw new Error(
+    `a call was not completed but is ${state?.case}${state?.case === "error" ? `: ${state.value.error}` : ""}`,
+  );
+}

@@ -1,0 +1,40 @@
+import { cpuTime } from "./cpu-time.ts";
+import type { ServerProcess } from "./processes.ts";
+
+/** Makes the next call, with a text that no call before it had, and throws unless that text comes back. */
+export type Echo = () => Promise<void>;
+
+/** A server that runs, and a client that is connected to it. */
+export interface Target {
+  readonly server: ServerProcess;
+  readonly echo: Echo;
+}
+
+/** What a number of calls took. */
+export interface Sample {
+  readonly callsPerSecond: number;
+  /** µs of CPU time of the server and its children, per call. */
+  readonly cpuPerCall: number;
+}
+
+/** How long to call: so many calls, or so many milliseconds. */
+export type Extent = { readonly calls: number } | { readonly ms: number };
+
+const concurrency = 16;
+
+/** Calls with 16 calls open at a time; the first wrong answer ends it. */
+export async function measure({ server, echo }: Target, extent: Extent): Promise<Sample> {
+  const cpuBefore = cpuTime(server.pid);
+  const began = performance.now();
+  let calls = 0;
+  const goesOn = () => ("calls" in extent ? calls < extent.calls : performance.now() - began < extent.ms);
+  const caller = async () => {
+    while (goesOn()) {
+      calls += 1;
+      await echo();
+    }
+  };
+  await Promise.all(Array.from({ length: concurrency }, caller));
+  const seconds = (performance.now() - began) / 1000;
+  return { callsPerSecond: calls / seconds, cpuPerCall: (cpuTime(server.pid) - cpuBefore) / calls };
+}

@@ -1,0 +1,72 @@
+/** `npm run bench`: what a call costs here and at others, side by side on this machine. */
+import { parseArgs } from "node:util";
+import { compare } from "./compare.ts";
+import { ours, peers } from "./competitors.ts";
+import { measureHistory } from "./history.ts";
+import { createProcesses, type Processes } from "./processes.ts";
+import { profile } from "./profile.ts";
+import { historyTable, machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
+
+const usage = `npm run bench                       compare, about 2 minutes
+npm run bench -- --quick            the same with so few calls that only failures mean something
+npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
+
+const full = { warmUp: 4_000, rounds: 5, ms: 1_500, earlier: [10, 1_000, 20_000], calls: 500 };
+const short = { warmUp: 300, rounds: 2, ms: 300, earlier: [10, 100, 1_000], calls: 100 };
+
+const { quick, profile: name, help } = readOptions();
+if (help) print(usage);
+else await run();
+
+async function run(): Promise<void> {
+  const processes = createProcesses();
+  // A server that hangs must not hang whoever waits for the bench.
+  setTimeout(() => fail("the bench did not end within 10 minutes; a server seems to hang"), 600_000).unref();
+  try {
+    if (name === undefined) await measureAll(processes);
+    else await profileOne(processes, name);
+  } finally {
+    await processes.stopAll();
+  }
+}
+
+async function measureAll(processes: Processes): Promise<void> {
+  const plan = quick ? short : full;
+  print(machineLine(new Date()));
+  const rounds = await compare(processes, plan);
+  print(
+    `Median (min–max) of ${plan.rounds} rounds of ${plan.ms / 1_000} s each: an echo of 1 KiB, 16 calls open at a time.`,
+  );
+  print(
+    "Ours writes every call to SQLite on disk; the others keep nothing. The rate of MCP is of another client (HTTP/1.1).",
+  );
+  print(ratesTable(rounds));
+  print(ratiosTable(rounds));
+  print(targetsList(rounds));
+  print(historyTable(await measureHistory(processes, plan)));
+}
+
+async function profileOne(processes: Processes, name: string): Promise<void> {
+  const competitor = [...ours, ...peers].find(({ key }) => key === name);
+  if (competitor === undefined) return fail(`--profile ${name}: there is no such competitor\n\n${usage}`);
+  print(machineLine(new Date()));
+  print(await profile(processes, competitor, quick ? short : full));
+}
+
+function readOptions() {
+  try {
+    const options = { quick: { type: "boolean" }, profile: { type: "string" }, help: { type: "boolean" } } as const;
+    return parseArgs({ options }).values;
+  } catch (error) {
+    return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);
+  }
+}
+
+function fail(message: string): never {
+  process.stderr.write(`${message}\n`);
+  process.exit(1);
+}
+
+function print(text: string): void {
+  process.stdout.write(`${text}\n\n`);
+}

@@ -1,0 +1,74 @@
+import { cpus } from "node:os";
+import type { Rounds } from "./compare.ts";
+import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
+import type { History } from "./history.ts";
+import type { Sample } from "./load.ts";
+
+/** The machine, in one line: without it no figure means anything. */
+export function machineLine(date: Date): string {
+  const cores = cpus();
+  const [{ model } = { model: "unknown CPU" }] = cores;
+  return `${model.trim()}, ${cores.length} cores (shared with the client), Node ${process.versions.node}, ${date.toISOString().slice(0, 10)}.`;
+}
+
+/** Every competitor's rate and cost. */
+export function ratesTable(rounds: Rounds): string {
+  const row = ({ key, label }: Competitor) => {
+    const samples = samplesOf(rounds, key);
+    const rate = spread(samples.map(({ callsPerSecond }) => callsPerSecond));
+    return [label, rate, spread(samples.map(({ cpuPerCall }) => cpuPerCall))];
+  };
+  return table(["", "calls/s", "server CPU µs/call"], [...ours, ...peers].map(row));
+}
+
+/** Server CPU of ours ÷ that of each peer, each ratio from the samples of one round. */
+export function ratiosTable(rounds: Rounds): string {
+  const row = (peer: Competitor) => [peer.label, ...ours.map(({ key }) => spread(ratios(rounds, key, peer.key), 2))];
+  return table(["CPU per call, ours ÷", ...ours.map(({ label }) => label)], peers.map(row));
+}
+
+/** Whether the targets are reached; it is for people to draw conclusions from. */
+export function targetsList(rounds: Rounds): string {
+  const line = ({ key, label }: Ours, peer: string, limit: number) => {
+    const ratio = median(ratios(rounds, key, peer));
+    const verdict = ratio <= limit ? "reached" : "not reached";
+    const name = peers.find((one) => one.key === peer)?.label;
+    return `- ${label}: ${ratio.toFixed(2)} × ${name}; target ≤ ${limit.toFixed(1)}: ${verdict}`;
+  };
+  return ours.flatMap((one) => [line(one, "mcp", 1), line(one, one.bare, 1.6)]).join("\n");
+}
+
+/** What a call costs in a session that has had many. */
+export function historyTable(history: History): string {
+  const rows = [...history].map(([earlier, costs]) => [earlier.toLocaleString("en"), spread(costs)]);
+  return table(["earlier calls in the session", "server CPU µs/call"], rows);
+}
+
+function samplesOf(rounds: Rounds, key: string): readonly Sample[] {
+  return rounds.get(key) ?? [];
+}
+
+function ratios(rounds: Rounds, key: string, peer: string): number[] {
+  const theirs = samplesOf(rounds, peer);
+  return samplesOf(rounds, key).map(({ cpuPerCall }, round) => cpuPerCall / (theirs[round]?.cpuPerCall ?? Number.NaN));
+}
+
+/** Median and range: `12 (10–15)`. */
+function spread(values: readonly number[], digits = 0): string {
+  const text = (value: number) =>
+    value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return `${text(median(values))} (${text(Math.min(...values))}–${text(Math.max(...values))})`;
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  const upper = sorted[middle] ?? Number.NaN;
+  return sorted.length % 2 === 1 ? upper : ((sorted[middle - 1] ?? upper) + upper) / 2;
+}
+
+/** A Markdown table whose first column is text and whose others are figures. */
+export function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
+  return [line(head), line(head.map((_, column) => (column === 0 ? "---" : "---:"))), ...rows.map(line)].join("\n");
+}

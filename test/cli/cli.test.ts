@@ -1,0 +1,406 @@
+import { once } from "node:events";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Code } from "@connectrpc/connect";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { findToken } from "../../src/cli/connection.ts";
+import { type EventInit, type FakeRoutes, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
+import { startToolgate, toolgate } from "./toolgate.ts";
+
+// Each command is a process of its own, and a busy machine starts them slowly.
+vi.setConfig({ testTimeout: 30_000 });
+
+let folder: string;
+let server: FakeServer;
+let environment: Record<string, string>;
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), "toolgate-cli-"));
+  await start();
+});
+
+afterEach(async () => {
+  await server.close();
+  await rm(folder, { recursive: true });
+});
+
+async function start(routes: FakeRoutes = {}): Promise<void> {
+  await server?.close();
+  server = await startFakeServer(routes);
+  environment = { TOOLGATE_URL: server.url, TOOLGATE_DATA: folder, TEST_ENGINE_URL: server.url };
+}
+
+async function leaveTokens(): Promise<void> {
+  await mkdir(join(folder, "tokens"));
+  await writeFile(join(folder, "tokens", "caller"), "caller-secret\n");
+  await writeFile(join(folder, "tokens", "approver"), "approver-secret\n");
+}
+
+const part = { sessionId: "ses_1", callId: "c1", tool: "bash" };
+const running: EventInit = {
+  case: "part",
+  value: { ...part, state: { case: "running", value: { title: "npm test", time: { start: 0 } } } },
+};
+const output = (text: string): EventInit => ({ case: "output", value: { callId: "c1", data: Buffer.from(text) } });
+const completed = (text: string): EventInit => ({
+  case: "part",
+  value: {
+    ...part,
+    state: { case: "completed", value: { title: "npm test", output: text, time: { start: 0, end: 40 } } },
+  },
+});
+const failed = (reason: ToolErrorReason, error: string): EventInit => ({
+  case: "part",
+  value: { ...part, state: { case: "error", value: { reason, error } } },
+});
+const ask = {
+  id: "per_1",
+  sessionId: "ses_1",
+  permission: "bash",
+  patterns: ["npm test"],
+  digest: "digest_1",
+  preview: { command: "npm test" },
+  offers: [
+    { id: "off_a", text: "`npm test` in this session" },
+    { id: "off_b", text: "what starts with npm" },
+  ],
+};
+const settled = { permissionId: "per_1", outcome: PermissionOutcome.ONCE, by: "alice" };
+
+describe("toolgate call", () => {
+  test("leaves the output on stdout and all else on stderr", async () => {
+    const shown = "hello \x1b[31mred\x1b[0m\x1b]0;title\x07\n";
+    server.log(running, output(shown), completed(`${shown}(exit 0)`));
+    const { code, stdout, stderr } = await toolgate(["call", "bash", '{"command":"npm test"}'], environment);
+    expect(code).toBe(0);
+    expect(stdout).toBe("hello red\\x1b]0;title\\x07\n(exit 0)");
+    expect(stderr).toContain("● running  bash  npm test");
+    expect(stderr).toContain("✓ completed  bash  npm test  40 ms");
+  });
+
+  test("sends what was given, with ids of its own that are printed", async () => {
+    server.log(completed(""));
+    const { stderr } = await toolgate(
+      ["call", "bash", "-", "--timeout", "5000", "--metadata", '{"a":1}'],
+      environment,
+      '{"command":"ls"}',
+    );
+    expect(server.executed).toMatchObject([
+      { tool: "bash", input: { command: "ls" }, timeoutMs: 5000, metadata: { a: 1 }, expectedStoreId: "store_1" },
+    ]);
+    const [request] = server.executed;
+    expect(stderr).toContain(`session ${request?.sessionId}  call ${request?.callId}`);
+    expect(request?.sessionId).toMatch(/^ses_[0-9a-f]{32}$/);
+  });
+
+  test("goes on after a lost connection, with the same ids, where it stood", async () => {
+    server.log(running, output("one\n"));
+    const { sees, finished } = startToolgate(
+      ["call", "bash", "{}", "--session", "ses_1", "--call-id", "c1"],
+      environment,
+    );
+    await sees("one");
+    server.cut();
+    await sees("trying again");
+    server.log(output("two\n"), completed("one\ntwo\n"));
+    expect(await finished).toMatchObject({ code: 0, stdout: "one\ntwo\n" });
+    expect(server.executed).toMatchObject([
+      { sessionId: "ses_1", callId: "c1", afterSeq: 0n, expectedStoreId: "" },
+      { sessionId: "ses_1", callId: "c1", afterSeq: 2n, expectedStoreId: "store_1" },
+    ]);
+  });
+
+  test("shows an ask with the command that answers it, and who answered", async () => {
+    server.log({ case: "permissionAsked", value: ask });
+    const { sees, finished } = startToolgate(["call", "bash", "{}"], environment);
+    await sees(`toolgate reply per_1 once --session ses_1 --server ${server.url}`);
+    server.log({ case: "permissionSettled", value: settled }, running, completed("ok"));
+    const { code, stdout, stderr } = await finished;
+    expect({ code, stdout }).toEqual({ code: 0, stdout: "ok" });
+    expect(stderr).toContain("command  npm test");
+    expect(stderr).toContain("✓ approved once by alice");
+    expect(server.replies).toEqual([]);
+  });
+
+  test("a refused call exits 3 and says what the person said", async () => {
+    server.log(failed(ToolErrorReason.REJECTED, "Rejected: use staging"));
+    const { code, stdout, stderr } = await toolgate(["call", "bash", "{}"], environment);
+    expect({ code, stdout }).toEqual({ code: 3, stdout: "" });
+    expect(stderr).toContain("✗ rejected  bash\n  Rejected: use staging");
+  });
+
+  test("the first Ctrl-C cancels the call", async () => {
+    server.log(running);
+    const { child, sees, finished } = startToolgate(["call", "bash", "{}", "--call-id", "c1"], environment);
+    await sees("running");
+    const cancelled = once(server.seen, "cancel");
+    child.kill("SIGINT");
+    await cancelled;
+    server.log(failed(ToolErrorReason.CANCELLED, "Cancelled"));
+    expect(await finished).toMatchObject({ code: 4 });
+    expect(server.cancelled).toMatchObject([{ callId: "c1" }]);
+  });
+
+  test("the second Ctrl-C leaves the call running and says how to come back", async () => {
+    server.log(running);
+    const { child, sees, finished } = startToolgate(
+      ["call", "bash", "{}", "--session", "ses_1", "--call-id", "c1"],
+      environment,
+    );
+    await sees("running");
+    child.kill("SIGINT");
+    await sees("cancelling");
+    child.kill("SIGINT");
+    const { code, stderr } = await finished;
+    expect(code).toBe(4);
+    expect(stderr).toContain("toolgate call bash '{}' --session ses_1 --call-id c1");
+  });
+
+  test("--json writes one event a line to stdout and nothing else", async () => {
+    server.log(running, output("hi"), completed("hi"));
+    const { stdout, stderr } = await toolgate(["call", "bash", "{}", "--json"], environment);
+    const events = stdout
+      .trimEnd()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    expect(events.map(({ seq }) => seq)).toEqual(["1", "2", "3"]);
+    expect(events[1].output).toEqual({ callId: "c1", data: "aGk=" });
+    expect(stderr).toBe("");
+  });
+
+  test("--detach returns at once and says how to follow", async () => {
+    await start({
+      tools: { callTool: () => ({ part: { ...part, state: { case: "pending", value: {} } }, permissions: [ask] }) },
+    });
+    const { code, stderr } = await toolgate(
+      ["call", "bash", "{}", "--session", "ses_1", "--call-id", "c1", "--detach"],
+      environment,
+    );
+    expect(code).toBe(0);
+    expect(stderr).toContain("toolgate reply per_1 once");
+    expect(stderr).toContain("toolgate watch ses_1 --call c1");
+  });
+});
+
+describe("toolgate run", () => {
+  test("refuses what is asked where there is no terminal, and ends the engine", async () => {
+    server.seen.once("reply", () => {
+      server.log({
+        case: "permissionSettled",
+        value: { ...settled, outcome: PermissionOutcome.REJECT, by: "terminal" },
+      });
+      server.log(failed(ToolErrorReason.REJECTED, "Rejected"));
+    });
+    server.log({ case: "permissionAsked", value: ask });
+    const { code, stderr } = await toolgate(["run", "bash", "{}", "--workspace", "/w"], environment);
+    expect(code).toBe(3);
+    expect(server.replies).toMatchObject([
+      { permissionId: "per_1", reply: PermissionReply.REJECT, expectedDigest: "digest_1" },
+    ]);
+    expect(server.replies[0]?.message).toContain("asks only at its own terminal");
+    expect(server.tokens).toEqual(new Set(["Bearer caller-token", "Bearer approver-token"]));
+    expect(stderr).toContain('embedded {"workspace":"/w"}');
+    expect(stderr).toContain("engine closed");
+  });
+});
+
+describe("toolgate reply", () => {
+  test("finds the ask, and answers what was shown with the chosen offer", async () => {
+    await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
+    const { code, stderr } = await toolgate(["reply", "per_1", "always", "--offer", "2"], environment);
+    expect(code).toBe(0);
+    expect(stderr).toContain("✓ approved always");
+    expect(server.replies).toMatchObject([
+      {
+        sessionId: "ses_1",
+        permissionId: "per_1",
+        reply: PermissionReply.ALWAYS,
+        offerId: "off_b",
+        expectedDigest: "digest_1",
+      },
+    ]);
+    expect(server.replies[0]?.replyId).not.toBe("");
+  });
+
+  test("says who won when the answer came too late", async () => {
+    const tooLate = refused(Code.FailedPrecondition, "ALREADY_ANSWERED", "ask per_1 was answered by alice");
+    await start({
+      permissions: {
+        listPermissions: () => ({}),
+        respondToPermission: () => {
+          throw tooLate;
+        },
+      },
+    });
+    const { code, stderr } = await toolgate(["reply", "per_1", "once", "--session", "ses_1"], environment);
+    expect(code).toBe(1);
+    expect(stderr).toContain("answered by alice [ALREADY_ANSWERED]");
+    expect(stderr).not.toContain("✓");
+  });
+
+  test("an ask that is not open is not answered", async () => {
+    await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
+    const { code, stderr } = await toolgate(["reply", "per_2", "once"], environment);
+    expect(code).toBe(2);
+    expect(stderr).toContain("no ask per_2 is open");
+    expect(server.replies).toEqual([]);
+  });
+});
+
+test("toolgate asks shows each open ask of every page", async () => {
+  await start({
+    permissions: {
+      listPermissions: ({ pageToken }) =>
+        pageToken === "" ? { permissions: [ask], nextPageToken: "2" } : { permissions: [{ ...ask, id: "per_2" }] },
+    },
+  });
+  const { stdout } = await toolgate(["asks"], environment);
+  expect(stdout).toContain("toolgate reply per_1 once");
+  expect(stdout).toContain("toolgate reply per_2 once");
+  const json = await toolgate(["asks", "--json"], environment);
+  expect(
+    json.stdout
+      .trimEnd()
+      .split("\n")
+      .map((line) => JSON.parse(line).id),
+  ).toEqual(["per_1", "per_2"]);
+});
+
+test("toolgate watch shows events with their numbers, from where it is told", async () => {
+  server.log(running, output("one\n"), completed("one\n"));
+  const { child, sees, finished } = startToolgate(["watch", "ses_1", "--after", "1"], environment);
+  await sees("completed");
+  child.kill();
+  const { stdout } = await finished;
+  expect(stdout).toBe("    2  │ one\n    3  ✓ completed  bash  npm test  40 ms\n");
+});
+
+test("toolgate explain says which rule of which layer decides", async () => {
+  await start({
+    permissions: {
+      explainPermission: ({ patterns }) => ({
+        action: 3,
+        decisions: patterns.map((pattern) => ({
+          permission: "bash",
+          pattern,
+          action: 3,
+          layer: 2,
+          ruleIndex: 4,
+          rule: { permission: "bash", pattern: "git push *", action: 3 },
+          reason: "denied by the configuration",
+        })),
+      }),
+    },
+  });
+  const { stdout } = await toolgate(["explain", "bash", "git push origin"], environment);
+  expect(stdout).toBe(
+    "deny   bash  git push origin\n       config rule 5: bash git push * deny\n       denied by the configuration\n",
+  );
+});
+
+test("toolgate output writes the bytes as they are into a pipe", async () => {
+  const pieces = [Buffer.from("\x1b[31ma"), Buffer.from("b")];
+  await start({
+    tools: {
+      readToolOutput: ({ range }) => {
+        const first = range.case === "bytes" && range.value.offset === 0n;
+        return { data: pieces[first ? 0 : 1] ?? Buffer.of(), end: !first };
+      },
+    },
+  });
+  expect(await toolgate(["output", "ses_1", "toolgate-output:out_1"], environment)).toMatchObject({
+    code: 0,
+    stdout: "\x1b[31mab",
+  });
+});
+
+test("toolgate serve passes its flags on", async () => {
+  const { stdout } = await toolgate(["serve", "--listen", "127.0.0.1:1", "--insecure-no-auth", "--unattended", "deny"]);
+  expect(JSON.parse(stdout)).toEqual({ listen: "127.0.0.1:1", insecureNoAuth: true, unattended: "deny" });
+});
+
+describe("tokens", () => {
+  const listTools = { tools: { listTools: () => ({}) } };
+
+  test("each command takes the local token of the role that it needs", async () => {
+    await start({ ...listTools, permissions: { listPermissions: () => ({}) } });
+    await leaveTokens();
+    await toolgate(["tools"], environment);
+    await toolgate(["asks"], environment);
+    expect([...server.tokens]).toEqual(["Bearer caller-secret", "Bearer approver-secret"]);
+  });
+
+  test("a named file counts before the environment, and that before the local token", async () => {
+    await start(listTools);
+    await leaveTokens();
+    await writeFile(join(folder, "mine"), "file-secret\n");
+    await toolgate(["tools"], { ...environment, TOOLGATE_TOKEN: "environment-secret" });
+    await toolgate(["tools", "--token-file", join(folder, "mine")], {
+      ...environment,
+      TOOLGATE_TOKEN: "environment-secret",
+    });
+    expect([...server.tokens]).toEqual(["Bearer environment-secret", "Bearer file-secret"]);
+  });
+
+  test("local tokens are not sent to other machines", async () => {
+    await leaveTokens();
+
+    vi.stubEnv("TOOLGATE_DATA", folder);
+    try {
+      expect(findToken("caller", { server: "http://localhost:1" }).value).toBe("caller-secret");
+      expect(findToken("caller", { server: "https://127.0.0.1.example.com" }).value).toBeUndefined();
+      expect(findToken("caller", { server: "https://tools.example.com" }).value).toBeUndefined();
+    } finally {
+      vi.unstubAllEnvs();
+    }
+  });
+});
+
+describe("an error", () => {
+  test("without a server says how to start one", async () => {
+    await server.close();
+    const { code, stdout, stderr } = await toolgate(["call", "bash", "{}"], environment);
+    expect({ code, stdout }).toEqual({ code: 6, stdout: "" });
+    expect(stderr).toContain(`error: no server at ${server.url}`);
+    expect(stderr).toContain("next: start one with `toolgate serve`");
+    await start();
+  });
+
+  test("about a token says which file was tried", async () => {
+    const unauthenticated = refused(Code.Unauthenticated, "UNAUTHENTICATED", "no token");
+    await start({
+      tools: {
+        listTools: () => {
+          throw unauthenticated;
+        },
+      },
+    });
+    const { code, stderr } = await toolgate(["tools"], environment);
+    expect(code).toBe(6);
+    expect(stderr).toContain(`no token was sent: ${join(folder, "tokens", "caller")} cannot be read`);
+  });
+
+  test.each([
+    ["no JSON", ["call", "bash", "{"], "the input is not JSON"],
+    ["JSON that is no object", ["call", "bash", "[1]"], "must be a JSON object"],
+    ["a file that is not there", ["call", "bash", "@/no/such/file"], "/no/such/file cannot be read"],
+    ["a missing argument", ["call", "bash"], "missing required argument 'json'"],
+    ["a command that is not there", ["cal"], "Did you mean call?"],
+    [
+      "a workspace for a session that exists",
+      ["call", "bash", "{}", "--session", "ses_1", "--workspace", "w"],
+      "cannot be used with",
+    ],
+    ["a number that is none", ["watch", "ses_1", "--after", "x"], "It must be a whole number"],
+    ["a message without a reject", ["reply", "per_1", "once", "-m", "why"], "--message is only for reject"],
+    ["an address that is none", ["tools", "--server", "http://"], "is not the address of a server"],
+  ])("about %s exits 2 and says what to do next", async (_, args, words) => {
+    const { code, stdout, stderr } = await toolgate(args, environment);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(stderr).toContain(words);
+    expect(stderr).toContain("next: ");
+  });
+});

@@ -1,0 +1,152 @@
+import { create } from "@bufbuild/protobuf";
+import { describe, expect, test } from "vitest";
+import {
+  PermissionRequestSchema,
+  ToolEffects,
+  ToolErrorReason,
+  ToolPartSchema,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { askLines } from "../../src/cli/ask-view.ts";
+import { partLines } from "../../src/cli/call-view.ts";
+import { exitCodeOf } from "../../src/cli/exit-codes.ts";
+import { parseRule } from "../../src/cli/explain.ts";
+import { unsaid } from "../../src/cli/live-output.ts";
+import { commandLine, durationOf, sizeOf } from "../../src/cli/words.ts";
+
+const plain = (_: unknown, text: string) => text;
+const failed = (reason: ToolErrorReason, effects: ToolEffects = ToolEffects.NONE) =>
+  create(ToolPartSchema, { tool: "bash", state: { case: "error", value: { reason, effects, error: "It broke" } } });
+
+describe("an ask", () => {
+  const ask = create(PermissionRequestSchema, {
+    permission: "bash",
+    agent: "build",
+    patterns: ["npm test", "npm run \u202ekcehc"],
+    expires: 61_000,
+    preview: { command: "npm test" },
+    offers: [{ text: "`npm test` in this session" }, { text: "what starts with npm" }],
+  });
+
+  test("shows what would run, why, what can be saved and the time left; each thing once", () => {
+    expect(askLines(ask, plain, { now: 1_000, why: ["no rule matches"] })).toEqual([
+      "? bash, asked by build  1m 00s to answer",
+      "  for      npm run \\u202ekcehc",
+      "  command  npm test",
+      "  why      no rule matches",
+      "  always   1  `npm test` in this session",
+      "           2  what starts with npm",
+    ]);
+  });
+
+  test("shows the whole diff, coloured by line, and hides nothing in it", () => {
+    const preview = { diff: "--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\x1b[8m\n" };
+    const paint = (format: unknown, text: string) => `<${format}>${text}`;
+    expect(
+      askLines(create(PermissionRequestSchema, { permission: "edit", preview }), paint, { now: 0 }).slice(1),
+    ).toEqual(["  <bold>--- a", "  <bold>+++ a", "  <cyan>@@ -1 +1 @@", "  <red>-old", "  <green>+new\\x1b[8m"]);
+  });
+});
+
+describe("a call that ended", () => {
+  test.each([
+    ["INVALID_INPUT", 2],
+    ["UNKNOWN_TOOL", 2],
+    ["STALE_TOOL", 2],
+    ["DENIED", 3],
+    ["REJECTED", 3],
+    ["EXPIRED", 3],
+    ["FAILED", 1],
+    ["INVALID_OUTPUT", 1],
+    ["OUTPUT_LIMIT", 1],
+    ["TIMEOUT", 4],
+    ["CANCELLED", 4],
+    ["EXECUTOR_LOST", 5],
+    ["CHANGED_AFTER_APPROVAL", 1],
+  ] as const)("with %s exits %i", (reason, code) => {
+    expect(exitCodeOf(failed(ToolErrorReason[reason]))).toBe(code);
+  });
+
+  test("completed exits 0", () => {
+    expect(exitCodeOf(create(ToolPartSchema, { state: { case: "completed", value: {} } }))).toBe(0);
+  });
+
+  test("says that it may have changed something, and what to do next", () => {
+    expect(partLines(failed(ToolErrorReason.EXECUTOR_LOST, ToolEffects.UNKNOWN), { paint: plain })).toEqual([
+      "✗ executor lost  bash",
+      "  It broke",
+      "  it may have changed something",
+      "  next: check what it did before you call it again: a new call runs it anew",
+    ]);
+  });
+
+  const completed = create(ToolPartSchema, {
+    tool: "bash",
+    sessionId: "ses_1",
+    state: {
+      case: "completed",
+      value: {
+        title: "npm\ntest",
+        time: { start: 0, end: 1_234 },
+        metadata: {
+          truncated: true,
+          originalSize: 204_800,
+          truncatedSize: 51_200,
+          outputPath: "toolgate-output:out_1",
+        },
+        attachments: [{ mime: "image/png", filename: "a\u202eb.png", size: 2_048n, url: "toolgate-output:out_2" }],
+      },
+    },
+  });
+
+  test("says how to fetch what the model does not see, from the same server", () => {
+    expect(partLines(completed, { paint: plain, url: "http://127.0.0.1:9" })).toEqual([
+      "✓ completed  bash  npm test  1.2 s",
+      "  output      the model sees 50.0 KiB of 200.0 KiB; the whole: toolgate output ses_1 toolgate-output:out_1 --server http://127.0.0.1:9",
+      "  attachment  a\\u202eb.png  image/png  2.0 KiB  fetch it: toolgate output ses_1 toolgate-output:out_2 --server http://127.0.0.1:9 > FILE",
+    ]);
+  });
+
+  test("names no way to fetch what ends with the command", () => {
+    expect(partLines(completed, { paint: plain }).join("\n")).not.toContain("toolgate output");
+  });
+});
+
+describe("an output that was shown as it came", () => {
+  test.each([
+    ["is not shown again", "hello\n", "hello", false, ""],
+    ["gets what was added to it", "hello\n", "hello\n(exit 1)", false, "(exit 1)"],
+    ["that ended in the middle of a line gets what was added", "hello", "hello\n(exit 1)", false, "\n(exit 1)"],
+    ["is whole, though the model sees less of it", "1\n2\n3\n", "…\n3", true, ""],
+    ["and is not the result is followed by the result", "working", "42", false, "\n42"],
+    ["with nothing in it is the result", "", "42", false, "42"],
+  ])("%s", (_, shown, output, truncated, rest) => {
+    expect(unsaid(output, shown, truncated)).toBe(rest);
+  });
+});
+
+test("a rule may have blanks in its pattern", () => {
+  expect(parseRule("bash git push * deny")).toEqual({ permission: "bash", pattern: "git push *", action: 3 });
+});
+
+test("what is no rule is refused with an example", () => {
+  expect(() => parseRule("bash deny")).toThrow('"bash deny" is not a rule');
+  expect(() => parseRule("bash git forbid")).toThrow('"bash git forbid" is not a rule');
+});
+
+test("times and sizes read as people say them", () => {
+  expect([0, 999, 1_234, 59_000, 65_000, 3_660_000].map(durationOf)).toEqual([
+    "0 ms",
+    "999 ms",
+    "1.2 s",
+    "59 s",
+    "1m 05s",
+    "1h 01m",
+  ]);
+  expect([12, 2_048, 5_242_880].map(sizeOf)).toEqual(["12 bytes", "2.0 KiB", "5.0 MiB"]);
+});
+
+test("a printed command can be pasted: odd words are quoted", () => {
+  expect(commandLine("toolgate", "call", "bash", `{"command":"echo 'hi'; rm x"}`)).toBe(
+    `toolgate call bash '{"command":"echo '\\''hi'\\''; rm x"}'`,
+  );
+});

@@ -1,0 +1,337 @@
+import { createHash } from "node:crypto";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { type Config, ConfigError, type Flags, loadConfig } from "../src/config.ts";
+
+describe("without any setting", () => {
+  test("the defaults hold", () => {
+    const { load, home, project } = machine();
+    const config = load();
+    expect(config).toMatchObject({
+      file: join(home, ".config/toolgate/toolgate.toml"),
+      dataDirectory: join(home, ".local/share/toolgate"),
+      listen: { host: "127.0.0.1", port: 7420 },
+      hosts: [],
+      origins: [],
+      permission: {},
+      insecureNoAuth: false,
+      unattended: "wait",
+      askMs: 900_000,
+      leaseMs: 15_000,
+      drainMs: 30_000,
+      logLevel: "info",
+      limits: {
+        requestBytes: 4_194_304,
+        inputBytes: 524_288,
+        outputBytes: 268_435_456,
+        timeoutMs: 120_000,
+        maxTimeoutMs: 3_600_000,
+        openAsks: 100,
+        runningCalls: 64,
+      },
+    });
+    expect([...config.workspaces]).toEqual([["default", project]]);
+    expect([...config.agents]).toEqual([["build", { description: "", permission: {} }]]);
+  });
+
+  test("the data directory and two tokens are made for this user alone, and found again", () => {
+    const { load, home } = machine();
+    const first = load();
+    const data = join(home, ".local/share/toolgate");
+    const mode = (path: string) => (statSync(path).mode & 0o777).toString(8);
+    expect([mode(data), mode(join(data, "tokens"))]).toEqual(["700", "700"]);
+    for (const id of ["caller", "approver"]) {
+      const file = join(data, "tokens", id);
+      const token = readFileSync(file, "utf8").trim();
+      expect(mode(file)).toBe("600");
+      expect(Buffer.from(token, "base64url")).toHaveLength(32);
+      expect(first.tokens).toContainEqual({ id, roles: [id], agents: ["*"], sha256: sha256(token) });
+    }
+    expect(load().tokens).toEqual(first.tokens);
+  });
+
+  test("what was loaded cannot be changed", () => {
+    const config = machine().load();
+    expect(Object.isFrozen(config)).toBe(true);
+    expect(Object.isFrozen(config.limits)).toBe(true);
+    expect(Object.isFrozen(config.tokens[0]?.roles)).toBe(true);
+  });
+});
+
+describe("a flag beats the environment, which beats the file, which beats the default", () => {
+  test("for the address", () => {
+    const { load } = machine('listen = "127.0.0.1:1001"');
+    expect(load().listen.port).toBe(1001);
+    expect(load({}, { TOOLGATE_LISTEN: "127.0.0.1:1002" }).listen.port).toBe(1002);
+    const both = load({ listen: "[::1]:0" }, { TOOLGATE_LISTEN: "127.0.0.1:1002" });
+    expect(both.listen).toEqual({ host: "::1", port: 0 });
+  });
+
+  test("for the default workspace", () => {
+    const { load, directory, project } = machine();
+    const [one, two] = [directory("one"), directory("two")];
+    expect(load().workspaces.get("default")).toBe(project);
+    expect(load({}, { TOOLGATE_WORKSPACE: one }).workspaces.get("default")).toBe(one);
+    expect(load({ workspace: two }, { TOOLGATE_WORKSPACE: one }).workspaces.get("default")).toBe(two);
+  });
+
+  test("also for numbers and switches of the environment", () => {
+    const { load } = machine("ask_ms = 1000\nunattended = 'wait'");
+    const config = load(
+      {},
+      { TOOLGATE_ASK_MS: "2000", TOOLGATE_UNATTENDED: "deny", TOOLGATE_INSECURE_NO_AUTH: "true" },
+    );
+    expect(config).toMatchObject({ askMs: 2000, unattended: "deny", insecureNoAuth: true, tokens: [] });
+  });
+});
+
+describe("the file", () => {
+  test("names workspaces, relative to itself, and then the current folder is none", () => {
+    const { load, home, directory } = machine('[workspace]\nshop = "shop"\nhome_shop = "~/shop"');
+    mkdirSync(join(home, ".config/toolgate/shop"));
+    mkdirSync(join(home, "shop"));
+    const other = directory("other");
+    expect([...load().workspaces]).toEqual([
+      ["shop", join(home, ".config/toolgate/shop")],
+      ["home_shop", join(home, "shop")],
+    ]);
+    expect(load({ workspace: other }).workspaces.get("default")).toBe(other);
+  });
+
+  test("keeps rules in the order in which they were written", () => {
+    const { load } = machine(`
+      [permission]
+      webfetch = "deny"
+      "*" = "ask"
+      [permission.bash]
+      "rm *" = "deny"
+      "git *" = "allow"
+      [agent.plan]
+      description = "only looks"
+      [agent.plan.permission]
+      edit = "deny"`);
+    const config = load();
+    expect(JSON.stringify(config.permission)).toBe(
+      '{"webfetch":"deny","*":"ask","bash":{"rm *":"deny","git *":"allow"}}',
+    );
+    expect([...config.agents.keys()]).toEqual(["build", "plan"]);
+    expect(config.agents.get("plan")).toEqual({ description: "only looks", permission: { edit: "deny" } });
+  });
+
+  test("gives tokens by value, by file and by environment", () => {
+    const { load, home } = machine(`
+      [[token]]
+      id = "host"
+      roles = ["caller"]
+      agents = ["build"]
+      value = "aaa"
+      [[token]]
+      id = "anna"
+      roles = ["approver", "watcher"]
+      file = "anna.token"
+      [[token]]
+      id = "ops"
+      roles = ["admin"]
+      env = "OPS_TOKEN"`);
+    writeFileSync(join(home, ".config/toolgate/anna.token"), "bbb\n");
+    expect(load({}, { OPS_TOKEN: "ccc" }).tokens).toEqual([
+      { id: "host", roles: ["caller"], agents: ["build"], sha256: sha256("aaa") },
+      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], sha256: sha256("bbb") },
+      { id: "ops", roles: ["admin"], agents: ["*"], sha256: sha256("ccc") },
+    ]);
+  });
+
+  test("is read from where --config says, which must exist", () => {
+    const { load, home } = machine("ask_ms = 1000");
+    const file = join(home, "other.toml");
+    expect(() => load({ config: file })).toThrow(`${file} does not exist; create it`);
+    writeFileSync(file, "ask_ms = 3000");
+    expect(load({ config: file }).askMs).toBe(3000);
+  });
+});
+
+describe("a start is refused, and the message says what to do", () => {
+  const refusals: [what: string, file: string, flags: Flags, env: Record<string, string>, message: string | RegExp][] =
+    [
+      ["an unknown key", "lisen = 1", {}, {}, 'top level: unknown key "lisen", the nearest known one is "listen"'],
+      ["an unknown key in a table", "[limits]\nask_ms = 1", {}, {}, 'limits: unknown key "ask_ms"'],
+      [
+        "an unknown key of a token",
+        "[[token]]\nrole = []",
+        {},
+        {},
+        'token.0: unknown key "role", the nearest known one is "roles"',
+      ],
+      ["a value of the wrong kind", 'ask_ms = "15m"', {}, {}, /ask_ms: .*number/],
+      ["an ask over a day", "ask_ms = 86400001", {}, {}, /ask_ms: .*86400000/],
+      [
+        "a wrong variable",
+        "",
+        {},
+        { TOOLGATE_ASK_MS: "soon" },
+        /the environment cannot be used.*\n.*TOOLGATE_ASK_MS: /,
+      ],
+      ["a wrong flag", "", { unattended: "maybe" }, {}, /the command line cannot be used.*\n.*--unattended: /],
+      ["an address without a port", "", { listen: "localhost" }, {}, "--listen: write it as HOST:PORT"],
+      ["a port that is none", "", { listen: "localhost:70000" }, {}, "choose one from 0"],
+      ["listening to the network in clear", 'listen = "0.0.0.0:7420"', {}, {}, "--allow-insecure-listen"],
+      [
+        "listening to the network without tokens",
+        'listen = "0.0.0.0:7420"',
+        { insecureNoAuth: true, allowInsecureListen: true },
+        {},
+        "listen on 127.0.0.1 or use tokens",
+      ],
+      [
+        "an origin with a path",
+        'origins = ["https://a.example/x"]',
+        {},
+        {},
+        "origins.0: an origin is scheme, host and port",
+      ],
+      ["an origin for all", 'origins = ["*"]', {}, {}, "origins.0: an origin is scheme, host and port"],
+      [
+        "a token without a source",
+        '[[token]]\nid = "a"\nroles = ["caller"]',
+        {},
+        {},
+        "exactly one of value, file and env",
+      ],
+      [
+        "a token whose variable is not set",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nenv = "NOPE"',
+        {},
+        {},
+        "NOPE is not set",
+      ],
+      ["an empty token", '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = ""', {}, {}, 'token "a" is empty'],
+      [
+        "two tokens of one id",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "a"\nroles = ["admin"]\nvalue = "y"',
+        {},
+        {},
+        'tokens "a" and "a" have the same id',
+      ],
+      [
+        "two tokens of one value",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "b"\nroles = ["admin"]\nvalue = "x"',
+        {},
+        {},
+        'tokens "a" and "b" have the same value',
+      ],
+      [
+        "a rule that would lose its place",
+        '[permission.webfetch]\n"a*" = "ask"\n80 = "deny"',
+        {},
+        {},
+        "permission.webfetch.80: ",
+      ],
+      [
+        "a workspace that is not there",
+        '[workspace]\nshop = "/no/such/shop"',
+        {},
+        {},
+        'workspace "shop" is /no/such/shop',
+      ],
+      [
+        "limits that contradict each other",
+        "[limits]\ntimeout_ms = 5000\nmax_timeout_ms = 4000",
+        {},
+        {},
+        "timeout_ms may not be over",
+      ],
+    ];
+  for (const [what, file, flags, env, message] of refusals) {
+    test(what, () => {
+      const { load } = machine(file);
+      expect(() => load(flags, env)).toThrow(ConfigError);
+      expect(() => load(flags, env)).toThrow(message);
+    });
+  }
+
+  test("text that is not TOML is named by its place and not quoted, for it may hold a token", () => {
+    const { load } = machine('[[token]]\nvalue = "s3cret" "\n');
+    expect(() => load()).toThrow(/toolgate\.toml, line 2, column \d+: /);
+    expect(() => load()).not.toThrow(/s3cret/);
+  });
+
+  test("data inside a workspace", () => {
+    const { load, project } = machine();
+    expect(() => load({ data: join(project, "data") })).toThrow(
+      /data directory .* lies inside the workspace "default"/,
+    );
+    expect(() => statSync(join(project, "data"))).toThrow("ENOENT");
+  });
+
+  test("data inside a workspace, by a symlink", () => {
+    const { load, home, project } = machine();
+    mkdirSync(join(project, "inside"));
+    symlinkSync(join(project, "inside"), join(home, "link"));
+    expect(() => load({ data: join(home, "link", "data") })).toThrow('lies inside the workspace "default"');
+  });
+
+  test("a workspace inside the data directory", () => {
+    const { load, home } = machine();
+    mkdirSync(join(home, "data", "work"), { recursive: true });
+    expect(() => load({ data: join(home, "data"), workspace: join(home, "data", "work") })).toThrow(
+      /workspace "default" .* lies inside the data directory/,
+    );
+  });
+
+  test("the home folder as workspace, where the data are by default", () => {
+    const { load, home } = machine();
+    expect(() => load({ workspace: home })).toThrow("name one with --workspace DIR");
+  });
+
+  test("a configuration file inside a workspace, itself or by a link on either side", () => {
+    const { load, home, project } = machine();
+    writeFileSync(join(project, "toolgate.toml"), "");
+    expect(() => load({ config: join(project, "toolgate.toml") })).toThrow("move it out of the workspace");
+    symlinkSync(join(project, "toolgate.toml"), join(home, "outside.toml"));
+    expect(() => load({ config: join(home, "outside.toml") })).toThrow("move it out of the workspace");
+    writeFileSync(join(home, "real.toml"), "");
+    symlinkSync(join(home, "real.toml"), join(project, "inside.toml"));
+    expect(() => load({ config: join(project, "inside.toml") })).toThrow("move it out of the workspace");
+  });
+
+  test("a token file inside a workspace", () => {
+    const { load, project } = machine(
+      '[[token]]\nid = "a"\nroles = ["caller"]\nfile = "/tmp/placeholder"',
+      (text, project) => text.replace("/tmp/placeholder", join(project, "token")),
+    );
+    writeFileSync(join(project, "token"), "abc");
+    expect(() => load()).toThrow(/the file of token "a" .* lies inside the workspace/);
+  });
+});
+
+/** A home, a project folder and, if there is text for it, a configuration file; all are removed when the test ends. */
+function machine(toml?: string, change: (text: string, project: string) => string = (text) => text) {
+  const base = realpathSync(mkdtempSync(join(tmpdir(), "toolgate-config-")));
+  onTestFinished(() => rmSync(base, { recursive: true }));
+  const directory = (name: string): string => {
+    mkdirSync(join(base, name));
+    return join(base, name);
+  };
+  const home = directory("home");
+  const project = directory("project");
+  if (toml !== undefined) {
+    mkdirSync(join(home, ".config/toolgate"), { recursive: true });
+    writeFileSync(join(home, ".config/toolgate/toolgate.toml"), change(toml, project));
+  }
+  const load = (flags: Flags = {}, env: Record<string, string> = {}): Config =>
+    loadConfig(flags, { env, home, directory: project });
+  return { load, home, project, directory };
+}
+
+const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");

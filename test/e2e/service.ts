@@ -1,0 +1,149 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { afterAll, beforeAll, onTestFinished } from "vitest";
+
+/** The tokens of every test service: name → role. `NAME-token` is the token, NAME the principal. */
+export const principals = {
+  caller: "caller",
+  stranger: "caller",
+  approver: "approver",
+  deputy: "approver",
+  watcher: "watcher",
+  admin: "admin",
+} as const;
+
+/** Who a test client says it is. */
+export type Principal = keyof typeof principals;
+
+/** A service process with folders of its own. */
+export interface Service {
+  /** Where it is reached; another one after each start. */
+  readonly url: string;
+  readonly workspace: string;
+  readonly data: string;
+  readonly config: string;
+  readonly process: ChildProcess;
+  /** What it wrote to stderr since it was last started. */
+  readonly said: () => string;
+  start(): Promise<void>;
+  /** kill -9. */
+  kill(): Promise<void>;
+  /** SIGTERM; resolves with the exit code when it has drained. */
+  stop(): Promise<number | null>;
+  /** Kills what runs and removes the folders. */
+  close(): Promise<void>;
+}
+
+/** One service for all tests of a file; `settings` is the top of its toolgate.toml. */
+export function useService(settings = "", flags: readonly string[] = []): Service {
+  const service = createService(settings, flags);
+  beforeAll(service.start);
+  afterAll(service.close);
+  return service;
+}
+
+/** A service for one test. */
+export async function startService(settings = "", flags: readonly string[] = []): Promise<Service> {
+  const service = createService(settings, flags);
+  onTestFinished(service.close);
+  await service.start();
+  return service;
+}
+
+/** The agent `free` may do everything without a question; for `build` the defaults hold. */
+const free = '[agent.free.permission]\n"*" = "allow"\n';
+
+const tokens = Object.entries(principals)
+  .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
+  .join("");
+
+function createService(settings: string, flags: readonly string[]): Service {
+  let folder = "";
+  let url = "";
+  let said = "";
+  let child: ChildProcess | undefined;
+  const running = () => {
+    if (child === undefined) throw new Error("the service was not started");
+    return child;
+  };
+
+  async function signal(name: NodeJS.Signals): Promise<number | null> {
+    const { exitCode, signalCode } = running();
+    if (exitCode !== null || signalCode !== null) return exitCode;
+    const exited = once(running(), "exit");
+    running().kill(name);
+    const [code] = await exited;
+    return code;
+  }
+
+  return {
+    get url() {
+      return url;
+    },
+    get workspace() {
+      return join(folder, "workspace");
+    },
+    get data() {
+      return join(folder, "data");
+    },
+    get config() {
+      return join(folder, "toolgate.toml");
+    },
+    get process() {
+      return running();
+    },
+    said: () => said,
+    async start() {
+      if (folder === "") {
+        folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
+        await mkdir(join(folder, "workspace"));
+        await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${tokens}`);
+      }
+      said = "";
+      child = spawn(process.execPath, [...serve(folder), ...flags], {
+        cwd: join(import.meta.dirname, "../.."),
+        env: { PATH: process.env.PATH, HOME: folder },
+        stdio: ["ignore", "ignore", "pipe"],
+      });
+      url = await addressOf(child, (line) => {
+        said += `${line}\n`;
+      });
+    },
+    async kill() {
+      await signal("SIGKILL");
+    },
+    stop: () => signal("SIGTERM"),
+    async close() {
+      if (child !== undefined) await signal("SIGKILL");
+      // What the supervisor kills may still write for a moment.
+      await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
+    },
+  };
+}
+
+function serve(folder: string): string[] {
+  const paths = { workspace: "workspace", data: "data", config: "toolgate.toml" };
+  const named = Object.entries(paths).flatMap(([flag, name]) => [`--${flag}`, join(folder, name)]);
+  return ["src/main.ts", "serve", "--listen", "127.0.0.1:0", ...named];
+}
+
+/** Resolves when the service says where it is; goes on passing what it says. */
+function addressOf(child: ChildProcess, hear: (line: string) => void): Promise<string> {
+  const { stderr } = child;
+  if (stderr === null) throw new Error("the service has no stderr");
+  const heard: string[] = [];
+  return new Promise((resolve, reject) => {
+    createInterface({ input: stderr })
+      .on("line", (line) => {
+        heard.push(line);
+        hear(line);
+        const url = / is at .*?(http:\/\/[0-9.:]+)/.exec(line)?.[1];
+        if (url !== undefined) resolve(url);
+      })
+      .on("close", () => reject(new Error(`the service did not start:\n${heard.join("\n")}`)));
+  });
+}

@@ -1,0 +1,142 @@
+import { once } from "node:events";
+import { readFile } from "node:fs/promises";
+import { Agent, request as http1Request } from "node:http";
+import { connect as http2Connect } from "node:http2";
+import { connect } from "node:net";
+import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
+import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
+import { expect, test } from "vitest";
+import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
+import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { startServer } from "./server.ts";
+
+const minute = 60_000;
+const asCaller: Interceptor = (next) => (request) => {
+  request.header.set("authorization", "Bearer caller-token");
+  return next(request);
+};
+
+const transports = {
+  gRPC: (baseUrl: string) => createGrpcTransport({ baseUrl, interceptors: [asCaller] }),
+  "Connect over HTTP/1.1": (baseUrl: string) =>
+    createConnectTransport({ baseUrl, httpVersion: "1.1", interceptors: [asCaller] }),
+  "gRPC-Web over HTTP/2": (baseUrl: string) =>
+    createGrpcWebTransport({ baseUrl, httpVersion: "2", interceptors: [asCaller] }),
+};
+
+for (const [name, open] of Object.entries(transports)) {
+  test(`an open stream over ${name} ends with DRAINING, and the server closes without cutting it`, async () => {
+    const server = await startServer({
+      async *watchSession(_request, { signal }) {
+        yield { lastSeq: 1n };
+        await once(signal, "abort");
+        throw signal.reason;
+      },
+    });
+    const stream = createClient(ToolService, open(server.url)).watchSession({ sessionId: "ses_1" });
+    const messages = stream[Symbol.asyncIterator]();
+    expect((await messages.next()).value?.lastSeq).toBe(1n);
+    const closed = server.close(minute);
+    const error = ConnectError.from(await messages.next().catch((cause) => cause));
+    expect(error.code).toBe(Code.Unavailable);
+    expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "DRAINING" }]);
+    await closed;
+    expect(await readFile(server.logFile, "utf8")).toBe("");
+  });
+}
+
+test("who watches the health is told before the stream ends", async () => {
+  const server = await startServer();
+  const statuses = createClient(Health, createGrpcTransport({ baseUrl: server.url }))
+    .watch({})
+    [Symbol.asyncIterator]();
+  expect((await statuses.next()).value?.status).toBe(Status.SERVING);
+  const closed = server.close(minute);
+  expect((await statuses.next()).value?.status).toBe(Status.NOT_SERVING);
+  await expect(statuses.next()).rejects.toMatchObject({ code: Code.Unavailable });
+  await closed;
+});
+
+test("connections that are idle, silent, half-asked or never finish asking do not hold up the end", async () => {
+  const server = await startServer();
+  const { port } = new URL(server.url);
+  const agent = new Agent({ keepAlive: true });
+  const idle = http1Request(`${server.url}/healthz`, { agent }).end();
+  (await once(idle, "response"))[0].resume();
+
+  const silent = connect(Number(port), "127.0.0.1").resume();
+  const half = connect(Number(port), "127.0.0.1").resume();
+  half.write("GET /healthz HTTP/1.1\r\n");
+
+  // Refused for its size in the middle of its request, which it never ends.
+  const session = http2Connect(server.url);
+  const stuck = session.request({
+    ":method": "POST",
+    ":path": "/opencode.tool.v1.ToolService/CallTool",
+    "content-type": "application/grpc",
+    authorization: "Bearer caller-token",
+  });
+  stuck.write(Buffer.from([0, 0x7f, 0xff, 0xff, 0xff, 1]));
+  const [trailers] = await once(stuck, "trailers");
+  expect(trailers["grpc-status"]).toBe("8");
+
+  const asking = Promise.withResolvers<void>();
+  const reflection = createClient(ServerReflection, createGrpcTransport({ baseUrl: server.url }));
+  const answers = reflection
+    .serverReflectionInfo(
+      (async function* () {
+        yield { messageRequest: { case: "listServices" as const, value: "" } };
+        await asking.promise;
+      })(),
+    )
+    [Symbol.asyncIterator]();
+  await answers.next();
+
+  await server.close(minute);
+  await expect(answers.next()).rejects.toMatchObject({ code: Code.Unavailable });
+  asking.resolve();
+  session.destroy();
+  agent.destroy();
+  for (const socket of [silent, half]) socket.destroy();
+  expect(await readFile(server.logFile, "utf8")).toBe("");
+});
+
+test("a handler that does not stop is cut when the time is over", async () => {
+  const never = Promise.withResolvers<void>();
+  const entered = Promise.withResolvers<void>();
+  const server = await startServer({
+    async getServerInfo() {
+      entered.resolve();
+      await never.promise;
+      return {};
+    },
+  });
+  const client = createClient(ToolService, transports.gRPC(server.url));
+  const call = client.getServerInfo({}).catch((cause) => ConnectError.from(cause).code);
+  await entered.promise;
+  await server.close(1);
+  expect(await call).toBe(Code.Canceled);
+  expect(await readFile(server.logFile, "utf8")).toContain("connections were cut");
+  never.resolve();
+});
+
+test("no connection is accepted while the server drains", async () => {
+  const released = Promise.withResolvers<void>();
+  const server = await startServer({
+    async *watchSession(_request, { signal }) {
+      yield { lastSeq: 1n };
+      await released.promise;
+      throw signal.reason;
+    },
+  });
+  const stream = createClient(ToolService, transports.gRPC(server.url)).watchSession({ sessionId: "ses_1" });
+  const messages = stream[Symbol.asyncIterator]();
+  await messages.next();
+  const closed = server.close(minute);
+  await expect(fetch(`${server.url}/healthz`)).rejects.toThrow("fetch failed");
+  released.resolve();
+  await expect(messages.next()).rejects.toMatchObject({ code: Code.Unavailable });
+  await closed;
+});

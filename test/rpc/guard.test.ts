@@ -1,0 +1,147 @@
+import { once } from "node:events";
+import { request as http1Request } from "node:http";
+import { connect as http2Connect } from "node:http2";
+import { connect } from "node:net";
+import { describe, expect, test } from "vitest";
+import { startServer } from "./server.ts";
+
+const rpc = "/opencode.tool.v1.ToolService/GetServerInfo";
+
+describe("the Host header", () => {
+  for (const host of ["localhost:1", "LOCALHOST", "127.0.0.1:80", "[::1]:80", "tools.example:443"]) {
+    test(`${host} is answered`, async () => {
+      const server = await startServer({}, { config: { hosts: ["tools.example"] } });
+      expect((await get(`${server.url}/healthz`, host)).status).toBe(200);
+    });
+  }
+
+  for (const host of ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost", "[::2]"]) {
+    for (const path of [rpc, "/healthz", "/readyz"]) {
+      test(`"${host}" is refused at ${path}`, async () => {
+        const server = await startServer();
+        const { status, body } = await get(`${server.url}${path}`, host);
+        expect(status).toBe(403);
+        expect(JSON.parse(body)).toMatchObject({
+          code: "permission_denied",
+          details: [{ type: "google.rpc.ErrorInfo", debug: { reason: "HOST_REFUSED", metadata: { host } } }],
+        });
+      });
+    }
+  }
+
+  test("a request that names no host is refused", async () => {
+    const server = await startServer();
+    for (const head of ["GET /healthz HTTP/1.1\r\nHost: \r\nConnection: close", "GET /healthz HTTP/1.0"]) {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+      socket.write(`${head}\r\n\r\n`);
+      expect(Buffer.concat(await socket.toArray()).toString()).toContain("HOST_REFUSED");
+    }
+  });
+
+  test("a foreign :authority is refused over HTTP/2, also beside a known Host", async () => {
+    const server = await startServer();
+    const session = http2Connect(server.url);
+    const stream = session.request({ ":path": "/healthz", ":authority": "evil.example", host: "localhost" });
+    const [headers] = await once(stream, "response");
+    expect(headers[":status"]).toBe(403);
+    session.destroy();
+  });
+});
+
+describe("pages of other origins", () => {
+  const preflight = (url: string, origin: string) =>
+    fetch(url + rpc, { method: "OPTIONS", headers: { origin, "access-control-request-method": "POST" } });
+
+  test("a configured one may call and read the answer", async () => {
+    const server = await startServer({}, { config: { origins: ["https://console.example"] } });
+    const answer = await preflight(server.url, "https://console.example");
+    expect(answer.status).toBe(204);
+    expect(answer.headers.get("access-control-allow-origin")).toBe("https://console.example");
+    expect(answer.headers.get("access-control-allow-headers")?.toLowerCase()).toContain("authorization");
+    expect(answer.headers.get("access-control-allow-headers")?.toLowerCase()).toContain("connect-protocol-version");
+    const call = await fetch(server.url + rpc, {
+      method: "POST",
+      headers: {
+        origin: "https://console.example",
+        "content-type": "application/json",
+        authorization: "Bearer caller-token",
+      },
+      body: "{}",
+    });
+    expect([call.status, call.headers.get("access-control-allow-origin"), call.headers.get("vary")]).toEqual([
+      200,
+      "https://console.example",
+      "origin",
+    ]);
+  });
+
+  for (const origin of ["https://console.example.evil.example", "http://console.example", "null"]) {
+    test(`${origin} is refused and told nothing`, async () => {
+      const server = await startServer({}, { config: { origins: ["https://console.example"] } });
+      const answer = await preflight(server.url, origin);
+      expect([answer.status, answer.headers.get("access-control-allow-origin")]).toEqual([403, null]);
+    });
+  }
+
+  test("none may call where none is configured", async () => {
+    const server = await startServer();
+    const answer = await preflight(server.url, "http://localhost:3000");
+    expect([answer.status, answer.headers.get("access-control-allow-origin")]).toEqual([403, null]);
+  });
+});
+
+describe("a client that does not get on with it", () => {
+  test("is cut when its request headers do not end", async () => {
+    const server = await startServer({}, { headersMs: 100 });
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write("POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ");
+    const chunks: Buffer[] = [];
+    socket.on("data", (chunk) => chunks.push(chunk));
+    await once(socket, "close");
+    expect(Buffer.concat(chunks).toString()).toContain("408 Request Timeout");
+  });
+
+  test("is cut when it says nothing, or only the beginning of a preface", async () => {
+    const server = await startServer({}, { headersMs: 100 });
+    const sockets = ["", "PR"].map((begin) => {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+      if (begin !== "") socket.write(begin);
+      return socket.resume();
+    });
+    await Promise.all(sockets.map((socket) => once(socket, "close")));
+    expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
+  });
+
+  test("takes nobody else down by breaking off or by talking nonsense", async () => {
+    const server = await startServer();
+    const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const begins = [
+      "",
+      "P",
+      "PRI",
+      preface,
+      `${preface}${"\xff".repeat(64)}`,
+      "POST / HTTP/1.1\r\n",
+      "\0\x16\x03\x01nonsense",
+    ];
+    for (const begin of begins) {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+      socket.on("error", () => undefined);
+      await new Promise((resolve) => socket.write(begin, "latin1", resolve));
+      // A request that is answered afterwards shows that the server has seen what came before.
+      expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
+      socket.resetAndDestroy();
+      expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
+    }
+  });
+});
+
+function get(url: string, host: string): Promise<{ status: number | undefined; body: string }> {
+  return new Promise((resolve, reject) => {
+    const request = http1Request(url, { headers: { host } }, async (response) => {
+      const chunks = await response.toArray();
+      resolve({ status: response.statusCode, body: Buffer.concat(chunks).toString() });
+    });
+    request.on("error", reject).end();
+  });
+}

@@ -1,0 +1,152 @@
+import { expect, test } from "vitest";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  addSession,
+  addTree,
+  answer,
+  ask,
+  askMs,
+  callRef,
+  fenceOf,
+  kinds,
+  logOf,
+  type OpenStore,
+  openAskedCall,
+  openAsks,
+  openCall,
+  recordOf,
+  refusal,
+} from "../fixture.ts";
+
+const ref = callRef();
+const deep = callRef("call_deep", "ses_grandchild");
+
+export function asksContract(open: OpenStore): void {
+  test("an ask is there with its call, and the call says that it waits for it", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1"]);
+    const record = await recordOf(store, ref);
+    expect(record).toMatchObject({ version: 2, part: { permissionIds: ["per_1"] } });
+    expect(await store.permissions.getAsk("ses_root", "per_1")).toEqual({
+      request: ask(ref, "per_1", store),
+      principal: "alice",
+      call: ref,
+      part: record.part,
+      version: 2,
+    });
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "per_1 asked"]);
+  });
+
+  test("an ask is found only in its own session", async () => {
+    const store = await open();
+    await addTree(store);
+    await openAskedCall(store, deep, ["per_1"]);
+    expect(await store.permissions.getAsk("ses_root", "per_1")).toBeUndefined();
+    expect(await store.permissions.getAsk("ses_grandchild", "per_none")).toBeUndefined();
+    expect((await store.permissions.getAsk("ses_grandchild", "per_1"))?.call).toEqual(deep);
+  });
+
+  test("asks are opened by the call's owner, from what it knows", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    const step = { fence, version: 1, asks: [ask(ref, "per_1", store)], withdraw: [], message: "", maxOpenAsks: 10 };
+    expect(await store.calls.openAsks({ ...step, fence: { ...fence, epoch: 2 } })).toBe(false);
+    expect(await store.calls.openAsks({ ...step, version: 2 })).toBe(false);
+    expect(await store.permissions.openAsks({ limit: 10 })).toEqual([]);
+    expect(await store.calls.openAsks(step)).toBe(true);
+    expect(await store.calls.openAsks(step)).toBe(false);
+  });
+
+  test("new asks replace those that are withdrawn, in one step, and leave the others", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1", "per_2"]);
+    await openAsks(store, ref, ["per_3"], { withdraw: ["per_1", "per_unknown"] });
+    expect((await recordOf(store, ref)).part.permissionIds).toEqual(["per_2", "per_3"]);
+    expect(kinds(await logOf(store)).slice(3)).toEqual(["per_1 WITHDRAWN", "per_3 asked"]);
+    const withdrawn = await store.permissions.getAsk("ses_root", "per_1");
+    expect(withdrawn?.settled).toMatchObject({ callId: "call_1", by: "", message: "changed", time: store.calls.now() });
+  });
+
+  test("a tree has so many open asks and no more; withdrawn ones make room", async () => {
+    const store = await open();
+    await addTree(store);
+    await openAskedCall(store, ref, ["per_1", "per_2"]);
+    await openCall(store, deep);
+    const tooMany = openAsks(store, deep, ["per_3"], { maxOpenAsks: 2 });
+    expect(await refusal(tooMany)).toEqual({ reason: ErrorReason.QUOTA_EXCEEDED, limit: "open_asks" });
+    expect((await recordOf(store, deep)).version).toBe(1);
+    expect(await openAsks(store, ref, ["per_4"], { withdraw: ["per_1"], maxOpenAsks: 2 })).toBe(true);
+  });
+
+  test("asks and their ends are in the log of every ancestor, under its own numbers", async () => {
+    const store = await open();
+    await addTree(store);
+    await openCall(store, ref);
+    await openAskedCall(store, deep, ["per_1"]);
+    await store.permissions.settle(await answer(store, deep, "per_1"));
+    expect(kinds(await logOf(store, "ses_grandchild"))).toEqual(["call_deep pending", "per_1 asked", "per_1 ONCE"]);
+    expect(kinds(await logOf(store, "ses_child"))).toEqual(["per_1 asked", "per_1 ONCE"]);
+    const rootLog = await logOf(store, "ses_root");
+    expect(kinds(rootLog)).toEqual(["call_1 pending", "per_1 asked", "per_1 ONCE"]);
+    expect(rootLog[1]).toMatchObject({
+      seq: 2n,
+      sessionId: "ses_root",
+      event: { value: { sessionId: "ses_grandchild" } },
+    });
+  });
+
+  test("open asks are listed oldest first, of one tree or of all, page by page", async () => {
+    const store = await open();
+    await addTree(store);
+    await addSession(store, "ses_other");
+    await openAskedCall(store, ref, ["per_b"]);
+    await openAskedCall(store, callRef("call_1", "ses_other", "ses_other"), ["per_x"]);
+    await openAskedCall(store, deep, ["per_c", "per_a"]);
+    await store.permissions.settle(await answer(store, deep, "per_c"));
+    const list = async (filter: { root?: string; after?: string; limit: number }) =>
+      (await store.permissions.openAsks(filter)).map(({ request }) => request.id);
+    expect(await list({ limit: 10 })).toEqual(["per_b", "per_x", "per_a"]);
+    expect(await list({ root: "ses_root", limit: 10 })).toEqual(["per_b", "per_a"]);
+    expect(await list({ limit: 1 })).toEqual(["per_b"]);
+    expect(await list({ after: "per_b", limit: 1 })).toEqual(["per_x"]);
+    expect(await list({ root: "ses_root", after: "per_b", limit: 5 })).toEqual(["per_a"]);
+  });
+
+  test("a call's asks are all there, in order, with how they ended", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_b", "per_a"]);
+    await store.permissions.settle(await answer(store, ref, "per_b"));
+    const all = await store.permissions.asksOf(ref);
+    expect(all.map(({ request, settled }) => [request.id, settled?.by])).toEqual([
+      ["per_b", "bob"],
+      ["per_a", undefined],
+    ]);
+    expect(await store.permissions.asksOf(callRef("call_none"))).toEqual([]);
+  });
+
+  test("asks whose deadline has passed are listed until they are settled", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1"]);
+    store.advance(askMs - 1);
+    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+    store.advance(1);
+    expect((await store.permissions.expiredAsks(10)).map(({ request }) => request.id)).toEqual(["per_1"]);
+    await store.permissions.settle(await answer(store, ref, "per_1", { expired: true }));
+    expect(await store.permissions.expiredAsks(10)).toEqual([]);
+  });
+
+  test("open asks are there after it was closed and opened again", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1"]);
+    const before = await store.permissions.openAsks({ limit: 10 });
+    const reopened = await store.reopen();
+    expect(await reopened.permissions.openAsks({ limit: 10 })).toEqual(before);
+    expect(await reopened.permissions.settle(await answer(reopened, ref, "per_1"))).toEqual({ result: "won" });
+  });
+}

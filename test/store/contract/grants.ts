@@ -1,0 +1,158 @@
+import { expect, test } from "vitest";
+import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  addSession,
+  addTree,
+  callRef,
+  fenceOf,
+  grant,
+  kinds,
+  logOf,
+  type OpenedStore,
+  type OpenStore,
+  openCall,
+  running,
+  saveGrant,
+} from "../fixture.ts";
+
+const { AGENT, PROJECT, SESSION } = GrantScope;
+const here = { root: "ses_root", workspace: "default", agent: "build" };
+const elsewhere = { ...here, root: "ses_other" };
+
+async function openTrees(open: OpenStore): Promise<OpenedStore> {
+  const store = await open();
+  await addTree(store);
+  await addSession(store, "ses_other");
+  return store;
+}
+
+async function serving({ permissions }: OpenedStore, tree: typeof here): Promise<string[]> {
+  return (await permissions.grantsFor(tree)).grants.map(({ id }) => id).sort();
+}
+
+async function rulesVersion({ permissions }: OpenedStore, root: string): Promise<number> {
+  return (await permissions.grantsFor({ ...here, root })).rulesVersion;
+}
+
+export function grantsContract(open: OpenStore): void {
+  test("a grant serves its tree, its agent or its project, as its scope says", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_session", { scope: SESSION }));
+    await saveGrant(store, grant("grt_agent", { scope: AGENT, agent: "build" }));
+    await saveGrant(store, grant("grt_project", { scope: PROJECT }));
+    expect(await serving(store, here)).toEqual(["grt_agent", "grt_project", "grt_session"]);
+    expect(await serving(store, elsewhere)).toEqual(["grt_agent", "grt_project"]);
+    expect(await serving(store, { ...elsewhere, agent: "plan" })).toEqual(["grt_project"]);
+    expect(await serving(store, { ...elsewhere, workspace: "another" })).toEqual([]);
+    expect(await serving(store, { ...here, workspace: "another" })).toEqual(["grt_session"]);
+  });
+
+  test("a grant is as it was saved", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { expires: store.calls.now() + 1_000 }));
+    expect(await store.permissions.getGrant("grt_1")).toEqual(grant("grt_1", { expires: store.calls.now() + 1_000 }));
+    expect(await store.permissions.getGrant("grt_none")).toBeUndefined();
+  });
+
+  test("a session grant raises the rules version of its tree", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1"));
+    expect(await rulesVersion(store, "ses_root")).toBe(1);
+    expect(await rulesVersion(store, "ses_other")).toBe(0);
+  });
+
+  test("a grant that has expired serves nobody and is not adopted", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { scope: PROJECT, expires: store.calls.now() + 1_000 }));
+    store.advance(999);
+    expect(await serving(store, elsewhere)).toEqual(["grt_1"]);
+    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(true);
+    store.advance(1);
+    expect(await serving(store, elsewhere)).toEqual([]);
+    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(false);
+  });
+
+  test("a revoked grant serves nobody and is not adopted; its tree is told once", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { scope: PROJECT }));
+    const revoked = await store.permissions.revokeGrant("grt_1");
+    expect(revoked).toMatchObject({ id: "grt_1", revoked: store.calls.now() });
+    expect(await serving(store, here)).toEqual([]);
+    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(false);
+    store.advance(1_000);
+    expect(await store.permissions.revokeGrant("grt_1")).toEqual(revoked);
+    expect(await store.permissions.revokeGrant("grt_none")).toBeUndefined();
+    const told = kinds(await logOf(store)).filter((kind) => kind.startsWith("grt_1"));
+    expect(told).toEqual(["grt_1 granted", "grt_1 revoked"]);
+  });
+
+  test("no call starts on the strength of a session grant after it was revoked", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1"));
+    const { rulesVersion } = await store.permissions.grantsFor(here);
+    const fence = fenceOf(await openCall(store, callRef()));
+    await store.permissions.revokeGrant("grt_1");
+    expect(await store.calls.startCall({ fence, version: 1, rulesVersion, part: running(callRef()) })).toBe("retry");
+  });
+
+  test("no call starts on the strength of an adopted grant after it was revoked, also a second time", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { scope: PROJECT }));
+    const ref = callRef("call_1", "ses_other", "ses_other");
+    const fence = fenceOf(await openCall(store, ref));
+    const before = await rulesVersion(store, "ses_other");
+    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(true);
+    await store.permissions.revokeGrant("grt_1");
+    const between = await rulesVersion(store, "ses_other");
+    await store.permissions.revokeGrant("grt_1");
+    for (const rulesVersion of [before, between]) {
+      expect(await store.calls.startCall({ fence, version: 1, rulesVersion, part: running(ref) })).toBe("retry");
+    }
+  });
+
+  test("where starts and a revocation race, none starts after the revocation was answered", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1"));
+    const { rulesVersion } = await store.permissions.grantsFor(here);
+    const calls = await Promise.all(
+      Array.from({ length: 20 }, (_, index) => openCall(store, callRef(`call_${index}`))),
+    );
+    const order: string[] = [];
+    const start = async (record: (typeof calls)[number]) => {
+      const fence = fenceOf(record);
+      order.push(await store.calls.startCall({ fence, version: 1, rulesVersion, part: running(record.ref) }));
+    };
+    const revoke = async () => {
+      await store.permissions.revokeGrant("grt_1");
+      order.push("revoked");
+    };
+    await Promise.all([...calls.slice(0, 10).map(start), revoke(), ...calls.slice(10).map(start)]);
+    expect(order.slice(order.indexOf("revoked"))).not.toContain("started");
+    expect(order.filter((step) => step === "retry").length).toBeGreaterThan(0);
+  });
+
+  test("trees that do not use a grant are not touched when it is revoked", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1", { scope: PROJECT }));
+    await store.permissions.revokeGrant("grt_1");
+    expect(await rulesVersion(store, "ses_other")).toBe(0);
+  });
+
+  test("grants are listed newest first, living or all, of a tree or of all, page by page", async () => {
+    const store = await openTrees(open);
+    for (const id of ["grt_b", "grt_a", "grt_c"]) await saveGrant(store, grant(id));
+    await saveGrant(store, grant("grt_other", { sessionId: "ses_other" }));
+    await saveGrant(store, grant("grt_wide", { sessionId: "ses_other", scope: PROJECT }));
+    await store.permissions.revokeGrant("grt_a");
+    type Filter = Parameters<typeof store.permissions.listGrants>[0];
+    const list = async (filter: Filter) => (await store.permissions.listGrants(filter)).map(({ id }) => id);
+    const all = { includeDead: true, limit: 10 };
+    expect(await list(all)).toEqual(["grt_wide", "grt_other", "grt_c", "grt_a", "grt_b"]);
+    expect(await list({ ...all, includeDead: false })).toEqual(["grt_wide", "grt_other", "grt_c", "grt_b"]);
+    const tree = { root: "ses_root", workspace: "default" };
+    expect(await list({ ...all, tree })).toEqual(["grt_wide", "grt_c", "grt_a", "grt_b"]);
+    expect(await list({ ...all, tree: { ...tree, workspace: "another" } })).toEqual(["grt_c", "grt_a", "grt_b"]);
+    expect(await list({ ...all, limit: 2 })).toEqual(["grt_wide", "grt_other"]);
+    expect(await list({ ...all, before: "grt_other", limit: 2 })).toEqual(["grt_c", "grt_a"]);
+  });
+}

@@ -1,0 +1,155 @@
+import { expect, test } from "vitest";
+import {
+  addSession,
+  callRef,
+  completed,
+  fenceOf,
+  leaseMs,
+  type OpenStore,
+  openAskedCall,
+  openCall,
+  owner,
+  recordOf,
+  running,
+  settled,
+  startCall,
+} from "../fixture.ts";
+
+const ref = callRef();
+
+export function leasesContract(open: OpenStore): void {
+  test("a call with a living lease is nobody else's and no orphan", async () => {
+    const store = await open();
+    await addSession(store);
+    await openCall(store, ref);
+    store.advance(leaseMs - 1);
+    expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toBeUndefined();
+    expect(await store.calls.orphans(10)).toEqual([]);
+  });
+
+  test("a lapsed lease makes an orphan, from the time at which it lapsed", async () => {
+    const store = await open();
+    await addSession(store);
+    const lapse = store.calls.now() + leaseMs;
+    await openCall(store, ref);
+    store.advance(leaseMs + 5_000);
+    const [orphan, ...others] = await store.calls.orphans(10);
+    expect(orphan).toMatchObject({ started: false, openAsks: 0, since: lapse, record: { ref, owner: "" } });
+    expect(others).toEqual([]);
+  });
+
+  test("orphans say whether they were started and how much they ask", async () => {
+    const store = await open();
+    await addSession(store);
+    await startCall(store, callRef("call_started"));
+    store.advance(1);
+    await openAskedCall(store, callRef("call_asking"), ["per_1", "per_2"]);
+    store.advance(leaseMs);
+    const seen = (await store.calls.orphans(10)).map((orphan) => [
+      orphan.record.ref.callId,
+      orphan.started,
+      orphan.openAsks,
+    ]);
+    expect(seen).toEqual([
+      ["call_started", true, 0],
+      ["call_asking", false, 2],
+    ]);
+    expect(await store.calls.orphans(1)).toHaveLength(1);
+  });
+
+  test("an orphan whose asks were settled later waits for a new owner since then", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1"]);
+    store.advance(60_000);
+    const settlement = { root: "ses_root", askId: "per_1", settled: [settled(ref, "per_1")], expired: false };
+    await store.permissions.settle({ ...settlement, calls: [{ ref, version: 2 }] });
+    expect(await store.calls.orphans(10)).toMatchObject([{ since: store.calls.now(), openAsks: 0 }]);
+  });
+
+  test("a renewed lease lives on", async () => {
+    const store = await open();
+    await addSession(store);
+    await openCall(store, ref);
+    await openCall(store, callRef("call_other"), { owner: "replica_2" });
+    store.advance(10_000);
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([ref]);
+    store.advance(10_000);
+    expect((await store.calls.orphans(10)).map(({ record }) => record.ref.callId)).toEqual(["call_other"]);
+  });
+
+  test("a lapsed lease may be renewed as long as nobody took the call", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    await openCall(store, callRef("call_taken"));
+    store.advance(leaseMs);
+    expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("fenced");
+    await store.calls.claimCall(callRef("call_taken"), "replica_2", leaseMs);
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([ref]);
+    expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("started");
+  });
+
+  test("a claim takes a lapsed call and fences its owner off", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    store.advance(leaseMs);
+    const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs);
+    expect(claimed).toMatchObject({ owner: "replica_2", epoch: 2, version: 2, part: { state: { case: "pending" } } });
+    expect(await store.calls.startCall({ fence, version: 2, part: running(ref) })).toBe("fenced");
+    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBe(false);
+    const theirs = { ...fence, owner: "replica_2", epoch: 2 };
+    expect(await store.calls.startCall({ fence: theirs, version: 2, part: running(ref) })).toBe("started");
+  });
+
+  test("an owner that was fenced off stays so when it claims its own call back", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    store.advance(leaseMs);
+    const claimed = await store.calls.claimCall(ref, owner, leaseMs);
+    expect(await store.calls.startCall({ fence, version: claimed?.version ?? 0, part: running(ref) })).toBe("fenced");
+  });
+
+  test("of claims at the same time exactly one wins", async () => {
+    const store = await open();
+    await addSession(store);
+    await openCall(store, ref);
+    store.advance(leaseMs);
+    const claims = Array.from({ length: 20 }, (_, index) => store.calls.claimCall(ref, `replica_${index}`, leaseMs));
+    const won = (await Promise.all(claims)).filter((record) => record !== undefined);
+    expect(won).toHaveLength(1);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: won[0]?.owner, epoch: 2 });
+  });
+
+  test("a started call is never claimed", async () => {
+    const store = await open();
+    await addSession(store);
+    await startCall(store, ref);
+    store.advance(10 * leaseMs);
+    expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toBeUndefined();
+  });
+
+  test("the owner may end what nobody else took, also after its lease lapsed", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    store.advance(leaseMs);
+    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBe(true);
+    expect(await store.calls.orphans(10)).toEqual([]);
+  });
+
+  test("a replica that leaves hands back what it did not start", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    await startCall(store, callRef("call_started"));
+    await openCall(store, callRef("call_other"), { owner: "replica_2" });
+    await store.calls.releaseCalls(owner);
+    expect(await store.calls.orphans(10)).toMatchObject([{ record: { ref }, since: store.calls.now() }]);
+    expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("fenced");
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([callRef("call_started")]);
+    expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2 });
+  });
+}

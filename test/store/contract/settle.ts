@@ -1,0 +1,185 @@
+import { expect, test } from "vitest";
+import { PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { SettleResult } from "../../../src/permission/ports.ts";
+import {
+  addSession,
+  addTree,
+  answer,
+  askMs,
+  callRef,
+  failed,
+  grant,
+  kinds,
+  logOf,
+  type OpenedStore,
+  type OpenStore,
+  openAskedCall,
+  openAsks,
+  recordOf,
+  settled,
+  startCall,
+} from "../fixture.ts";
+
+const ref = callRef();
+const { ALWAYS, EXPIRED, ONCE, REJECT, WITHDRAWN } = PermissionOutcome;
+const tree = { root: "ses_root", workspace: "default", agent: "build" };
+
+async function openAsked(open: OpenStore): Promise<OpenedStore> {
+  const store = await open();
+  await addSession(store);
+  await openAskedCall(store, ref, ["per_1"]);
+  return store;
+}
+
+const won = (results: readonly SettleResult[]) => results.filter(({ result }) => result === "won");
+
+export function settleContract(open: OpenStore): void {
+  test("an answer is written with its ask, its call and its event", async () => {
+    const store = await openAsked(open);
+    expect(await store.permissions.settle(await answer(store, ref, "per_1"))).toEqual({ result: "won" });
+    expect(await store.permissions.getAsk("ses_root", "per_1")).toMatchObject({
+      settled: { outcome: ONCE, by: "bob" },
+      version: 3,
+      part: { permissionIds: [], state: { case: "pending" } },
+    });
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "per_1 asked", "per_1 ONCE"]);
+  });
+
+  test("of answers at the same time exactly one wins, and the others are told of it", async () => {
+    const store = await openAsked(open);
+    const answers = await Promise.all(
+      Array.from({ length: 50 }, (_, index) => answer(store, ref, "per_1", { by: `person_${index}` })),
+    );
+    const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
+    expect(won(results)).toHaveLength(1);
+    const winner = (await store.permissions.getAsk("ses_root", "per_1"))?.settled;
+    const losers = results.filter(({ result }) => result === "lost");
+    expect(losers).toHaveLength(49);
+    for (const loser of losers) expect(loser).toEqual({ result: "lost", settled: winner });
+    expect(results.findIndex(({ result }) => result === "won")).toBe(Number(winner?.by.split("_")[1]));
+    expect(kinds(await logOf(store)).filter((kind) => kind.startsWith("per_1"))).toHaveLength(2);
+  });
+
+  test("of answers and withdrawals at the same time exactly one wins", async () => {
+    const store = await openAsked(open);
+    const answers = await Promise.all(Array.from({ length: 10 }, () => answer(store, ref, "per_1")));
+    const [end, ...results] = await Promise.all([
+      store.calls.finishCall({ ref, guard: { version: 2 }, part: failed(ref) }),
+      ...answers.map((each) => store.permissions.settle(each)),
+    ]);
+    expect(won(results).length + Number(end)).toBe(1);
+    expect(kinds(await logOf(store)).filter((kind) => kind.startsWith("per_1 "))).toHaveLength(2);
+  });
+
+  test("before the deadline only an answer counts, from then on only the expiry", async () => {
+    const store = await openAsked(open);
+    const expiry = await answer(store, ref, "per_1", { outcome: EXPIRED, by: "", expired: true });
+    const reply = await answer(store, ref, "per_1");
+    store.advance(askMs - 1);
+    expect(await store.permissions.settle(expiry)).toEqual({ result: "lost" });
+    store.advance(1);
+    expect(await store.permissions.settle(reply)).toEqual({ result: "lost" });
+    const results = await Promise.all([expiry, reply, expiry, reply].map((each) => store.permissions.settle(each)));
+    expect(results.map(({ result }) => result)).toEqual(["won", "lost", "lost", "lost"]);
+    expect(results[3]).toMatchObject({ settled: { outcome: EXPIRED } });
+  });
+
+  test("an answer to an ask that is not known loses", async () => {
+    const store = await openAsked(open);
+    expect(await store.permissions.settle(await answer(store, ref, "per_none"))).toEqual({ result: "lost" });
+  });
+
+  test("an answer that was computed from something else is computed again", async () => {
+    const store = await openAsked(open);
+    const stale = await answer(store, ref, "per_1");
+    await openAsks(store, ref, ["per_2"]);
+    expect(await store.permissions.settle(stale)).toEqual({ result: "retry" });
+    const more = { settled: [settled(ref, "per_1"), settled(ref, "per_gone")] };
+    expect(await store.permissions.settle(await answer(store, ref, "per_1", more))).toEqual({ result: "retry" });
+    expect(await store.permissions.settle(await answer(store, ref, "per_1"))).toEqual({ result: "won" });
+    expect(kinds(await logOf(store)).filter((kind) => kind.endsWith("ONCE"))).toEqual(["per_1 ONCE"]);
+  });
+
+  test("a reject ends the call in the same step, after what it settles", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1", "per_2"]);
+    const ended = failed(ref, ToolErrorReason.REJECTED);
+    const both = [settled(ref, "per_1", REJECT), settled(ref, "per_2", WITHDRAWN)];
+    const reject = await answer(store, ref, "per_1", { settled: both, calls: [{ ref, version: 2, ended }] });
+    expect(await store.permissions.settle(reject)).toEqual({ result: "won" });
+    expect(kinds(await logOf(store)).slice(3)).toEqual(["per_1 REJECT", "per_2 WITHDRAWN", "call_1 error"]);
+    expect(await recordOf(store, ref)).toMatchObject({ version: 3, owner: "", part: { revision: 6n } });
+    expect(await store.calls.listCalls({ sessionId: "ses_root", open: true, limit: 10 })).toEqual([]);
+  });
+
+  test("an expiry ends a call whose owner is gone", async () => {
+    const store = await openAsked(open);
+    store.advance(askMs);
+    const ended = failed(ref, ToolErrorReason.EXPIRED);
+    const expiry = await answer(store, ref, "per_1", {
+      outcome: EXPIRED,
+      expired: true,
+      calls: [{ ref, version: 2, ended }],
+    });
+    expect(await store.permissions.settle(expiry)).toEqual({ result: "won" });
+    expect(await store.calls.orphans(10)).toEqual([]);
+  });
+
+  test("always saves the grant with the answer, and settles other calls with it", async () => {
+    const store = await open();
+    await addTree(store);
+    const other = callRef("call_other", "ses_child");
+    await openAskedCall(store, ref, ["per_1"]);
+    await openAskedCall(store, other, ["per_2"]);
+    const always = await answer(store, ref, "per_1", {
+      settled: [settled(ref, "per_1", ALWAYS), settled(other, "per_2", ALWAYS)],
+      calls: [
+        { ref, version: 2 },
+        { ref: other, version: 2 },
+      ],
+      grant: grant("grt_1"),
+    });
+    expect(await store.permissions.settle(always)).toEqual({ result: "won" });
+    expect((await recordOf(store, other)).version).toBe(3);
+    expect(await store.permissions.grantsFor(tree)).toMatchObject({ grants: [{ id: "grt_1" }], rulesVersion: 1 });
+    const rootLog = kinds(await logOf(store)).slice(3);
+    expect(rootLog).toEqual(["per_1 ALWAYS", "per_2 ALWAYS", "grt_1 granted"]);
+    expect(kinds(await logOf(store, "ses_child")).slice(2)).toEqual(["per_2 ALWAYS"]);
+  });
+
+  test("only the winner's grant exists", async () => {
+    const store = await openAsked(open);
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, (_, index) =>
+        answer(store, ref, "per_1", { outcome: ALWAYS, grant: grant(`grt_${index}`) }),
+      ),
+    );
+    const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
+    const winner = results.findIndex(({ result }) => result === "won");
+    const saved = await store.permissions.listGrants({ includeDead: true, limit: 100 });
+    expect(saved.map(({ id }) => id)).toEqual([`grt_${winner}`]);
+  });
+
+  test("a call that another answer has just ended cannot be settled from before", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAskedCall(store, ref, ["per_1", "per_2"]);
+    const ended = failed(ref);
+    const reject = await answer(store, ref, "per_1", { outcome: REJECT, calls: [{ ref, version: 2, ended }] });
+    const once = await answer(store, ref, "per_2");
+    const results = await Promise.all([store.permissions.settle(reject), store.permissions.settle(once)]);
+    expect(results[0]).toEqual({ result: "won" });
+    expect(results[1]).toMatchObject({ result: "lost", settled: { outcome: WITHDRAWN } });
+  });
+
+  test("what a call asks while it runs is settled like any other", async () => {
+    const store = await open();
+    await addSession(store);
+    await startCall(store, ref);
+    await openAsks(store, ref, ["per_1"]);
+    expect(await store.permissions.settle(await answer(store, ref, "per_1"))).toEqual({ result: "won" });
+    expect(await recordOf(store, ref)).toMatchObject({ version: 4, part: { state: { case: "running" } } });
+  });
+}

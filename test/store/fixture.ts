@@ -1,0 +1,274 @@
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import type { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import {
+  type Grant,
+  GrantSchema,
+  GrantScope,
+  PermissionOutcome,
+  PermissionOutcomeSchema,
+  type PermissionSettled,
+  PermissionSettledSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  type PermissionRequest,
+  PermissionRequestSchema,
+  ToolEffects,
+  ToolErrorReason,
+  type ToolPart,
+  ToolPartSchema,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRecord, CallRef, CallSpec, CallStore, Fence, OutputStore } from "../../src/call/ports.ts";
+import { RequestError } from "../../src/permission/errors.ts";
+import type { PermissionStore, Settlement } from "../../src/permission/ports.ts";
+
+/** A store under test. Its clock stands still but for `advance`. */
+export interface OpenedStore {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+  advance(ms: number): void;
+  /** Closes it and opens it again with the same contents. */
+  reopen(): Promise<OpenedStore>;
+  close(): Promise<void>;
+}
+
+/** Opens an empty store. */
+export type OpenStore = (options?: { limits?: { events: number; bytes: number } }) => Promise<OpenedStore>;
+
+/** Who runs the calls of a test. */
+export const owner = "replica_1";
+export const leaseMs = 15_000;
+export const askMs = 900_000;
+export const day = 86_400_000;
+
+/** Names a call of a root session. */
+export function callRef(callId = "call_1", sessionId = "ses_root", root = "ses_root"): CallRef {
+  return { root, sessionId, callId };
+}
+
+export async function addSession(
+  { calls }: OpenedStore,
+  id = "ses_root",
+  fields: MessageInitShape<typeof SessionSchema> = {},
+): Promise<void> {
+  const session = { id, workspace: "default", agent: "build", owner: "alice", created: calls.now(), ...fields };
+  await calls.createSession(create(SessionSchema, { rootSessionId: id, ...session }));
+}
+
+/** A root, its child and its grandchild. */
+export async function addTree(store: OpenedStore): Promise<void> {
+  await addSession(store, "ses_root");
+  await addSession(store, "ses_child", { parentSessionId: "ses_root", rootSessionId: "ses_root" });
+  await addSession(store, "ses_grandchild", { parentSessionId: "ses_child", rootSessionId: "ses_root" });
+}
+
+const names = ({ sessionId, callId }: CallRef) => ({
+  id: `prt_${callId}`,
+  sessionId,
+  messageId: "msg_1",
+  type: "tool",
+  callId,
+  tool: "bash",
+  agent: "build",
+});
+
+export const someInput: JsonObject = { command: "make" };
+
+export function pending(ref: CallRef, input = someInput): ToolPart {
+  return create(ToolPartSchema, { ...names(ref), state: { case: "pending", value: { status: "pending", input } } });
+}
+
+export function running(ref: CallRef, input = someInput): ToolPart {
+  const value = { status: "running", input, title: "make", time: { start: 1 } };
+  return create(ToolPartSchema, { ...names(ref), state: { case: "running", value } });
+}
+
+export function completed(ref: CallRef, output = "done", input = someInput): ToolPart {
+  const value = { status: "completed", input, output, title: "make", time: { start: 1, end: 2 } };
+  return create(ToolPartSchema, { ...names(ref), state: { case: "completed", value } });
+}
+
+export function failed(ref: CallRef, reason: ToolErrorReason = ToolErrorReason.REJECTED): ToolPart {
+  const value = {
+    status: "error",
+    input: someInput,
+    error: "no",
+    time: { start: 1, end: 1 },
+    reason,
+    effects: ToolEffects.NONE,
+  };
+  return create(ToolPartSchema, { ...names(ref), state: { case: "error", value } });
+}
+
+export function callSpec(fields: Partial<CallSpec> = {}): CallSpec {
+  return {
+    principal: "alice",
+    requestDigest: "digest",
+    timeoutMs: 0,
+    providerId: "",
+    modelId: "",
+    definitionId: "definition",
+    accepted: 1,
+    ...fields,
+  };
+}
+
+type Opened = Partial<Parameters<CallStore["openCall"]>[0]>;
+
+/** Opens a call for `owner`; the session must be there. */
+export async function openCall({ calls }: OpenedStore, ref: CallRef, fields: Opened = {}): Promise<CallRecord> {
+  const call = { ref, part: pending(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 1_000, ...fields };
+  return (await calls.openCall(call)).record;
+}
+
+export function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
+  return { ref, owner, epoch };
+}
+
+/** Opens and starts a call for `owner`. */
+export async function startCall(store: OpenedStore, ref: CallRef): Promise<Fence> {
+  const record = await openCall(store, ref);
+  const fence = fenceOf(record);
+  await store.calls.startCall({ fence, version: record.version, part: running(ref) });
+  return fence;
+}
+
+export function ask(
+  ref: CallRef,
+  id: string,
+  { calls }: OpenedStore,
+  fields: MessageInitShape<typeof PermissionRequestSchema> = {},
+): PermissionRequest {
+  return create(PermissionRequestSchema, {
+    id,
+    sessionId: ref.sessionId,
+    permission: "bash",
+    patterns: ["make"],
+    tool: { messageId: "msg_1", callId: ref.callId },
+    agent: "build",
+    created: calls.now(),
+    expires: calls.now() + askMs,
+    ...fields,
+  });
+}
+
+/** Opens asks of a call at its present version. */
+export async function openAsks(
+  store: OpenedStore,
+  ref: CallRef,
+  ids: readonly string[],
+  { withdraw = [], maxOpenAsks = 1_000 }: { withdraw?: readonly string[]; maxOpenAsks?: number } = {},
+): Promise<boolean> {
+  const record = await recordOf(store, ref);
+  const asks = ids.map((id) => ask(ref, id, store));
+  const step = { fence: { ...fenceOf(record), owner }, version: record.version, asks, withdraw, maxOpenAsks };
+  return store.calls.openAsks({ ...step, message: "changed" });
+}
+
+/** Opens a call with the asks of these ids. */
+export async function openAskedCall(store: OpenedStore, ref: CallRef, ids: readonly string[]): Promise<void> {
+  await openCall(store, ref);
+  await openAsks(store, ref, ids);
+}
+
+export async function recordOf({ calls }: OpenedStore, { sessionId, callId }: CallRef): Promise<CallRecord> {
+  const record = await calls.getCall(sessionId, callId);
+  if (record === undefined) throw new Error(`no call ${callId}`);
+  return record;
+}
+
+export function settled(
+  ref: CallRef,
+  permissionId: string,
+  outcome: PermissionOutcome = PermissionOutcome.ONCE,
+  by = "bob",
+): PermissionSettled {
+  const { sessionId, callId } = ref;
+  return create(PermissionSettledSchema, { permissionId, sessionId, callId, outcome, by, time: 1 });
+}
+
+/** An answer to one ask of a call, at the call's present version. */
+export async function answer(
+  store: OpenedStore,
+  ref: CallRef,
+  id: string,
+  { outcome, by, ...fields }: Partial<Settlement> & { outcome?: PermissionOutcome; by?: string } = {},
+): Promise<Settlement> {
+  const { version } = await recordOf(store, ref);
+  return {
+    root: ref.root,
+    askId: id,
+    settled: [settled(ref, id, outcome, by)],
+    calls: [{ ref, version }],
+    expired: false,
+    ...fields,
+  };
+}
+
+export function grant(id: string, fields: MessageInitShape<typeof GrantSchema> = {}): Grant {
+  return create(GrantSchema, {
+    id,
+    scope: GrantScope.SESSION,
+    sessionId: "ses_root",
+    permission: "bash",
+    match: { match: { case: "exact", value: "make" } },
+    text: "make, in this session",
+    workspace: "default",
+    tool: "bash",
+    grantedBy: "bob",
+    created: 1,
+    ...fields,
+  });
+}
+
+/** Saves a grant the only way there is: by answering an ask with it. */
+export async function saveGrant(store: OpenedStore, given: Grant): Promise<void> {
+  const ref = callRef(`call_of_${given.id}`, given.sessionId, given.sessionId);
+  const id = `per_of_${given.id}`;
+  await openAskedCall(store, ref, [id]);
+  const always = await answer(store, ref, id, { outcome: PermissionOutcome.ALWAYS, grant: given });
+  const result = await store.permissions.settle(always);
+  if (result.result !== "won") throw new Error(`the grant was not saved: ${result.result}`);
+}
+
+/** The whole log, read page by page. */
+export async function logOf(
+  { calls }: Pick<OpenedStore, "calls">,
+  sessionId = "ses_root",
+  after = 0,
+): Promise<SessionEvent[]> {
+  const page = await calls.readLog(sessionId, after, 64 * 1024);
+  const last = page.events.at(-1);
+  return last === undefined ? [] : [...page.events, ...(await logOf({ calls }, sessionId, Number(last.seq)))];
+}
+
+/** What happened, in a few words each. */
+export function kinds(events: readonly SessionEvent[]): string[] {
+  return events.map(({ event }) => {
+    switch (event.case) {
+      case "part":
+        return `${event.value.callId} ${event.value.state.case}`;
+      case "permissionAsked":
+        return `${event.value.id} asked`;
+      case "permissionSettled":
+        return `${event.value.permissionId} ${PermissionOutcomeSchema.value[event.value.outcome]?.localName}`;
+      case "granted":
+      case "revoked":
+        return `${event.value.id} ${event.case}`;
+      default:
+        return event.case ?? "nothing";
+    }
+  });
+}
+
+/** The reason of the refusal that a promise ends in, and the limit that it names. */
+export async function refusal(promise: Promise<unknown>): Promise<{ reason: ErrorReason; limit?: string | undefined }> {
+  const error = await promise.then(
+    () => new Error("it was not refused"),
+    (cause: unknown) => cause,
+  );
+  if (!(error instanceof RequestError)) throw error;
+  return { reason: error.reason, limit: error.metadata.limit };
+}
