@@ -181,27 +181,27 @@ function bound(window: ReturnType<typeof createWindow>, keep: Tool["keep"], outp
 
 /** The first whole lines within the limits; a first line that is longer is cut between characters. */
 function head(bytes: Buffer, { lines, bytes: limit }: Tool["keep"]): Buffer {
-  let end = 0;
-  for (let line = 0, at = bytes.indexOf(10); line < lines && at !== -1 && at < limit; line += 1) {
+  let end = -1;
+  for (let line = 0, at = bytes.indexOf(10); line < lines && at !== -1 && at <= limit; line += 1) {
     end = at;
     at = bytes.indexOf(10, at + 1);
   }
-  return bytes.subarray(0, end > 0 ? end : characterEnd(bytes, limit));
+  return bytes.subarray(0, end === -1 ? characterEnd(bytes, limit) : end);
 }
 
 /** The last whole lines within the limits; a last line that is longer is cut between characters. */
 function tail(bytes: Buffer, { lines, bytes: limit }: Tool["keep"]): Buffer {
-  const end = bytes.at(-1) === 10 ? bytes.length - 1 : bytes.length;
-  let start = end;
+  let start = bytes.length;
+  // A newline at the very end belongs to the last line.
+  let before = bytes.at(-1) === 10 ? bytes.length - 1 : bytes.length;
   for (let line = 0; line < lines; line += 1) {
-    const at = start === 0 ? -1 : bytes.lastIndexOf(10, start - (line === 0 ? 1 : 2));
-    if (bytes.length - (at + 1) > limit) break;
-    start = at + 1;
-    if (at === -1) break;
+    const newline = before > 0 ? bytes.lastIndexOf(10, before - 1) : -1;
+    if (bytes.length - (newline + 1) > limit) break;
+    start = newline + 1;
+    before = newline;
+    if (newline === -1) break;
   }
-  if (start < end) return bytes.subarray(start);
-  const cut = bytes.length - limit;
-  return bytes.subarray(characterStart(bytes, cut));
+  return bytes.subarray(start < bytes.length ? start : characterStart(bytes, bytes.length - limit));
 }
 
 function characterEnd(bytes: Buffer, at: number): number {

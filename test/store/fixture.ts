@@ -3,6 +3,7 @@ import type { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts"
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import {
   type Grant,
+  GrantMatchSchema,
   GrantSchema,
   GrantScope,
   PermissionOutcome,
@@ -14,6 +15,7 @@ import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts"
 import {
   type PermissionRequest,
   PermissionRequestSchema,
+  PermissionToolContextSchema,
   ToolEffects,
   ToolErrorReason,
   type ToolPart,
@@ -146,7 +148,7 @@ export function ask(
     sessionId: ref.sessionId,
     permission: "bash",
     patterns: ["make"],
-    tool: { messageId: "msg_1", callId: ref.callId },
+    tool: create(PermissionToolContextSchema, { messageId: "msg_1", callId: ref.callId }),
     agent: "build",
     created: calls.now(),
     expires: calls.now() + askMs,
@@ -213,7 +215,7 @@ export function grant(id: string, fields: MessageInitShape<typeof GrantSchema> =
     scope: GrantScope.SESSION,
     sessionId: "ses_root",
     permission: "bash",
-    match: { match: { case: "exact", value: "make" } },
+    match: create(GrantMatchSchema, { match: { case: "exact", value: "make" } }),
     text: "make, in this session",
     workspace: "default",
     tool: "bash",

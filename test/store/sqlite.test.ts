@@ -1,12 +1,30 @@
-import { mkdtemp, rm } from "node:fs/promises";
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, stat, truncate } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { DatabaseSync } from "node:sqlite";
+import { afterEach, describe, expect, test } from "vitest";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { storeContract } from "./contract.ts";
-import type { OpenedStore } from "./fixture.ts";
+import {
+  addSession,
+  callRef,
+  fenceOf,
+  kinds,
+  leaseMs,
+  logOf,
+  type OpenedStore,
+  openCall,
+  recordOf,
+  refusal,
+  running,
+  startCall,
+} from "./fixture.ts";
 
-storeContract("sqlite", async ({ limits } = {}) => {
-  const directory = await mkdtemp(join(tmpdir(), "toolgate-store-"));
+async function openIn(directory: string, limits?: { events: number; bytes: number }): Promise<OpenedStore> {
   let time = Date.now();
   let current: OpenedStore | undefined;
   const openAgain = async (): Promise<OpenedStore> => {
@@ -18,12 +36,183 @@ storeContract("sqlite", async ({ limits } = {}) => {
       await current?.calls.close();
       return openAgain();
     };
-    const close = async () => {
-      await current?.calls.close();
-      await rm(directory, { recursive: true });
-    };
-    current = { ...store, advance, reopen, close };
+    current = { ...store, advance, reopen, close: async () => current?.calls.close() };
     return current;
   };
   return openAgain();
+}
+
+const directories: string[] = [];
+
+async function newDirectory(): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-store-"));
+  directories.push(directory);
+  return directory;
+}
+
+storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
+
+describe("sqlite", () => {
+  const stores: OpenedStore[] = [];
+  const writers: ChildProcess[] = [];
+
+  afterEach(async () => {
+    for (const writer of writers.splice(0)) {
+      if (writer.exitCode !== null || writer.signalCode !== null) continue;
+      writer.kill("SIGKILL");
+      await once(writer, "exit");
+    }
+    for (const store of stores.splice(0)) await store.close();
+    for (const directory of directories.splice(0)) await rm(directory, { recursive: true });
+  });
+
+  async function openStore(directory: string): Promise<OpenedStore> {
+    const store = await openIn(directory);
+    stores.push(store);
+    return store;
+  }
+
+  /** Starts a writer; its lines come one by one. */
+  function startWriter(directory: string, prefix: string, limit = "unlimited") {
+    const command = `ulimit -f ${limit} && exec "$0" "$@"`;
+    const args = [process.execPath, join(import.meta.dirname, "writer.ts"), directory, prefix];
+    const writer = spawn("sh", ["-c", command, ...args], { stdio: ["ignore", "pipe", "inherit"] });
+    writers.push(writer);
+    return { writer, lines: createInterface({ input: writer.stdout })[Symbol.asyncIterator]() };
+  }
+
+  test("a second process is refused and told who has the store, until the first one is gone", async () => {
+    const directory = await newDirectory();
+    const { writer, lines } = startWriter(directory, "call");
+    await lines.next();
+    await expect(openSqliteStore({ directory })).rejects.toThrow(`in use by process ${writer.pid}`);
+    writer.kill("SIGKILL");
+    await once(writer, "exit");
+    const store = await openStore(directory);
+    expect(await store.calls.ready()).toBe(true);
+  });
+
+  test("the same process cannot open a store twice either", async () => {
+    const directory = await newDirectory();
+    await openStore(directory);
+    await expect(openSqliteStore({ directory })).rejects.toThrow(`in use by process ${process.pid}`);
+  });
+
+  test("what was promised to a process that is killed is there, and nothing is there by half", async () => {
+    const directory = await newDirectory();
+    const promised: string[] = [];
+    for (const round of ["a", "b", "c", "d"]) {
+      const { writer, lines } = startWriter(directory, round);
+      for (const enough = promised.length + 50; promised.length < enough; ) {
+        const line = await lines.next();
+        if (line.done === true) throw new Error("the writer ended by itself");
+        if (line.value !== "open") promised.push(line.value);
+      }
+      writer.kill("SIGKILL");
+      for (let line = await lines.next(); line.done !== true; line = await lines.next()) promised.push(line.value);
+    }
+    await expectWhole(await openStore(directory), promised);
+  });
+
+  test("a transaction that reached the disk in part is not there at all", async () => {
+    const directory = await newDirectory();
+    const { writer, lines } = startWriter(directory, "call");
+    for (let count = 0; count < 50; count++) await lines.next();
+    writer.kill("SIGKILL");
+    await once(writer, "exit");
+    const wal = join(directory, "toolgate.sqlite-wal");
+    await truncate(wal, (await stat(wal)).size - 2_000);
+    await expectWhole(await openStore(directory), []);
+  });
+
+  test("a full disk is told as such, and memory does not run ahead of what is stored", async () => {
+    const directory = await newDirectory();
+    // In blocks of 512 bytes; the store is larger than the first and smaller than the last of its writes.
+    const { lines } = startWriter(directory, "call", "1000");
+    const promised: string[] = [];
+    for (let line = await lines.next(); line.done !== true; line = await lines.next()) promised.push(line.value);
+    const [word, reason, lastSeq] = promised.pop()?.split(" ") ?? [];
+    expect([word, Number(reason)]).toEqual(["refused", ErrorReason.STORE_UNAVAILABLE]);
+    expect(promised.length).toBeGreaterThan(10);
+    const store = await openStore(directory);
+    await expectWhole(store, promised.slice(1));
+    expect((await store.calls.getSession("ses_root"))?.lastSeq).toBe(BigInt(lastSeq ?? 0));
+  });
+
+  test("a hundred calls that open at the same time cost one transaction", async () => {
+    const directory = await newDirectory();
+    const store = await openStore(directory);
+    await addSession(store);
+    const before = await countCommits(directory);
+    await Promise.all(Array.from({ length: 100 }, (_, index) => openCall(store, callRef(`call_${index}`))));
+    expect((await countCommits(directory)) - before).toBe(1);
+  });
+
+  test("no lease outlives the process that held it, but every fence does", async () => {
+    const store = await openIn(await newDirectory());
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, callRef()));
+    await startCall(store, callRef("call_started"));
+    const reopened = await store.reopen();
+    stores.push(reopened);
+    const orphans = await reopened.calls.orphans(10);
+    expect(orphans.map(({ record, started }) => [record.ref.callId, started])).toEqual([
+      ["call_1", false],
+      ["call_started", true],
+    ]);
+    expect(await reopened.calls.startCall({ fence, version: 1, part: running(callRef()) })).toBe("fenced");
+    expect(await reopened.calls.claimCall(callRef(), "replica_2", leaseMs)).toMatchObject({ epoch: 2, version: 2 });
+    expect(await reopened.calls.claimCall(callRef("call_started"), "replica_2", leaseMs)).toBeUndefined();
+  });
+
+  test("a store of a newer version is refused", async () => {
+    const directory = await newDirectory();
+    await (await openIn(directory)).close();
+    const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
+    db.exec("PRAGMA user_version = 99");
+    db.close();
+    await expect(openSqliteStore({ directory })).rejects.toThrow("schema 99");
+  });
+
+  test("nobody else on the machine can read it", async () => {
+    const directory = join(await newDirectory(), "made");
+    const store = await openStore(directory);
+    await addSession(store);
+    await store.outputs.append("ses_root", "out_1", new Uint8Array([1]));
+    const mode = async (path: string) => ((await stat(join(directory, path))).mode & 0o777).toString(8);
+    for (const folder of [".", "output", "output/ses_root"]) expect(await mode(folder)).toBe("700");
+    for (const file of ["toolgate.sqlite", "toolgate.sqlite-wal", "output/ses_root/out_1"]) {
+      expect(await mode(file)).toBe("600");
+    }
+  });
+
+  test("a store that was closed refuses, and says that it is not ready", async () => {
+    const store = await openIn(await newDirectory());
+    await addSession(store);
+    await store.close();
+    expect(await refusal(openCall(store, callRef()))).toMatchObject({ reason: ErrorReason.STORE_UNAVAILABLE });
+    expect(await store.calls.ready()).toBe(false);
+  });
 });
+
+/** Checks that the calls are there, that numbers have no gap, and that each record is what its last event says. */
+async function expectWhole(store: OpenedStore, promised: readonly string[]): Promise<void> {
+  for (const callId of promised) expect((await recordOf(store, callRef(callId))).part.state.case).toBe("completed");
+  const events = await logOf(store);
+  expect(events.map(({ seq }) => Number(seq))).toEqual(events.map((_, index) => index + 1));
+  const told = new Map(kinds(events).map((kind): [string, string] => [kind.split(" ")[0] ?? "", kind]));
+  const records = await store.calls.listCalls({ sessionId: "ses_root", limit: 100_000 });
+  expect(records.map(({ ref, part }) => `${ref.callId} ${part.state.case}`).sort()).toEqual([...told.values()].sort());
+  expect(records.length).toBeGreaterThan(0);
+}
+
+/** Counts the transactions in the write-ahead log: the last frame of each names the size of the database after it. */
+async function countCommits(directory: string): Promise<number> {
+  const wal = await readFile(join(directory, "toolgate.sqlite-wal"));
+  const [header, frameHeader, pageSize] = [32, 24, wal.readUInt32BE(8)];
+  let commits = 0;
+  for (let frame = header; frame < wal.length; frame += frameHeader + pageSize) {
+    if (wal.readUInt32BE(frame + 4) !== 0) commits += 1;
+  }
+  return commits;
+}

@@ -91,9 +91,14 @@ export function createSessions(db: DatabaseSync) {
     },
 
     list(filter: { owner?: string; root?: string; before?: string; limit: number }): Session[] {
-      const { owner = null, root = null, before = null, limit } = filter;
-      const select = owner !== null ? sql.listByOwner : root !== null ? sql.listByRoot : sql.list;
-      return select.all({ owner, root, before, limit }).map(({ id }) => snapshot(need(id)));
+      const { owner, root = null, before = null, limit } = filter;
+      const rows =
+        owner !== undefined
+          ? sql.listByOwner.all({ owner, root, before, limit })
+          : root !== null
+            ? sql.listByRoot.all({ root, before, limit })
+            : sql.list.all({ before, limit });
+      return rows.map(({ id }) => snapshot(need(id)));
     },
 
     /** Marks the session and its descendants closed and returns their ids. */
