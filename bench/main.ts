@@ -11,7 +11,7 @@ const usage = `npm run bench                       compare, about 2 minutes
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
 
-const full = { warmUp: 4_000, rounds: 5, ms: 1_500, earlier: [10, 1_000, 20_000], calls: 500 };
+const full = { warmUp: 4_000, rounds: 5, ms: 1_500, earlier: [10, 1_000, 20_000], calls: 1_000 };
 const short = { warmUp: 300, rounds: 2, ms: 300, earlier: [10, 100, 1_000], calls: 100 };
 
 const { quick, profile: name, help } = readOptions();

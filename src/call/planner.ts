@@ -15,13 +15,14 @@ import type { Permissions, Subject, Verdict } from "../permission/permissions.ts
 import type { Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
+import { permissionOf } from "../permission/rules.ts";
 import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
 import { digestOf, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
-import type { OpenSession, Sessions } from "./sessions.ts";
+import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
 export type Planner = ReturnType<typeof createPlanner>;
 
@@ -119,6 +120,7 @@ export function createPlanner({
       principal: Principal,
       request: ExplainPermissionRequest,
     ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
+      checkSize("patterns", request.patterns, 256 * 1024);
       const opened = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, opened.session);
       const subject = { session: opened.session, ancestors: opened.ancestors, agent };
@@ -135,7 +137,7 @@ export function createPlanner({
       const layers = layersFor({ session: undefined, ancestors: [], agent });
       return registry
         .list()
-        .filter(({ name }) => !policy.hides(layers, name))
+        .filter(({ name }) => !policy.hides(layers, permissionOf(name)))
         .map(({ definition }) => definition);
     },
   };

@@ -66,7 +66,8 @@ export function createPlanning({
     } catch (cause) {
       if (cause instanceof ToolFailure) return { plan, verdict, problem: cause };
       // What was looked at was swapped meanwhile: nothing was approved yet, so it is a failing check like others.
-      if (cause instanceof ChangedAfterApproval) return { plan, verdict, problem: new ToolFailure(cause.message, { cause }) };
+      if (cause instanceof ChangedAfterApproval)
+        return { plan, verdict, problem: new ToolFailure(cause.message, { cause }) };
       throw cause;
     }
   }

@@ -1,4 +1,4 @@
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, type JsonValue } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   type CreateSessionRequest,
@@ -166,7 +166,7 @@ function mayAccess(principal: Principal, session: Session, access: Access): bool
 }
 
 /** Refuses a JSON value of the caller's that is over a limit. */
-export function checkSize(field: string, value: JsonObject | undefined, limit: number): void {
+export function checkSize(field: string, value: JsonValue | undefined, limit: number): void {
   if (value === undefined) return;
   const size = Buffer.byteLength(JSON.stringify(value));
   if (size <= limit) return;

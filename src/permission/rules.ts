@@ -59,10 +59,15 @@ export function expandHome(pattern: string, home: string): string {
  */
 export function disabled(tools: readonly string[], ruleset: readonly Rule[]): string[] {
   return tools.filter((tool) => {
-    const permission = editors.has(tool) ? "edit" : tool;
+    const permission = permissionOf(tool);
     const last = ruleset.findLast((rule) => wildcard(permission, rule.permission, { slashes: true }));
     return last?.pattern === "*" && last.action === PermissionAction.DENY;
   });
+}
+
+/** The permission that a tool of this name asks for: all that edit ask `edit`, others their own name. */
+export function permissionOf(tool: string): string {
+  return editors.has(tool) ? "edit" : tool;
 }
 
 const editors = new Set(["edit", "write", "apply_patch", "multiedit"]);

@@ -29,7 +29,9 @@ const keeps = fc.record({
   lines: fc.integer({ min: 1, max: 5 }),
   bytes: fc.integer({ min: 8, max: 40 }),
 });
-const texts = fc.array(fc.constantFrom("a", "bc", "é", "→", "😀", "\n", "\n\n", " "), { maxLength: 60 }).map((parts) => parts.join(""));
+const texts = fc
+  .array(fc.constantFrom("a", "bc", "é", "→", "😀", "\n", "\n\n", " "), { maxLength: 60 })
+  .map((parts) => parts.join(""));
 
 describe("an output", () => {
   test("is shown whole within the limits, else one end of it and where to read the rest", async () => {
@@ -45,9 +47,15 @@ describe("an output", () => {
           return;
         }
         expect(whole().toString()).toBe(text);
-        const notice = /\[[^[]*are left out (below|above)\. The whole output has \d+ bytes: [^[]*toolgate-output:out_1[^[]*\]/.exec(bounded.text);
+        const notice =
+          /\[[^[]*are left out (below|above)\. The whole output has \d+ bytes: [^[]*toolgate-output:out_1[^[]*\]/.exec(
+            bounded.text,
+          );
         expect(notice).not.toBeNull();
-        const shown = keep.end === "head" ? bounded.text.slice(0, notice?.index).slice(0, -2) : bounded.text.slice(notice?.[0].length).slice(2);
+        const shown =
+          keep.end === "head"
+            ? bounded.text.slice(0, notice?.index).slice(0, -2)
+            : bounded.text.slice(notice?.[0].length).slice(2);
         expect(Buffer.byteLength(shown)).toBeLessThanOrEqual(keep.bytes);
         expect(shown.split("\n").length).toBeLessThanOrEqual(keep.lines + 1);
         expect(keep.end === "head" ? text.startsWith(shown) : text.endsWith(shown)).toBe(true);

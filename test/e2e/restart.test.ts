@@ -17,7 +17,7 @@ beforeAll(async () => {
   await service.start();
 });
 
-test.each(Object.entries(kinds))(
+test.concurrent.each(Object.entries(kinds))(
   "%s: after kill -9 the ask is still there, its answer counts, and the call runs once",
   async (_name, open) => {
     const { sessionId, call, runs, stream, asked } = before.get(open) ?? (await ask(open));

@@ -51,7 +51,7 @@ export function callRef(callId = "call_1", sessionId = "ses_root", root = "ses_r
 }
 
 export async function addSession(
-  { calls }: OpenedStore,
+  { calls }: Pick<OpenedStore, "calls">,
   id = "ses_root",
   fields: MessageInitShape<typeof SessionSchema> = {},
 ): Promise<void> {
@@ -120,7 +120,11 @@ export function callSpec(fields: Partial<CallSpec> = {}): CallSpec {
 type Opened = Partial<Parameters<CallStore["openCall"]>[0]>;
 
 /** Opens a call for `owner`; the session must be there. */
-export async function openCall({ calls }: OpenedStore, ref: CallRef, fields: Opened = {}): Promise<CallRecord> {
+export async function openCall(
+  { calls }: Pick<OpenedStore, "calls">,
+  ref: CallRef,
+  fields: Opened = {},
+): Promise<CallRecord> {
   const call = { ref, part: pending(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 1_000, ...fields };
   return (await calls.openCall(call)).record;
 }

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
-import { afterEach, describe, expect, test } from "vitest";
+import { afterAll, afterEach, describe, expect, test } from "vitest";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { storeContract } from "./contract.ts";
@@ -50,6 +50,10 @@ async function newDirectory(): Promise<string> {
   return directory;
 }
 
+afterAll(async () => {
+  for (const directory of directories) await rm(directory, { recursive: true });
+});
+
 storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
 
 describe("sqlite", () => {
@@ -63,7 +67,6 @@ describe("sqlite", () => {
       await once(writer, "exit");
     }
     for (const store of stores.splice(0)) await store.close();
-    for (const directory of directories.splice(0)) await rm(directory, { recursive: true });
   });
 
   async function openStore(directory: string): Promise<OpenedStore> {
@@ -127,7 +130,7 @@ describe("sqlite", () => {
 
   test("a full disk is told as such, and memory does not run ahead of what is stored", async () => {
     const directory = await newDirectory();
-    // In blocks of 512 bytes; the store is larger than the first and smaller than the last of its writes.
+    // In blocks of 512 or 1,024 bytes, as the shell has it: room for many calls, but not for as many as come.
     const { lines } = startWriter(directory, "call", "1000");
     const promised: string[] = [];
     for (let line = await lines.next(); line.done !== true; line = await lines.next()) promised.push(line.value);

@@ -8,12 +8,7 @@ import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { addSession, callRef, completed, fenceOf, openCall, running } from "./fixture.ts";
 
 const [directory = "", prefix = ""] = process.argv.slice(2);
-const store = {
-  ...(await openSqliteStore({ directory })),
-  advance() {},
-  reopen: () => Promise.reject(),
-  close: async () => {},
-};
+const store = await openSqliteStore({ directory });
 await addSession(store);
 writeSync(1, "open\n");
 

@@ -287,7 +287,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
   permission: string;
 
   /**
-   * patterns are judged one by one. None is ASK.
+   * patterns are judged one by one, at most 256 KiB of them. None is ASK.
    *
    * @generated from field: repeated string patterns = 4;
    */
