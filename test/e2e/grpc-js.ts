@@ -34,7 +34,7 @@ export function createGrpcJsTransport(baseUrl: string, token: string): Transport
         );
         signal?.addEventListener("abort", () => call.cancel(), { once: true });
       });
-      const message = fromBinary(method.output, rpc.responseSerialize(answer));
+      const message = fromBinary(method.output, new Uint8Array(rpc.responseSerialize(answer)));
       return { stream: false, service: method.parent, method, ...nothing, message };
     },
     async stream(method, signal, _timeoutMs, _header, inputs) {
@@ -51,7 +51,8 @@ export function createGrpcJsTransport(baseUrl: string, token: string): Transport
       signal?.addEventListener("abort", () => call.cancel(), { once: true });
       async function* messages() {
         try {
-          for await (const answer of call) yield fromBinary(method.output, rpc.responseSerialize(answer));
+          for await (const answer of call)
+            yield fromBinary(method.output, new Uint8Array(rpc.responseSerialize(answer)));
         } catch (error) {
           throw toConnectError(error);
         }

@@ -86,7 +86,8 @@ describe("an opaque command", () => {
 describe("expand", () => {
   const resolve = async (path: string, cwd: string) => {
     const absolute = posix.resolve(cwd, path);
-    return { absolute, external: absolute !== "/srv/p" && !absolute.startsWith("/srv/p/") };
+    const external = absolute !== "/srv/p" && !absolute.startsWith("/srv/p/");
+    return { absolute, external, isFolder: ["/", "/opt", "/srv"].includes(absolute) };
   };
   const expand = (line: string) => policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, resolve);
 
@@ -104,8 +105,8 @@ describe("expand", () => {
     });
   });
 
-  test("a word that can only be a folder is that folder, and the root is /*", async () => {
-    expect((await expand("ls /opt/ /tmp/.. /x"))[0]?.patterns).toEqual(["/opt/*", "/*"]);
+  test("a word that is a folder stands for that folder, and the root is /*", async () => {
+    expect((await expand("ls /opt /tmp/.. /x"))[0]?.patterns).toEqual(["/opt/*", "/*"]);
   });
 
   test("leaves alone what stays inside, what is opaque, and what is no command", async () => {

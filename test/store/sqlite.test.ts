@@ -134,8 +134,9 @@ describe("sqlite", () => {
     const { lines } = startWriter(directory, "call", "1000");
     const promised: string[] = [];
     for (let line = await lines.next(); line.done !== true; line = await lines.next()) promised.push(line.value);
-    const [word, reason, lastSeq] = promised.pop()?.split(" ") ?? [];
+    const [word, reason, lastSeq, held, open] = promised.pop()?.split(" ") ?? [];
     expect([word, Number(reason)]).toEqual(["refused", ErrorReason.STORE_UNAVAILABLE]);
+    expect(held).toBe(open);
     expect(promised.length).toBeGreaterThan(10);
     const store = await openStore(directory);
     await expectWhole(store, promised.slice(1));

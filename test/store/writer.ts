@@ -5,7 +5,7 @@
 import { writeSync } from "node:fs";
 import { RequestError } from "../../src/permission/errors.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import { addSession, callRef, completed, fenceOf, openCall, running } from "./fixture.ts";
+import { addSession, callRef, completed, fenceOf, openCall, owner, running } from "./fixture.ts";
 
 const [directory = "", prefix = ""] = process.argv.slice(2);
 const store = await openSqliteStore({ directory });
@@ -28,4 +28,6 @@ const refused: unknown = await Promise.any(Array.from({ length: 8 }, (_, worker)
 );
 if (!(refused instanceof RequestError)) throw refused;
 const { lastSeq } = await store.calls.readLog("ses_root", 0, 1);
-writeSync(1, `refused ${refused.reason} ${lastSeq}\n`);
+const held = await store.calls.renewLeases(owner, 1);
+const open = await store.calls.listCalls({ sessionId: "ses_root", open: true, limit: 1_000 });
+writeSync(1, `refused ${refused.reason} ${lastSeq} ${held.length} ${open.length}\n`);

@@ -8,6 +8,7 @@ import {
   answer,
   askMs,
   callRef,
+  completed,
   failed,
   grant,
   kinds,
@@ -17,6 +18,7 @@ import {
   openAskedCall,
   openAsks,
   recordOf,
+  refusal,
   settled,
   startCall,
 } from "../fixture.ts";
@@ -172,6 +174,33 @@ export function settleContract(open: OpenStore): void {
     const results = await Promise.all([store.permissions.settle(reject), store.permissions.settle(once)]);
     expect(results[0]).toEqual({ result: "won" });
     expect(results[1]).toMatchObject({ result: "lost", settled: { outcome: WITHDRAWN } });
+  });
+
+  test("an answer that cannot be written whole is not written at all", async () => {
+    const store = await open();
+    await addSession(store);
+    const [ended, large] = [callRef("call_ended"), callRef("call_large")];
+    await openAskedCall(store, ref, ["per_1"]);
+    await openAskedCall(store, ended, ["per_2"]);
+    await openAskedCall(store, large, ["per_3"]);
+    const before = await logOf(store);
+    const three = await answer(store, ref, "per_1", {
+      settled: [settled(ref, "per_1"), settled(ended, "per_2", REJECT), settled(large, "per_3", REJECT)],
+      calls: [
+        { ref, version: 2 },
+        { ref: ended, version: 2, ended: failed(ended) },
+        { ref: large, version: 2, ended: completed(large, "x".repeat(1024 * 1024)) },
+      ],
+    });
+    expect(await refusal(store.permissions.settle(three))).toMatchObject({ limit: "event_bytes" });
+    expect(await logOf(store)).toEqual(before);
+    for (const [call, id] of [
+      [ref, "per_1"],
+      [ended, "per_2"],
+    ] as const) {
+      expect(await store.permissions.settle(await answer(store, call, id))).toEqual({ result: "won" });
+    }
+    expect((await logOf(store)).at(-1)?.seq).toBe(BigInt(before.length + 2));
   });
 
   test("what a call asks while it runs is settled like any other", async () => {
