@@ -79,6 +79,7 @@ function answerOf(stream: ClientHttp2Stream): Promise<Answer> {
     stream.on("data", (chunk: Buffer) => chunks.push(chunk));
     stream.on("end", () => resolve({ ...answer, body: Buffer.concat(chunks) }));
     stream.on("error", reject);
+    stream.on("close", () => reject(new Error("the connection was cut before the answer ended")));
   });
 }
 

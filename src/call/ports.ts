@@ -118,7 +118,7 @@ export interface CallStore {
   finishCall(step: { ref: CallRef; guard: { fence: Fence } | { version: number }; part: ToolPart }): Promise<boolean>;
   /** Asks the owner of a running call to stop it; the log's doorbell tells it. */
   requestCancel(ref: CallRef, message: string): Promise<void>;
-  /** renew_leases: all of this owner; returns the calls it still holds. */
+  /** renew_leases: all of this owner, also one that lapsed while nobody took the call; returns the calls it still holds. */
   renewLeases(owner: string, leaseMs: number): Promise<CallRef[]>;
   /** Hands this owner's unstarted calls back, so that others claim them at once. */
   releaseCalls(owner: string): Promise<void>;

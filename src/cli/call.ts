@@ -159,7 +159,7 @@ const callExamples = `
 Examples:
   toolgate call read '{"filePath": "README.md"}'
   toolgate call bash '{"command": "npm test", "description": "Run the tests"}' > test.log
-  toolgate call write @input.json --session ses_build_42 --call-id call_7
+  echo '{"filePath": "a.txt", "content": "hi"}' | toolgate call write - --agent build
 
 It prints the session and call ids: the same command with these ids attaches to the call and never runs it twice.
 Ctrl-C cancels the call; a second Ctrl-C leaves it running.`;

@@ -9,7 +9,7 @@ import type { Connection } from "./connection.ts";
 import { exitCodeOf, exitCodes } from "./exit-codes.ts";
 import { CommandError, failureOf } from "./failure.ts";
 import { createLiveOutput } from "./live-output.ts";
-import { type Position, resume } from "./resume.ts";
+import { isCut, type Position, resume } from "./resume.ts";
 import type { Screen } from "./screen.ts";
 import { oneLine } from "./terminal-safe.ts";
 import { durationOf } from "./words.ts";
@@ -87,9 +87,8 @@ export async function execute({
     return exitCodes.lost;
   } catch (error) {
     // The server was there and knows the call: what is lost is only our sight of it.
-    if (start.storeId === "" || !(error instanceof ConnectError)) throw error;
+    if (start.storeId === "" || !(error instanceof ConnectError && isCut(error))) throw error;
     const failure = failureOf(error, server);
-    if (failure.exitCode !== exitCodes.unreachable) throw error;
     throw new CommandError(failure.message, leftBehind, failure.exitCode, {
       cause: error,
     });

@@ -3,7 +3,6 @@ import {
   PermissionAction,
   PermissionActionSchema,
   type PermissionDecision,
-  PermissionLayerSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ExplainPermissionResponseSchema } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { ToolErrorReasonSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -103,17 +102,10 @@ function planLines({ title, action, decisions, asks, preview, problem }: PlanToo
   ];
 }
 
-function decisionLines(
-  { action, permission, pattern, reason, layer, rule, ruleIndex, grantId }: PermissionDecision,
-  paint: Paint,
-): string[] {
-  const place = ruleIndex === undefined ? "" : ` rule ${ruleIndex + 1}`;
-  const words = rule ? `: ${rule.permission} ${rule.pattern} ${wordOf(PermissionActionSchema, rule.action)}` : "";
-  const from = `${layer === 0 ? "no rule" : wordOf(PermissionLayerSchema, layer)}${place}${words}${grantId === "" ? "" : ` (${grantId})`}`;
+function decisionLines({ action, permission, pattern, reason }: PermissionDecision, paint: Paint): string[] {
   return [
     `${paintAction(action, paint)}  ${oneLine(permission)}  ${terminalSafe(pattern)}`,
-    `       ${paint("dim", oneLine(from))}`,
-    ...(reason === "" ? [] : [`       ${oneLine(reason)}`]),
+    `       ${paint("dim", oneLine(reason))}`,
   ];
 }
 

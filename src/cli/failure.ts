@@ -1,8 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
-import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { exitCodes } from "./exit-codes.ts";
-import { settledWords } from "./settled.ts";
 import { terminalSafe } from "./terminal-safe.ts";
 
 /** A command that cannot go on, with the one thing to do next. */
@@ -55,10 +53,8 @@ function rpcFailure(error: ConnectError, server: Server): Failure {
   const told = reasonOf(error);
   const exitCode = byCode.get(error.code) ?? exitCodes.failed;
   if (!told) return { ...unexplained(error, server), exitCode };
-  const settled = error.findDetails(PermissionSettledSchema)[0];
-  const words = settled ? `${error.rawMessage}: ${settledWords(settled)}` : error.rawMessage;
   return {
-    message: `${terminalSafe(words)} [${terminalSafe(told.reason)}]`,
+    message: `${terminalSafe(error.rawMessage)} [${terminalSafe(told.reason)}]`,
     next: terminalSafe(nextSteps[told.reason]?.(told.metadata, server) ?? ""),
     exitCode,
   };

@@ -75,7 +75,7 @@ function advance(position: Position, { lastSeq, storeId }: Frame): void {
 }
 
 /** Whether the connection failed or the server asks to come again: an answer that has another reason is final. */
-function isCut(error: ConnectError): boolean {
+export function isCut(error: ConnectError): boolean {
   const told = reasonOf(error);
   if (told) return error.code === Code.Unavailable;
   return lostConnection.includes(error.code);

@@ -40,7 +40,7 @@ function named(tools: readonly ToolDefinition[], name: string): ToolDefinition {
 
 function listLines({ name, description, inputSchema }: ToolDefinition, paint: Paint): string[] {
   const fields = fieldsOf(inputSchema).map(({ name, required }) => (required ? name : `${name}?`));
-  const first = oneLine(description.split("\n")[0] ?? "");
+  const first = oneLine(/^.*?(?:\.(?=\s)|$)/m.exec(description)?.[0] ?? "");
   return [`${paint("bold", oneLine(name))}  ${paint("dim", `{ ${fields.join(", ")} }`)}`, `  ${first}`];
 }
 

@@ -36,7 +36,7 @@ export interface Settlement {
   expired: boolean;
 }
 
-/** What became of a settlement: it won; another one had won (or, for an expiry, the deadline lies ahead: no `settled`); or something it was computed from has changed: read again. */
+/** What became of a settlement: it won; another one had won, or (then without `settled`) the deadline decides: it has passed for an answer, or lies ahead for an expiry; or something it was computed from has changed: read again. */
 export type SettleResult = { result: "won" } | { result: "lost"; settled?: PermissionSettled } | { result: "retry" };
 
 /** Asks and grants. Every method is one atomic step and resolves when it is durable. Errors of the store are `StoreUnavailable`. */

@@ -6,7 +6,7 @@ import { connect, kinds, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
-const service = useService("ask_ms = 200");
+const service = useService({ settings: "ask_ms = 200" });
 
 test.concurrent.each(Object.entries(kinds))(
   "%s: an ask that nobody answers ends the call, and takes no answer afterwards",

@@ -12,7 +12,7 @@ import { type Clients, connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
-const service = useService('[agent.plan]\ndescription = "Another one"');
+const service = useService({ settings: '[agent.plan]\ndescription = "Another one"' });
 
 /** Two clients, and a command that no other test has granted. */
 function begin() {

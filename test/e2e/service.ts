@@ -27,8 +27,6 @@ export interface Service {
   readonly data: string;
   readonly config: string;
   readonly process: ChildProcess;
-  /** What it wrote to stderr since it was last started. */
-  readonly said: () => string;
   start(): Promise<void>;
   /** kill -9. */
   kill(): Promise<void>;
@@ -38,17 +36,26 @@ export interface Service {
   close(): Promise<void>;
 }
 
-/** One service for all tests of a file; `settings` is the top of its toolgate.toml. */
-export function useService(settings = "", flags: readonly string[] = []): Service {
-  const service = createService(settings, flags);
+/** What is special about a service. */
+interface Options {
+  /** The top of its toolgate.toml. */
+  settings?: string;
+  flags?: readonly string[];
+  /** Whether it makes its own two tokens instead of having those of `principals`. */
+  ownTokens?: boolean;
+}
+
+/** One service for all tests of a file. */
+export function useService(options: Options = {}): Service {
+  const service = createService(options);
   beforeAll(service.start);
   afterAll(service.close);
   return service;
 }
 
 /** A service for one test. */
-export async function startService(settings = "", flags: readonly string[] = []): Promise<Service> {
-  const service = createService(settings, flags);
+export async function startService(options: Options = {}): Promise<Service> {
+  const service = createService(options);
   onTestFinished(service.close);
   await service.start();
   return service;
@@ -61,10 +68,9 @@ const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
   .join("");
 
-function createService(settings: string, flags: readonly string[]): Service {
+function createService({ settings = "", flags = [], ownTokens = false }: Options): Service {
   let folder = "";
   let url = "";
-  let said = "";
   let child: ChildProcess | undefined;
   const running = () => {
     if (child === undefined) throw new Error("the service was not started");
@@ -96,22 +102,18 @@ function createService(settings: string, flags: readonly string[]): Service {
     get process() {
       return running();
     },
-    said: () => said,
     async start() {
       if (folder === "") {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
-        await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${tokens}`);
+        await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${ownTokens ? "" : tokens}`);
       }
-      said = "";
       child = spawn(process.execPath, [...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
         env: { PATH: process.env.PATH, HOME: folder },
         stdio: ["ignore", "ignore", "pipe"],
       });
-      url = await addressOf(child, (line) => {
-        said += `${line}\n`;
-      });
+      url = await addressOf(child);
     },
     async kill() {
       await signal("SIGKILL");
@@ -131,16 +133,14 @@ function serve(folder: string): string[] {
   return ["src/main.ts", "serve", "--listen", "127.0.0.1:0", ...named];
 }
 
-/** Resolves when the service says where it is; goes on passing what it says. */
-function addressOf(child: ChildProcess, hear: (line: string) => void): Promise<string> {
-  const { stderr } = child;
+/** Resolves when the service says where it is; what it says afterwards is read and dropped. */
+function addressOf({ stderr }: ChildProcess): Promise<string> {
   if (stderr === null) throw new Error("the service has no stderr");
   const heard: string[] = [];
   return new Promise((resolve, reject) => {
     createInterface({ input: stderr })
       .on("line", (line) => {
         heard.push(line);
-        hear(line);
         const url = / is at .*?(http:\/\/[0-9.:]+)/.exec(line)?.[1];
         if (url !== undefined) resolve(url);
       })

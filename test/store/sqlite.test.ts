@@ -194,7 +194,9 @@ describe("sqlite", () => {
     const store = await openIn(await newDirectory());
     await addSession(store);
     await store.close();
-    expect(await refusal(openCall(store, callRef()))).toMatchObject({ reason: ErrorReason.STORE_UNAVAILABLE });
+    const unavailable = { reason: ErrorReason.STORE_UNAVAILABLE };
+    expect(await refusal(openCall(store, callRef()))).toMatchObject(unavailable);
+    expect(await refusal(store.calls.listSessions({ limit: 1 }))).toMatchObject(unavailable);
     expect(await store.calls.ready()).toBe(false);
   });
 });

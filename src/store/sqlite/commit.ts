@@ -91,12 +91,21 @@ export function createCommit(options: {
   };
 }
 
+/** Runs a query on what is committed. */
+export async function read<T>(query: () => T): Promise<T> {
+  try {
+    return query();
+  } catch (error) {
+    throw isSqliteError(error) ? unavailable(error) : error;
+  }
+}
+
 /** The refusal of whatever the disk or the database failed to do. */
 export function unavailable(cause: unknown): RequestError {
   const fact = cause instanceof Error ? cause.message : String(cause);
   return new RequestError(
     ErrorReason.STORE_UNAVAILABLE,
-    `the store did not accept it (${fact}): nothing was changed, try again with the same ids`,
+    `the store is not available (${fact}): nothing was changed, try again with the same ids`,
     {},
     { cause },
   );
@@ -134,5 +143,6 @@ function createBatch() {
   };
 }
 
-const isSqliteError = (error: unknown) =>
-  error instanceof Error && "code" in error && error.code === "ERR_SQLITE_ERROR";
+// The second is what a closed database answers with.
+const sqliteCodes: readonly unknown[] = ["ERR_SQLITE_ERROR", "ERR_INVALID_STATE"];
+const isSqliteError = (error: unknown) => error instanceof Error && "code" in error && sqliteCodes.includes(error.code);

@@ -5,7 +5,7 @@ import type { PermissionStore } from "../../permission/ports.ts";
 import { createAsks } from "./asks.ts";
 import { createCallRecords } from "./call-records.ts";
 import { createCalls } from "./calls.ts";
-import { createCommit } from "./commit.ts";
+import { createCommit, read } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
 import { createDoorbell } from "./doorbell.ts";
 import { createGrants } from "./grants.ts";
@@ -58,8 +58,8 @@ export async function openSqliteStore(options: {
     storeId,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
-    getSession: async (id) => sessions.get(id),
-    listSessions: async (filter) => sessions.list(filter),
+    getSession: (id) => read(() => sessions.get(id)),
+    listSessions: (filter) => read(() => sessions.list(filter)),
     closeSession: (id) => commit.run((step) => calls.closeSession(step, id)),
     openCall: (call) => commit.run((step) => calls.openCall(step, call)),
     claimCall: (ref, owner, leaseMs) => commit.run((step) => calls.claimCall(step, ref, owner, leaseMs)),
@@ -70,13 +70,13 @@ export async function openSqliteStore(options: {
     requestCancel: (ref, message) => commit.run((step) => calls.requestCancel(step, ref, message)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
-    orphans: async (limit) => calls.orphans(now(), limit),
+    orphans: (limit) => read(() => calls.orphans(now(), limit)),
     sweep,
-    getCall: async (sessionId, callId) => records.get(sessionId, callId),
-    listCalls: async (filter) => records.list(filter),
-    getRead: async (root, path) => sessions.getRead(root, path),
+    getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
+    listCalls: (filter) => read(() => records.list(filter)),
+    getRead: (root, path) => read(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
-    readLog: async (sessionId, afterSeq, maxBytes) => log.read(sessionId, afterSeq, maxBytes),
+    readLog: (sessionId, afterSeq, maxBytes) => read(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: doorbell.listen,
     ready: () =>
       commit
@@ -93,18 +93,16 @@ export async function openSqliteStore(options: {
   };
 
   const permissionStore: PermissionStore = {
-    getAsk: async (sessionId, id) => asks.get(sessionId, id),
-    asksOf: async (call) => asks.ofCall(call),
-    openAsks: async (filter) => asks.listOpen(filter),
-    expiredAsks: async (limit) => asks.expired(now(), limit),
+    getAsk: (sessionId, id) => read(() => asks.get(sessionId, id)),
+    asksOf: (call) => read(() => asks.ofCall(call)),
+    openAsks: (filter) => read(() => asks.listOpen(filter)),
+    expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => settle(step, settlement)),
-    grantsFor: async (tree) => ({
-      grants: grants.serving(now(), tree),
-      rulesVersion: sessions.rulesVersion(tree.root),
-    }),
+    grantsFor: (tree) =>
+      read(() => ({ grants: grants.serving(now(), tree), rulesVersion: sessions.rulesVersion(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
-    getGrant: async (id) => grants.get(id),
-    listGrants: async (filter) => grants.list(now(), filter),
+    getGrant: (id) => read(() => grants.get(id)),
+    listGrants: (filter) => read(() => grants.list(now(), filter)),
     revokeGrant: (id) => commit.run((step) => grants.revoke(step, id)),
   };
 
