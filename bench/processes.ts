@@ -44,8 +44,13 @@ export function createProcesses(): Processes {
       // A home of its own, so that no configuration of the person who runs the bench changes what is measured.
       const child = spawn(process.execPath, args, { env: { PATH: process.env.PATH, HOME: folder } });
       children.add(child);
-      child.once("exit", () => children.delete(child));
-      return { url: await urlOf(child, args), pid: child.pid ?? 0 };
+      const printed = createTail(child);
+      child.once("exit", (code, signal) => {
+        children.delete(child);
+        if (child.killed) return;
+        throw new Error(`node ${args.join(" ")} ended with ${signal ?? code} before the bench did:\n${printed.text()}`);
+      });
+      return { url: await printed.first(/http:\/\/127\.0\.0\.1:\d+(?=\D)/), pid: child.pid ?? 0 };
     },
     async stopAll() {
       await Promise.all([...children].map(stop));
@@ -53,18 +58,24 @@ export function createProcesses(): Processes {
   };
 }
 
-/** The first address that a server prints; it goes on being read, or a full pipe would stop it. */
-function urlOf(child: ChildProcess, args: readonly string[]): Promise<string> {
-  return new Promise((resolve, reject) => {
-    let printed = "";
-    const look = (chunk: Buffer) => {
-      printed = (printed + chunk.toString()).slice(-4096);
-      const url = /http:\/\/127\.0\.0\.1:\d+(?=\D)/.exec(printed)?.[0];
-      if (url !== undefined) resolve(url);
-    };
-    child.stdout?.on("data", look);
-    child.stderr?.on("data", look);
-    child.once("error", reject);
-    child.once("exit", (code) => reject(new Error(`node ${args.join(" ")} ended with ${code}:\n${printed}`)));
-  });
+/** The end of what a process prints; it is always read, or a full pipe would stop the process. */
+function createTail(child: ChildProcess) {
+  let text = "";
+  const printed = (chunk: Buffer) => {
+    text = (text + chunk.toString()).slice(-4_096);
+  };
+  child.stdout?.on("data", printed);
+  child.stderr?.on("data", printed);
+  return {
+    text: () => text,
+    first: (pattern: RegExp) =>
+      new Promise<string>((resolve) => {
+        const look = () => {
+          const [found] = pattern.exec(text) ?? [];
+          if (found !== undefined) resolve(found);
+        };
+        child.stdout?.on("data", look);
+        child.stderr?.on("data", look);
+      }),
+  };
 }

@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type EventInit, type FakeServer, startFakeServer } from "./fake-server.ts";
@@ -56,10 +56,12 @@ async function nextReply(typed: string): Promise<PermissionResponse> {
   return response;
 }
 
-// `script` of util-linux gives the command a real pseudo-terminal.
-const hasScript = spawnSync("script", ["--version"]).stdout?.includes("util-linux") ?? false;
+beforeAll(() => {
+  const isThere = spawnSync("script", ["--version"]).stdout?.includes("util-linux") ?? false;
+  if (!isThere) throw new Error("a pseudo-terminal needs script of util-linux: apt-get install -y bsdutils");
+});
 
-describe.skipIf(!hasScript)("an ask at a terminal", () => {
+describe("an ask at a terminal", () => {
   test("shows the diff in colours and is approved by o", async () => {
     server.log(asked);
     await running.sees("›");

@@ -1,0 +1,61 @@
+import { expect, test } from "vitest";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { untilDead } from "../tools/processes.ts";
+import { connect } from "./clients.ts";
+import { ledger } from "./ledger.ts";
+import { nameOf, read } from "./reading.ts";
+import { startService } from "./service.ts";
+
+test("kill -9 while a tool runs: its end is EXECUTOR_LOST, its processes are dead, and it never runs again", async () => {
+  const service = await startService({ settings: "lease_ms = 1000" });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger(service);
+  const input = { command: `${runs.append}; setsid sleep 600 & echo $!; wait` };
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input };
+  const before = read(agent.tools.executeTool(call));
+  const pid = Number(Buffer.from((await before.until("output")).data).toString());
+  const cut = expect(before.end()).rejects.toThrow();
+  await service.kill();
+  await cut;
+  await untilDead(pid);
+
+  await service.start();
+  const again = connect(service, "caller");
+  const after = read(again.tools.executeTool({ ...call, afterSeq: before.lastSeq }));
+  const part = await after.end();
+  expect(part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN },
+  });
+  expect((await again.tools.callTool(call)).part).toEqual(part);
+  expect(await runs.lines()).toBe(1);
+  const whole = read(again.tools.executeTool(call));
+  await whole.end();
+  expect([...before.seen, ...after.seen]).toEqual(whole.seen);
+  expect(whole.seen.map(nameOf)).toEqual(["pending", "running", "output", "error"]);
+});
+
+test("kill -9 before the body was entered: the call is taken up again and runs once", async () => {
+  const service = await startService({ settings: "lease_ms = 1000" });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger(service);
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: runs.append } };
+  const before = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await before.until("permissionAsked");
+  const cut = expect(before.end()).rejects.toThrow();
+  const answered = connect(service, "approver").permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+  // The answer and the kill race: whichever comes first, the answer can be given (again) and the call runs once.
+  answered.catch(() => undefined);
+  await service.kill();
+  await cut;
+  await service.start();
+  const person = connect(service, "approver");
+  await person.permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+  const { part } = await connect(service, "caller").tools.callTool(call);
+  const lost = part?.state.case === "error" && part.state.value.reason === ToolErrorReason.EXECUTOR_LOST;
+  expect(lost || part?.state.case === "completed").toBe(true);
+  expect(await runs.lines()).toBeLessThanOrEqual(1);
+  expect(lost || (await runs.lines()) === 1).toBe(true);
+});
