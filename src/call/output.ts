@@ -89,7 +89,7 @@ export function createCallOutput({
     /** Resolves when there is room for more. Throws `OutputLimit` for what cannot be kept whole. */
     async write(chunk: Uint8Array): Promise<void> {
       check();
-      if (stored + waiting + chunk.length > limit) {
+      if (window.size + chunk.length > limit) {
         throw new OutputLimit(
           `The output is over ${limit} bytes, the most that can be kept; the call was stopped. Write less, or into a file.`,
         );

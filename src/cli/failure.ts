@@ -134,6 +134,5 @@ const nextSteps: Record<string, NextStep | undefined> = {
   STORE_CHANGED: () => "what became of the call is not known: check what it did before you run it again as a new call",
   STORE_UNAVAILABLE: () => "try again with the same ids: nothing is run twice",
   DRAINING: () => "try again with the same ids: nothing is run twice",
-  TIMEOUT_TOO_LONG: ({ limit_ms = "" }) => `give at most --timeout ${limit_ms}`,
   HOST_REFUSED: () => "use an address that the server's configuration lists",
 };

@@ -8,6 +8,7 @@ export interface ServeFlags {
   data?: string;
   config?: string;
   insecureNoAuth?: boolean;
+  allowInsecureListen?: boolean;
   unattended?: "wait" | "deny";
   logLevel?: "debug" | "info" | "warn" | "error";
 }
@@ -22,6 +23,7 @@ export function addServe(program: Command, serve: (flags: ServeFlags) => Promise
     .option("--data <dir>", "where records, outputs and tokens are kept (default: $XDG_DATA_HOME/toolgate)")
     .option("--config <file>", "the configuration (default: $XDG_CONFIG_HOME/toolgate/toolgate.toml, if it is there)")
     .option("--insecure-no-auth", "want no token: anyone on this machine, the agent included, can call and approve")
+    .option("--allow-insecure-listen", "listen beyond this machine without TLS, for use behind a proxy that has it")
     .addOption(
       new Option("--unattended <policy>", "what becomes of asks: wait for a person, or deny at once").choices([
         "wait",

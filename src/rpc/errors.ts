@@ -83,7 +83,6 @@ const codes: Readonly<Record<keyof typeof ErrorReason, Code>> = {
   STORE_CHANGED: Code.DataLoss,
   STORE_UNAVAILABLE: Code.Unavailable,
   DRAINING: Code.Unavailable,
-  TIMEOUT_TOO_LONG: Code.InvalidArgument,
   INVALID_RANGE: Code.OutOfRange,
   HOST_REFUSED: Code.PermissionDenied,
 };

@@ -12,7 +12,7 @@ async function recordedCall() {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const input = { command: `${runs.append}; echo done`, description: "Record it" };
+  const input = { command: `${runs.append("ran")}; echo done`, description: "Record it" };
   return { agent, runs, call: { sessionId, callId: "c1", agent: "free", tool: "bash", input } };
 }
 
@@ -22,7 +22,7 @@ test("the same call again has the same result and does not run again", async () 
   expect(first.part?.state.case).toBe("completed");
   expect((await agent.tools.callTool(call)).part).toEqual(first.part);
   expect(await read(agent.tools.executeTool(call)).end()).toEqual(first.part);
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
 });
 
 test("twenty equal calls at once are one", async () => {
@@ -30,7 +30,7 @@ test("twenty equal calls at once are one", async () => {
   const results = await Promise.all(Array.from({ length: 20 }, () => agent.tools.callTool(call)));
   expect(new Set(results.map(({ part }) => part?.id)).size).toBe(1);
   expect(new Set(results.map(({ part }) => part?.state.case))).toEqual(new Set(["completed"]));
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
 });
 
 test("the order of the input's fields does not make it another call", async () => {
@@ -38,7 +38,7 @@ test("the order of the input's fields does not make it another call", async () =
   await agent.tools.callTool(call);
   const { command, description } = call.input;
   await agent.tools.callTool({ ...call, input: { description, command } });
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
 });
 
 test("a call id that is used for another input or tool is refused, and nothing runs", async () => {
@@ -53,14 +53,14 @@ test("a call id that is used for another input or tool is refused, and nothing r
   expect(await refusal(agent.tools.callTool(call))).toMatchObject(reused);
   const other = { sessionId, callId, tool: "echo", input: { text: "second" } };
   expect(await refusal(read(agent.tools.executeTool(other)).end())).toMatchObject(reused);
-  expect(await runs.lines()).toBe(0);
+  expect(await runs.lines()).toHaveLength(0);
 });
 
 test("the same call id in another session is another call", async () => {
   const { agent, runs, call } = await recordedCall();
   await agent.tools.callTool(call);
   await agent.tools.callTool({ ...call, sessionId: await agent.newSession() });
-  expect(await runs.lines()).toBe(2);
+  expect(await runs.lines()).toHaveLength(2);
 });
 
 test("a caller that knows another store is told, and nothing runs", async () => {
@@ -68,7 +68,7 @@ test("a caller that knows another store is told, and nothing runs", async () => 
   const told = await refusal(agent.tools.callTool({ ...call, expectedStoreId: "another" }));
   const { storeId } = await agent.tools.getServerInfo({});
   expect(told).toMatchObject({ code: Code.DataLoss, reason: "STORE_CHANGED", metadata: { store_id: storeId } });
-  expect(await runs.lines()).toBe(0);
+  expect(await runs.lines()).toHaveLength(0);
   await agent.tools.callTool({ ...call, expectedStoreId: storeId });
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
 });

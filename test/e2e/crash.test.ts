@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { untilDead } from "../tools/processes.ts";
 import { connect } from "./clients.ts";
 import { ledger } from "./ledger.ts";
@@ -11,7 +11,7 @@ test("kill -9 while a tool runs: its end is EXECUTOR_LOST, its processes are dea
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const input = { command: `${runs.append}; setsid sleep 600 & echo $!; wait` };
+  const input = { command: `${runs.append("ran")}; setsid sleep 600 & echo $!; wait` };
   const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input };
   const before = read(agent.tools.executeTool(call));
   const pid = Number(Buffer.from((await before.until("output")).data).toString());
@@ -29,33 +29,33 @@ test("kill -9 while a tool runs: its end is EXECUTOR_LOST, its processes are dea
     value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN },
   });
   expect((await again.tools.callTool(call)).part).toEqual(part);
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
   const whole = read(again.tools.executeTool(call));
   await whole.end();
   expect([...before.seen, ...after.seen]).toEqual(whole.seen);
   expect(whole.seen.map(nameOf)).toEqual(["pending", "running", "output", "error"]);
 });
 
-test("kill -9 before the body was entered: the call is taken up again and runs once", async () => {
+test("kill -9 while an answer is given: it can be given again, and the call runs at most once", async () => {
   const service = await startService({ settings: "lease_ms = 1000" });
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const call = { sessionId, callId: "c1", tool: "bash", input: { command: runs.append } };
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: runs.append("ran") } };
   const before = read(agent.tools.executeTool(call));
   const { id: permissionId } = await before.until("permissionAsked");
-  const cut = expect(before.end()).rejects.toThrow();
-  const answered = connect(service, "approver").permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
-  // The answer and the kill race: whichever comes first, the answer can be given (again) and the call runs once.
-  answered.catch(() => undefined);
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE, replyId: "r1" };
+  const given = Promise.allSettled([
+    connect(service, "approver").permissions.respondToPermission(answer),
+    before.end(),
+  ]);
   await service.kill();
-  await cut;
+  await given;
   await service.start();
-  const person = connect(service, "approver");
-  await person.permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+  await connect(service, "approver").permissions.respondToPermission(answer);
   const { part } = await connect(service, "caller").tools.callTool(call);
-  const lost = part?.state.case === "error" && part.state.value.reason === ToolErrorReason.EXECUTOR_LOST;
-  expect(lost || part?.state.case === "completed").toBe(true);
-  expect(await runs.lines()).toBeLessThanOrEqual(1);
-  expect(lost || (await runs.lines()) === 1).toBe(true);
+  const end = part?.state.case === "error" ? part.state.value.reason : part?.state.case;
+  // If it had started, what it did is not known.
+  const most = { completed: [1], [ToolErrorReason.EXECUTOR_LOST]: [0, 1] }[String(end)];
+  expect(most).toContain((await runs.lines()).length);
 });

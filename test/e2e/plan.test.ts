@@ -23,16 +23,16 @@ test("a plan says what would be asked, and runs and records nothing", async () =
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const plan = await agent.tools.planTool({ sessionId, tool: "bash", input: { command: runs.append } });
+  const plan = await agent.tools.planTool({ sessionId, tool: "bash", input: { command: runs.append("ran") } });
   expect(plan).toMatchObject({
-    title: runs.append,
+    title: runs.append("ran"),
     action: Action.ASK,
-    asks: [{ id: "", sessionId, permission: "bash", patterns: [runs.append] }],
-    preview: { command: runs.append },
+    asks: [{ id: "", sessionId, permission: "bash", patterns: [runs.append("ran")] }],
+    preview: { command: runs.append("ran") },
   });
   expect(plan.decisions.map(({ permission, action }) => [permission, action])).toContainEqual(["bash", Action.ASK]);
   expect(plan.problem).toBeUndefined();
-  expect(await runs.lines()).toBe(0);
+  expect(await runs.lines()).toHaveLength(0);
   expect((await agent.tools.listToolParts({ sessionId })).parts).toEqual([]);
   expect((await agent.permissions.listPermissions({ sessionId })).permissions).toEqual([]);
   expect((await agent.sessions.getSession({ sessionId })).session?.lastSeq).toBe(0n);

@@ -26,7 +26,7 @@ test.concurrent.each(Object.entries(kinds))(
     const after = read(agent.tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
     await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: PermissionReply.ONCE });
     expect((await after.end()).state).toMatchObject({ case: "completed", value: { output: "done\n" } });
-    expect(await runs.lines()).toBe(1);
+    expect(await runs.lines()).toHaveLength(1);
 
     const whole = read(agent.tools.executeTool(call));
     await whole.end();
@@ -39,7 +39,7 @@ async function ask(open: Opens) {
   const agent = connect(service, "caller", open);
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append}; echo done` } };
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append("ran")}; echo done` } };
   const stream = read(agent.tools.executeTool(call));
   return { sessionId, call, runs, stream, asked: await stream.until("permissionAsked") };
 }

@@ -14,7 +14,7 @@ test("SIGTERM tells streams to resume, keeps a call that waits, and the next sta
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
-  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append}; echo done` } };
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append("ran")}; echo done` } };
   const before = read(agent.tools.executeTool(call));
   const ask = await before.until("permissionAsked");
   const watcher = read(connect(service, "watcher").tools.watchSession({ sessionId }));
@@ -29,7 +29,7 @@ test("SIGTERM tells streams to resume, keeps a call that waits, and the next sta
   expect((await person.permissions.listPermissions({ sessionId })).permissions).toEqual([ask]);
   await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: PermissionReply.ONCE });
   expect((await after.end()).state.value).toMatchObject({ output: "done\n" });
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
   const rest = read(connect(service, "watcher").tools.watchSession({ sessionId, afterSeq: watcher.lastSeq }));
   await rest.find(({ event }) => event.case === "part" && event.value.state.case === "completed");
   expect(rest.seen).toEqual(after.seen);

@@ -95,7 +95,7 @@ test.each(Object.entries(kinds))("%s: a caller that just leaves does not end its
   const sessionId = await agent.newSession();
   const runs = ledger(service);
   const call = { sessionId, callId: "c1", agent: "free", tool: "bash" };
-  const input = { command: `echo begun; until [ -e ${sessionId}-go ]; do sleep 0.02; done; ${runs.append}` };
+  const input = { command: `echo begun; until [ -e ${sessionId}-go ]; do sleep 0.02; done; ${runs.append("ran")}` };
   const left = new AbortController();
   const stream = read(agent.tools.executeTool({ ...call, input }, { signal: left.signal }));
   await stream.until("output");
@@ -103,5 +103,5 @@ test.each(Object.entries(kinds))("%s: a caller that just leaves does not end its
   await expect(stream.end()).rejects.toThrow();
   await agent.tools.callTool({ ...call, callId: "go", input: { command: `touch ${sessionId}-go` } });
   expect((await agent.tools.callTool({ ...call, input })).part?.state.case).toBe("completed");
-  expect(await runs.lines()).toBe(1);
+  expect(await runs.lines()).toHaveLength(1);
 });

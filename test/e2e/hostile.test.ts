@@ -1,0 +1,149 @@
+import { once } from "node:events";
+import { type ClientHttp2Stream, connect as dial } from "node:http2";
+import { connect as dialRaw } from "node:net";
+import { gzipSync } from "node:zlib";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { afterEach, describe, expect, test } from "vitest";
+import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
+import { connect } from "./clients.ts";
+import { useService } from "./service.ts";
+
+const service = useService();
+
+afterEach(async () => {
+  const health = createClient(Health, createGrpcTransport({ baseUrl: service.url }));
+  expect((await health.check({})).status).toBe(Status.SERVING);
+  const { part } = await connect(service, "caller").tools.callTool({ tool: "echo", input: { text: "alive" } });
+  expect(part?.state.value).toMatchObject({ output: "alive" });
+});
+
+describe("JSON by HTTP", () => {
+  const cases: [string, string | Uint8Array<ArrayBuffer>, RegExp][] = [
+    ["that does not parse", '{"tool":', /JSON/],
+    ["that is no object", '"echo"', /CallToolRequest/],
+    ["with a field of the wrong type", '{"tool": 7}', /tool/],
+    ["with an enum value that is none", '{"tool": "echo", "onDisconnect": 99}', /on_?[dD]isconnect|OnDisconnect/],
+    ["with a number out of range", '{"tool": "echo", "timeoutMs": -1}', /timeout_?[mM]s/],
+    ["without what is needed", '{"input": {"text": "x"}}', /tool/],
+    [
+      "nested ten thousand deep",
+      `{"tool": "echo", "input": {"text": ${"[".repeat(10_000)}${"]".repeat(10_000)}}}`,
+      /./,
+    ],
+  ];
+
+  test.each(cases)("%s is refused as invalid_argument, in words", async (_name, body, words) => {
+    const answer = await post("ToolService/CallTool", body);
+    expect([answer.status, answer.code]).toEqual([400, "invalid_argument"]);
+    expect(answer.message).toMatch(words);
+  });
+
+  test("a field that is not known is passed over, as newer clients need it", async () => {
+    const answer = await post("ToolService/CallTool", '{"tool": "echo", "input": {"text": "x"}, "colour": "red"}');
+    expect(answer.status).toBe(200);
+  });
+
+  test("__proto__ in an input is a key like any other", async () => {
+    const input = '{"text": "x", "__proto__": {"polluted": true}, "constructor": {"prototype": {"polluted": true}}}';
+    const answer = await post("ToolService/CallTool", `{"tool": "echo", "input": ${input}}`);
+    expect(answer.status).toBe(200);
+    expect(answer.text).toContain('"output":"x"');
+  });
+
+  test("a body that unpacks to far more than the limit is refused", async () => {
+    const bomb = gzipSync(`{"tool": "echo", "input": {"text": "${"0".repeat(64 * 1024 * 1024)}"}}`);
+    const answer = await post("ToolService/CallTool", new Uint8Array(bomb), { "content-encoding": "gzip" });
+    expect(answer.code).toBe("resource_exhausted");
+  });
+
+  test("an rpc that is not there, a wrong method and a wrong type are told apart", async () => {
+    const url = `${service.url}/opencode.tool.v1.ToolService`;
+    expect((await post("ToolService/DropTables", "{}")).status).toBe(404);
+    expect((await fetch(`${url}/CallTool`)).status).toBe(405);
+    expect((await post("ToolService/CallTool", "tool: echo", { "content-type": "text/yaml" })).status).toBe(415);
+  });
+});
+
+describe("gRPC frames", () => {
+  const head = (flags: number, length: number) => {
+    const bytes = Buffer.alloc(5);
+    bytes.writeUInt8(flags);
+    bytes.writeUInt32BE(length, 1);
+    return bytes;
+  };
+  const echo = Buffer.from("\x2a\x04echo");
+  const framed = Buffer.concat([head(0, echo.length), echo]);
+  // 3 invalid_argument, 8 resource_exhausted, 12 unimplemented, 13 internal, which gRPC prescribes for what it cannot parse.
+  const cases: [string, number, Buffer][] = [
+    ["one that is cut off", 3, Buffer.concat([head(0, 100), Buffer.from("abc")])],
+    ["one whose head is cut off", 3, Buffer.from([0, 0])],
+    ["one of a length that nobody holds", 8, Buffer.concat([head(0, 0xffffffff), Buffer.from("abc")])],
+    ["one that is no message", 13, Buffer.concat([head(0, 4), Buffer.from([0xff, 0xff, 0xff, 0xff])])],
+    ["one with a text that is no UTF-8", 13, Buffer.concat([head(0, 4), Buffer.from([0x2a, 0x02, 0xff, 0xfe])])],
+    ["one that is compressed by nobody knows what", 13, Buffer.concat([head(1, 3), Buffer.from("abc")])],
+    ["none", 12, Buffer.alloc(0)],
+    ["two", 12, Buffer.concat([framed, framed])],
+  ];
+
+  test.each(cases)("%s: the call ends with status %i and words", async (_name, expected, bytes) => {
+    const { status, message } = await grpc("CallTool", bytes);
+    expect([status, message]).toEqual([expected, expect.stringMatching(/./)]);
+  });
+
+  test("a whole one is answered", async () => {
+    expect(await grpc("CallTool", framed)).toEqual({ status: 0, message: "" });
+  });
+});
+
+test("bytes that are no HTTP close their own connection only", async () => {
+  for (const bytes of [
+    "\x00\x01\x02\x03\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnot a frame at all, not at all",
+    "GET\r\n\r\n",
+  ]) {
+    const socket = dialRaw(Number(new URL(service.url).port), "127.0.0.1").resume();
+    socket.on("error", () => undefined).write(bytes);
+    await once(socket, "close");
+  }
+});
+
+async function post(rpc: string, body: string | Uint8Array<ArrayBuffer>, headers: Record<string, string> = {}) {
+  const response = await fetch(`${service.url}/opencode.tool.v1.${rpc}`, {
+    method: "POST",
+    headers: { "content-type": "application/json", authorization: "Bearer caller-token", ...headers },
+    body,
+  });
+  const text = await response.text();
+  const told: { code?: string; message?: string } = text === "" ? {} : JSON.parse(text);
+  return { status: response.status, text, ...told };
+}
+
+/** Sends bytes as the body of a gRPC request, and returns how it ended. */
+async function grpc(rpc: string, bytes: Buffer): Promise<{ status: number; message: string }> {
+  const session = dial(service.url);
+  const stream = session.request({
+    ":method": "POST",
+    ":path": `/opencode.tool.v1.ToolService/${rpc}`,
+    "content-type": "application/grpc+proto",
+    te: "trailers",
+    authorization: "Bearer caller-token",
+  });
+  stream.end(bytes);
+  try {
+    return await endOf(stream);
+  } finally {
+    session.close();
+  }
+}
+
+function endOf(stream: ClientHttp2Stream): Promise<{ status: number; message: string }> {
+  return new Promise((resolve, reject) => {
+    const look = (headers: Record<string, unknown>) => {
+      if (headers["grpc-status"] === undefined) return;
+      resolve({ status: Number(headers["grpc-status"]), message: String(headers["grpc-message"] ?? "") });
+    };
+    stream.on("response", look).on("trailers", look).on("error", reject).resume();
+    stream.on("close", () => reject(new Error(`the stream ended without a status, code ${stream.rstCode}`)));
+  });
+}
