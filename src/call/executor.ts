@@ -1,4 +1,5 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -10,6 +11,7 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
+import { RequestError } from "../permission/errors.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
 import type { Question } from "../permission/policy.ts";
@@ -286,6 +288,9 @@ export function createExecutor({
     }
     if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
     if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
+    if (cause instanceof RequestError && cause.reason === ErrorReason.QUOTA_EXCEEDED) {
+      return { reason: ToolErrorReason.FAILED, error: `The call could not go on: ${cause.message}.`, effects };
+    }
     const { callId, sessionId } = record.ref;
     log.error("defect in a tool call", { error: cause, callId, sessionId, tool: record.part.tool });
     return {

@@ -76,13 +76,14 @@ test("of twenty answers at once exactly one wins, and all others name it", async
     return (i % 2 === 0 ? approver : deputy)({ reply, replyId: `r${i}` });
   });
   const results = await Promise.allSettled(answers);
-  await stream.end();
+  const { state } = await stream.end();
   const [winner, ...others] = stream.seen.flatMap(({ event }) =>
     event.case === "permissionSettled" ? [event.value] : [],
   );
   expect(others).toEqual([]);
   const won = results.flatMap(({ status }, i) => (status === "fulfilled" ? [`r${i}`] : []));
   expect(won).toEqual([winner?.replyId]);
+  expect(state.case).toBe(winner?.outcome === PermissionOutcome.ONCE ? "completed" : "error");
   for (const lost of answers.filter((_, i) => `r${i}` !== won[0])) {
     const told = await refusal(lost);
     expect(told).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });

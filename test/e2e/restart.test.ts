@@ -1,4 +1,5 @@
 import { beforeAll, expect, test } from "vitest";
+import type { WatchPermissionsResponse } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, kinds, type Opens } from "./clients.ts";
 import { ledger } from "./ledger.ts";
@@ -23,6 +24,8 @@ test.concurrent.each(Object.entries(kinds))(
     const { sessionId, call, runs, stream, asked } = before.get(open) ?? (await ask(open));
     const [agent, person] = [connect(service, "caller", open), connect(service, "approver", open)];
     expect((await person.permissions.listPermissions({ sessionId })).permissions).toEqual([asked]);
+    const [shown] = await Array.fromAsync(untilMark(person.permissions.watchPermissions({ sessionId })));
+    expect(shown?.event?.event.value).toEqual(asked);
     const after = read(agent.tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
     await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: PermissionReply.ONCE });
     expect((await after.end()).state).toMatchObject({ case: "completed", value: { output: "done\n" } });
@@ -34,6 +37,13 @@ test.concurrent.each(Object.entries(kinds))(
     expect(whole.seen.filter((event) => nameOf(event) === "permissionAsked")).toHaveLength(1);
   },
 );
+
+async function* untilMark(stream: AsyncIterable<WatchPermissionsResponse>) {
+  for await (const message of stream) {
+    if (message.snapshotEnd) return;
+    yield message;
+  }
+}
 
 async function ask(open: Opens) {
   const agent = connect(service, "caller", open);

@@ -4,7 +4,7 @@ import { OnDisconnect } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isAlive, untilDead } from "../tools/processes.ts";
 import { connect, kinds } from "./clients.ts";
 import { ledger } from "./ledger.ts";
-import { outputOf, read } from "./reading.ts";
+import { nameOf, outputOf, read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const service = useService();
@@ -83,11 +83,25 @@ test("a timeout over the limit is bad input", async () => {
 test.concurrent("a caller that leaves with on_disconnect CANCEL takes its call and all processes along", async () => {
   const { agent, call, pids, leave } = await startFamily(family, { onDisconnect: OnDisconnect.CANCEL });
   leave();
-  const { state } = await read(agent.tools.watchSession({ sessionId: call.sessionId }))
-    .find(({ event }) => event.case === "part" && event.value.state.case === "error")
-    .then(({ event }) => (event.case === "part" ? event.value : expect.unreachable()));
-  expect(state.value).toMatchObject({ reason: ToolErrorReason.CANCELLED });
+  const log = read(agent.tools.watchSession({ sessionId: call.sessionId }));
+  const { event } = await log.find((event) => nameOf(event) === "error");
+  expect(event).toMatchObject({ value: { state: { value: { reason: ToolErrorReason.CANCELLED } } } });
   await Promise.all(pids.map(untilDead));
+});
+
+test.concurrent("a unary caller that leaves with on_disconnect CANCEL takes its call along, too", async () => {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const log = read(agent.tools.watchSession({ sessionId }));
+  const input = { command: "echo begun; sleep 600" };
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input, onDisconnect: OnDisconnect.CANCEL };
+  const left = new AbortController();
+  const waiting = expect(agent.tools.callTool(call, { signal: left.signal })).rejects.toThrow();
+  await log.until("output");
+  left.abort();
+  await waiting;
+  const { event } = await log.find((event) => nameOf(event) === "error");
+  expect(event).toMatchObject({ value: { state: { value: { reason: ToolErrorReason.CANCELLED } } } });
 });
 
 test.each(Object.entries(kinds))("%s: a caller that just leaves does not end its call", async (_name, open) => {

@@ -123,6 +123,32 @@ test("watching asks: those that are open, a mark, then each that opens or is set
   expect(await next()).toBe(`settled ${second.id}`);
 });
 
+test("a caller sees the asks of its own sessions only", async () => {
+  const [agent, stranger] = [connect(service, "caller"), connect(service, "stranger")];
+  const [theirs, own] = [await agent.newSession(), await stranger.newSession()];
+  const open = (clients: Clients, sessionId: string) =>
+    read(clients.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: { command: "true" } })).until(
+      "permissionAsked",
+    );
+  await open(agent, theirs);
+  const messages = stranger.permissions.watchPermissions({})[Symbol.asyncIterator]();
+  expect((await messages.next()).value?.snapshotEnd).toBe(true);
+  await agent.tools.cancelTool({ sessionId: theirs, callId: "c1" });
+  const ask = await open(stranger, own);
+  expect((await messages.next()).value?.event?.event.value).toMatchObject({ id: ask.id });
+  expect((await stranger.permissions.listPermissions({})).permissions.map(({ id }) => id)).toEqual([ask.id]);
+});
+
+test("a call that has ended, resumed after its last number, has nothing more to say", async () => {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", tool: "echo", input: { text: "one" } };
+  const whole = read(agent.tools.executeTool(call));
+  await whole.end();
+  const rest = await Array.fromAsync(agent.tools.executeTool({ ...call, afterSeq: whole.lastSeq }));
+  expect(rest.flatMap(({ event }) => event ?? [])).toEqual([]);
+});
+
 /** A session in which two calls have ended. */
 async function sessionWithHistory(agent: Clients): Promise<string> {
   const sessionId = await agent.newSession();

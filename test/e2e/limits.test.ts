@@ -1,0 +1,58 @@
+import { Code } from "@connectrpc/connect";
+import { expect, test } from "vitest";
+import { RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect, refusal } from "./clients.ts";
+import { read } from "./reading.ts";
+import { useService } from "./service.ts";
+
+const service = useService({ settings: "[limits]\nrunning_calls = 3\nopen_asks = 2\ninput_bytes = 2048" });
+
+/** A session and a way to make a call of it wait for a person. */
+async function begin() {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const call = (callId: string) => ({ sessionId, callId, tool: "bash", input: { command: `echo ${callId}` } });
+  return { agent, sessionId, call };
+}
+
+test("the limits that hold are told", async () => {
+  const { limits } = await connect(service, "watcher").tools.getServerInfo({});
+  expect(limits).toMatchObject({ runningCalls: 3, openAsks: 2, inputBytes: 2048n, requestBytes: 4_194_304n });
+});
+
+test("an input over the limit is refused by name, and its call id stays free", async () => {
+  const { agent, sessionId } = await begin();
+  const call = { sessionId, callId: "c1", tool: "echo" };
+  expect(await refusal(agent.tools.callTool({ ...call, input: { text: "x".repeat(2048) } }))).toMatchObject({
+    code: Code.InvalidArgument,
+    reason: "INVALID_MESSAGE",
+    metadata: { field: "input" },
+  });
+  const { part } = await agent.tools.callTool({ ...call, input: { text: "x".repeat(2000) } });
+  expect(part?.state.case).toBe("completed");
+});
+
+test("one ask too many ends its own call, in words", async () => {
+  const { agent, call } = await begin();
+  for (const callId of ["c1", "c2"]) await read(agent.tools.executeTool(call(callId))).until("permissionAsked");
+  const { state } = await read(agent.tools.executeTool(call("c3"))).end();
+  expect(state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.FAILED, effects: ToolEffects.NONE, error: expect.stringMatching(/2 .*asks/) },
+  });
+});
+
+test("one open call too many is refused with when to retry; one that is there is still attached to", async () => {
+  const { agent, sessionId, call } = await begin();
+  const sleeping = (callId: string) => ({ ...call(callId), agent: "free", input: { command: "echo up; sleep 600" } });
+  const open = ["c1", "c2", "c3"].map((callId) => read(agent.tools.executeTool(sleeping(callId))));
+  await Promise.all(open.map((stream) => stream.until("output")));
+  const told = await refusal(agent.tools.callTool(call("c4")));
+  expect(told).toMatchObject({ code: Code.ResourceExhausted, reason: "QUOTA_EXCEEDED" });
+  expect(told.error.findDetails(RetryInfoSchema)).toMatchObject([{ retryDelay: { seconds: 1n } }]);
+  expect((await agent.tools.callTool({ ...sleeping("c1"), waitMs: 0 })).part?.state.case).toBe("running");
+  await agent.tools.cancelTool({ sessionId, callId: "c1" });
+  await read(agent.tools.executeTool(call("c4"))).until("permissionAsked");
+  await agent.sessions.closeSession({ sessionId });
+});
