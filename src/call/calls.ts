@@ -161,9 +161,12 @@ export function createCalls({
 
   /** The call when it has ended, or as it is after a while. */
   async function wait({ ref }: CallRecord, ms: number, signal: AbortSignal): Promise<CallRecord> {
+    const until = performance.now() + ms;
+    const run = runs.get(keyOf(ref));
+    // A call that runs here is waited for itself, not by looking at every event of its session.
+    if (run) await settledOr(run.done, ms, signal);
     const bell = createBell();
     const off = store.onNews(ref.sessionId, bell.ring);
-    const until = performance.now() + ms;
     try {
       for (;;) {
         const record = await store.getCall(ref.sessionId, ref.callId);
@@ -373,6 +376,17 @@ function checkAttach({ ref, part, spec, expired }: CallRecord, requestDigest: st
 
 function endsCall(event: SessionEvent | undefined): boolean {
   return event?.event.case === "part" && isTerminal(event.event.value);
+}
+
+/** Resolves with the work or after a while; throws the signal's reason. */
+async function settledOr(work: Promise<void>, ms: number, signal: AbortSignal): Promise<void> {
+  signal.throwIfAborted();
+  const { promise: over, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  signal.addEventListener("abort", () => resolve(), { once: true });
+  await Promise.race([work, over]);
+  clearTimeout(timer);
+  signal.throwIfAborted();
 }
 
 async function settledWithin(ms: number, runs: ReadonlyMap<string, { done: Promise<void> }>): Promise<void> {

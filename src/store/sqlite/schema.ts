@@ -29,14 +29,15 @@ export const schema = `
   CREATE INDEX sessions_by_owner ON sessions (owner);
   CREATE INDEX sessions_by_activity ON sessions (logged, active);
 
-  -- "total" is the size of the session's log up to and with this event, also of what was trimmed.
+  -- "total" is the size of the session's log up to and with this event, also of what was trimmed. The table has row ids
+  -- because without them all but the first kilobyte of an event would go to a page of its own.
   CREATE TABLE log (
     session INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     total INTEGER NOT NULL,
     event BLOB NOT NULL,
     PRIMARY KEY (session, seq)
-  ) WITHOUT ROWID;
+  );
 
   -- "opened" is the number of its first event; "snapshot" is the event that holds the part; "ended" is null while the call is open; "expired" marks a tombstone.
   CREATE TABLE calls (
@@ -56,7 +57,7 @@ export const schema = `
     UNIQUE (session, call_id)
   );
   CREATE INDEX calls_by_session ON calls (session);
-  CREATE INDEX calls_by_end ON calls (expired, ended, session);
+  CREATE INDEX calls_by_end ON calls (expired, ended, session) WHERE ended IS NOT NULL;
 
   CREATE TABLE asks (
     ordinal INTEGER PRIMARY KEY,
