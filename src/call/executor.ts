@@ -13,7 +13,7 @@ import {
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
-import { workspaceRoot } from "../permission/permissions.ts";
+import { refusalText, workspaceRoot } from "../permission/permissions.ts";
 import type { Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
@@ -150,7 +150,6 @@ export function createExecutor({
       (question) => !asks.some((ask) => isApproved(ask.settled) && same(question)(ask)),
     );
     if (missing.length === 0) return true;
-    if (unattended === "deny") throw denied(verdict, "nobody is there to be asked");
     const open = asks.filter(({ settled }) => !settled);
     const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
     const unasked = missing.filter((question) => !open.some(same(question)));
@@ -306,28 +305,21 @@ export function createExecutor({
     const verdict = await permissions.decide([ask], subject);
     if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
-    if (unattended === "deny") throw denied(verdict, "nobody is there to be asked");
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const requests = verdict.needs.map((question) => requestFor(call, question, plan, undefined, subject, digest));
-    await refresh(call);
-    await openAsks(call, requests, []);
+    do await refresh(call);
+    while (!(await openAsks(call, requests, [])));
     await settledAll(call);
     const asks = await asksOf(call.record.ref);
-    const refused = asks.find(
-      ({ request, settled }) => requests.some(({ id }) => id === request.id) && !isApproved(settled),
-    );
-    if (!refused) return;
-    const expired = refused.settled?.outcome === PermissionOutcome.EXPIRED;
-    const end = new CallEnd(
-      expired ? ToolErrorReason.EXPIRED : ToolErrorReason.REJECTED,
-      expired
-        ? `Nobody answered the permission request for ${ask.permission} in time.`
-        : `The user rejected ${ask.permission}. ${refused.settled?.message ?? ""}`.trim(),
-    );
-    // A refusal ends the call, also if the tool would rather go on.
-    call.controller.abort(end);
-    throw end;
+    for (const request of requests) {
+      const settled = asks.find((asked) => asked.request.id === request.id)?.settled;
+      if (isApproved(settled)) continue;
+      const end = new CallEnd(...refusalText(request, settled?.outcome, settled?.message));
+      // A refusal ends the call, also if the tool would rather go on.
+      call.controller.abort(end);
+      throw end;
+    }
   }
 
   function requestFor(
@@ -355,7 +347,8 @@ export function createExecutor({
     );
   }
 
-  async function openAsks(call: Running, asks: PermissionRequest[], stale: AskRecord[]): Promise<void> {
+  /** Opens asks, and withdraws those of an earlier plan. False if the call has changed since it was read. */
+  async function openAsks(call: Running, asks: PermissionRequest[], stale: AskRecord[]): Promise<boolean> {
     const opened = await store.openAsks({
       fence: call.fence,
       version: call.record.version,
@@ -364,9 +357,8 @@ export function createExecutor({
       message: "What would run has changed since it was asked.",
       maxOpenAsks: limits.openAsks,
     });
-    if (opened) return;
-    // The next round plans from what is there now, unless the call is gone.
-    await refresh(call);
+    if (opened && unattended === "deny") await permissions.deny(call.record.ref);
+    return opened;
   }
 
   /** Waits until no ask of the call is open. */
@@ -464,10 +456,10 @@ function equal(a: readonly string[], b: readonly string[]): boolean {
   return a.length === b.length && a.every((text, i) => text === b[i]);
 }
 
-function denied({ decisions }: Verdict, because?: string): CallEnd {
-  const deciding = decisions.find(({ action }) => action === (because ? PermissionAction.ASK : PermissionAction.DENY));
+function denied({ decisions }: Verdict): CallEnd {
+  const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
-  const why = because ?? deciding?.reason ?? "a rule denies it";
+  const why = deciding?.reason ?? "a rule denies it";
   return new CallEnd(ToolErrorReason.DENIED, `${what} is not allowed: ${why}. Do not try it again; go on without it.`);
 }
 

@@ -229,13 +229,16 @@ export function createPermissions({
     const siblings = (await store.asksOf(ask.call)).filter(
       ({ request, settled }) => !settled && request.id !== ask.request.id,
     );
-    const sibling = `${ask.request.permission} was ${outcome === PermissionOutcome.EXPIRED ? "not answered in time" : "rejected"}`;
     return {
       root: ask.call.root,
       askId: ask.request.id,
       settled: [
         settledAs(ask, outcome, answer),
-        ...siblings.map((other) => settledAs(other, PermissionOutcome.WITHDRAWN, { message: sibling })),
+        ...siblings.map((other) =>
+          outcome === PermissionOutcome.DENIED
+            ? settledAs(other, outcome, {})
+            : settledAs(other, PermissionOutcome.WITHDRAWN, { message: withdrawal(ask.request, outcome) }),
+        ),
       ],
       calls: [
         {
@@ -326,6 +329,16 @@ export function createPermissions({
     if (again && !again.settled) await expire(again);
   }
 
+  /** Settles a call's open asks DENIED: nobody is there to be asked. The call ends with it. */
+  async function deny(call: AskRecord["call"]): Promise<void> {
+    const ask = (await store.asksOf(call)).find(({ settled }) => !settled);
+    if (!ask) return;
+    const { result } = await store.settle(
+      await refusal(ask, false, PermissionOutcome.DENIED, { by: "", message: "", replyId: "" }),
+    );
+    if (result === "retry") await deny(call);
+  }
+
   function settledAs(
     ask: AskRecord,
     outcome: PermissionOutcome,
@@ -345,6 +358,7 @@ export function createPermissions({
     decide,
     request,
     reply,
+    deny,
     /** Settles every ask whose deadline has passed. */
     async expireAsks(): Promise<void> {
       for (const ask of await store.expiredAsks(100)) await expire(ask);
@@ -423,16 +437,27 @@ export function workspaceRoot(workspace: string): string {
   return workspace.split("/", 1)[0] ?? workspace;
 }
 
-function refusalText(
+function withdrawal({ permission }: PermissionRequest, outcome: PermissionOutcome): string {
+  return `${permission} was ${outcome === PermissionOutcome.EXPIRED ? "not answered in time" : "rejected"}`;
+}
+
+/** Why a call ends whose ask was not approved, and the words for the model. */
+export function refusalText(
   request: PermissionRequest,
-  outcome: PermissionOutcome,
-  message: string,
+  outcome: PermissionOutcome | undefined,
+  message = "",
 ): [ToolErrorReason, string] {
   const what = `${request.permission} ${request.patterns.map((pattern) => JSON.stringify(pattern)).join(", ")}`;
   if (outcome === PermissionOutcome.EXPIRED) {
     return [
       ToolErrorReason.EXPIRED,
       `Nobody answered the permission request for ${what} in time, so the call was not run. Go on without it, or ask the user.`,
+    ];
+  }
+  if (outcome === PermissionOutcome.DENIED) {
+    return [
+      ToolErrorReason.DENIED,
+      `${what} is not allowed: it needs a person's approval, and nobody is there to be asked. Do not try it again; go on without it.`,
     ];
   }
   const advice =

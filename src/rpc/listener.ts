@@ -3,6 +3,7 @@ import type { DescFile } from "@bufbuild/protobuf";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { createValidateInterceptor } from "@connectrpc/validate";
+import { file_google_rpc_error_details } from "../../gen/google/rpc/error_details_pb.ts";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.ts";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { file_opencode_tool_v1_permission_service } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -53,7 +54,7 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     routes(router) {
       routes(router);
       routeHealth(router, readiness, services);
-      routeReflection(router, [...domain, file_grpc_health_v1_health]);
+      routeReflection(router, [...domain, file_grpc_health_v1_health, file_google_rpc_error_details]);
     },
     requestGate(context) {
       try {
@@ -63,6 +64,8 @@ export async function createListener(options: ListenerOptions): Promise<Listener
       }
     },
     interceptors: [errors.interceptor, createValidateInterceptor()],
+    // A misspelt field or enum value is an error, not a default.
+    jsonOptions: { ignoreUnknownFields: false },
     readMaxBytes: config.limits.requestBytes,
     compressMinBytes: 65_536,
     maxTimeoutMs: 86_400_000,

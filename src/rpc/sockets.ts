@@ -40,6 +40,9 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
   const http1 = createHttp1(http1Limits(headersMs), (request, response) => {
     const connection = connections.get(request.socket);
     if (connection !== undefined) connection.responses += 1;
+    // A request that is refused in the middle is read to its end, or the connection's next one would wait behind its rest.
+    request[Symbol.asyncIterator] = () => request.iterator({ destroyOnReturn: false });
+    response.once("finish", () => request.resume());
     response.once("close", () => {
       if (connection === undefined) return;
       connection.responses -= 1;

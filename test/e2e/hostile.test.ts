@@ -39,9 +39,13 @@ describe("JSON by HTTP", () => {
     expect(answer.message).toMatch(words);
   });
 
-  test("a field that is not known is passed over, as newer clients need it", async () => {
-    const answer = await post("ToolService/CallTool", '{"tool": "echo", "input": {"text": "x"}, "colour": "red"}');
-    expect(answer.status).toBe(200);
+  test.each([
+    ["field", '"waitMS": 0', /waitMS/],
+    ["enum value", '"onDisconnect": "EXPLODE"', /EXPLODE/],
+  ])("a misspelt %s is refused and named, not taken for a default", async (_what, json, words) => {
+    const answer = await post("ToolService/CallTool", `{"tool": "echo", "input": {"text": "x"}, ${json}}`);
+    expect(answer.status).toBe(400);
+    expect(answer.text).toMatch(words);
   });
 
   test("__proto__ in an input is a key like any other", async () => {

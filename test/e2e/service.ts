@@ -26,7 +26,6 @@ export interface Service {
   readonly workspace: string;
   readonly data: string;
   readonly config: string;
-  readonly process: ChildProcess;
   start(): Promise<void>;
   /** kill -9. */
   kill(): Promise<void>;
@@ -98,9 +97,6 @@ function createService({ settings = "", flags = [], ownTokens = false }: Options
     },
     get config() {
       return join(folder, "toolgate.toml");
-    },
-    get process() {
-      return running();
     },
     async start() {
       if (folder === "") {
