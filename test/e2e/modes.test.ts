@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -20,6 +21,8 @@ test("unattended, what would ask is denied at once, and what is allowed runs", a
     reason: ToolErrorReason.DENIED,
     error: expect.stringContaining("nobody is there to be asked"),
   });
+  const again = await read(agent.tools.executeTool({ ...call, callId: "c1" })).until("permissionSettled");
+  expect(again).toMatchObject({ outcome: PermissionOutcome.DENIED, by: "" });
   expect((await agent.permissions.listPermissions({})).permissions).toEqual([]);
   const allowed = await agent.tools.callTool({ ...call, callId: "c2", agent: "free" });
   expect(allowed.part?.state.value).toMatchObject({ output: "hi\n" });

@@ -1,0 +1,57 @@
+import { createHash } from "node:crypto";
+import { mkdir, mkdtemp, realpath, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createClient, type Interceptor } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { onTestFinished } from "vitest";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { loadConfig } from "../../src/config.ts";
+import type { LogFields, Logger } from "../../src/log.ts";
+import { startServer } from "../../src/server.ts";
+import type { Tool } from "../../src/tool/tool.ts";
+
+/** A whole service in this process, with tools of the test's own; it ends with the test. */
+export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
+  const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
+  const workspace = join(folder, "workspace");
+  await mkdir(workspace);
+  const config = {
+    ...loadConfig(
+      { listen: "127.0.0.1:0", data: join(folder, "data"), workspace },
+      { env: { XDG_CONFIG_HOME: folder }, home: folder, directory: workspace },
+    ),
+    ...settings,
+    drainMs: 1_000,
+    tokens: (["caller", "approver"] as const).map((role) => ({
+      id: role,
+      roles: [role],
+      agents: ["*"],
+      sha256: createHash("sha256").update(role).digest("hex"),
+    })),
+  };
+  const logged: { message: string; fields: LogFields | undefined }[] = [];
+  const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
+  const log: Logger = { debug: write, info: write, warn: write, error: write };
+  const server = await startServer(config, log, tools);
+  onTestFinished(async () => {
+    await server.close();
+    await rm(folder, { recursive: true, force: true });
+  });
+  return { workspace, logged, agent: clients(server.url, "caller"), person: clients(server.url, "approver") };
+}
+
+function clients(baseUrl: string, token: string) {
+  const authorize: Interceptor = (next) => (request) => {
+    request.header.set("authorization", `Bearer ${token}`);
+    return next(request);
+  };
+  const transport = createGrpcTransport({ baseUrl, interceptors: [authorize] });
+  return {
+    tools: createClient(ToolService, transport),
+    permissions: createClient(PermissionService, transport),
+    sessions: createClient(SessionService, transport),
+  };
+}
