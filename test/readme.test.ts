@@ -1,0 +1,43 @@
+import { execFile } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { promisify } from "node:util";
+import { parse } from "smol-toml";
+import { expect, test } from "vitest";
+import { parseRules } from "../src/permission/parse-rules.ts";
+import { startService } from "./e2e/service.ts";
+
+const root = resolve(import.meta.dirname, "..");
+const text = (file: string) => readFileSync(join(root, file), "utf8");
+const readme = text("README.md");
+const blocks = (language: string) =>
+  [...readme.matchAll(new RegExp(`^\`\`\`${language}\\n([^]*?)^\`\`\``, "gm"))].map(([, code = ""]) => code);
+
+test("the client in the README is examples/call.ts, which works", async () => {
+  expect(blocks("ts")[0]).toBe(text("examples/call.ts"));
+  const service = await startService();
+  const { stdout } = await promisify(execFile)(process.execPath, ["examples/call.ts"], {
+    cwd: root,
+    env: { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" },
+  });
+  expect(stdout).toBe("1 pending\n2 running\n3 completed\n");
+});
+
+test("the tool in the README is src/tools/echo.ts", () => {
+  expect(blocks("ts")[1]).toBe(text("src/tools/echo.ts"));
+});
+
+test("the rules in the README are rules", () => {
+  const { permission, agent } = parse(blocks("toml")[0] ?? "");
+  expect(parseRules(permission, "permission", "/home/u")).toHaveLength(4);
+  expect(agent).toEqual({ reviewer: { permission: { edit: "deny" } } });
+});
+
+test("the README's npm scripts exist", () => {
+  const { scripts } = JSON.parse(text("package.json"));
+  const named = [...readme.matchAll(/npm (?:run -s |run )?(start|test|demo|toolgate|bench|generate)\b/g)].map(
+    ([, name]) => name,
+  );
+  expect(new Set(named)).toEqual(new Set(["demo", "test", "start", "toolgate", "bench", "generate"]));
+  expect(Object.keys(scripts)).toEqual(expect.arrayContaining(named));
+});
