@@ -14,6 +14,8 @@ export interface Config {
   readonly file: string;
   /** Holds the store, outputs, tokens and logs (canonical, 0700). */
   readonly dataDirectory: string;
+  /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
+  readonly store: string;
   readonly listen: Readonly<Address>;
   /** Further names in the Host header that this server answers for. */
   readonly hosts: readonly string[];
@@ -108,17 +110,19 @@ export function loadConfig(flags: Flags, { env, home, directory }: Environment):
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
   const dataDirectory = createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
+  const store = settings.store ?? "sqlite";
 
   return deepFreeze({
     file: canonicalPath(file),
     dataDirectory,
+    store,
     listen,
     hosts: settings.hosts ?? [],
     origins: settings.origins ?? [],
     workspaces,
     agents: readAgents(settings),
     permission: settings.permission ?? {},
-    tokens: readTokens({ settings, env, workspaces, dataDirectory, insecureNoAuth }),
+    tokens: readTokens({ settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn: store === "sqlite" }),
     insecureNoAuth,
     unattended: settings.unattended ?? "wait",
     askMs: settings.ask_ms ?? 900_000,

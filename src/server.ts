@@ -121,6 +121,7 @@ export async function startServer(config: Config, log: Logger, tools: readonly T
     [
       { every: 1_000, work: calls.recover },
       { every: config.leaseMs / 3, work: calls.renew },
+      { every: 500, work: calls.supervise },
       { every: 3_600_000, work: sweep },
     ],
     log,

@@ -74,17 +74,28 @@ export function createCalls({
   limits: CallLimits;
   log: Logger;
 }) {
-  const runs = new Map<string, { ref: CallRef; accepted: number; controller: AbortController; done: Promise<void> }>();
+  const runs = new Map<string, Run>();
+  /** Sessions in which something happened since cancel requests were looked for. */
+  const news = new Set<string>();
+  const stopNews = store.isShared ? store.onNews(undefined, (sessionId) => news.add(sessionId)) : () => undefined;
   let draining = false;
 
   /** Runs a call that this replica holds, on its own signal: what becomes of the request does not matter to it. */
-  function launch(record: CallRecord, opened: OpenSession): void {
+  function launch(record: CallRecord, opened: OpenSession, confirmed: number): void {
     const key = keyOf(record.ref);
     const controller = new AbortController();
-    const done = executor.run(record, opened, controller).finally(() => {
-      if (runs.get(key)?.controller === controller) runs.delete(key);
-    });
-    runs.set(key, { ref: record.ref, accepted: record.spec.accepted, controller, done });
+    const run = { ref: record.ref, accepted: record.spec.accepted, controller, confirmed };
+    const done = executor
+      .run(record, opened, controller, () => isHeld(run))
+      .finally(() => {
+        if (runs.get(key)?.controller === controller) runs.delete(key);
+      });
+    runs.set(key, Object.assign(run, { done }));
+  }
+
+  /** Whether our lease on a call is sure to be alive: counted by our own clock from when we asked for it. */
+  function isHeld({ confirmed }: Pick<Run, "confirmed">): boolean {
+    return !store.isShared || performance.now() < confirmed + limits.leaseMs * 0.8;
   }
 
   /** Accepts a call, or attaches to the one of that id. */
@@ -105,6 +116,7 @@ export function createCalls({
     const opened = await sessions.open(principal, request.sessionId || (await newSession(principal)), "call");
     const agent = sessions.agentFor(principal, request.agent, opened.session);
     const now = store.now();
+    const asked = performance.now();
     const callId = request.callId || newId("call", now);
     const requestDigest = createHash("sha256").update(`${request.tool}\n${canonical}`).digest("base64url");
     const { record, created } = await store.openCall({
@@ -132,7 +144,7 @@ export function createCalls({
       leaseMs: limits.leaseMs,
       maxOpenCalls: limits.runningCalls,
     });
-    if (created) launch(record, opened);
+    if (created) launch(record, opened, asked);
     else checkAttach(record, requestDigest);
     return { record, opened };
   }
@@ -254,9 +266,10 @@ export function createCalls({
       log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
       return undefined;
     });
+    const asked = performance.now();
     const claimed = opened && (await store.claimCall(ref, replicaId, limits.leaseMs));
     if (!claimed) return false;
-    launch(claimed, opened);
+    launch(claimed, opened, asked);
     return true;
   }
 
@@ -264,13 +277,26 @@ export function createCalls({
   async function renew(): Promise<void> {
     if (runs.size === 0) return;
     const before = [...runs];
+    const asked = performance.now();
     const held = new Set((await store.renewLeases(replicaId, limits.leaseMs)).map(keyOf));
-    for (const [key, { controller, accepted }] of before) {
-      if (!held.has(key)) controller.abort(new CallGone());
-      if (store.now() - accepted > lifeMs)
-        controller.abort(
+    for (const [key, run] of before) {
+      if (!held.has(key)) run.controller.abort(new CallGone());
+      run.confirmed = asked;
+      if (store.now() - run.accepted > lifeMs)
+        run.controller.abort(
           new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
         );
+    }
+  }
+
+  /** Stops what we may no longer hold, whether or not the store answers, and what was cancelled at another replica. */
+  async function supervise(): Promise<void> {
+    for (const run of runs.values()) if (!isHeld(run)) run.controller.abort(new CallGone());
+    const changed = [...runs.values()].filter(({ ref }) => news.has(ref.sessionId));
+    news.clear();
+    for (const { ref, controller } of changed) {
+      const cancel = (await store.getCall(ref.sessionId, ref.callId))?.cancel;
+      if (cancel !== undefined) controller.abort(new CallEnd(ToolErrorReason.CANCELLED, cancel));
     }
   }
 
@@ -281,6 +307,7 @@ export function createCalls({
     getRecord,
     recover,
     renew,
+    supervise,
     get isDraining() {
       return draining;
     },
@@ -349,8 +376,19 @@ export function createCalls({
         controller.abort(new CallEnd(ToolErrorReason.CANCELLED, "The service was stopped while the call ran."));
       }
       await Promise.allSettled([...runs.values()].map(({ done }) => done));
+      stopNews();
     },
   };
+}
+
+/** A call that runs here. */
+interface Run {
+  ref: CallRef;
+  accepted: number;
+  controller: AbortController;
+  /** When we last asked for the lease that we got, by our own clock. */
+  confirmed: number;
+  done: Promise<void>;
 }
 
 function keyOf({ sessionId, callId }: CallRef): string {

@@ -75,8 +75,13 @@ export function createExecutor({
   log: Logger;
 }) {
   /** Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to write. */
-  async function run(record: CallRecord, opened: OpenSession, controller: AbortController): Promise<void> {
-    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record) };
+  async function run(
+    record: CallRecord,
+    opened: OpenSession,
+    controller: AbortController,
+    isHeld: () => boolean,
+  ): Promise<void> {
+    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
     try {
       const tool = resolve(record);
       const input = decode(tool, record);
@@ -174,6 +179,8 @@ export function createExecutor({
     if (outcome === "fenced") throw new CallGone();
     if (outcome === "retry") return false;
     call.record = { ...call.record, part };
+    // A process that was frozen since may have been given up; nothing may run then.
+    if (!call.isHeld()) throw new CallGone();
     return true;
   }
 
@@ -415,6 +422,8 @@ interface Running {
   readonly controller: AbortController;
   readonly signal: AbortSignal;
   readonly fence: Fence;
+  /** Whether the lease is sure to be alive. */
+  readonly isHeld: () => boolean;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }

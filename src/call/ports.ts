@@ -65,6 +65,8 @@ export interface LogPage {
 export interface CallStore {
   /** Names the store's contents; another one means that everything known before is gone. */
   readonly storeId: string;
+  /** Whether other replicas may take over calls whose lease has lapsed. */
+  readonly isShared: boolean;
   /** Ms since the epoch by the clock that decides leases and deadlines. */
   now(): number;
 

@@ -23,6 +23,12 @@ const bytes = (max: number) => z.int().min(1024).max(max);
 const scalars = {
   listen: listen.optional(),
   data: z.string().min(1).optional(),
+  store: z
+    .string()
+    .regex(/^(sqlite$|rediss?:\/\/|redis\+(unix|sentinel|cluster):\/\/)/, {
+      error: 'write "sqlite", or a URL that begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://',
+    })
+    .optional(),
   unattended: z.enum(["wait", "deny"]).optional(),
   ask_ms: milliseconds(day).optional(),
   lease_ms: z.int().min(1000).max(600_000).optional(),

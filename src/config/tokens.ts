@@ -25,14 +25,18 @@ export function readTokens(given: {
   workspaces: ReadonlyMap<string, string>;
   dataDirectory: string;
   insecureNoAuth: boolean;
+  /** Replicas share their tokens, so one that made some of its own would know others than the rest. */
+  makeOwn: boolean;
 }): Token[] {
-  const { settings, env, workspaces, dataDirectory, insecureNoAuth } = given;
+  const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn } = given;
   const tokens = (settings.token ?? []).map((token) => {
     if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
     return toToken(token.id, token.roles, readValue(token, env), token.agents);
   });
   refuseTwins(tokens);
-  return tokens.length > 0 || insecureNoAuth ? tokens : ownTokens(dataDirectory);
+  if (tokens.length > 0 || insecureNoAuth) return tokens;
+  if (makeOwn) return ownTokens(dataDirectory);
+  throw new ConfigError("replicas that share a store need the same tokens: configure [[token]]s, with file or env");
 }
 
 /** Who a request comes from must never be ambiguous. */

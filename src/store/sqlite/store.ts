@@ -56,6 +56,7 @@ export async function openSqliteStore(options: {
 
   const callStore: CallStore = {
     storeId,
+    isShared: false,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
     getSession: (id) => read(() => sessions.get(id)),
