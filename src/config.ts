@@ -3,9 +3,11 @@ import { join, resolve } from "node:path";
 import { ConfigError, type RawRules, readSettings, type Settings } from "./config/file.ts";
 import { fromEnvironment, fromFlags } from "./config/overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./config/paths.ts";
+import { readTls, type Tls } from "./config/tls.ts";
 import { readTokens, type Token } from "./config/tokens.ts";
 
 export { ConfigError, type RawRules } from "./config/file.ts";
+export type { Tls } from "./config/tls.ts";
 export type { Token } from "./config/tokens.ts";
 
 /** Everything that is decided before the start; no part reads flags, environment or the file again. */
@@ -17,6 +19,8 @@ export interface Config {
   /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
   readonly store: string;
   readonly listen: Readonly<Address>;
+  /** Undefined: in clear. */
+  readonly tls: Tls | undefined;
   /** Further names in the Host header that this server answers for. */
   readonly hosts: readonly string[];
   /** The web origins whose scripts may call, exactly as a browser sends them. */
@@ -70,6 +74,9 @@ export interface Flags {
   config?: string;
   listen?: string;
   data?: string;
+  tlsCert?: string;
+  tlsKey?: string;
+  tlsClientCa?: string;
   workspace?: string;
   unattended?: string;
   logLevel?: string;
@@ -117,6 +124,7 @@ export function loadConfig(flags: Flags, { env, home, directory }: Environment):
     dataDirectory,
     store,
     listen,
+    tls: readTls(settings, workspaces),
     hosts: settings.hosts ?? [],
     origins: settings.origins ?? [],
     workspaces,
@@ -147,16 +155,16 @@ function parseAddress(text: string): Address {
   throw new ConfigError(`listen ${text}: the port ${port} is too high; choose one from 0 (any free one) to 65535`);
 }
 
-function checkListen(host: string, { insecure_no_auth, insecure_listen }: Settings): void {
+function checkListen(host: string, { insecure_no_auth, insecure_listen, tls_cert }: Settings): void {
   if (/^(localhost|127\.\d+\.\d+\.\d+|::1)$/i.test(host)) return;
   if (insecure_no_auth) {
     throw new ConfigError(
       `--insecure-no-auth lets everybody approve, and ${host} can be reached from other machines; listen on 127.0.0.1 or use tokens`,
     );
   }
-  if (insecure_listen) return;
+  if (insecure_listen || tls_cert !== undefined) return;
   throw new ConfigError(
-    `listening on ${host} sends tokens over the network unencrypted; listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
+    `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
   );
 }
 

@@ -36,6 +36,7 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
   };
   const config: Config = {
     ...loadConfig(flags, readEnvironment()),
+    tls: undefined,
     drainMs: 2_000,
     tokens: [token("caller", caller), token("approver", approver)],
   };

@@ -66,7 +66,7 @@ export async function startServer(config: Config, log: Logger, tools: readonly T
     newId: (prefix) => newId(prefix, now()),
     refuse: (part, reason, error) => failed(part, { reason, error }, now()),
   });
-  const planning = createPlanning({ permissions, policy, layersFor });
+  const planning = createPlanning({ permissions, policy });
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
   const executor = createExecutor({
     store: callStore,
@@ -74,6 +74,7 @@ export async function startServer(config: Config, log: Logger, tools: readonly T
     permissions,
     asksOf: asks.asksOf,
     planning,
+    layersFor,
     registry,
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,

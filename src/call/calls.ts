@@ -13,7 +13,7 @@ import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import type { Registry } from "../tool/registry.ts";
-import { CallEnd, CallGone, type Executor } from "./executor.ts";
+import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
@@ -81,12 +81,12 @@ export function createCalls({
   let draining = false;
 
   /** Runs a call that this replica holds, on its own signal: what becomes of the request does not matter to it. */
-  function launch(record: CallRecord, opened: OpenSession, confirmed: number): void {
+  function launch(record: CallRecord, opened: OpenSession, confirmed: number, ready?: Ready): void {
     const key = keyOf(record.ref);
     const controller = new AbortController();
     const run = { ref: record.ref, accepted: record.spec.accepted, controller, confirmed };
     const done = executor
-      .run(record, opened, controller, () => isHeld(run))
+      .run(record, opened, controller, () => isHeld(run), ready)
       .finally(() => {
         if (runs.get(key)?.controller === controller) runs.delete(key);
       });
@@ -116,10 +116,9 @@ export function createCalls({
     const opened = await sessions.open(principal, request.sessionId || (await newSession(principal)), "call");
     const agent = sessions.agentFor(principal, request.agent, opened.session);
     const now = store.now();
-    const asked = performance.now();
     const callId = request.callId || newId("call", now);
     const requestDigest = createHash("sha256").update(`${request.tool}\n${canonical}`).digest("base64url");
-    const { record, created } = await store.openCall({
+    const call = {
       ref: { root: opened.session.rootSessionId, sessionId: opened.session.id, callId },
       part: pendingPart({
         id: newId("prt", now),
@@ -140,11 +139,17 @@ export function createCalls({
         definitionId: request.definitionId || (registry.get(request.tool)?.definition.definitionId ?? ""),
         accepted: now,
       },
+    };
+    const ready = await executor.prepare(call, opened);
+    const asked = performance.now();
+    const { record, created } = await store.openCall({
+      ...call,
+      start: ready?.start,
       owner: replicaId,
       leaseMs: limits.leaseMs,
       maxOpenCalls: limits.runningCalls,
     });
-    if (created) launch(record, opened, asked);
+    if (created) launch(record, opened, asked, ready);
     else checkAttach(record, requestDigest);
     return { record, opened };
   }

@@ -9,12 +9,13 @@ import {
   PermissionToolContextSchema,
   ToolEffects,
   ToolErrorReason,
+  type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { refusalText, workspaceRoot } from "../permission/permissions.ts";
-import type { Question } from "../permission/policy.ts";
+import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
@@ -22,7 +23,7 @@ import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult 
 import { newId } from "./ids.ts";
 import { createBell } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { digestOf, type Judged, type Planning } from "./planning.ts";
+import { digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
@@ -59,6 +60,7 @@ export function createExecutor({
   permissions,
   asksOf,
   planning,
+  layersFor,
   registry,
   limits,
   unattended,
@@ -69,6 +71,7 @@ export function createExecutor({
   permissions: Permissions;
   asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
   planning: Planning;
+  layersFor(subject: Subject): Layers;
   registry: Registry;
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
@@ -80,12 +83,13 @@ export function createExecutor({
     opened: OpenSession,
     controller: AbortController,
     isHeld: () => boolean,
+    ready?: Ready,
   ): Promise<void> {
     const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
     try {
-      const tool = resolve(record);
-      const input = decode(tool, record);
-      const plan = await approve(call, tool, input);
+      const tool = ready?.tool ?? resolve(record);
+      const input = ready?.input ?? decode(tool, record);
+      const plan = ready?.plan ?? (await approve(call, tool, input));
       const result = await execute(call, tool, input, plan);
       await settle(call, plan, result);
     } catch (cause) {
@@ -93,8 +97,30 @@ export function createExecutor({
     }
   }
 
+  /**
+   * Steps 1 to 6 for a call that is about to be accepted: with what is allowed without a person or a grant it can be accepted
+   * and started in one step. Undefined if anything is in the way; then `run` takes the steps one by one and says what.
+   */
+  async function prepare(
+    call: Pick<CallRecord, "ref" | "part" | "spec">,
+    opened: OpenSession,
+  ): Promise<Ready | undefined> {
+    try {
+      const tool = resolve(call);
+      const input = decode(tool, call);
+      const subject = subjectFor(opened, call.part.agent, tool);
+      const judged = await planning.judge(tool, input, planContext(call, opened), subject, { grants: "none" });
+      if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
+      const { problem } = await planning.inspect(judged, layersFor(subject));
+      if (problem) return undefined;
+      return { tool, input, plan: judged.plan, start: running(call.part, judged.plan.title, store.now()) };
+    } catch {
+      return undefined;
+    }
+  }
+
   /** 1. The registration that serves now; it is captured, later changes do not touch this call. */
-  function resolve({ part, spec }: CallRecord): Tool {
+  function resolve({ part, spec }: Pick<CallRecord, "part" | "spec">): Tool {
     const tool = registry.get(part.tool);
     if (!tool) {
       const known = registry.list().map(({ name }) => name);
@@ -113,7 +139,7 @@ export function createExecutor({
   }
 
   /** 3. Invalid input never reaches the tool. */
-  function decode(tool: Tool, { part, spec }: CallRecord): unknown {
+  function decode(tool: Tool, { part, spec }: Pick<CallRecord, "part" | "spec">): unknown {
     if (spec.timeoutMs > limits.maxTimeoutMs) {
       throw new CallEnd(
         ToolErrorReason.INVALID_INPUT,
@@ -125,14 +151,16 @@ export function createExecutor({
 
   /** 4, 6, 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
   async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
-    const ctx = planContext(call);
+    const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
     for (;;) {
       call.signal.throwIfAborted();
       const judged = await planning.judge(tool, input, ctx, subject);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
-      if (judged.problem) throw judged.problem;
-      if (judged.verdict.action === PermissionAction.ASK && !(await answered(call, tool, judged, subject))) continue;
+      const { preview, problem } = await planning.inspect(judged, layersFor(subject));
+      if (problem) throw problem;
+      const asks = judged.verdict.action === PermissionAction.ASK;
+      if (asks && !(await answered(call, tool, judged, preview, subject))) continue;
       if (await start(call, judged)) return judged.plan;
       await refresh(call);
     }
@@ -142,7 +170,8 @@ export function createExecutor({
   async function answered(
     call: Running,
     tool: Tool,
-    { plan, preview, verdict }: Judged,
+    { plan, verdict }: Judged,
+    preview: Inspected["preview"],
     subject: Subject,
   ): Promise<boolean> {
     const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
@@ -179,14 +208,14 @@ export function createExecutor({
     if (outcome === "fenced") throw new CallGone();
     if (outcome === "retry") return false;
     call.record = { ...call.record, part };
-    // A process that was frozen since may have been given up; nothing may run then.
-    if (!call.isHeld()) throw new CallGone();
     return true;
   }
 
   /** 8. The body, under its own signal and deadline, whatever becomes of the request that began it. */
   async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
     const { ref, part, spec } = call.record;
+    // A process that was frozen since the start mark may have been given up; nothing may run then.
+    if (!call.isHeld()) throw new CallGone();
     const deadline = createDeadline(spec.timeoutMs || plan.timeoutMs || limits.timeoutMs, (ms) =>
       call.controller.abort(
         new CallEnd(
@@ -213,7 +242,7 @@ export function createExecutor({
     call.output = output;
     try {
       const ctx: ToolContext = {
-        ...planContext(call),
+        ...planContext(call.record, call.opened),
         messageId: part.messageId,
         model: { providerId: spec.providerId, modelId: spec.modelId },
         signal: call.signal,
@@ -333,7 +362,7 @@ export function createExecutor({
     call: Running,
     question: Question,
     plan: Plan,
-    preview: Judged["preview"],
+    preview: Inspected["preview"],
     subject: Subject,
     digest: string,
   ): PermissionRequest {
@@ -391,8 +420,7 @@ export function createExecutor({
     call.record = now;
   }
 
-  function planContext({ record, opened }: Running): PlanContext {
-    const { ref, part } = record;
+  function planContext({ ref, part }: Pick<CallRecord, "ref" | "part">, opened: OpenSession): PlanContext {
     return {
       sessionId: ref.sessionId,
       callId: ref.callId,
@@ -412,7 +440,16 @@ export function createExecutor({
     return create(FilePartSchema, { ...file, url: `toolgate-output:${id}` });
   }
 
-  return { run };
+  return { run, prepare };
+}
+
+/** A call that may start as soon as it is accepted. */
+export interface Ready {
+  tool: Tool;
+  input: unknown;
+  plan: Plan;
+  /** The running part. */
+  start: ToolPart;
 }
 
 /** A call on its way, as its steps share it. */

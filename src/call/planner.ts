@@ -97,10 +97,13 @@ export function createPlanner({
         workspace: opened.workspace,
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
       };
-      const { plan, verdict, preview, problem } = await planning.judge(tool, decode(tool, input), ctx, subject, {
-        layers: layersOf(subject, request.rules, request.onlyRules),
+      const layers = layersOf(subject, request.rules, request.onlyRules);
+      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, {
+        layers,
         grants: request.onlyRules ? "none" : "look",
       });
+      const { plan, verdict } = judged;
+      const { preview, problem } = await planning.inspect(judged, layers);
       const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
       const digest = asked.length === 0 ? "" : await digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {

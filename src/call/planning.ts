@@ -16,6 +16,10 @@ import type { OpenSession } from "./sessions.ts";
 export interface Judged {
   plan: Plan;
   verdict: Verdict;
+}
+
+/** What is seen before a call runs. */
+export interface Inspected {
   /** What will happen; absent where showing it would reveal what `read` does not allow, and where it is denied. */
   preview?: MessageInitShape<typeof PreviewSchema>;
   /** The check of the tool that fails. */
@@ -27,19 +31,8 @@ const planningMs = 30_000;
 export type Planning = ReturnType<typeof createPlanning>;
 
 /** Plans and judges: no side effects, may be repeated. */
-export function createPlanning({
-  permissions,
-  policy,
-  layersFor,
-}: {
-  permissions: Permissions;
-  policy: Policy;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
-}) {
-  /**
-   * First title, targets and asks, from the input and path resolution alone; then the decision; then, unless it is deny or
-   * would reveal what may not be read, the tool's preview and checks.
-   */
+export function createPlanning({ permissions, policy }: { permissions: Permissions; policy: Policy }) {
+  /** First title, targets and asks, from the input and path resolution alone; then the decision. */
   async function judge(
     tool: Tool,
     input: unknown,
@@ -52,22 +45,19 @@ export function createPlanning({
       ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
     const questions: Question[] = [];
     for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
-    const verdict = await permissions.decide(questions, subject, by);
-    if (
-      verdict.action === PermissionAction.DENY ||
-      !plan.inspect ||
-      !mayReveal(plan, by.layers ?? layersFor(subject))
-    ) {
-      return { plan, verdict };
-    }
+    return { plan, verdict: await permissions.decide(questions, subject, by) };
+  }
+
+  /** Then the tool's preview and checks, unless it is denied or they would reveal what may not be read. */
+  async function inspect({ plan, verdict }: Judged, layers: Layers): Promise<Inspected> {
+    if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(plan, layers)) return {};
     try {
       const { preview } = await within(planningMs, plan.inspect());
-      return { plan, verdict, ...(preview && { preview }) };
+      return preview ? { preview } : {};
     } catch (cause) {
-      if (cause instanceof ToolFailure) return { plan, verdict, problem: cause };
+      if (cause instanceof ToolFailure) return { problem: cause };
       // What was looked at was swapped meanwhile: nothing was approved yet, so it is a failing check like others.
-      if (cause instanceof ChangedAfterApproval)
-        return { plan, verdict, problem: new ToolFailure(cause.message, { cause }) };
+      if (cause instanceof ChangedAfterApproval) return { problem: new ToolFailure(cause.message, { cause }) };
       throw cause;
     }
   }
@@ -80,7 +70,7 @@ export function createPlanning({
     });
   }
 
-  return { judge };
+  return { judge, inspect };
 }
 
 /**

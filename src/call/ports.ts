@@ -79,12 +79,14 @@ export interface CallStore {
   closeSession(id: string): Promise<CallRef[]>;
 
   /**
-   * open_call: accepts a call under a lease, or returns the one of that id. The part is pending.
-   * Throws `SessionClosed`, `QuotaExceeded`.
+   * open_call: accepts a call under a lease, or returns the one of that id. The part is pending; with `start`, the running
+   * part, the same step also is its start_call: for a call that was judged before it was accepted and waits for nobody.
+   * Refuses with SESSION_CLOSED, QUOTA_EXCEEDED.
    */
   openCall(call: {
     ref: CallRef;
     part: ToolPart;
+    start?: ToolPart | undefined;
     spec: CallSpec;
     owner: string;
     leaseMs: number;

@@ -5,7 +5,7 @@ import { askLines } from "./ask-view.ts";
 import { replyCommand } from "./asking.ts";
 import { partLines } from "./call-view.ts";
 import { newId, withServer } from "./command.ts";
-import { type Connection, connect, findToken, serverWords } from "./connection.ts";
+import { type Connection, findToken, serverWords } from "./connection.ts";
 import { execute } from "./execute.ts";
 import { exitCodeOf } from "./exit-codes.ts";
 import { readJsonObject } from "./json-argument.ts";
@@ -132,7 +132,7 @@ async function createSession(
 function approverBeside(server: Connection): Connection | undefined {
   const token = findToken("approver", { server: server.url });
   if (token.value === undefined && server.hasToken) return undefined;
-  return connect(server.url, token);
+  return server.as(token);
 }
 
 async function detach(

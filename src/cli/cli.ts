@@ -37,6 +37,15 @@ export function cli({ serve, embed, version }: CliParts): Command {
       "--token-file <file>",
       "a file with your token (default: tokens/caller or tokens/approver of the local data folder)",
     )
+    .addOption(
+      new Option("--ca <file>", "the authority to trust for an https server instead of the public ones, PEM").env(
+        "TOOLGATE_CA",
+      ),
+    )
+    .addOption(
+      new Option("--cert <file>", "your client certificate, if the server wants one, PEM").env("TOOLGATE_CERT"),
+    )
+    .addOption(new Option("--key <file>", "its private key, PEM").env("TOOLGATE_KEY"))
     .option("--json", "write one JSON object (proto JSON) per line to stdout, and nothing else there")
     .configureHelp({ showGlobalOptions: true })
     .showHelpAfterError("  next: add --help to see the arguments, options and examples")

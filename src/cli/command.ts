@@ -1,6 +1,14 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "commander";
-import { type Connection, connect, findToken, type Role, type ServerOptions, serverUrl } from "./connection.ts";
+import {
+  type Connection,
+  connect,
+  findToken,
+  type Role,
+  readCertificates,
+  type ServerOptions,
+  serverUrl,
+} from "./connection.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { failureOf } from "./failure.ts";
 import { createScreen, type Screen } from "./screen.ts";
@@ -17,7 +25,7 @@ export async function withServer(
   body: (server: Connection, screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
   await withScreen(command, async (screen, options) => {
-    const server = connect(serverUrl(options.server), findToken(role, options));
+    const server = connect(serverUrl(options.server), findToken(role, options), readCertificates(options));
     try {
       return await body(server, screen, options);
     } catch (error) {

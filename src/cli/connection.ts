@@ -16,6 +16,16 @@ export interface ServerOptions {
   server: string;
   token?: string;
   tokenFile?: string;
+  ca?: string;
+  cert?: string;
+  key?: string;
+}
+
+/** What an https server is trusted by, and what it knows this machine by; PEM text. */
+export interface Certificates {
+  ca?: string;
+  cert?: string;
+  key?: string;
 }
 
 /** A token, and where it was looked for, for people whom it does not serve. */
@@ -33,6 +43,8 @@ export interface Connection {
   tools: Client<typeof ToolService>;
   sessions: Client<typeof SessionService>;
   permissions: Client<typeof PermissionService>;
+  /** Another way to the same server, with another token. */
+  as(token: Token): Connection;
   close(): void;
 }
 
@@ -40,9 +52,9 @@ export interface Connection {
 export const defaultUrl = "http://127.0.0.1:7420";
 
 /** Connects to a server with the given token. Nothing is sent before the first rpc. */
-export function connect(url: string, token: Token): Connection {
+export function connect(url: string, token: Token, certificates: Certificates = {}): Connection {
   // The pings tell a dead connection from a quiet one; without them a stream would wait on it for ever.
-  const sessionManager = new Http2SessionManager(url, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 });
+  const sessionManager = new Http2SessionManager(url, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, certificates);
   const transport = createGrpcTransport({
     baseUrl: url,
     sessionManager,
@@ -56,6 +68,7 @@ export function connect(url: string, token: Token): Connection {
     tools: createClient(ToolService, transport),
     sessions: createClient(SessionService, transport),
     permissions: createClient(PermissionService, transport),
+    as: (other) => connect(url, other, certificates),
     close: () => sessionManager.abort(),
   };
 }
@@ -97,6 +110,26 @@ function readTokenFile(file: string): Token {
     return { value: readFileSync(file, "utf8").trim(), source: `the token in ${file} was sent` };
   } catch (cause) {
     throw new UsageError(`the token file ${file} cannot be read`, "name a readable file with --token-file", { cause });
+  }
+}
+
+/** Reads what --ca, --cert and --key name. */
+export function readCertificates({ ca, cert, key }: ServerOptions): Certificates {
+  if ((cert === undefined) !== (key === undefined)) {
+    throw new UsageError("a client certificate is a certificate and its key", "give both --cert and --key");
+  }
+  return {
+    ...(ca !== undefined && { ca: readCertificate("--ca", ca) }),
+    ...(cert !== undefined && { cert: readCertificate("--cert", cert) }),
+    ...(key !== undefined && { key: readCertificate("--key", key) }),
+  };
+}
+
+function readCertificate(option: string, file: string): string {
+  try {
+    return readFileSync(file, "utf8");
+  } catch (cause) {
+    throw new UsageError(`${file} cannot be read`, `name a readable PEM file with ${option}`, { cause });
   }
 }
 

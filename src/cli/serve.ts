@@ -7,6 +7,9 @@ export interface ServeFlags {
   workspace?: string;
   data?: string;
   config?: string;
+  tlsCert?: string;
+  tlsKey?: string;
+  tlsClientCa?: string;
   insecureNoAuth?: boolean;
   allowInsecureListen?: boolean;
   unattended?: "wait" | "deny";
@@ -22,6 +25,9 @@ export function addServe(program: Command, serve: (flags: ServeFlags) => Promise
     .option("--workspace <dir>", "the folder that tools work in, as the workspace `default` (default: the current one)")
     .option("--data <dir>", "where records, outputs and tokens are kept (default: $XDG_DATA_HOME/toolgate)")
     .option("--config <file>", "the configuration (default: $XDG_CONFIG_HOME/toolgate/toolgate.toml, if it is there)")
+    .option("--tls-cert <file>", "speak TLS: the certificate and what leads to its root, PEM")
+    .option("--tls-key <file>", "its private key, PEM")
+    .option("--tls-client-ca <file>", "want client certificates (beside tokens) that this authority signed, PEM")
     .option("--insecure-no-auth", "want no token: anyone on this machine, the agent included, can call and approve")
     .option("--allow-insecure-listen", "listen beyond this machine without TLS, for use behind a proxy that has it")
     .addOption(
@@ -45,5 +51,6 @@ Examples:
   toolgate serve
   toolgate serve --workspace ~/project --unattended deny
   toolgate serve --listen 127.0.0.1:8000 --data /var/lib/toolgate --config toolgate.toml
+  toolgate serve --listen 0.0.0.0:7420 --tls-cert server.pem --tls-key server.key
 
 The first start leaves two tokens in the data folder, tokens/caller and tokens/approver; the other commands find them there.`;

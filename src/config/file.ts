@@ -26,9 +26,13 @@ const scalars = {
   store: z
     .string()
     .regex(/^(sqlite$|rediss?:\/\/|redis\+(unix|sentinel|cluster):\/\/)/, {
-      error: 'write "sqlite", or a URL that begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://',
+      error:
+        'write "sqlite", or a URL that begins with redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://',
     })
     .optional(),
+  tls_cert: z.string().min(1).optional(),
+  tls_key: z.string().min(1).optional(),
+  tls_client_ca: z.string().min(1).optional(),
   unattended: z.enum(["wait", "deny"]).optional(),
   ask_ms: milliseconds(day).optional(),
   lease_ms: z.int().min(1000).max(600_000).optional(),
@@ -100,8 +104,7 @@ export function readSettings(file: string, home: string): Settings | undefined {
   const read = check(settings, parseToml(text, file), file, dotted);
   const absolute = (path: string) => resolve(dirname(file), path.replace(/^~(?=\/|$)/, home));
   return {
-    ...read,
-    ...(read.data === undefined ? {} : { data: absolute(read.data) }),
+    ...withPaths(read, absolute),
     ...(read.workspace === undefined ? {} : { workspace: mapValues(read.workspace, absolute) }),
     ...(read.token === undefined
       ? {}
@@ -114,6 +117,15 @@ export function checkScalars(value: unknown, source: string, label: (key: string
   const set = check(scalarSettings, value, source, ([key]) => label(String(key)));
   // What is not set must not hide what the next source sets.
   return Object.fromEntries(Object.entries(set).filter(([, value]) => value !== undefined));
+}
+
+/** Makes the paths among the settings absolute. */
+export function withPaths<T extends Scalars>(set: T, absolute: (path: string) => string): T {
+  const paths = (["data", "tls_cert", "tls_key", "tls_client_ca"] as const).flatMap((key) => {
+    const path = set[key];
+    return path === undefined ? [] : [[key, absolute(path)] as const];
+  });
+  return { ...set, ...Object.fromEntries(paths) };
 }
 
 function check<T>(

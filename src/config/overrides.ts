@@ -1,11 +1,12 @@
 import { resolve } from "node:path";
 import type { Flags } from "../config.ts";
-import { checkScalars, type Scalars, scalarKeys } from "./file.ts";
+import { checkScalars, type Scalars, scalarKeys, withPaths } from "./file.ts";
 
 /** What `TOOLGATE_*` sets; relative paths are meant from `directory`. */
 export function fromEnvironment(env: Readonly<Record<string, string | undefined>>, directory: string): Scalars {
   const raw = scalarKeys.map((key) => [key, fromText(key, env[variable(key)])]);
-  return withPath(checkScalars(Object.fromEntries(raw), "the environment", variable), directory);
+  const set = checkScalars(Object.fromEntries(raw), "the environment", variable);
+  return withPaths(set, (path) => resolve(directory, path));
 }
 
 /** What the command line sets; relative paths are meant from `directory`. */
@@ -13,12 +14,16 @@ export function fromFlags(flags: Flags, directory: string): Scalars {
   const raw = {
     listen: flags.listen,
     data: flags.data,
+    tls_cert: flags.tlsCert,
+    tls_key: flags.tlsKey,
+    tls_client_ca: flags.tlsClientCa,
     unattended: flags.unattended,
     log_level: flags.logLevel,
     insecure_no_auth: flags.insecureNoAuth,
     insecure_listen: flags.allowInsecureListen,
   };
-  return withPath(checkScalars(raw, "the command line", flagName), directory);
+  const set = checkScalars(raw, "the command line", flagName);
+  return withPaths(set, (path) => resolve(directory, path));
 }
 
 const variable = (key: string) => `TOOLGATE_${key.toUpperCase()}`;
@@ -30,8 +35,4 @@ function fromText(key: string, text: string | undefined): unknown {
   if (key.endsWith("_ms")) return Number(text);
   if (key.startsWith("insecure_") && (text === "true" || text === "false")) return text === "true";
   return text;
-}
-
-function withPath(scalars: Scalars, directory: string): Scalars {
-  return scalars.data === undefined ? scalars : { ...scalars, data: resolve(directory, scalars.data) };
 }

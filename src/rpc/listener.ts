@@ -32,7 +32,7 @@ export interface Listener {
 
 /** What a listener serves and by which settings. */
 export interface ListenerOptions {
-  config: Pick<Config, "listen" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
+  config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
   /** Adds the domain's services; health and reflection are there anyway. */
   routes: (router: ConnectRouter) => void;
   /** Whether the store answers. */
@@ -42,7 +42,7 @@ export interface ListenerOptions {
   headersMs?: number;
 }
 
-/** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and cleartext HTTP/2. */
+/** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export async function createListener(options: ListenerOptions): Promise<Listener> {
   const { config, routes, ready, log, headersMs = 15_000 } = options;
   const shutdown = new AbortController();
@@ -71,12 +71,13 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     maxTimeoutMs: 86_400_000,
     shutdownSignal: shutdown.signal,
   });
-  const sockets = createSockets(createGuard({ config, readiness, errors }, rpcs), headersMs);
+  const sockets = createSockets(createGuard({ config, readiness, errors }, rpcs), { headersMs, tls: config.tls });
 
   const { host } = config.listen;
+  const scheme = config.tls === undefined ? "http" : "https";
   const port = await sockets.listen(host, config.listen.port);
   return {
-    url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+    url: `${scheme}://${host.includes(":") ? `[${host}]` : host}:${port}`,
     async close(drainMs) {
       shutdown.abort(draining());
       const cut = await sockets.close(drainMs);

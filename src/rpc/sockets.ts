@@ -1,4 +1,9 @@
-import { createServer as createHttp1, type IncomingMessage, type ServerResponse } from "node:http";
+import {
+  createServer as createHttp1,
+  type IncomingMessage,
+  type RequestListener,
+  type ServerResponse,
+} from "node:http";
 import {
   constants,
   createServer as createHttp2,
@@ -7,13 +12,15 @@ import {
   type ServerHttp2Session,
   type ServerHttp2Stream,
 } from "node:http2";
-import type { Socket } from "node:net";
+import { createServer as createHttps } from "node:https";
+import type { Server, Socket } from "node:net";
+import type { Tls } from "../config.ts";
 
 export type Request = IncomingMessage | Http2ServerRequest;
 export type Response = ServerResponse | Http2ServerResponse;
 export type Handler = (request: Request, response: Response) => void;
 
-/** One cleartext port for HTTP/1.1 and HTTP/2. */
+/** One port for HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export interface Sockets {
   /** Resolves to the port, once connections are accepted. */
   listen(host: string, port: number): Promise<number>;
@@ -32,12 +39,17 @@ interface Connection {
   streams: Set<ServerHttp2Stream>;
 }
 
-/** Creates the sockets; a client has `headersMs` to say what it wants. */
-export function createSockets(handler: Handler, headersMs: number): Sockets {
+/** Creates the sockets, which speak TLS if it is given; a client has `headersMs` to say what it wants. */
+export function createSockets(
+  handler: Handler,
+  { headersMs, tls }: { headersMs: number; tls: Tls | undefined },
+): Sockets {
   const connections = new Map<Socket, Connection>();
+  /** Connections whose TLS handshake is not over, by their other end. */
+  const handshakes = new Map<string, Socket>();
   let closing = false;
 
-  const http1 = createHttp1(http1Limits(headersMs), (request, response) => {
+  const http1 = createListening(headersMs, tls, (request, response) => {
     const connection = connections.get(request.socket);
     if (connection !== undefined) connection.responses += 1;
     // A request that is refused in the middle is read to its end, or the connection's next one would wait behind its rest.
@@ -50,7 +62,6 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
     });
     handler(request, response);
   });
-  http1.maxHeadersCount = 100;
 
   const http2 = createHttp2(http2Limits, (request, response) => {
     const { stream } = response;
@@ -76,11 +87,13 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
   };
 
   // The HTTP/1.1 server is the one that listens: it watches over slow headers only on sockets that it accepted itself.
-  const [serveHttp1] = http1.listeners("connection");
-  http1.removeAllListeners("connection");
-  http1.on("connection", (socket: Socket) => {
+  const opened = tls === undefined ? "connection" : "secureConnection";
+  const [serveHttp1] = http1.listeners(opened);
+  http1.removeAllListeners(opened);
+  http1.on(opened, (socket: Socket) => {
     const connection: Connection = { responses: 0, streams: new Set() };
     connections.set(socket, connection);
+    handshakes.delete(otherEnd(socket));
     socket.once("close", () => connections.delete(socket));
     // A connection may break while neither server looks after it.
     socket.on("error", () => undefined);
@@ -89,6 +102,13 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
       else serveHttp1?.call(http1, socket);
     });
   });
+  if (tls !== undefined) {
+    http1.on("connection", (socket) => {
+      const end = otherEnd(socket);
+      handshakes.set(end, socket);
+      socket.once("close", () => handshakes.delete(end));
+    });
+  }
 
   return {
     listen: (host, port) =>
@@ -112,6 +132,7 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
           clearTimeout(timer);
           resolve(cut);
         });
+        for (const socket of handshakes.values()) socket.destroy();
         for (const [socket, { session, responses }] of connections) {
           if (session !== undefined) session.close();
           else if (responses === 0) socket.destroySoon();
@@ -119,6 +140,18 @@ export function createSockets(handler: Handler, headersMs: number): Sockets {
       }),
   };
 }
+
+/** The server that listens: for HTTP/1.1, in clear or with TLS. */
+function createListening(headersMs: number, tls: Tls | undefined, listener: RequestListener): Server {
+  const limits = http1Limits(headersMs);
+  const server =
+    tls === undefined ? createHttp1(limits, listener) : createHttps({ ...limits, ...inTls(tls, headersMs) }, listener);
+  server.maxHeadersCount = 100;
+  return server;
+}
+
+/** What both sockets of a TLS connection, the outer and the inner one, have in common and no other connection has. */
+const otherEnd = ({ remoteAddress, remotePort }: Socket) => `${remoteAddress} ${remotePort}`;
 
 /** Some clients wait for ever if a connection that was told to go away just ends: each stream is told first. */
 function cutOff(socket: Socket, { streams }: Connection): void {
@@ -131,6 +164,17 @@ const inTwoTurns = (then: () => void) => setImmediate(() => setImmediate(then));
 
 /** An HTTP/2 connection without any traffic for so long is told to go away. */
 const idleMs = 120_000;
+
+const inTls = ({ cert, key, clientCa }: Tls, headersMs: number) => ({
+  cert,
+  key,
+  ...(clientCa !== undefined && { ca: clientCa }),
+  requestCert: clientCa !== undefined,
+  rejectUnauthorized: clientCa !== undefined,
+  minVersion: "TLSv1.2" as const,
+  ALPNProtocols: ["h2", "http/1.1"],
+  handshakeTimeout: headersMs,
+});
 
 const http1Limits = (headersMs: number) => ({
   headersTimeout: headersMs,

@@ -50,6 +50,7 @@ const serverInfo: Partial<ServiceImpl<typeof ToolService>> = {
 
 const defaults: Config = {
   listen: { host: "127.0.0.1", port: 0 },
+  tls: undefined,
   hosts: [],
   origins: [],
   insecureNoAuth: false,

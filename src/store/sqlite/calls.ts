@@ -59,17 +59,26 @@ export function createCalls(options: {
       if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
 
       const ref: CallRef = { root: head.root, sessionId, callId };
-      const { part, snapshot } = writePart(step, log, sessionId, opened.part);
+      const pending = writePart(step, log, sessionId, opened.part);
+      const { part, snapshot } = opened.start ? writePart(step, log, sessionId, opened.start) : pending;
+      const started = opened.start === undefined ? 0 : 1;
+      const openedSeq = Number(pending.part.revision);
+      const versions = { version: 1 + started, epoch: 1 };
       const ordinal = Number(
-        sql.insert.run(head.ordinal, callId, part.revision, JSON.stringify(spec), snapshot).lastInsertRowid,
+        sql.insert.run(
+          head.ordinal,
+          callId,
+          openedSeq,
+          started,
+          versions.version,
+          started,
+          JSON.stringify(spec),
+          snapshot,
+        ).lastInsertRowid,
       );
-      const versions = { version: 1, epoch: 1 };
       const leaseUntil = step.now + leaseMs;
-      openCalls.set(step, { ordinal, ref, ...versions, started: false, owner, leaseUntil, settled: 0 });
-      return {
-        record: { ref, part, spec, openedSeq: Number(part.revision), ...versions, owner, attempts: 0 },
-        created: true,
-      };
+      openCalls.set(step, { ordinal, ref, ...versions, started: started === 1, owner, leaseUntil, settled: 0 });
+      return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started }, created: true };
     },
 
     claimCall(step: Step, ref: CallRef, owner: string, leaseMs: number): CallRecord | undefined {
@@ -157,7 +166,10 @@ export function createCalls(options: {
 
 function prepare(db: DatabaseSync) {
   return {
-    insert: statement(db, "INSERT INTO calls (session, call_id, opened, spec, snapshot) VALUES (?, ?, ?, ?, ?)"),
+    insert: statement(
+      db,
+      "INSERT INTO calls (session, call_id, opened, started, version, attempts, spec, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    ),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     setEpoch: statement(db, "UPDATE calls SET epoch = ? WHERE ordinal = ?"),
     start: statement(
