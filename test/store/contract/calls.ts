@@ -40,6 +40,20 @@ export function callsContract(open: OpenStore): void {
     expect(kinds(await logOf(store))).toEqual(["call_1 pending"]);
   });
 
+  test("a call that may start at once is accepted and started in one step", async () => {
+    const store = await open();
+    await addSession(store);
+    const call = { ref, part: pending(ref), start: running(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10 };
+    const { record } = await store.calls.openCall(call);
+    expect(record).toMatchObject({ version: 2, epoch: 1, owner, attempts: 1, openedSeq: 1 });
+    expect(record.part).toMatchObject({ revision: 2n, state: { case: "running" } });
+    expect(await store.calls.getCall("ses_root", "call_1")).toEqual(record);
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "call_1 running"]);
+    const again = { fence: fenceOf(record), version: 2, part: running(ref) };
+    expect(await store.calls.startCall(again)).toBe("fenced");
+    expect(await store.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) })).toBe(true);
+  });
+
   test("the same call again is the first one, and nothing happens", async () => {
     const store = await open();
     await addSession(store);
