@@ -1,5 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -56,10 +57,11 @@ function token(role: "caller" | "approver", value: string): Config["tokens"][num
 }
 
 /** Tells a person where it is, what it works on, and how to make the first call. */
-function announce({ dataDirectory, workspaces, insecureNoAuth, unattended }: Config, url: string): void {
+function announce({ dataDirectory, workspaces, insecureNoAuth, unattended, tls }: Config, url: string): void {
   const bold = (text: string) => styleText("bold", text);
   const caller = join(dataDirectory, "tokens", "caller");
-  const bearer = insecureNoAuth ? "" : ` -H "Authorization: Bearer $(cat ${caller})"`;
+  const token = existsSync(caller) ? `$(cat ${caller})` : "$TOKEN";
+  const options = `${tls ? " --cacert CA.pem" : ""}${insecureNoAuth ? "" : ` -H "Authorization: Bearer ${token}"`}`;
   const lines = [
     `${bold("Toolgate")} ${version} is at ${bold(url)}`,
     ...[...workspaces].map(([name, directory]) => `  workspace  ${name} = ${directory}`),
@@ -75,7 +77,7 @@ function announce({ dataDirectory, workspaces, insecureNoAuth, unattended }: Con
       : []),
     "",
     "Try it:",
-    `  curl -s ${url}/opencode.tool.v1.ToolService/CallTool${bearer} -H "Content-Type: application/json" -d '{"tool":"echo","input":{"text":"hello"}}'`,
+    `  curl -s ${url}/opencode.tool.v1.ToolService/CallTool${options} -H "Content-Type: application/json" -d '{"tool":"echo","input":{"text":"hello"}}'`,
     "",
   ];
   process.stderr.write(`${lines.join("\n")}\n`);

@@ -10,6 +10,7 @@ import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
 import { createPlanner } from "./call/planner.ts";
 import { createPlanning } from "./call/planning.ts";
+import type { CallStore, OutputStore } from "./call/ports.ts";
 import { createReader } from "./call/reader.ts";
 import { createSessions } from "./call/sessions.ts";
 import { failed } from "./call/state.ts";
@@ -20,10 +21,12 @@ import { createLayers } from "./permission/layers.ts";
 import { parseRules } from "./permission/parse-rules.ts";
 import { createPermissions } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
+import type { PermissionStore } from "./permission/ports.ts";
 import { createListener } from "./rpc/listener.ts";
 import { permissionService } from "./rpc/permission-service.ts";
 import { sessionService } from "./rpc/session-service.ts";
 import { toolService } from "./rpc/tool-service.ts";
+import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { createRegistry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
@@ -44,64 +47,22 @@ export interface Server {
 export async function startServer(config: Config, log: Logger, tools: readonly Tool[] = []): Promise<Server> {
   const rules = readRules(config);
   const replicaId = randomUUID();
-  const store = await openSqliteStore({ directory: config.dataDirectory, log });
-  const { calls: callStore, permissions: asks, outputs } = store;
-  const now = callStore.now;
-
+  const isEmbedded = config.store === "sqlite";
+  const store = isEmbedded
+    ? await openSqliteStore({ directory: config.dataDirectory, log })
+    : await openRedisStore({ url: config.store, log });
+  // What is kept in memory by Redis is kept smaller.
+  const outputBytes = isEmbedded ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const supervisor = createSupervisor({ replicaId });
-  const registry = createRegistry();
-  for (const tool of [...builtInTools({ supervisor }), ...tools]) registry.register(tool);
-
-  const agents = new Set(config.agents.keys());
-  const policy = createPolicy({
-    guard: { dataDirectory: config.dataDirectory, configFile: config.file },
-    home: homedir(),
-  });
-  const layersFor = createLayers(rules);
-  const permissions = createPermissions({
-    store: asks,
-    policy,
-    layersFor,
-    now,
-    newId: (prefix) => newId(prefix, now()),
-    refuse: (part, reason, error) => failed(part, { reason, error }, now()),
-  });
-  const planning = createPlanning({ permissions, policy });
-  const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
-  const executor = createExecutor({
-    store: callStore,
-    outputs,
-    permissions,
-    asksOf: asks.asksOf,
-    planning,
-    layersFor,
-    registry,
-    limits: { ...config.limits, askMs: config.askMs },
-    unattended: config.unattended,
-    log,
-  });
-  const calls = createCalls({
-    store: callStore,
-    outputs,
-    sessions,
-    permissions,
-    asksOf: asks.asksOf,
-    executor,
-    registry,
+  const { calls, permissions, sessions, planner, agents } = createReplica({
+    config: { ...config, limits: { ...config.limits, outputBytes } },
+    rules,
+    store,
     replicaId,
-    limits: { ...config.limits, leaseMs: config.leaseMs },
+    tools: [...builtInTools({ supervisor }), ...tools],
     log,
   });
-  const planner = createPlanner({
-    sessions,
-    planning,
-    permissions,
-    policy,
-    layersFor,
-    registry,
-    store: callStore,
-    askMs: config.askMs,
-  });
+  const { calls: callStore, permissions: asks, outputs } = store;
   const about = {
     version,
     workspaces: [...config.workspaces.keys()],
@@ -110,7 +71,7 @@ export async function startServer(config: Config, log: Logger, tools: readonly T
     limits: create(LimitsSchema, {
       requestBytes: BigInt(config.limits.requestBytes),
       inputBytes: BigInt(config.limits.inputBytes),
-      outputBytes: BigInt(config.limits.outputBytes),
+      outputBytes: BigInt(outputBytes),
       timeoutMs: BigInt(config.limits.maxTimeoutMs),
       askMs: BigInt(config.askMs),
       openAsks: config.limits.openAsks,
@@ -172,6 +133,86 @@ export async function startServer(config: Config, log: Logger, tools: readonly T
     },
   };
 }
+
+/** One replica over a store, which it may share with others: everything but timers and the way in. */
+export function createReplica({
+  config,
+  rules,
+  store,
+  replicaId,
+  tools,
+  log,
+}: {
+  config: Pick<
+    Config,
+    "agents" | "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces"
+  >;
+  rules: Parameters<typeof createLayers>[0];
+  store: { calls: CallStore; permissions: PermissionStore; outputs: OutputStore };
+  replicaId: string;
+  tools: readonly Tool[];
+  log: Logger;
+}) {
+  const { calls: callStore, permissions: asks, outputs } = store;
+  const now = callStore.now;
+
+  const registry = createRegistry();
+  for (const tool of tools) registry.register(tool);
+
+  const agents = new Set(config.agents.keys());
+  const policy = createPolicy({
+    guard: { dataDirectory: config.dataDirectory, configFile: config.file },
+    home: homedir(),
+  });
+  const layersFor = createLayers(rules);
+  const permissions = createPermissions({
+    store: asks,
+    policy,
+    layersFor,
+    now,
+    newId: (prefix) => newId(prefix, now()),
+    refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+  });
+  const planning = createPlanning({ permissions, policy });
+  const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
+  const executor = createExecutor({
+    store: callStore,
+    outputs,
+    permissions,
+    asksOf: asks.asksOf,
+    planning,
+    layersFor,
+    registry,
+    limits: { ...config.limits, askMs: config.askMs },
+    unattended: config.unattended,
+    log,
+  });
+  const calls = createCalls({
+    store: callStore,
+    outputs,
+    sessions,
+    permissions,
+    asksOf: asks.asksOf,
+    executor,
+    registry,
+    replicaId,
+    limits: { ...config.limits, leaseMs: config.leaseMs },
+    log,
+  });
+  const planner = createPlanner({
+    sessions,
+    planning,
+    permissions,
+    policy,
+    layersFor,
+    registry,
+    store: callStore,
+    askMs: config.askMs,
+  });
+  return { calls, permissions, sessions, planner, agents };
+}
+
+const redisOutputBytes = 64 * 1024 * 1024;
 
 function readRules(config: Config) {
   try {

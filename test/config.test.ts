@@ -10,9 +10,10 @@ import {
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { describe, expect, onTestFinished, test } from "vitest";
+import { join, relative } from "node:path";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { type Config, ConfigError, type Flags, loadConfig } from "../src/config.ts";
+import { type Certificates, makeCertificates, type Pair } from "./rpc/certificates.ts";
 
 describe("without any setting", () => {
   test("the defaults hold", () => {
@@ -312,6 +313,64 @@ describe("a start is refused, and the message says what to do", () => {
     );
     writeFileSync(join(project, "token"), "abc");
     expect(() => load()).toThrow(/the file of token "a" .* lies inside the workspace/);
+  });
+});
+
+describe("TLS", () => {
+  let made: Certificates;
+  beforeAll(async () => {
+    made = await makeCertificates();
+  });
+  afterAll(() => made.remove());
+  const pair = ({ certFile, keyFile }: Pair = made.server) => ({ tlsCert: certFile, tlsKey: keyFile });
+
+  test("is off unless it is configured, and read from flags, environment or the file, each with its own folder", () => {
+    const { load, home, project } = machine('tls_cert = "tls/server.pem"\ntls_key = "~/server.key"');
+    const { cert, key } = made.server;
+    mkdirSync(join(home, ".config/toolgate/tls"));
+    writeFileSync(join(home, ".config/toolgate/tls/server.pem"), cert);
+    writeFileSync(join(home, "server.key"), key);
+    expect(load().tls).toEqual({ cert, key, clientCa: undefined });
+    const variables = { TOOLGATE_TLS_CERT: made.client.certFile, TOOLGATE_TLS_KEY: made.client.keyFile };
+    expect(load({}, variables).tls).toMatchObject({ cert: made.client.cert, key: made.client.key });
+    const clientCa = relative(project, made.ca.certFile);
+    expect(load({ ...pair(), tlsClientCa: clientCa }, variables).tls).toEqual({ cert, key, clientCa: made.ca.cert });
+    expect(machine().load().tls).toBeUndefined();
+  });
+
+  test("lets it listen beyond loopback, but never without tokens", () => {
+    const { load } = machine();
+    const listen = "0.0.0.0:7420";
+    expect(() => load({ listen })).toThrow("give a certificate with --tls-cert and --tls-key");
+    expect(load({ listen, ...pair() }).listen.host).toBe("0.0.0.0");
+    expect(() => load({ listen, ...pair(), insecureNoAuth: true })).toThrow("use tokens");
+  });
+
+  test("is refused by halves, and the message says what is missing", () => {
+    const { load } = machine();
+    expect(() => load({ tlsCert: made.server.certFile })).toThrow("tls_key is not set");
+    expect(() => load({ tlsKey: made.server.keyFile })).toThrow("tls_cert is not set");
+    expect(() => load({ tlsClientCa: made.ca.certFile })).toThrow("tls_cert is not set");
+  });
+
+  test("is refused with files that do not serve, and the message names them", () => {
+    const { load, home } = machine();
+    const twisted = { tlsCert: made.server.certFile, tlsKey: made.client.keyFile };
+    expect(() => load(twisted)).toThrow(/server\.pem and tls_key .*client\.key cannot be used together \(.*mismatch\)/);
+    expect(() => load({ ...pair(), tlsKey: join(home, "none") })).toThrow(
+      `tls_key ${join(home, "none")} cannot be read`,
+    );
+    expect(() => load({ ...pair(), tlsClientCa: made.ca.keyFile })).toThrow(/tls_client_ca .* is no certificate/);
+    expect(() => load({ ...pair(), tlsCert: made.server.keyFile })).toThrow(ConfigError);
+  });
+
+  test("is refused with a file in a workspace, where tools could read or change it", () => {
+    const { load, project } = machine();
+    for (const flag of ["tlsCert", "tlsKey", "tlsClientCa"]) {
+      const file = join(project, "server.pem");
+      writeFileSync(file, made.server.cert);
+      expect(() => load({ ...pair(), [flag]: file })).toThrow(`${file} lies inside the workspace "default"`);
+    }
   });
 });
 

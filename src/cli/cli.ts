@@ -50,7 +50,7 @@ export function cli({ serve, embed, version }: CliParts): Command {
     .configureHelp({ showGlobalOptions: true })
     .showHelpAfterError("  next: add --help to see the arguments, options and examples")
     .exitOverride(exitWith)
-    .addHelpText("after", exitCodesHelp);
+    .addHelpText("after", `${examples}\n${exitCodesHelp}`);
   process.stdout.on("error", endIfReaderLeft);
   addServe(program, serve);
   addCall(program);
@@ -58,6 +58,12 @@ export function cli({ serve, embed, version }: CliParts): Command {
   for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain]) add(program);
   return program;
 }
+
+const examples = `
+Examples:
+  toolgate serve
+  toolgate call read '{"filePath": "README.md"}'
+  toolgate asks --server https://tools.example:7420 --ca ca.pem --token-file ~/.toolgate-token`;
 
 function exitWith({ exitCode }: CommanderError): never {
   process.exit(exitCode === 0 ? exitCodes.ok : exitCodes.usage);

@@ -2,6 +2,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { terminalSafe } from "./terminal-safe.ts";
+import { tlsFailure } from "./tls-failure.ts";
 
 /** A command that cannot go on, with the one thing to do next. */
 export class CommandError extends Error {
@@ -52,7 +53,10 @@ export function reasonOf(error: unknown): { reason: string; metadata: Record<str
 function rpcFailure(error: ConnectError, server: Server): Failure {
   const told = reasonOf(error);
   const exitCode = byCode.get(error.code) ?? exitCodes.failed;
-  if (!told) return { ...unexplained(error, server), exitCode };
+  if (!told) {
+    const tls = tlsFailure(error, server.url);
+    return tls ? { ...tls, exitCode: exitCodes.unreachable } : { ...unexplained(error, server), exitCode };
+  }
   return {
     message: `${terminalSafe(error.rawMessage)} [${terminalSafe(told.reason)}]`,
     next: terminalSafe(nextSteps[told.reason]?.(told.metadata, server) ?? ""),

@@ -73,7 +73,7 @@ export function createSockets(
   });
 
   const serveHttp2 = (socket: Socket, connection: Connection) => {
-    http2.once("session", (session) => {
+    const keep = (session: ServerHttp2Session) => {
       connection.session = session;
       session.setTimeout(idleMs, () => session.close());
       session.once("close", () => socket.destroySoon());
@@ -81,8 +81,11 @@ export function createSockets(
         connection.streams.add(stream);
         stream.once("close", () => connection.streams.delete(stream));
       });
-    });
+    };
+    http2.once("session", keep);
     http2.emit("connection", socket);
+    // No session begins if the TLS handshake did not agree on HTTP/2.
+    http2.off("session", keep);
     if (closing) connection.session?.close();
   };
 
@@ -102,6 +105,7 @@ export function createSockets(
       else serveHttp1?.call(http1, socket);
     });
   });
+  // A TLS server tells of a connection twice: when it begins, and when its handshake is over.
   if (tls !== undefined) {
     http1.on("connection", (socket) => {
       const end = otherEnd(socket);

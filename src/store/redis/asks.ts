@@ -1,0 +1,123 @@
+import { create, toBinary } from "@bufbuild/protobuf";
+import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { AskRecord, CallRef } from "../../permission/ports.ts";
+import { callName, decodeSnapshot, decodeSpec, ids } from "./call-records.ts";
+import { decodeAsked, decodeSettled } from "./events.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import { withPlaces } from "./listing.ts";
+import type { Live } from "./live.ts";
+import { bytes, type Fields, fields, list, text, texts } from "./reply.ts";
+import type { Trees } from "./trees.ts";
+
+/** The asks of a store. */
+export type Asks = ReturnType<typeof createAsks>;
+
+/** Reads asks, each with its call. */
+export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live: Live }) {
+  const { link, keys, trees, live } = options;
+
+  /** The asks of these ids that are there, in that order, all as they are at one moment. */
+  async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
+    if (askIds.length === 0) return [];
+    const { asked, settled, callOf, call } = keys.tree(root);
+    const calls = texts(await link.command("hmget", callOf, ...askIds));
+    const names = [...new Set(calls)].filter((name) => name !== "");
+    const callKeys = Object.fromEntries(names.map((name) => [`call ${name}`, call(name)]));
+    const found = list(await link.run("read_asks", { asked, settled, ...callKeys }, { ids: askIds, names }));
+    return askIds.flatMap((_, index) => {
+      const [request, end] = list(found[index]).map(bytes);
+      const waiting = fields(found[askIds.length + names.indexOf(calls[index] ?? "")]);
+      return request?.byteLength && waiting ? [decode(root, request, end, waiting)] : [];
+    });
+  }
+
+  async function loadAll(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
+    const portions = Array.from({ length: Math.ceil(askIds.length / portion) }, (_, index) =>
+      load(root, askIds.slice(index * portion, (index + 1) * portion)),
+    );
+    return (await Promise.all(portions)).flat();
+  }
+
+  async function openIn(root: string) {
+    const found = texts(await link.command("zrange", keys.tree(root).asks, 0, -1, "WITHSCORES"));
+    return withPlaces(found).map((entry) => ({ ...entry, root }));
+  }
+
+  return {
+    async get(sessionId: string, id: string): Promise<AskRecord | undefined> {
+      const found = await trees.find(sessionId, async (root) => (await load(root, [id]))[0]);
+      return found?.call.sessionId === sessionId ? found : undefined;
+    },
+
+    async ofCall(ref: CallRef): Promise<AskRecord[]> {
+      const asks = text(await link.command("hget", keys.tree(ref.root).call(callName(ref)), "asks"));
+      return loadAll(ref.root, ids(asks));
+    },
+
+    async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
+      const roots = root === undefined ? await live.all() : [root];
+      const entries = (await Promise.all(roots.map(openIn))).flat().sort((one, other) => one.place - other.place);
+      const last = entries.findIndex(({ id }) => id === after);
+      // One that was settled meanwhile is found by its id, since ids sort by time.
+      const rest = last >= 0 || after === undefined ? entries.slice(last + 1) : entries.filter(({ id }) => id > after);
+      const page = rest.slice(0, limit);
+      const loaded = await Promise.all(
+        [...Map.groupBy(page, (entry) => entry.root)].map(([tree, of]) =>
+          loadAll(
+            tree,
+            of.map(({ id }) => id),
+          ),
+        ),
+      );
+      const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
+      return page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined);
+    },
+
+    async expired(limit: number): Promise<AskRecord[]> {
+      const found = await Promise.all(
+        (await live.due()).map(async (root) => {
+          const due = await link.command(
+            "zrangebyscore",
+            keys.tree(root).deadlines,
+            "-inf",
+            link.now(),
+            "LIMIT",
+            0,
+            limit,
+          );
+          return loadAll(root, texts(due));
+        }),
+      );
+      return found
+        .flat()
+        .sort((one, other) => one.request.expires - other.request.expires)
+        .slice(0, limit);
+    },
+  };
+}
+
+/** What is said of asks that their call did not wait for. */
+export const callEnded = "The call ended.";
+
+/** What all withdrawn asks of a call have in common; a step adds which ask it is. */
+export function encodeWithdrawal({ sessionId, callId }: CallRef, message: string, time: number): Uint8Array {
+  const outcome = PermissionOutcome.WITHDRAWN;
+  return toBinary(
+    PermissionSettledSchema,
+    create(PermissionSettledSchema, { sessionId, callId, outcome, message, time }),
+  );
+}
+
+const portion = 100;
+
+function decode(root: string, request: Buffer, settled: Buffer | undefined, call: Fields): AskRecord {
+  return {
+    request: decodeAsked(request),
+    ...(settled?.byteLength ? { settled: decodeSettled(settled) } : {}),
+    principal: decodeSpec(call.text("spec")).principal,
+    call: { root, sessionId: call.text("session"), callId: call.text("callId") },
+    part: decodeSnapshot(call),
+    version: call.number("version"),
+  };
+}

@@ -1,0 +1,95 @@
+import type { CallRecord, CallRef, CallSpec } from "../../call/ports.ts";
+import { decodePart } from "./events.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import { type Fields, fields, text, texts } from "./reply.ts";
+import type { Trees } from "./trees.ts";
+
+/** Calls as they are stored. */
+export type CallRecords = ReturnType<typeof createCallRecords>;
+
+/** Reads calls. */
+export function createCallRecords({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
+  function decode(root: string, call: Fields): CallRecord {
+    return {
+      ref: { root, sessionId: call.text("session"), callId: call.text("callId") },
+      part: decodeSnapshot(call),
+      spec: decodeSpec(call.text("spec")),
+      openedSeq: call.number("opened"),
+      version: call.number("version"),
+      epoch: call.number("epoch"),
+      owner: call.number("lease") > link.now() ? call.text("owner") : "",
+      attempts: call.number("attempts"),
+      ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
+      ...(call.has("expired") ? { expired: true } : {}),
+    };
+  }
+
+  /** The calls of these names that are there. */
+  async function named(root: string, names: readonly string[]): Promise<Fields[]> {
+    const found = await link.hashes(...names.map(keys.tree(root).call));
+    return found.map(fields).filter((call) => call !== undefined);
+  }
+
+  async function one(root: string, sessionId: string, callId: string): Promise<CallRecord | undefined> {
+    const [found] = await link.hashes(keys.tree(root).call(callName({ sessionId, callId })));
+    const call = fields(found);
+    return call && decode(root, call);
+  }
+
+  return {
+    named,
+    decode,
+    find: ({ root, sessionId, callId }: CallRef) => one(root, sessionId, callId),
+    get: (sessionId: string, callId: string) => trees.find(sessionId, (root) => one(root, sessionId, callId)),
+
+    async list({ sessionId, open = false, after, limit }: ListFilter): Promise<CallRecord[]> {
+      const found = await trees.find(sessionId, async (root) => {
+        const tree = keys.tree(root);
+        const listed = open ? tree.open(sessionId) : tree.calls(sessionId);
+        const place = after === undefined ? null : await link.command("zscore", tree.calls(sessionId), after);
+        const min = place === null ? "-inf" : `(${text(place)}`;
+        const ids = texts(await link.command("zrangebyscore", listed, min, "+inf", "LIMIT", 0, limit));
+        if (ids.length === 0 && (await link.command("exists", tree.session(sessionId))) === 0) return undefined;
+        const pages = [];
+        for (let from = 0; from < ids.length; from += pageSize) {
+          pages.push(
+            named(
+              root,
+              ids.slice(from, from + pageSize).map((callId) => callName({ sessionId, callId })),
+            ),
+          );
+        }
+        return (await Promise.all(pages)).flat().map((call) => decode(root, call));
+      });
+      return found ?? [];
+    },
+  };
+}
+
+interface ListFilter {
+  sessionId: string;
+  open?: boolean;
+  after?: string;
+  limit: number;
+}
+
+const pageSize = 100;
+
+/** How a call is named in its tree: session ids have no colon. */
+export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "callId">): string =>
+  `${sessionId}:${callId}`;
+
+/** The last snapshot of a call, with the asks that are open now. */
+export function decodeSnapshot(call: Fields) {
+  const revision = BigInt(call.text("revision"));
+  return { ...decodePart(call.bytes("part")), revision, permissionIds: ids(call.text("waiting")) };
+}
+
+/** The ids in a field that lists them. */
+export const ids = (field: string): string[] => field.split(" ").filter((id) => id !== "");
+
+/** The spec as `CallSpec` was written. */
+export function decodeSpec(spec: string): CallSpec {
+  return JSON.parse(spec);
+}

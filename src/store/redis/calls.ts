@@ -1,0 +1,185 @@
+import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
+import { noSuchSession } from "../../permission/errors.ts";
+import { callEnded, encodeWithdrawal } from "./asks.ts";
+import { type CallRecords, callName } from "./call-records.ts";
+import { encodeEvent } from "./events.ts";
+import type { HeldCalls } from "./held-calls.ts";
+import type { Keys } from "./keys.ts";
+import type { StepBytes, StepKeys } from "./link.ts";
+import type { Live } from "./live.ts";
+import { checkEnded, encodePart } from "./parts.ts";
+import { sessionClosed, tooManyAsks, tooManyCalls } from "./refusals.ts";
+import { fields, list, number, text } from "./reply.ts";
+import type { RunStep } from "./steps.ts";
+import type { Trees } from "./trees.ts";
+
+/** The transitions of a call, each one script. */
+export function createCalls(options: {
+  keys: Keys;
+  trees: Trees;
+  live: Live;
+  records: CallRecords;
+  now: () => number;
+  held: HeldCalls;
+  runStep: RunStep;
+}) {
+  const { keys, trees, live, records, now, held, runStep } = options;
+
+  /** What every step of a call needs: its key, and those to append to its session's log. */
+  function namesOf(ref: CallRef): StepKeys {
+    const call = callName(ref);
+    return { [`call ${call}`]: keys.tree(ref.root).call(call), ...trees.logKeys(ref.root, [ref.sessionId]) };
+  }
+
+  async function openCall(
+    opened: Parameters<CallStore["openCall"]>[0],
+  ): Promise<{ record: CallRecord; created: boolean }> {
+    const { ref, spec, owner, leaseMs, maxOpenCalls } = opened;
+    const { root, sessionId, callId } = ref;
+    const tree = keys.tree(root);
+    const name = callName(ref);
+    const pending = encodePart(sessionId, name, opened.part);
+    const start = opened.start && encodePart(sessionId, "start", opened.start);
+    const bytes = { ...pending.bytes, ...start?.bytes };
+    const started = start === undefined ? 0 : 1;
+    const names = { calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases, ...namesOf(ref) };
+    const values = { session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, spec: JSON.stringify(spec) };
+
+    for (let generation = await live.enter(root); ; ) {
+      const [result, value, last] = list(await runStep("open_call", root, names, { ...values, generation }, bytes));
+      switch (text(result)) {
+        case "opened": {
+          const openedSeq = number(value);
+          held.add(owner, ref);
+          const part = { ...(start ?? pending).part, revision: BigInt(number(last)) };
+          const versions = { version: 1 + started, epoch: 1, attempts: started };
+          return { record: { ref, part, spec, openedSeq, owner, ...versions }, created: true };
+        }
+        case "generation":
+          generation = await live.reenter(root, number(value));
+          continue;
+        case "no session":
+          throw noSuchSession(sessionId);
+        case "closed":
+          throw sessionClosed(sessionId);
+        case "full":
+          throw tooManyCalls(sessionId, maxOpenCalls);
+        default: {
+          const record = await records.find(ref);
+          if (record !== undefined) return { record, created: false };
+        }
+      }
+    }
+  }
+
+  async function openAsks(opened: Parameters<CallStore["openAsks"]>[0]): Promise<boolean> {
+    const { fence, version, withdraw, message, maxOpenAsks } = opened;
+    const { ref, owner, epoch } = fence;
+    const { root, sessionId } = ref;
+    const tree = keys.tree(root);
+    const lineage = await trees.lineage(root, sessionId);
+    const result = await runStep(
+      "open_asks",
+      root,
+      {
+        ...namesOf(ref),
+        ...trees.logKeys(root, lineage),
+        ...{
+          asked: tree.asked,
+          settled: tree.settled,
+          callOf: tree.callOf,
+          asks: tree.asks,
+          deadlines: tree.deadlines,
+        },
+      },
+      {
+        session: sessionId,
+        name: callName(ref),
+        ...{ owner, epoch, version, withdraw, maxOpenAsks },
+        lineage: { [sessionId]: lineage },
+        asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
+      },
+      {
+        withdrawn: encodeWithdrawal(ref, message, now()),
+        ...Object.fromEntries(
+          opened.asks.map((value) => [`asked ${value.id}`, encodeEvent(sessionId, { case: "permissionAsked", value })]),
+        ),
+      },
+    );
+    if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
+    if (text(result) !== "opened") return false;
+    await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires)));
+    return true;
+  }
+
+  async function startCall(started: Parameters<CallStore["startCall"]>[0]): Promise<"started" | "fenced" | "retry"> {
+    const { ref, owner, epoch } = started.fence;
+    const { version, rulesVersion } = started;
+    const name = callName(ref);
+    const { bytes } = encodePart(ref.sessionId, name, started.part);
+    const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion };
+    const result = text(await runStep("start_call", ref.root, namesOf(ref), values, bytes));
+    return result === "started" || result === "retry" ? result : "fenced";
+  }
+
+  async function recordEvents(...[fence, events]: Parameters<CallStore["recordEvents"]>): Promise<boolean> {
+    const { ref, owner, epoch } = fence;
+    const bytes: StepBytes = {};
+    for (const [index, event] of events.entries()) {
+      const told =
+        event.$typeName === "opencode.tool.v1.ToolProgress"
+          ? { case: "progress" as const, value: event }
+          : { case: "output" as const, value: event };
+      bytes[`event ${index + 1}`] = encodeEvent(ref.sessionId, told);
+    }
+    const values = { session: ref.sessionId, name: callName(ref), owner, epoch, count: events.length };
+    return text(await runStep("record_events", ref.root, namesOf(ref), values, bytes)) === "recorded";
+  }
+
+  async function finishCall({ ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): Promise<boolean> {
+    checkEnded(part);
+    const { root, sessionId, callId } = ref;
+    const tree = keys.tree(root);
+    const name = callName(ref);
+    const lineage = await trees.lineage(root, sessionId);
+    const { bytes } = encodePart(sessionId, name, part);
+    const guards = "fence" in guard ? { owner: guard.fence.owner, epoch: guard.fence.epoch } : guard;
+    const result = text(
+      await runStep(
+        "finish_call",
+        root,
+        {
+          ...namesOf(ref),
+          ...trees.logKeys(root, lineage),
+          ...{ leases: tree.leases, ended: tree.ended },
+          ...{ settled: tree.settled, asks: tree.asks, deadlines: tree.deadlines },
+          [`open ${sessionId}`]: tree.open(sessionId),
+        },
+        { session: sessionId, callId, name, lineage: { [sessionId]: lineage }, ...guards },
+        { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
+      ),
+    );
+    if (result === "finished") held.ended(ref);
+    return result === "finished";
+  }
+
+  return {
+    openCall,
+    openAsks,
+    startCall,
+    recordEvents,
+    finishCall,
+
+    async claimCall(ref: CallRef, owner: string, leaseMs: number): Promise<CallRecord | undefined> {
+      const names = { ...namesOf(ref), leases: keys.tree(ref.root).leases };
+      const found = fields(await runStep("claim_call", ref.root, names, { name: callName(ref), owner, leaseMs }));
+      if (found === undefined) return undefined;
+      held.add(owner, ref);
+      return records.decode(ref.root, found);
+    },
+
+    async requestCancel(ref: CallRef, message: string): Promise<void> {
+      await runStep("request_cancel", ref.root, namesOf(ref), { session: ref.sessionId, name: callName(ref), message });
+    },
+  };
+}

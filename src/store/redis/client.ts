@@ -1,0 +1,78 @@
+import { Cluster, Redis } from "ioredis";
+import type { Logger } from "../../log.ts";
+import type { Address, ConnectionOptions } from "./url.ts";
+
+/** A connection to Redis, or one to each node of a cluster. */
+export type Client = Redis | Cluster;
+
+/**
+ * Connects, and goes on doing so when the connection is lost. For commands: what cannot be sent now, or is not answered in
+ * time, fails at once; the driver repeats nothing by itself. For news: subscriptions are made again.
+ */
+export function connect(address: Address, use: "commands" | "news", log: Logger): Client {
+  const retryStrategy = (times: number) => Math.min(50 * times, 1_000);
+  const strict = {
+    autoResendUnfulfilledCommands: false,
+    maxRetriesPerRequest: 0,
+    commandTimeout: 5_000,
+  };
+  const options = {
+    connectTimeout: 5_000,
+    reconnectOnError: (error: Error) => error.message.startsWith("READONLY"),
+    ...(use === "commands" ? strict : { maxRetriesPerRequest: null }),
+  };
+  const queue = { enableOfflineQueue: use === "news" };
+  const single = (own: ConnectionOptions): ConnectionOptions => ({
+    ...options,
+    ...own,
+    ...queue,
+    retryStrategy,
+    sentinelRetryStrategy: retryStrategy,
+  });
+  const client =
+    address.kind === "cluster"
+      ? new Cluster(address.nodes, {
+          ...queue,
+          redisOptions: { ...options, ...address.access },
+          clusterRetryStrategy: retryStrategy,
+        })
+      : new Redis(single(address.options));
+  client.on("error", (error: Error) => log.warn("the connection to Redis has a problem", { error, reason: use }));
+  return client;
+}
+
+/** Runs `watch` on every connection to a node there is, or will be. */
+export function eachNode(client: Client, watch: (node: Redis) => void): void {
+  const nodes = client instanceof Redis ? [client] : client.nodes("all");
+  nodes.forEach(watch);
+  if (client instanceof Cluster) client.on("+node", watch);
+}
+
+/** The connections to the nodes that are written to. */
+export function masters(client: Client): Redis[] {
+  return client instanceof Redis ? [client] : client.nodes("master");
+}
+
+/** Resolves when commands can be sent; rejects with what went wrong last if that takes too long. */
+export function whenReady(client: Client, timeoutMs: number): Promise<void> {
+  if (client.status === "ready") return Promise.resolve();
+  return new Promise((resolve, reject) => {
+    let last: unknown;
+    const remember = (error: unknown) => {
+      last = error;
+    };
+    const done = () => {
+      clearTimeout(timer);
+      client.off("error", remember);
+      client.off("ready", done);
+      resolve();
+    };
+    const timer = setTimeout(() => {
+      client.off("error", remember);
+      client.off("ready", done);
+      reject(new Error(`Redis did not answer in ${timeoutMs / 1_000} s: check the URL of the store`, { cause: last }));
+    }, timeoutMs);
+    client.on("error", remember);
+    client.on("ready", done);
+  });
+}

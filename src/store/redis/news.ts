@@ -1,0 +1,83 @@
+import type { Logger } from "../../log.ts";
+import { connect } from "./client.ts";
+import type { Doorbell } from "./doorbell.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import type { Live } from "./live.ts";
+import { list, number, texts } from "./reply.ts";
+import type { Trees } from "./trees.ts";
+import type { Address } from "./url.ts";
+
+/**
+ * Hears what other replicas did, over one connection, and rings for it. Messages can be lost, so what somebody listens to
+ * is also looked at every two seconds. Resolves when it hears; what it returns stops it.
+ */
+export async function listenToReplicas(options: {
+  address: Address;
+  link: Link;
+  keys: Keys;
+  trees: Trees;
+  live: Live;
+  doorbell: Doorbell;
+  replica: string;
+  log: Logger;
+}): Promise<() => Promise<void>> {
+  const { address, link, keys, trees, live, doorbell, replica, log } = options;
+  const subscriber = connect(address, "news", log);
+  // How often each session, and each tree, had news when it was looked at.
+  const seen = new Map<string, number>();
+
+  subscriber.on("message", (_channel: string, message: string) => {
+    const [from, news]: [string, (string | number)[]] = JSON.parse(message);
+    if (from === replica) return;
+    for (let index = 0; index < news.length; index += 2) doorbell.ring(String(news[index]), Number(news[index + 1]));
+  });
+
+  async function lookAt(sessionId: string): Promise<void> {
+    const state = await trees.find(sessionId, async (root) => {
+      const found = list(await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings"));
+      return found[0] === null ? undefined : found.map(number);
+    });
+    const [seq = 0, rings = 0] = state ?? [];
+    const before = seen.get(sessionId);
+    seen.set(sessionId, seq + rings);
+    if (before === undefined) return doorbell.settle(sessionId, seq);
+    if (before !== seq + rings) doorbell.catchUp(sessionId, seq);
+  }
+
+  async function lookAtTree(root: string): Promise<void> {
+    const { tree, sessions } = keys.tree(root);
+    const news = number(await link.command("hget", tree, "news"));
+    if (seen.get(tree) === news) return;
+    seen.set(tree, news);
+    await Promise.all(texts(await link.command("zrange", sessions, 0, -1)).map(lookAt));
+  }
+
+  async function look(): Promise<void> {
+    const wanted = doorbell.wanted();
+    if (wanted.length === 0) return seen.clear();
+    await Promise.all(wanted.filter((id) => id !== undefined).map(lookAt));
+    if (wanted.includes(undefined)) await Promise.all((await live.all()).map(lookAtTree));
+  }
+
+  let stopped = false;
+  let looking: Promise<void> = Promise.resolve();
+  let timer = setTimeout(repeat, pollMs);
+  function repeat(): void {
+    looking = look()
+      .catch((error: unknown) => log.warn("news could not be looked for and are again", { error }))
+      .finally(() => {
+        if (!stopped) timer = setTimeout(repeat, pollMs);
+      });
+  }
+
+  await subscriber.subscribe(keys.news);
+  return async () => {
+    stopped = true;
+    clearTimeout(timer);
+    await looking;
+    subscriber.disconnect();
+  };
+}
+
+const pollMs = 1_500;

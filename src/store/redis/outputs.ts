@@ -1,0 +1,97 @@
+import type { OutputStore } from "../../call/ports.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import { bytes, number } from "./reply.ts";
+
+/** Keeps each output in chunks in its tree's slot. */
+export function createOutputs({ link, keys }: { link: Link; keys: Keys }): OutputStore {
+  // The last append of each output that is being written to: they go one after the other.
+  const writing = new Map<string, Promise<void>>();
+
+  async function lengthOf(root: string, id: string): Promise<number | undefined> {
+    const length = await link.command("hget", keys.tree(root).lengths, id);
+    return length === null ? undefined : number(length);
+  }
+
+  /** Writes at a place, which makes it the same however often it is sent. */
+  async function write(root: string, id: string, data: Uint8Array): Promise<void> {
+    let length = (await lengthOf(root, id)) ?? 0;
+    for (let at = 0; at < data.byteLength; ) {
+      const piece = data.subarray(at, at + stepBytes);
+      const { pieces, first } = split(piece, length);
+      const tree = keys.tree(root);
+      const chunks = pieces.map((_, index) => [`chunk ${index + 1}`, tree.chunk(id, first + index)]);
+      await link.run(
+        "append_output",
+        { lengths: tree.lengths, outputs: tree.outputs, ...Object.fromEntries(chunks) },
+        { id, offset: length % chunkBytes, length: length + piece.byteLength, count: pieces.length },
+        Object.fromEntries(pieces.map((each, index) => [`piece ${index + 1}`, each])),
+      );
+      at += piece.byteLength;
+      length += piece.byteLength;
+    }
+  }
+
+  return {
+    append(root, id, data) {
+      if (!isName(root) || !isName(id)) {
+        return Promise.reject(new Error(`an output cannot be named ${root}/${id}: use ${name}`));
+      }
+      const key = `${root}/${id}`;
+      const copy = Uint8Array.from(data);
+      const written = (writing.get(key) ?? Promise.resolve()).catch(() => {}).then(() => write(root, id, copy));
+      writing.set(key, written);
+      return written.finally(() => {
+        if (writing.get(key) === written) writing.delete(key);
+      });
+    },
+
+    async read(root, id, offset, limit) {
+      if (!isName(root) || !isName(id)) return undefined;
+      const total = await lengthOf(root, id);
+      if (total === undefined) return undefined;
+      const end = Math.min(total, offset + limit);
+      if (end <= offset) return { data: new Uint8Array(), total };
+      const first = Math.floor(offset / chunkBytes);
+      const last = Math.floor((end - 1) / chunkBytes);
+      const chunks = Array.from({ length: last - first + 1 }, async (_, index) => {
+        const start = (first + index) * chunkBytes;
+        const range = [Math.max(0, offset - start), Math.min(chunkBytes, end - start) - 1] as const;
+        return (
+          bytes(await link.command("getrange", keys.tree(root).chunk(id, first + index), ...range)) ?? Buffer.alloc(0)
+        );
+      });
+      return { data: Buffer.concat(await Promise.all(chunks)), total };
+    },
+
+    async remove(root, id) {
+      const { lengths, outputs, chunk } = keys.tree(root);
+      const total = (await lengthOf(root, id)) ?? 0;
+      const chunks = Array.from({ length: chunkCount(total) }, (_, index) => chunk(id, index));
+      if (chunks.length > 0) await link.command("unlink", ...chunks);
+      await link.command("hdel", lengths, id);
+      await link.command("zrem", outputs, id);
+    },
+  };
+}
+
+const chunkBytes = 64 * 1024;
+
+/** In how many chunks an output of that length is. */
+export const chunkCount = (length: number): number => Math.ceil(length / chunkBytes);
+
+/** What one step writes at most. */
+const stepBytes = 8 * chunkBytes;
+const name = /^[A-Za-z0-9_-]{1,128}$/;
+const isName = (text: string) => name.test(text);
+
+/** Cuts what is written at a place into pieces that each stay in one chunk. */
+function split(data: Uint8Array, at: number): { pieces: Uint8Array[]; first: number } {
+  const pieces = [];
+  for (let from = 0; from < data.byteLength; ) {
+    const room = chunkBytes - ((at + from) % chunkBytes);
+    pieces.push(data.subarray(from, from + room));
+    from += room;
+  }
+  return { pieces, first: Math.floor(at / chunkBytes) };
+}

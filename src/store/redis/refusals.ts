@@ -1,0 +1,49 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { RequestError } from "../../permission/errors.ts";
+
+/** The refusal of what Redis failed to do, or to answer. */
+export function unavailable(cause: unknown): RequestError {
+  const fact = cause instanceof Error ? cause.message : String(cause);
+  return new RequestError(
+    ErrorReason.STORE_UNAVAILABLE,
+    `the store is not available (${fact}): try again with the same ids`,
+    {},
+    { cause },
+  );
+}
+
+/** The refusal of new work in a closed session. */
+export function sessionClosed(sessionId: string): RequestError {
+  return new RequestError(
+    ErrorReason.SESSION_CLOSED,
+    `session ${sessionId} is closed and takes no new calls or children; create another one`,
+    { session_id: sessionId },
+  );
+}
+
+/** The refusal of one more open call. */
+export function tooManyCalls(sessionId: string, limit: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `session ${sessionId} has ${limit} open calls, which is the limit: wait until one ends`,
+    { limit: "running_calls" },
+  );
+}
+
+/** The refusal of more open asks. */
+export function tooManyAsks(root: string, limit: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `the session tree ${root} may have ${limit} open asks: answer or withdraw some first`,
+    { limit: "open_asks" },
+  );
+}
+
+/** The refusal of an event that no stream could carry. */
+export function eventTooLarge(sessionId: string, bytes: number, limit: number): RequestError {
+  return new RequestError(
+    ErrorReason.QUOTA_EXCEEDED,
+    `an event of session ${sessionId} would have ${bytes} bytes, over the limit of ${limit}: make the input, metadata or output smaller`,
+    { limit: "event_bytes" },
+  );
+}

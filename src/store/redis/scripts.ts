@@ -1,0 +1,57 @@
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+
+/** The scripts, each named as its file and as the transition it is. */
+export const scriptNames = [
+  "adopt_grant",
+  "append_output",
+  "bury_call",
+  "claim_call",
+  "close_session",
+  "create_session",
+  "drop_call",
+  "drop_log",
+  "drop_tree",
+  "enter_listing",
+  "finish_call",
+  "look_at_tree",
+  "open_asks",
+  "open_call",
+  "point_to",
+  "raise_rules",
+  "read_asks",
+  "read_hashes",
+  "read_log",
+  "record_events",
+  "record_read",
+  "release_calls",
+  "renew_leases",
+  "request_cancel",
+  "retire_tree",
+  "revoke_grant",
+  "save_grant",
+  "set_store_id",
+  "settle_ask",
+  "start_call",
+] as const;
+
+export type ScriptName = (typeof scriptNames)[number];
+
+/** A script as Redis knows it. */
+export interface Script {
+  source: string;
+  sha: string;
+}
+
+/** Reads the scripts, each behind what they share. */
+export function loadScripts(): ReadonlyMap<ScriptName, Script> {
+  const read = (name: string) => readFileSync(join(import.meta.dirname, "scripts", `${name}.lua`), "utf8");
+  const prelude = read("prelude");
+  return new Map(
+    scriptNames.map((name) => {
+      const source = prelude + read(name);
+      return [name, { source, sha: createHash("sha1").update(source).digest("hex") }];
+    }),
+  );
+}

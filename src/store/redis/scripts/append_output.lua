@@ -1,0 +1,17 @@
+-- append_output: writes bytes at a place of an output; by its nature it may be repeated.
+-- KEYS   lengths, outputs, chunk <1 to count>
+-- ARGV   id, offset (of the first byte in its chunk), length (of the whole after it), count; bytes: piece <1 to count>
+-- Output the length
+local offset = step.offset
+for index = 1, step.count do
+  local chunk = K['chunk ' .. index]
+  redis.call('SETRANGE', chunk, offset, B['piece ' .. index])
+  keep(chunk)
+  offset = 0
+end
+local length = math.max(step.length, tonumber(redis.call('HGET', K.lengths, step.id) or 0))
+redis.call('HSET', K.lengths, step.id, length)
+redis.call('ZADD', K.outputs, now, step.id)
+keep(K.lengths)
+keep(K.outputs)
+return length

@@ -1,0 +1,12 @@
+-- bury_call: leaves of an ended call only its tombstone; by its nature it may be repeated.
+-- KEYS   call, asked, settled, callOf
+-- ARGV   before; bytes: tombstone
+-- Output "buried" | "nothing"
+local key = K.call
+local call = fields(key, 'ended', 'expired', 'asks')
+if not call.ended or tonumber(call.ended) > step.before or call.expired then return answer('nothing') end
+for _, id in ipairs(words(call.asks)) do
+  for _, each in ipairs({ K.asked, K.settled, K.callOf }) do redis.call('HDEL', each, id) end
+end
+redis.call('HSET', key, 'part', B.tombstone, 'expired', 1, 'asks', '')
+return answer('buried')

@@ -1,0 +1,17 @@
+-- create_session: adds a session to its tree, or finds the one of that id.
+-- KEYS   tree, sessions, session <id>, parent (not of a root)
+-- ARGV   session, parent, at (its place among all sessions); bytes: body
+-- Output "created" | "known" | "no parent" | "parent closed"
+local session = K['session ' .. step.session]
+if redis.call('EXISTS', session) == 1 then return answer('known') end
+if K.parent then
+  local closed = redis.call('HGET', K.parent, 'closed')
+  if not closed then return answer('no parent') end
+  if tonumber(closed) > 0 then return answer('parent closed') end
+end
+redis.call('HSET', session, 'body', B.body, 'parent', step.parent, 'closed', 0, 'at', step.at, 'active', now,
+  'seq', 0, 'total', 0, 'first', 1, 'cut', 0, 'rings', 0)
+redis.call('ZADD', K.sessions, step.at, step.session)
+redis.call('HSETNX', K.tree, 'generation', 0)
+for _, key in ipairs({ session, K.sessions, K.tree }) do keep(key) end
+return commit('created')

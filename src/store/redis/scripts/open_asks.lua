@@ -1,0 +1,30 @@
+-- open_asks: withdraws some of a call's open asks and opens others.
+-- KEYS   op, tree, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and those above
+-- ARGV   session, name, owner, epoch, version, lineage, asks ({ id, expires }), withdraw (ids), maxOpenAsks;
+--        bytes: asked <id>, withdrawn (how all of these end)
+-- Output "opened" | "refused" | "full"
+local key = K['call ' .. step.name]
+local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
+if not fenced(call) or tonumber(call.version) ~= step.version then return answer('refused') end
+
+local named, gone = {}, {}
+for _, id in ipairs(step.withdraw) do named[id] = true end
+for _, id in ipairs(words(call.waiting)) do
+  if named[id] then gone[#gone + 1] = id end
+end
+if redis.call('ZCARD', K.asks) - #gone + #step.asks > step.maxOpenAsks then return answer('full') end
+
+withdraw(step.session, gone, B.withdrawn)
+local waiting, asks = without(call.waiting, named), call.asks
+for index, ask in ipairs(step.asks) do
+  local id = ask.id
+  redis.call('HSET', K.asked, id, B['asked ' .. id])
+  redis.call('HSET', K.callOf, id, step.name)
+  redis.call('ZADD', K.asks, micros + index, id)
+  redis.call('ZADD', K.deadlines, ask.expires, id)
+  append_upwards(step.session, B['asked ' .. id])
+  waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
+end
+for _, each in ipairs({ K.asked, K.settled, K.callOf, K.asks, K.deadlines }) do keep(each) end
+redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)
+return commit('opened')

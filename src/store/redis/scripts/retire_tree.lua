@@ -1,0 +1,9 @@
+-- retire_tree: raises the generation of a tree in which nothing is open, so that its entry among the live ones can go.
+-- KEYS   tree, leases, outbox
+-- ARGV   generation
+-- Output "retired" | "live"
+local generation = tonumber(redis.call('HGET', K.tree, 'generation') or -1)
+local busy = redis.call('EXISTS', K.leases, K.outbox) > 0
+if busy and generation == step.generation then return answer('live') end
+if generation == step.generation then redis.call('HSET', K.tree, 'generation', generation + 1) end
+return answer('retired')

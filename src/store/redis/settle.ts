@@ -1,0 +1,104 @@
+import { toBinary } from "@bufbuild/protobuf";
+import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Settlement, SettleResult } from "../../permission/ports.ts";
+import { callEnded, encodeWithdrawal } from "./asks.ts";
+import { callName } from "./call-records.ts";
+import { decodeSettled, encodeEvent } from "./events.ts";
+import type { Grants } from "./grants.ts";
+import type { HeldCalls } from "./held-calls.ts";
+import type { Keys } from "./keys.ts";
+import type { StepBytes, StepKeys } from "./link.ts";
+import { checkEnded, encodePart } from "./parts.ts";
+import { bytes, list, text } from "./reply.ts";
+import type { RunStep } from "./steps.ts";
+import type { Trees } from "./trees.ts";
+
+/**
+ * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
+ * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
+ */
+export function createSettle(options: {
+  keys: Keys;
+  trees: Trees;
+  now: () => number;
+  grants: Grants;
+  held: HeldCalls;
+  runStep: RunStep;
+}) {
+  const { keys, trees, now, grants, held, runStep } = options;
+
+  /** Every session that is told of the settlement, with those above it. */
+  async function lineagesOf({ root, settled, calls, grant }: Settlement): Promise<Record<string, string[]>> {
+    const sessions = new Set([...settled, ...calls.map(({ ref }) => ref)].map(({ sessionId }) => sessionId));
+    if (grant !== undefined) sessions.add(root);
+    const entries = [...sessions].map(async (id) => [id, await trees.lineage(root, id)] as const);
+    return Object.fromEntries(await Promise.all(entries));
+  }
+
+  function namesOf({ root, calls }: Settlement, lineages: Record<string, string[]>): StepKeys {
+    const { leases, ended, settled, asks, deadlines, grants, outbox, ...tree } = keys.tree(root);
+    const callKeys = calls.flatMap(({ ref }) => [
+      [`call ${callName(ref)}`, tree.call(callName(ref))],
+      [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
+    ]);
+    return {
+      ...{ leases, ended, settled, asks, deadlines, grants, outbox },
+      ...Object.fromEntries(callKeys),
+      ...trees.logKeys(root, new Set(Object.values(lineages).flat())),
+    };
+  }
+
+  return async (settlement: Settlement): Promise<SettleResult> => {
+    const { root, askId, settled, calls, grant, expired } = settlement;
+    const lineage = await lineagesOf(settlement);
+    const values = {
+      ...{ ask: askId, expired, lineage },
+      settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
+      calls: calls.map(({ ref, version, ended }) => ({
+        ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
+        ended: ended !== undefined,
+      })),
+      ...(grant && { grant: { id: grant.id, session: grant.sessionId, wide: isWide(grant) } }),
+    };
+    const given = encode(settlement, now());
+    if (grant !== undefined) await grants.announce(root, grant);
+
+    const [result, winner] = list(await runStep("settle_ask", root, namesOf(settlement, lineage), values, given));
+    switch (text(result)) {
+      case "won":
+        for (const { ref, ended } of calls) if (ended !== undefined) held.ended(ref);
+        if (grant !== undefined && isWide(grant)) await grants.drainOutbox(root);
+        return { result: "won" };
+      case "lost": {
+        const found = bytes(winner);
+        return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };
+      }
+      default:
+        return { result: "retry" };
+    }
+  };
+}
+
+const isWide = ({ scope }: Grant) => scope !== GrantScope.SESSION;
+
+function encode({ settled, calls, grant }: Settlement, now: number): StepBytes {
+  const given: StepBytes = grant === undefined ? {} : encodeGrant(grant);
+  for (const value of settled) {
+    given[`settled ${value.permissionId}`] = encodeEvent(value.sessionId, { case: "permissionSettled", value });
+  }
+  for (const { ref, ended } of calls) {
+    if (ended === undefined) continue;
+    checkEnded(ended);
+    const name = callName(ref);
+    Object.assign(given, encodePart(ref.sessionId, name, ended).bytes);
+    given[`withdrawn ${name}`] = encodeWithdrawal(ref, callEnded, now);
+  }
+  return given;
+}
+
+function encodeGrant(grant: Grant): StepBytes {
+  return {
+    grant: toBinary(GrantSchema, grant),
+    granted: encodeEvent(grant.sessionId, { case: "granted", value: grant }),
+  };
+}

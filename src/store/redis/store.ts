@@ -1,0 +1,142 @@
+import { randomUUID } from "node:crypto";
+import type { CallStore, OutputStore } from "../../call/ports.ts";
+import type { Logger } from "../../log.ts";
+import type { PermissionStore } from "../../permission/ports.ts";
+import { createAsks } from "./asks.ts";
+import { createCallRecords } from "./call-records.ts";
+import { createCalls } from "./calls.ts";
+import { createDoorbell } from "./doorbell.ts";
+import { createGrants } from "./grants.ts";
+import { createHeldCalls } from "./held-calls.ts";
+import { day, recordsKept } from "./kept.ts";
+import { createKeys } from "./keys.ts";
+import { createLeases } from "./leases.ts";
+import { type Link, openLink } from "./link.ts";
+import { createLive } from "./live.ts";
+import { createLog } from "./log.ts";
+import { listenToReplicas } from "./news.ts";
+import { createOutputs } from "./outputs.ts";
+import { createSessions } from "./sessions.ts";
+import { createSettle } from "./settle.ts";
+import { createSteps } from "./steps.ts";
+import { createSweep } from "./sweep.ts";
+import { createTrees } from "./trees.ts";
+import { parseRedisUrl } from "./url.ts";
+
+/** The shared store: `calls.close()` closes all of it. */
+export interface RedisStore {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+}
+
+/**
+ * Opens the store in a Redis, which any number of replicas may share. Redis' clock decides leases and deadlines. Each
+ * transition is one script, named as the function here or as the file that it is in.
+ */
+export async function openRedisStore(options: {
+  /** See `parseRedisUrl`. */
+  url: string;
+  /** What all keys begin with. */
+  prefix?: string;
+  log: Logger;
+  limits?: { events: number; bytes: number };
+  /** Stands for Redis' clock, in tests. */
+  clock?: () => number;
+  /** Stands between the store and Redis, in tests. */
+  through?: (link: Link) => Link;
+}): Promise<RedisStore> {
+  const { url, log: logger, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
+  const address = parseRedisUrl(url);
+  const keys = createKeys(options.prefix ?? "toolgate");
+  const replica = randomUUID();
+  const defaults = { replica, limits, channel: keys.news, keepMs: recordsKept + day, rememberMs: 20_000 };
+  const opened = await openLink({ address, keys, defaults, clock, log: logger });
+  const link = options.through?.(opened) ?? opened;
+
+  const doorbell = createDoorbell();
+  const trees = createTrees({ link, keys });
+  const live = createLive({ link, keys });
+  const held = createHeldCalls();
+  const log = createLog({ link, keys, trees });
+  const rings = {
+    ...doorbell,
+    ring(sessionId: string, seq: number) {
+      log.refresh(sessionId);
+      doorbell.ring(sessionId, seq);
+    },
+    catchUp(sessionId: string, lastSeq: number) {
+      log.refresh(sessionId);
+      doorbell.catchUp(sessionId, lastSeq);
+    },
+  };
+  const runStep = createSteps({ link, keys, doorbell: rings });
+  const records = createCallRecords({ link, keys, trees });
+  const sessions = createSessions({ link, keys, trees, runStep });
+  const asks = createAsks({ link, keys, trees, live });
+  const calls = createCalls({ keys, trees, live, records, now: link.now, held, runStep });
+  const grants = createGrants({ link, keys, trees, runStep });
+  const leases = createLeases({ link, keys, live, records, held, drainOutbox: grants.drainOutbox });
+  const settle = createSettle({ keys, trees, now: link.now, grants, held, runStep });
+  const outputs = createOutputs({ link, keys });
+  const sweep = createSweep({ link, keys, trees, sessions, records, grants });
+  const stopListening = await listenToReplicas({
+    address,
+    link,
+    keys,
+    trees,
+    live,
+    doorbell: rings,
+    replica,
+    log: logger,
+  });
+
+  const callStore: CallStore = {
+    get storeId() {
+      return link.storeId;
+    },
+    isShared: true,
+    now: link.now,
+    createSession: sessions.create,
+    getSession: sessions.get,
+    listSessions: sessions.list,
+    closeSession: sessions.close,
+    openCall: calls.openCall,
+    claimCall: calls.claimCall,
+    openAsks: calls.openAsks,
+    startCall: calls.startCall,
+    recordEvents: calls.recordEvents,
+    finishCall: calls.finishCall,
+    requestCancel: calls.requestCancel,
+    renewLeases: leases.renew,
+    releaseCalls: leases.release,
+    orphans: leases.orphans,
+    sweep,
+    getCall: records.get,
+    listCalls: records.list,
+    getRead: sessions.getRead,
+    recordRead: sessions.recordRead,
+    readLog: log.read,
+    onNews: doorbell.listen,
+    ready: link.ready,
+    async close() {
+      await stopListening();
+      await link.close();
+    },
+  };
+
+  const permissionStore: PermissionStore = {
+    getAsk: asks.get,
+    asksOf: asks.ofCall,
+    openAsks: asks.listOpen,
+    expiredAsks: asks.expired,
+    settle,
+    grantsFor: grants.serving,
+    adoptGrant: grants.adopt,
+    getGrant: grants.get,
+    listGrants: grants.list,
+    revokeGrant: grants.revoke,
+  };
+
+  return { calls: callStore, permissions: permissionStore, outputs };
+}

@@ -1,0 +1,63 @@
+import type { ClusterNode, RedisOptions } from "ioredis";
+
+/** How to connect, in the form in which every answer is as Redis gives it. */
+export type ConnectionOptions = Omit<RedisOptions, "replyMapping">;
+
+/** Where a Redis is: one that a connection or its sentinels lead to, or a cluster. */
+export type Address =
+  | { kind: "single"; options: ConnectionOptions }
+  | { kind: "cluster"; nodes: ClusterNode[]; access: Pick<ConnectionOptions, "username" | "password" | "tls"> };
+
+/**
+ * Reads `redis://host:port/db`, `redis+unix:///path/to/socket?db=0`, `redis+sentinel://host:port,host:port/name` and
+ * `redis+cluster://host:port,host:port`, each with `user:password@` where needed; `rediss…` instead of `redis…` is TLS.
+ */
+export function parseRedisUrl(url: string): Address {
+  const [, scheme, form, credentials, hosts, path, query] = syntax.exec(url) ?? [];
+  if (scheme === undefined || hosts === undefined) throw invalid("it is not a URL of this form");
+  const access = { ...readCredentials(credentials), ...(scheme === "rediss" ? { tls: {} } : {}) };
+  const name = decodeURIComponent(path ?? "");
+  const db = Number(new URLSearchParams(query).get("db") ?? 0);
+
+  switch (form) {
+    case "unix":
+      if (hosts !== "" || name === "") throw invalid("write the socket as redis+unix:///path/to/socket");
+      return { kind: "single", options: { ...access, path: `/${name}`, db: checkDb(db) } };
+    case "sentinel":
+      if (name === "") throw invalid("the name of the master is missing: redis+sentinel://host:port,host:port/NAME");
+      return { kind: "single", options: { ...access, sentinels: readHosts(hosts, 26379), name, db: checkDb(db) } };
+    case "cluster":
+      return { kind: "cluster", nodes: readHosts(hosts, 6379), access };
+    default: {
+      const [node, ...more] = readHosts(hosts, 6379);
+      if (node === undefined || more.length > 0)
+        throw invalid("it names several hosts: write redis+cluster:// or redis+sentinel://");
+      return { kind: "single", options: { ...access, ...node, db: checkDb(name === "" ? db : Number(name)) } };
+    }
+  }
+}
+
+const syntax = /^(rediss?)(?:\+(unix|sentinel|cluster))?:\/\/(?:([^@/]*)@)?([^/?]*)(?:\/([^?]*))?(?:\?(.*))?$/;
+
+function readCredentials(text = ""): { username?: string; password?: string } {
+  if (text === "") return {};
+  const [username = "", ...rest] = text.split(":");
+  const password = decodeURIComponent(rest.join(":"));
+  return username === "" ? { password } : { username: decodeURIComponent(username), password };
+}
+
+function readHosts(text: string, defaultPort: number): { host: string; port: number }[] {
+  return text.split(",").map((each) => {
+    const [, host, port] = /^(\[[^\]]+\]|[^:]+)(?::(\d+))?$/.exec(each) ?? [];
+    if (host === undefined) throw invalid(`"${each}" is no host:port`);
+    return { host: host.replace(/^\[|\]$/g, ""), port: Number(port ?? defaultPort) };
+  });
+}
+
+function checkDb(db: number): number {
+  if (!Number.isInteger(db) || db < 0) throw invalid("the database is a number from 0 on");
+  return db;
+}
+
+/** The URL may hold a password, so it is not repeated. */
+const invalid = (fact: string) => new Error(`the URL of the Redis store cannot be used: ${fact}`);
