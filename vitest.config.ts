@@ -3,6 +3,9 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    // Faults take minutes: npm run test:faults.
+    exclude: ["test/faults/**"],
+    globalSetup: "test/programs.ts",
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
     testTimeout: 30_000,

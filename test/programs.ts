@@ -1,0 +1,28 @@
+import { spawnSync } from "node:child_process";
+
+/** Programs of Debian's that the tests use as they are, by package. */
+const programs = [
+  ["redis-server", "redis-server"],
+  ["openssl", "openssl"],
+  ["script", "bsdutils"],
+] as const;
+
+/** Before all tests: installs what is missing where that is ours to do (root on Debian), else says which line does. */
+export default function setup(): void {
+  const missing = programs.filter(([program]) => !isThere(program)).map(([, name]) => name);
+  if (missing.length === 0) return;
+  const line = `apt-get install -y ${missing.join(" ")}`;
+  if (process.getuid?.() !== 0 || !isThere("apt-get")) throw new Error(`the tests need more programs: ${line}`);
+  console.log(`the tests need more programs: ${line}`);
+  for (const step of ["apt-get update -q", line]) {
+    const { status } = spawnSync("sh", ["-c", step], {
+      stdio: ["ignore", "ignore", "inherit"],
+      env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" },
+    });
+    if (status !== 0) throw new Error(`it failed with status ${status}: ${step}`);
+  }
+}
+
+function isThere(program: string): boolean {
+  return spawnSync("sh", ["-c", `command -v ${program}`]).status === 0;
+}
