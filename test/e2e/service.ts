@@ -26,6 +26,8 @@ export interface Service {
   readonly workspace: string;
   readonly data: string;
   readonly config: string;
+  /** Its process, while it runs. */
+  readonly pid: number | undefined;
   start(): Promise<void>;
   /** kill -9. */
   kill(): Promise<void>;
@@ -36,16 +38,20 @@ export interface Service {
 }
 
 /** What is special about a service. */
-interface Options {
+export interface ServiceOptions {
   /** The top of its toolgate.toml. */
   settings?: string;
   flags?: readonly string[];
+  /** What is started, in place of the product's own entry. */
+  entry?: string;
+  /** What its environment holds besides. */
+  env?: Readonly<Record<string, string>>;
   /** Whether it makes its own two tokens instead of having those of `principals`. */
   ownTokens?: boolean;
 }
 
 /** One service for all tests of a file. */
-export function useService(options: Options = {}): Service {
+export function useService(options: ServiceOptions = {}): Service {
   const service = createService(options);
   beforeAll(service.start);
   afterAll(service.close);
@@ -53,7 +59,7 @@ export function useService(options: Options = {}): Service {
 }
 
 /** A service for one test. */
-export async function startService(options: Options = {}): Promise<Service> {
+export async function startService(options: ServiceOptions = {}): Promise<Service> {
   const service = createService(options);
   onTestFinished(service.close);
   await service.start();
@@ -67,7 +73,9 @@ const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
   .join("");
 
-function createService({ settings = "", flags = [], ownTokens = false }: Options): Service {
+/** A service that whoever made it starts and closes. */
+export function createService(options: ServiceOptions = {}): Service {
+  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -98,15 +106,18 @@ function createService({ settings = "", flags = [], ownTokens = false }: Options
     get config() {
       return join(folder, "toolgate.toml");
     },
+    get pid() {
+      return child?.exitCode === null && child.signalCode === null ? child.pid : undefined;
+    },
     async start() {
       if (folder === "") {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
         await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${ownTokens ? "" : tokens}`);
       }
-      child = spawn(process.execPath, [...serve(folder), ...flags], {
+      child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
-        env: { PATH: process.env.PATH, HOME: folder },
+        env: { PATH: process.env.PATH, HOME: folder, ...env },
         stdio: ["ignore", "ignore", "pipe"],
       });
       url = await addressOf(child);
@@ -126,7 +137,7 @@ function createService({ settings = "", flags = [], ownTokens = false }: Options
 function serve(folder: string): string[] {
   const paths = { workspace: "workspace", data: "data", config: "toolgate.toml" };
   const named = Object.entries(paths).flatMap(([flag, name]) => [`--${flag}`, join(folder, name)]);
-  return ["src/main.ts", "serve", "--listen", "127.0.0.1:0", ...named];
+  return ["serve", "--listen", "127.0.0.1:0", ...named];
 }
 
 /** Resolves when the service says where it is; what it says afterwards is read and dropped. */
