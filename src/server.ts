@@ -43,17 +43,33 @@ export interface Server {
   close(): Promise<void>;
 }
 
-/** Puts the parts together and starts them; `tools` come on top of the built-in ones. */
-export async function startServer(config: Config, log: Logger, tools: readonly Tool[] = []): Promise<Server> {
+/** A store that was opened: `calls.close()` closes all of it. */
+export interface Store {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+}
+
+/** Opens the store that the configuration names. */
+export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
+  return store === "sqlite"
+    ? openSqliteStore({ directory: dataDirectory, log })
+    : openRedisStore({ url: store, log });
+}
+
+/** Puts the parts together and starts them; `tools` come on top of the built-in ones, `open` opens the store. */
+export async function startServer(
+  config: Config,
+  log: Logger,
+  { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
+): Promise<Server> {
   const rules = readRules(config);
   const replicaId = randomUUID();
-  const isEmbedded = config.store === "sqlite";
-  const store = isEmbedded
-    ? await openSqliteStore({ directory: config.dataDirectory, log })
-    : await openRedisStore({ url: config.store, log });
+  const store = await open(config, log);
   // What is kept in memory by Redis is kept smaller.
-  const outputBytes = isEmbedded ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
-  const supervisor = createSupervisor({ replicaId });
+  const outputBytes =
+    config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
+  const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
   const { calls, permissions, sessions, planner, agents } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
@@ -148,7 +164,7 @@ export function createReplica({
     "agents" | "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces"
   >;
   rules: Parameters<typeof createLayers>[0];
-  store: { calls: CallStore; permissions: PermissionStore; outputs: OutputStore };
+  store: Store;
   replicaId: string;
   tools: readonly Tool[];
   log: Logger;

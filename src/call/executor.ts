@@ -7,6 +7,7 @@ import {
   FilePartSchema,
   type PermissionRequest,
   PermissionToolContextSchema,
+  type Preview,
   ToolEffects,
   ToolErrorReason,
   type ToolPart,
@@ -23,7 +24,7 @@ import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult 
 import { newId } from "./ids.ts";
 import { createBell } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
+import { beginning, digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
@@ -188,7 +189,8 @@ export function createExecutor({
     const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
     const unasked = missing.filter((question) => !open.some(same(question)));
     if (stale.length > 0 || unasked.length > 0) {
-      const requests = unasked.map((question) => requestFor(call, question, plan, preview, subject, digest));
+      const kept = preview && (await keepPreview(call, preview));
+      const requests = unasked.map((question) => requestFor(call, question, plan, kept, subject, digest));
       await openAsks(call, requests, stale);
     }
     await settledAll(call);
@@ -428,6 +430,14 @@ export function createExecutor({
       workspace: opened.workspace,
       reads: { get: (path) => store.getRead(ref.root, path) },
     };
+  }
+
+  /** A diff that is too large for an ask is stored whole, and the ask says where. */
+  async function keepPreview({ record: { ref } }: Running, preview: Preview): Promise<Preview> {
+    const id = newId("out", store.now());
+    const kept = beginning(preview, `toolgate-output:${id}`);
+    if (kept.url !== "") await outputs.append(ref.root, id, Buffer.from(preview.diff));
+    return kept;
   }
 
   async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {

@@ -1,4 +1,3 @@
-import type { MessageInitShape } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   PermissionAction,
@@ -7,7 +6,7 @@ import {
   type PermissionRule,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import type { PermissionRequest, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../permission/errors.ts";
 import { checkRules } from "../permission/layers.ts";
@@ -20,7 +19,7 @@ import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
-import { digestOf, type Planning } from "./planning.ts";
+import { beginning, digestOf, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
@@ -75,7 +74,7 @@ export function createPlanner({
       title: string;
       verdict: Verdict;
       asks: PermissionRequest[];
-      preview?: MessageInitShape<typeof PreviewSchema>;
+      preview?: Preview;
       problem?: ToolFailure;
     }> {
       const opened = await place(principal, request.sessionId);
@@ -103,7 +102,8 @@ export function createPlanner({
         grants: request.onlyRules ? "none" : "look",
       });
       const { plan, verdict } = judged;
-      const { preview, problem } = await planning.inspect(judged, layers);
+      const { preview: whole, problem } = await planning.inspect(judged, layers);
+      const preview = whole && beginning(whole);
       const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
       const digest = asked.length === 0 ? "" : await digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {

@@ -1,9 +1,10 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
-import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { visible } from "../permission/display.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
@@ -21,7 +22,7 @@ export interface Judged {
 /** What is seen before a call runs. */
 export interface Inspected {
   /** What will happen; absent where showing it would reveal what `read` does not allow, and where it is denied. */
-  preview?: MessageInitShape<typeof PreviewSchema>;
+  preview?: Preview;
   /** The check of the tool that fails. */
   problem?: ToolFailure;
 }
@@ -53,7 +54,7 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(plan, layers)) return {};
     try {
       const { preview } = await within(planningMs, plan.inspect());
-      return preview ? { preview } : {};
+      return preview ? { preview: shown(preview) } : {};
     } catch (cause) {
       if (cause instanceof ToolFailure) return { problem: cause };
       // What was looked at was swapped meanwhile: nothing was approved yet, so it is a failing check like others.
@@ -71,6 +72,25 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
   }
 
   return { judge, inspect };
+}
+
+const mostPreview = 128 * 1024;
+
+/** A preview with as much of the diff as an ask holds. */
+export function beginning(preview: Preview, url = ""): Preview {
+  const bytes = Buffer.from(preview.diff);
+  if (bytes.length <= mostPreview) return preview;
+  return { ...preview, diff: bytes.subarray(0, bytes.lastIndexOf(10, mostPreview)).toString(), url };
+}
+
+/** A preview as people may be shown it. */
+function shown({ diff = "", command = "", paths = [], hosts = [] }: MessageInitShape<typeof PreviewSchema>): Preview {
+  return create(PreviewSchema, {
+    diff: visible(diff),
+    command: visible(command),
+    paths: paths.map(visible),
+    hosts: hosts.map(visible),
+  });
 }
 
 /**

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { type GrantMatch, GrantScope, type Offer, OfferSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { isVisible } from "./display.ts";
 import { readCommand } from "./shell/command.ts";
 import { wildcard } from "./wildcard.ts";
 
@@ -54,8 +55,5 @@ function beginsWith(words: readonly string[], prefix: readonly string[]): boolea
 
 /** Whether a person sees all of a text: nothing too long, invisible, or reordering what stands around it. */
 function isShowable(text: string): boolean {
-  return text !== "" && Buffer.byteLength(text) <= maxPatternBytes && !hidden.test(text);
+  return text !== "" && Buffer.byteLength(text) <= maxPatternBytes && isVisible(text) && !/[\t\n]/.test(text);
 }
-
-/** Control, format and bidi characters, lone surrogates, unassigned ones, line separators, what is drawn as nothing, odd spaces. */
-const hidden = /[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]|(?! )\p{Zs}/u;

@@ -1,6 +1,6 @@
 # Kills the commands of a service that has died or is frozen. Arguments: the entry (NAME=value) that the environment of
-# each of its commands holds. Standard input: a line every few seconds; its end means that the service is gone, twelve
-# seconds without one that it is frozen and has lost its lease. Linux only: processes are found in /proc.
+# each of its commands holds; after how many seconds without a word it is frozen and about to lose its lease. Standard
+# input: a line now and then; its end means that the service is gone. Linux only: processes are found in /proc.
 
 # Sends SIGKILL to every marked process; fails if there is none.
 kill_marked() {
@@ -20,7 +20,7 @@ kill_marked() {
 
 main() {
   marker=$1
-  local patience=12 empty=0
+  local limit=$2 patience=$2 empty=0
   # The end of its input is the only reason to stop.
   trap '' HUP INT TERM
   [[ $marker == ?*=?* && -r /proc/self/environ ]] || exit 1
@@ -29,7 +29,7 @@ main() {
   while true; do
     read -r -t "$patience"
     case $? in
-      0) patience=12 ;;
+      0) patience=$limit ;;
       1) break ;;
       *)
         kill_marked

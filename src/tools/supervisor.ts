@@ -18,15 +18,15 @@ export interface Supervisor {
   close(): Promise<void>;
 }
 
-/** The replica id must be unique on the machine: its commands are found by it. */
-export function createSupervisor({ replicaId }: { replicaId: string }): Supervisor {
+/** The replica id must be unique on the machine: its commands are found by it. They die before a lease of that length lapses. */
+export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; leaseMs: number }): Supervisor {
   const replica = `TOOLGATE_REPLICA=${replicaId}`;
   let watcher: Promise<Watcher> | undefined;
   let closed = false;
 
   function watching(): Promise<Watcher> {
     if (closed) return Promise.reject(new Error("the service is stopping"));
-    watcher ??= startWatcher(replica, replace).catch((error: unknown) => {
+    watcher ??= startWatcher({ replica, leaseMs, onExit: replace }).catch((error: unknown) => {
       watcher = undefined;
       throw error;
     });
@@ -73,11 +73,21 @@ interface Watcher {
 }
 
 /** Starts the process that outlives this one. It has its own session, so Ctrl-C does not reach it, and no mark of its own. */
-async function startWatcher(replica: string, onExit: () => void): Promise<Watcher> {
+async function startWatcher({
+  replica,
+  leaseMs,
+  onExit,
+}: {
+  replica: string;
+  leaseMs: number;
+  onExit: () => void;
+}): Promise<Watcher> {
   const script = join(import.meta.dirname, "supervisor.sh");
+  // A lease was renewed up to a third of it before a freeze, so two thirds are left; what remains is for the killing.
+  const patience = String((leaseMs * 0.6) / 1_000);
   const child: ChildProcessByStdio<Writable, Readable, null> = spawn(
     "/bin/bash",
-    ["--noprofile", "--norc", script, replica],
+    ["--noprofile", "--norc", script, replica, patience],
     { cwd: "/", env: { PATH: "/usr/bin:/bin" }, detached: true, stdio: ["pipe", "pipe", "ignore"] },
   );
   // A write to one that has just died; its exit tells.
@@ -87,7 +97,7 @@ async function startWatcher(replica: string, onExit: () => void): Promise<Watche
   });
   const ready = await Promise.race([once(child.stdout, "data"), exited]);
   if (ready === undefined) throw new Error("the supervisor did not start: it needs /bin/bash and a readable /proc");
-  const heartbeat = setInterval(() => child.stdin.write("\n"), 3_000);
+  const heartbeat = setInterval(() => child.stdin.write("\n"), leaseMs / 5);
   heartbeat.unref();
   child.unref();
   unref(child.stdin);

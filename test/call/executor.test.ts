@@ -264,3 +264,47 @@ describe("what was approved is what runs", () => {
     expect(ran).toEqual(["script.sh"]);
   });
 });
+
+describe("a preview", () => {
+  const previewing = (diff: string) =>
+    defineTool({
+      name: "probe",
+      description: "Shows a diff.",
+      input: z.object({}),
+      plan: () => ({
+        title: "probe",
+        asks: [{ permission: "probe", patterns: ["x"] }],
+        inspect: async () => ({ preview: { diff, command: "echo \u202Egpj.exe" } }),
+      }),
+      execute: () => ({ output: "" }),
+    });
+
+  test("shows what is invisible or reorders text", async () => {
+    const service = await serve([previewing("+a\u200Bb\u001B[2J\tc\n")]);
+    const { promise, resolve } = Promise.withResolvers<PermissionRequest>();
+    await run(service, (ask) => {
+      resolve(ask);
+      return service.person.permissions.respondToPermission({
+        sessionId: ask.sessionId,
+        permissionId: ask.id,
+        reply: PermissionReply.ONCE,
+      });
+    });
+    expect((await promise).preview).toMatchObject({
+      diff: "+a\\u{200b}b\\u{1b}[2J\tc\n",
+      command: "echo \\u{202e}gpj.exe",
+    });
+  });
+
+  test("over 128 KiB is cut in the ask, which says where the whole is", async () => {
+    const diff = "+a line of the diff\n".repeat(20_000);
+    const service = await serve([previewing(diff)]);
+    await run(service, async ({ id: permissionId, sessionId, preview }) => {
+      expect(diff.startsWith(preview?.diff ?? "-")).toBe(true);
+      expect(Buffer.byteLength(preview?.diff ?? "")).toBeLessThanOrEqual(128 * 1024);
+      const whole = await service.person.tools.readToolOutput({ sessionId, output: preview?.url ?? "" });
+      expect(Buffer.from(whole.data).toString()).toBe(diff);
+      await service.person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    });
+  });
+});

@@ -35,7 +35,7 @@ export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
   const logged: { message: string; fields: LogFields | undefined }[] = [];
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
-  const server = await startServer(config, log, tools);
+  const server = await startServer(config, log, { tools });
   onTestFinished(async () => {
     await server.close();
     await rm(folder, { recursive: true, force: true });

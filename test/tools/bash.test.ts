@@ -7,7 +7,7 @@ import { createSupervisor } from "../../src/tools/supervisor.ts";
 import { callTool, openSite, planCall, type RunOptions, type Site } from "./harness.ts";
 import { isAlive, untilDead } from "./processes.ts";
 
-const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}` });
+const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}`, leaseMs: 15_000 });
 const bash = createBash({ supervisor });
 let site: Site;
 beforeAll(async () => {
@@ -262,7 +262,7 @@ test("the longest command that is accepted can be run", async () => {
 });
 
 test("without a supervisor nothing is run", async () => {
-  const closed = createSupervisor({ replicaId: "closed" });
+  const closed = createSupervisor({ replicaId: "closed", leaseMs: 15_000 });
   await closed.close();
   const refused = callTool(site, createBash({ supervisor: closed }), { command: "touch ran" });
   await expect(refused).rejects.toThrow(new ToolFailure("bash cannot run commands: Error: the service is stopping"));

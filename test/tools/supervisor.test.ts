@@ -84,8 +84,8 @@ async function startCommand(env: Record<string, string>): Promise<number> {
 }
 
 test("closing kills what is left, of this replica only", async () => {
-  const supervisor = createSupervisor({ replicaId: newReplica() });
-  const other = createSupervisor({ replicaId: newReplica() });
+  const supervisor = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
+  const other = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
   const call = { sessionId: "ses_test", callId: "same" };
   const mine = await startCommand(await supervisor.watch(call));
   const theirs = await startCommand(await other.watch(call));
@@ -98,7 +98,7 @@ test("closing kills what is left, of this replica only", async () => {
 });
 
 test("ending a call leaves the commands of other calls alone, also one whose name begins the same", async () => {
-  const supervisor = createSupervisor({ replicaId: newReplica() });
+  const supervisor = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
   const one = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "1" }));
   const ten = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "10" }));
   await supervisor.kill({ sessionId: "ses_test", callId: "1" }, one);

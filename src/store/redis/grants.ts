@@ -124,14 +124,20 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       if (found === undefined) return false;
       const { grant, place } = found;
       const { expires } = grant;
-      return text(list(await link.run("adopt_grant", slotOf(id, place), { id, root, expires }))[0]) === "adopted";
+      return (
+        text(
+          list(await link.run("adopt_grant", slotOf(id, place), { id, root, expires, inTree: isInTree(place) }))[0],
+        ) === "adopted"
+      );
     },
 
     /** Also for a grant that is dead already: who relied on it judges again. */
     async revoke(id: string): Promise<Grant | undefined> {
       const found = await find(id);
       if (found === undefined) return undefined;
-      const [time, users] = list(await link.run("revoke_grant", slotOf(id, found.place), { id }));
+      const [time, users] = list(
+        await link.run("revoke_grant", slotOf(id, found.place), { id, inTree: isInTree(found.place) }),
+      );
       const grant = { ...found.grant, revoked: number(time) };
       await Promise.all([...new Set([found.place.root, ...texts(users)])].map((root) => raiseRules(root, grant)));
       return grant;
@@ -166,6 +172,8 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     },
   };
 }
+
+const isInTree = ({ workspace }: Place) => workspace === undefined;
 
 /** Where a grant is: in the tree it was given in, or (a wider one) in the slot of a workspace. */
 interface Place {

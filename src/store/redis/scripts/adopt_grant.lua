@@ -1,10 +1,11 @@
 -- adopt_grant: adds a tree to the users of a grant that lives.
 -- KEYS   grants, revoked, users
--- ARGV   id, root, expires (0 for never)
+-- ARGV   id, root, expires (0 for never), inTree
 -- Output "adopted" | "dead"
 if redis.call('HEXISTS', K.grants, step.id) == 0 or redis.call('HEXISTS', K.revoked, step.id) == 1 then
   return answer('dead')
 end
 if step.expires > 0 and step.expires <= now then return answer('dead') end
 redis.call('SADD', K.users, step.root)
+if step.inTree then keep(K.users) end
 return answer('adopted')

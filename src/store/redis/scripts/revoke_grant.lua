@@ -1,6 +1,7 @@
 -- revoke_grant: marks a grant dead; the first time counts.
 -- KEYS   grants, revoked, users
--- ARGV   id
+-- ARGV   id, inTree
 -- Output { when it was revoked, users }
 if redis.call('HEXISTS', K.grants, step.id) == 1 then redis.call('HSETNX', K.revoked, step.id, now) end
+if step.inTree then keep(K.revoked) end
 return { redis.call('HGET', K.revoked, step.id) or 0, redis.call('SMEMBERS', K.users) }
