@@ -69,7 +69,8 @@ export async function refusal(request: PromiseLike<unknown>) {
   return { code: error.code, reason: about?.reason, metadata: about?.metadata, message: error.rawMessage, error };
 }
 
-function bearer(token: string): Interceptor {
+/** Sends a token with each request. */
+export function bearer(token: string): Interceptor {
   return (next) => (request) => {
     request.header.set("authorization", `Bearer ${token}`);
     return next(request);

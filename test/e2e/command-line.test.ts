@@ -1,0 +1,88 @@
+import { type ExecFileException, execFile } from "node:child_process";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { expect, onTestFinished, test } from "vitest";
+import { bearer, connect } from "./clients.ts";
+import { read } from "./reading.ts";
+import { useService } from "./service.ts";
+
+const service = useService({ ownTokens: true });
+
+/** Runs the product's command, without a terminal, against the service. */
+function toolgate(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
+  const env = {
+    PATH: process.env.PATH,
+    HOME: service.workspace,
+    TOOLGATE_URL: service.url,
+    TOOLGATE_DATA: service.data,
+  };
+  return new Promise((resolve) => {
+    execFile(process.execPath, ["src/main.ts", ...args], { env }, (error: ExecFileException | null, stdout, stderr) => {
+      resolve({ code: typeof error?.code === "number" ? error.code : error ? -1 : 0, stdout, stderr });
+    });
+  });
+}
+
+test("call prints the output alone on stdout and exits 0", async () => {
+  await writeFile(join(service.workspace, "a.txt"), "hello\n");
+  const { code, stdout, stderr } = await toolgate("call", "read", '{"filePath": "a.txt"}');
+  expect(code).toBe(0);
+  expect(stdout).toContain("1: hello");
+  expect(stderr).toContain("completed");
+});
+
+test("call that needs a person says how to answer; reply from elsewhere lets it go on", async () => {
+  const call = toolgate("call", "bash", '{"command": "echo approved"}');
+  const approver = await readFile(join(service.data, "tokens", "approver"), "utf8");
+  const open = (baseUrl: string) => createGrpcTransport({ baseUrl, interceptors: [bearer(approver.trim())] });
+  const person = read(connect(service, "approver", open).permissions.watchPermissions({}));
+  const { id } = await person.until("permissionAsked");
+  expect((await toolgate("asks")).stdout).toContain("echo approved");
+  expect(await toolgate("reply", id, "always")).toMatchObject({ code: 0 });
+  expect(await call).toMatchObject({ code: 0, stdout: "approved\n" });
+  expect((await call).stderr).toContain(`toolgate reply ${id} once`);
+  expect((await toolgate("grants")).stdout).toContain('bash "echo approved"');
+});
+
+test("call exits by the outcome: 2 for bad input, 3 for a refusal, 1 for a failure", async () => {
+  expect(await toolgate("call", "read", "{}")).toMatchObject({ code: 2 });
+  expect(await toolgate("call", "nothing", "{}")).toMatchObject({ code: 2 });
+  expect(await toolgate("call", "read", '{"filePath": "missing.txt"}')).toMatchObject({ code: 1 });
+  expect(
+    await toolgate("call", "read", JSON.stringify({ filePath: join(service.data, "tokens", "approver") })),
+  ).toMatchObject({ code: 3 });
+});
+
+test("--json prints one event a line and nothing else", async () => {
+  const { stdout } = await toolgate("--json", "call", "echo", '{"text": "x"}');
+  const events = stdout
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+  expect(
+    events.map(({ seq, part }) => [seq, Object.keys(part).find((key) => /pending|running|completed/.test(key))]),
+  ).toEqual([
+    ["1", "pending"],
+    ["2", "running"],
+    ["3", "completed"],
+  ]);
+});
+
+test("run needs no server, and refuses what it cannot ask about", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  await writeFile(join(folder, "b.txt"), "from run\n");
+  const shown = await toolgate("run", "read", '{"filePath": "b.txt"}', "--workspace", folder);
+  expect(shown).toMatchObject({ code: 0, stdout: expect.stringContaining("1: from run") });
+  const refused = await toolgate("run", "bash", '{"command": "touch c.txt"}', "--workspace", folder);
+  expect(refused).toMatchObject({ code: 3, stderr: expect.stringContaining("terminal") });
+  await expect(readFile(join(folder, "c.txt"))).rejects.toThrow("ENOENT");
+});
+
+test("without a server the next step is said", async () => {
+  const { code, stderr } = await toolgate("--server", "http://127.0.0.1:9", "call", "echo", '{"text": "x"}');
+  expect(code).toBe(6);
+  expect(stderr).toContain("toolgate serve");
+});
