@@ -4,15 +4,19 @@ export type NewsListener = (sessionId: string, seq: number) => void;
 /** Who wants to know of news, by session. */
 export type Doorbell = ReturnType<typeof createDoorbell>;
 
-/** Rings for what this replica did, what others tell of, and (if that was lost) what the store shows. */
-export function createDoorbell() {
+/**
+ * Rings for what this replica did, for what others tell of, and (if that was lost) for what the store shows. `refresh` runs
+ * first, so that whoever is woken finds the news.
+ */
+export function createDoorbell(refresh: (sessionId: string) => void) {
   const listeners = new Map<string | undefined, Set<NewsListener>>();
-  // The last number that was rung for each session, as long as somebody listens.
-  const rung = new Map<string, number>();
+  // The last number of each session that is known here, as long as somebody listens.
+  const known = new Map<string, number>();
 
   function ring(sessionId: string, seq: number): void {
+    refresh(sessionId);
     if (listeners.size === 0) return;
-    rung.set(sessionId, Math.max(seq, rung.get(sessionId) ?? 0));
+    known.set(sessionId, Math.max(seq, known.get(sessionId) ?? 0));
     for (const listener of listeners.get(sessionId) ?? []) listener(sessionId, seq);
     for (const listener of listeners.get(undefined) ?? []) listener(sessionId, seq);
   }
@@ -28,20 +32,24 @@ export function createDoorbell() {
       return () => {
         others.delete(listening);
         if (others.size === 0 && listeners.get(sessionId) === others) listeners.delete(sessionId);
-        if (listeners.size === 0) rung.clear();
+        if (listeners.size === 0) known.clear();
       };
     },
 
     /** The sessions that somebody listens to; `undefined` stands for all. */
     wanted: () => [...listeners.keys()],
 
-    /** Rings for numbers up to this one that were never rung for. */
+    /** Rings for all numbers up to this one that were never rung for. */
     catchUp(sessionId: string, lastSeq: number): void {
-      ring(sessionId, Math.min((rung.get(sessionId) ?? 0) + 1, lastSeq + 1));
-      rung.set(sessionId, lastSeq);
+      ring(sessionId, Math.min((known.get(sessionId) ?? 0) + 1, lastSeq + 1));
+      known.set(sessionId, lastSeq);
     },
 
-    /** Takes what a session has now as known. */
-    settle: (sessionId: string, lastSeq: number) => void rung.set(sessionId, lastSeq),
+    /** Takes what a session has as known; who listens to it alone is rung all the same, since it may have come since then. */
+    begin(sessionId: string, lastSeq: number): void {
+      known.set(sessionId, Math.max(lastSeq, known.get(sessionId) ?? 0));
+      refresh(sessionId);
+      for (const listener of listeners.get(sessionId) ?? []) listener(sessionId, lastSeq + 1);
+    },
   };
 }

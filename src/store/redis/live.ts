@@ -25,12 +25,16 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
   const listed = new Map<string, number>();
   link.onLost(() => listed.clear());
 
-  async function listUnder(root: string, generation: number): Promise<number> {
-    await link.command("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
+  function remember(root: string, generation: number): void {
     listed.delete(root);
     listed.set(root, generation);
     const oldest = listed.size > treesKept ? listed.keys().next().value : undefined;
     if (oldest !== undefined) listed.delete(oldest);
+  }
+
+  async function listUnder(root: string, generation: number): Promise<number> {
+    await link.command("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
+    remember(root, generation);
     return generation;
   }
 
@@ -54,6 +58,7 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
       if (gone && listed.get(root) === generation) listed.delete(root);
       return undefined;
     }
+    remember(root, generation);
     await link.command("zadd", shard, "XX", "LT", Math.max(0, number(due)), entry);
     return { root, lapsed: texts(lapsed), outbox: number(waiting) };
   }
@@ -73,11 +78,12 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     /** Lists it under another generation. */
     reenter: listUnder,
 
-    /** Has the tree looked at by that time. */
+    /** Has the tree looked at by that time, if that can be arranged; else it is a few seconds later. */
     async sooner(root: string, time: number): Promise<void> {
-      if (time >= link.now() + lookMs) return;
-      const generation = listed.get(root) ?? number(await link.command("hget", keys.tree(root).tree, "generation"));
-      await link.command("zadd", keys.live(shardOf(root)), "LT", time, `${root}:${generation}`);
+      const generation = listed.get(root);
+      if (time >= link.now() + lookMs || generation === undefined) return;
+      const entry = `${root}:${generation}`;
+      await link.command("zadd", keys.live(shardOf(root)), "LT", time, entry).catch(() => null);
     },
 
     /** Looks at all trees in which something may be due, and removes those in which nothing is open. */

@@ -26,6 +26,8 @@ export async function listenToReplicas(options: {
   const subscriber = connect(address, "news", log);
   // How often each session, and each tree, had news when it was looked at.
   const seen = new Map<string, number>();
+  // When all were looked at last, as long as somebody listens to all.
+  let allSeen: number | undefined;
 
   subscriber.on("message", (_channel: string, message: string) => {
     const [from, news]: [string, (string | number)[]] = JSON.parse(message);
@@ -33,31 +35,36 @@ export async function listenToReplicas(options: {
     for (let index = 0; index < news.length; index += 2) doorbell.ring(String(news[index]), Number(news[index + 1]));
   });
 
-  async function lookAt(sessionId: string): Promise<void> {
+  /** What a session had before the first look at it is not news, unless it came `since` then. */
+  async function lookAt(sessionId: string, since = Number.POSITIVE_INFINITY): Promise<void> {
     const state = await trees.find(sessionId, async (root) => {
-      const found = list(await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings"));
+      const found = list(await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings", "active"));
       return found[0] === null ? undefined : found.map(number);
     });
-    const [seq = 0, rings = 0] = state ?? [];
+    const [seq = 0, rings = 0, active = 0] = state ?? [];
     const before = seen.get(sessionId);
     seen.set(sessionId, seq + rings);
-    if (before === undefined) return doorbell.settle(sessionId, seq);
-    if (before !== seq + rings) doorbell.catchUp(sessionId, seq);
+    if (before === seq + rings) return;
+    if (before === undefined && active < since) doorbell.begin(sessionId, seq);
+    else doorbell.catchUp(sessionId, seq);
   }
 
-  async function lookAtTree(root: string): Promise<void> {
+  async function lookAtTree(root: string, since: number | undefined): Promise<void> {
     const { tree, sessions } = keys.tree(root);
     const news = number(await link.command("hget", tree, "news"));
     if (seen.get(tree) === news) return;
     seen.set(tree, news);
-    await Promise.all(texts(await link.command("zrange", sessions, 0, -1)).map(lookAt));
+    await Promise.all(texts(await link.command("zrange", sessions, 0, -1)).map((id) => lookAt(id, since)));
   }
 
   async function look(): Promise<void> {
     const wanted = doorbell.wanted();
-    if (wanted.length === 0) return seen.clear();
-    await Promise.all(wanted.filter((id) => id !== undefined).map(lookAt));
-    if (wanted.includes(undefined)) await Promise.all((await live.all()).map(lookAtTree));
+    if (wanted.length === 0) seen.clear();
+    await Promise.all(wanted.filter((id) => id !== undefined).map((id) => lookAt(id)));
+    const started = link.now();
+    const since = allSeen;
+    allSeen = wanted.includes(undefined) ? started - clockSlackMs : undefined;
+    if (allSeen !== undefined) await Promise.all((await live.all()).map((root) => lookAtTree(root, since)));
   }
 
   let stopped = false;
@@ -81,3 +88,4 @@ export async function listenToReplicas(options: {
 }
 
 const pollMs = 1_500;
+const clockSlackMs = 5_000;

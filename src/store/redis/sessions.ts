@@ -76,7 +76,8 @@ export function createSessions(options: { link: Link; keys: Keys; trees: Trees; 
     );
     if (result === "no parent") throw noSuchSession(parent);
     if (result === "parent closed") throw sessionClosed(parent);
-    trees.learn(id, root, parent);
+    // Of one that was there already, the parent may be another.
+    if (result === "created") trees.learn(id, root, parent);
   }
 
   async function* newestOf(owner: string, before: number | undefined): AsyncGenerator<string> {

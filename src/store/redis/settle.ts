@@ -1,5 +1,6 @@
 import { toBinary } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Logger } from "../../log.ts";
 import type { Settlement, SettleResult } from "../../permission/ports.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName } from "./call-records.ts";
@@ -21,11 +22,12 @@ export function createSettle(options: {
   keys: Keys;
   trees: Trees;
   now: () => number;
+  log: Logger;
   grants: Grants;
   held: HeldCalls;
   runStep: RunStep;
 }) {
-  const { keys, trees, now, grants, held, runStep } = options;
+  const { keys, trees, now, log, grants, held, runStep } = options;
 
   /** Every session that is told of the settlement, with those above it. */
   async function lineagesOf({ root, settled, calls, grant }: Settlement): Promise<Record<string, string[]>> {
@@ -48,6 +50,13 @@ export function createSettle(options: {
     };
   }
 
+  /** The answer stands whether or not this works: a reaper does it else. */
+  async function bringOut(root: string): Promise<void> {
+    await grants.drainOutbox(root).catch((error: unknown) => {
+      log.warn("a grant is not in its workspace's slot yet and is brought there later", { error, sessionId: root });
+    });
+  }
+
   return async (settlement: Settlement): Promise<SettleResult> => {
     const { root, askId, settled, calls, grant, expired } = settlement;
     const lineage = await lineagesOf(settlement);
@@ -67,7 +76,7 @@ export function createSettle(options: {
     switch (text(result)) {
       case "won":
         for (const { ref, ended } of calls) if (ended !== undefined) held.ended(ref);
-        if (grant !== undefined && isWide(grant)) await grants.drainOutbox(root);
+        if (grant !== undefined && isWide(grant)) await bringOut(root);
         return { result: "won" };
       case "lost": {
         const found = bytes(winner);

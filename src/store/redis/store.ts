@@ -54,30 +54,19 @@ export async function openRedisStore(options: {
   const opened = await openLink({ address, keys, defaults, clock, log: logger });
   const link = options.through?.(opened) ?? opened;
 
-  const doorbell = createDoorbell();
   const trees = createTrees({ link, keys });
   const live = createLive({ link, keys });
   const held = createHeldCalls();
   const log = createLog({ link, keys, trees });
-  const rings = {
-    ...doorbell,
-    ring(sessionId: string, seq: number) {
-      log.refresh(sessionId);
-      doorbell.ring(sessionId, seq);
-    },
-    catchUp(sessionId: string, lastSeq: number) {
-      log.refresh(sessionId);
-      doorbell.catchUp(sessionId, lastSeq);
-    },
-  };
-  const runStep = createSteps({ link, keys, doorbell: rings });
+  const doorbell = createDoorbell(log.refresh);
+  const runStep = createSteps({ link, keys, doorbell });
   const records = createCallRecords({ link, keys, trees });
   const sessions = createSessions({ link, keys, trees, runStep });
   const asks = createAsks({ link, keys, trees, live });
   const calls = createCalls({ keys, trees, live, records, now: link.now, held, runStep });
   const grants = createGrants({ link, keys, trees, runStep });
   const leases = createLeases({ link, keys, live, records, held, drainOutbox: grants.drainOutbox });
-  const settle = createSettle({ keys, trees, now: link.now, grants, held, runStep });
+  const settle = createSettle({ keys, trees, now: link.now, log: logger, grants, held, runStep });
   const outputs = createOutputs({ link, keys });
   const sweep = createSweep({ link, keys, trees, sessions, records, grants });
   const stopListening = await listenToReplicas({
@@ -86,7 +75,7 @@ export async function openRedisStore(options: {
     keys,
     trees,
     live,
-    doorbell: rings,
+    doorbell,
     replica,
     log: logger,
   });

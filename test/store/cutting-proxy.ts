@@ -1,0 +1,63 @@
+import { once } from "node:events";
+import { createServer, connect as open, type Socket } from "node:net";
+
+/** Stands between a store and its Redis and can lose an answer. */
+export interface CuttingProxy {
+  readonly path: string;
+  /** Lets the next command that holds this text reach Redis; when Redis answers, the connection is cut instead. */
+  cutAfter(text: string): void;
+  /** How many answers were lost. */
+  readonly cuts: number;
+  close(): Promise<void>;
+}
+
+/** Listens on a unix socket for what is meant for another one. */
+export async function startCuttingProxy(path: string, target: string): Promise<CuttingProxy> {
+  let awaited: string | undefined;
+  let cuts = 0;
+  const sockets = new Set<Socket>();
+
+  const server = createServer((client) => {
+    const redis = open(target);
+    let armed = false;
+    for (const [socket, other] of [
+      [client, redis],
+      [redis, client],
+    ] as const) {
+      sockets.add(socket);
+      socket.on("error", () => other.destroy());
+      socket.on("close", () => {
+        sockets.delete(socket);
+        other.destroy();
+      });
+    }
+    client.on("data", (data) => {
+      if (awaited !== undefined && data.includes(awaited)) {
+        awaited = undefined;
+        armed = true;
+      }
+      redis.write(data);
+    });
+    redis.on("data", (data) => {
+      if (!armed) return void client.write(data);
+      cuts += 1;
+      client.destroy();
+    });
+  });
+  server.listen(path);
+  await once(server, "listening");
+  return {
+    path,
+    cutAfter(text) {
+      awaited = text;
+    },
+    get cuts() {
+      return cuts;
+    },
+    async close() {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+      await once(server, "close");
+    },
+  };
+}

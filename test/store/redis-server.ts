@@ -1,0 +1,186 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Redis } from "ioredis";
+
+/** Redis processes of a test. */
+export interface RedisServers {
+  /** How a store gets there. */
+  url: string;
+  /** Where the processes can be asked, one by one. */
+  nodes: { path: string }[] | { host: string; port: number }[];
+  /** Ends one process at once, and starts it again with nothing in it. */
+  restart(node?: number): Promise<void>;
+  /** Ends all and removes what they left. */
+  stop(): Promise<void>;
+}
+
+/** Starts one Redis on a unix socket. */
+export async function startRedis(...settings: string[]): Promise<RedisServers> {
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-redis-"));
+  const path = join(directory, "r.sock");
+  const start = () => startProcess(directory, ["--port", "0", "--unixsocket", path, ...settings]);
+  let server = await start();
+  return {
+    url: `redis+unix://${path}`,
+    nodes: [{ path }],
+    async restart() {
+      await stopProcess(server);
+      server = await start();
+    },
+    async stop() {
+      await stopProcess(server);
+      await rm(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Starts a cluster of three masters on free ports. */
+export async function startCluster(): Promise<RedisServers> {
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-cluster-"));
+  const nodes = (await freePorts(3)).map((port) => ({ host: "127.0.0.1", port }));
+  const start = ({ host, port }: { host: string; port: number }) => {
+    const cluster = [
+      "--cluster-enabled",
+      "yes",
+      "--cluster-config-file",
+      `${port}.conf`,
+      "--cluster-node-timeout",
+      "2000",
+    ];
+    return startProcess(directory, ["--port", String(port), "--bind", host, ...cluster]);
+  };
+  const servers = await Promise.all(nodes.map(start));
+  await unite(nodes);
+  return {
+    url: `redis+cluster://${nodes.map(({ host, port }) => `${host}:${port}`).join(",")}`,
+    nodes,
+    async restart(index = 0) {
+      const [server, node] = [servers[index], nodes[index]];
+      if (server === undefined || node === undefined) throw new Error(`there is no node ${index}`);
+      await stopProcess(server);
+      servers[index] = await start(node);
+      await untilWhole(nodes);
+    },
+    async stop() {
+      await Promise.all(servers.map(stopProcess));
+      await rm(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Gives each node a third of the slots and waits until all agree. */
+async function unite(nodes: { host: string; port: number }[]): Promise<void> {
+  const slots = [
+    [0, 5460],
+    [5461, 10922],
+    [10923, 16383],
+  ] as const;
+  const clients = nodes.map((node) => new Redis(node));
+  await Promise.all(clients.map((client, index) => client.call("cluster", "addslotsrange", ...(slots[index] ?? []))));
+  // Each has its own epoch from the start, or they would have to agree on that first.
+  await Promise.all(clients.map((client, index) => client.call("cluster", "set-config-epoch", index + 1)));
+  for (const { host, port } of nodes.slice(1)) await clients[0]?.call("cluster", "meet", host, port);
+  for (const client of clients) client.disconnect();
+  await untilWhole(nodes);
+}
+
+async function untilWhole(nodes: { host: string; port: number }[]): Promise<void> {
+  const clients = nodes.map((node) => new Redis(node));
+  for (;;) {
+    const states = await Promise.all(clients.map((client) => client.call("cluster", "info")));
+    const whole = (state: unknown) => /cluster_state:ok[\s\S]*cluster_known_nodes:3/.test(String(state));
+    if (states.every(whole)) break;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  for (const client of clients) client.disconnect();
+}
+
+async function startProcess(directory: string, settings: string[]): Promise<ChildProcess> {
+  const fixed = ["--save", "", "--appendonly", "no", "--dir", directory, "--maxmemory-policy", "noeviction"];
+  const server = spawn("redis-server", [...fixed, ...settings], { stdio: ["ignore", "pipe", "inherit"] });
+  await new Promise<void>((resolve, reject) => {
+    server.on("error", () => reject(new Error("apt-get install -y redis-server")));
+    server.on("exit", (code) => reject(new Error(`redis-server ended with ${code} before it was ready`)));
+    server.stdout?.on("data", (text: Buffer) => {
+      if (/eady to accept connections/.test(text.toString())) resolve();
+    });
+  });
+  return server;
+}
+
+async function stopProcess(server: ChildProcess): Promise<void> {
+  if (server.exitCode !== null || server.signalCode !== null) return;
+  server.kill("SIGKILL");
+  await once(server, "exit");
+}
+
+/** Ports that were free a moment ago; the cluster's bus needs the one 10,000 above each too. */
+async function freePorts(count: number): Promise<number[]> {
+  const ports: number[] = [];
+  while (ports.length < count) {
+    const server = createServer();
+    // Below the ports that the system hands out by itself.
+    const port = 16_000 + Math.floor(Math.random() * 6_000);
+    server.listen(port, "127.0.0.1");
+    const free = await Promise.race([
+      once(server, "listening").then(() => true),
+      once(server, "error").then(() => false),
+    ]);
+    server.close();
+    if (free && !ports.includes(port)) ports.push(port);
+  }
+  return ports;
+}
+
+/** Starts a master with a copy of it, and a sentinel that watches them; `restart` only ends the master, once all is copied. */
+export async function startSentinel(): Promise<RedisServers> {
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-sentinel-"));
+  const [first = 0, second = 0, watching = 0] = await freePorts(3);
+  const on = (port: number, ...settings: string[]) =>
+    startProcess(directory, ["--port", String(port), "--bind", "127.0.0.1", ...settings]);
+  const master = await on(first);
+  const copy = await on(second, "--replicaof", "127.0.0.1", String(first), "--repl-diskless-sync-delay", "0");
+  const settings = join(directory, "sentinel.conf");
+  await writeFile(
+    settings,
+    `port ${watching}\nbind 127.0.0.1\ndir ${directory}\nsentinel monitor main 127.0.0.1 ${first} 1\n` +
+      "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 1000\n",
+  );
+  const sentinel = spawn("redis-server", [settings, "--sentinel"], { stdio: "ignore" });
+  await untilWatched(watching);
+  return {
+    url: `redis+sentinel://127.0.0.1:${watching}/main`,
+    nodes: [{ host: "127.0.0.1", port: second }],
+    async restart() {
+      await untilCopied(first);
+      await stopProcess(master);
+    },
+    async stop() {
+      await Promise.all([master, copy, sentinel].map(stopProcess));
+      await rm(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+async function untilCopied(port: number): Promise<void> {
+  const client = new Redis({ host: "127.0.0.1", port });
+  await client.set("last", "write");
+  await client.wait(1, 0);
+  client.disconnect();
+}
+
+/** Waits until a sentinel knows the copy, without which there is nobody to take over. */
+async function untilWatched(port: number): Promise<void> {
+  const client = new Redis({ host: "127.0.0.1", port, maxRetriesPerRequest: null });
+  client.on("error", () => {});
+  for (;;) {
+    const state = String(await client.call("info", "sentinel"));
+    if (/status=ok,address=[^,]*,slaves=1,/.test(state)) break;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  client.disconnect();
+}

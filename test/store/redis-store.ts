@@ -1,0 +1,30 @@
+import { randomUUID } from "node:crypto";
+import type { Logger } from "../../src/log.ts";
+import type { Link } from "../../src/store/redis/link.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
+import type { OpenedStore } from "./fixture.ts";
+
+export const quiet: Logger = { debug() {}, info() {}, warn() {}, error() {} };
+
+/** Opens a store whose clock stands still; each prefix is a store of its own in the same Redis. */
+export async function openIn(
+  url: string,
+  options: { prefix?: string; limits?: { events: number; bytes: number }; through?: (link: Link) => Link } = {},
+): Promise<OpenedStore> {
+  const { prefix = randomUUID(), ...others } = options;
+  let time = Date.now();
+  let current: OpenedStore | undefined;
+  const openAgain = async (): Promise<OpenedStore> => {
+    const store = await openRedisStore({ url, prefix, log: quiet, clock: () => time, ...others });
+    const advance = (ms: number) => {
+      time += ms;
+    };
+    const reopen = async () => {
+      await current?.calls.close();
+      return openAgain();
+    };
+    current = { ...store, advance, reopen, close: async () => current?.calls.close() };
+    return current;
+  };
+  return openAgain();
+}

@@ -1,0 +1,296 @@
+import { randomUUID } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
+import { Redis } from "ioredis";
+import { afterAll, afterEach, describe, expect, test } from "vitest";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Link } from "../../src/store/redis/link.ts";
+import { openRedisStore, type RedisStore } from "../../src/store/redis/store.ts";
+import { storeContract } from "./contract.ts";
+import {
+  addSession,
+  addTree,
+  answer,
+  callRef,
+  completed,
+  fenceOf,
+  grant,
+  leaseMs,
+  logOf,
+  type OpenedStore,
+  openAskedCall,
+  openCall,
+  owner,
+  pending,
+  recordOf,
+  refusal,
+  running,
+  saveGrant,
+  startCall,
+} from "./fixture.ts";
+import { type RedisServers, startRedis, startSentinel } from "./redis-server.ts";
+import { openIn, quiet } from "./redis-store.ts";
+
+const server = await startRedis();
+afterAll(() => server.stop());
+
+storeContract("redis", ({ limits } = {}) => openIn(server.url, { ...(limits && { limits }) }));
+
+describe("redis", () => {
+  const stores: Pick<RedisStore, "calls">[] = [];
+  const servers: RedisServers[] = [];
+
+  afterEach(async () => {
+    for (const store of stores.splice(0)) await store.calls.close();
+    for (const each of servers.splice(0)) await each.stop();
+  });
+
+  async function openTwo(through?: (link: Link) => Link): Promise<[OpenedStore, OpenedStore]> {
+    const prefix = randomUUID();
+    const two = [
+      await openIn(server.url, { prefix, ...(through && { through }) }),
+      await openIn(server.url, { prefix }),
+    ] as const;
+    stores.push(...two);
+    return [...two];
+  }
+
+  async function ownServer(...settings: string[]): Promise<RedisServers> {
+    const own = await startRedis(...settings);
+    servers.push(own);
+    return own;
+  }
+
+  /** A store on Redis' own clock. */
+  async function openReal(url: string, prefix = "toolgate"): Promise<RedisStore> {
+    const store = await openRedisStore({ url, prefix, log: quiet });
+    stores.push(store);
+    return store;
+  }
+
+  const ref = callRef();
+
+  test("what one replica does another one sees, hears of and goes on with", async () => {
+    const [here, there] = await openTwo();
+    await addTree(here);
+    const heard = new Promise((resolve) => there.calls.onNews("ses_root", (_, seq) => resolve(seq)));
+    await openAskedCall(here, callRef("call_1", "ses_child"), ["per_1"]);
+    expect(await heard).toBe(1);
+    expect(there.calls.storeId).toBe(here.calls.storeId);
+    expect(await logOf(there)).toEqual(await logOf(here));
+    expect((await there.permissions.openAsks({ limit: 10 })).map(({ request }) => request.id)).toEqual(["per_1"]);
+    const once = await answer(there, callRef("call_1", "ses_child"), "per_1");
+    expect(await there.permissions.settle(once)).toEqual({ result: "won" });
+    expect((await recordOf(here, callRef("call_1", "ses_child"))).part.permissionIds).toEqual([]);
+  });
+
+  test("of answers at two replicas exactly one wins", async () => {
+    const two = await openTwo();
+    const [here] = two;
+    await addSession(here);
+    for (let round = 0; round < 20; round++) {
+      const call = callRef(`call_${round}`);
+      await openAskedCall(here, call, [`per_${round}`]);
+      const answers = await Promise.all(
+        two.map((store, index) => answer(store, call, `per_${round}`, { by: `p${index}` })),
+      );
+      const results = await Promise.all(answers.map((each, index) => two[index]?.permissions.settle(each)));
+      expect(results.map((result) => result?.result).sort()).toEqual(["lost", "won"]);
+    }
+  });
+
+  test("a call whose replica is gone is found and claimed by another one", async () => {
+    const [here, there] = await openTwo();
+    await addSession(here);
+    const fence = fenceOf(await openCall(here, ref));
+    there.advance(leaseMs);
+    expect((await there.calls.orphans(10)).map(({ record }) => record.ref)).toEqual([ref]);
+    expect(await there.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ owner: "replica_2", epoch: 2 });
+    expect(await here.calls.startCall({ fence, version: 2, part: running(ref) })).toBe("fenced");
+    expect(await here.calls.renewLeases(owner, leaseMs)).toEqual([]);
+  });
+
+  test("a grant that was revoked at one replica starts nothing at another one", async () => {
+    const [here, there] = await openTwo();
+    await addTree(here);
+    await addSession(here, "ses_other");
+    await saveGrant(here, grant("grt_1", { scope: GrantScope.PROJECT }));
+    const other = callRef("call_1", "ses_other", "ses_other");
+    const fence = fenceOf(await openCall(there, other));
+    const tree = { root: "ses_other", workspace: "default", agent: "build" };
+    const { grants, rulesVersion } = await there.permissions.grantsFor(tree);
+    expect(grants.map(({ id }) => id)).toEqual(["grt_1"]);
+    expect(await there.permissions.adoptGrant("ses_other", "grt_1")).toBe(true);
+    await here.permissions.revokeGrant("grt_1");
+    expect(await there.calls.startCall({ fence, version: 1, rulesVersion, part: running(other) })).toBe("retry");
+  });
+
+  test("a wider grant whose replica died before it was in its slot is brought there by another one", async () => {
+    const dying = (link: Link): Link => ({
+      ...link,
+      run: (name, ...step) => (name === "save_grant" ? Promise.reject(new Error("died")) : link.run(name, ...step)),
+    });
+    const [here, there] = await openTwo(dying);
+    await addSession(here);
+    await openAskedCall(here, ref, ["per_1"]);
+    const wide = grant("grt_1", { scope: GrantScope.PROJECT });
+    const always = await answer(here, ref, "per_1", { outcome: PermissionOutcome.ALWAYS, grant: wide });
+    expect(await here.permissions.settle(always)).toEqual({ result: "won" });
+    await there.calls.orphans(10);
+    const tree = { root: "ses_other", workspace: "default", agent: "build" };
+    expect((await there.permissions.grantsFor(tree)).grants).toMatchObject([{ id: "grt_1" }]);
+  });
+
+  test("a tree in which nothing is open is no longer looked at, and is again when a call opens", async () => {
+    const [here, there] = await openTwo();
+    await addSession(here);
+    const record = await openCall(here, ref);
+    await here.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) });
+    there.advance(leaseMs);
+    await there.calls.orphans(10);
+    // The first one still knows the tree as it was listed before.
+    await openAskedCall(here, callRef("call_2"), ["per_1"]);
+    expect((await there.permissions.openAsks({ limit: 10 })).map(({ request }) => request.id)).toEqual(["per_1"]);
+  });
+
+  test("news whose message is lost are looked for", async () => {
+    const mute = (link: Link): Link => ({
+      ...link,
+      run: (name, keys, values, bytes) => link.run(name, keys, { ...values, channel: "nowhere" }, bytes),
+    });
+    const [here, there] = await openTwo(mute);
+    await addTree(here);
+    await openCall(here, callRef("call_1", "ses_child"));
+    const bell = () => {
+      let ring: (id: string) => void = () => {};
+      const rung = new Promise<string>((resolve) => {
+        ring = resolve;
+      });
+      return { ring, rung };
+    };
+    const [one, all] = [bell(), bell()];
+    there.calls.onNews("ses_child", one.ring);
+    there.calls.onNews(undefined, all.ring);
+    // What was there before the first look is not news, so there must be some after it.
+    const written: Promise<unknown>[] = [];
+    const writing = setInterval(() => {
+      written.push(openCall(here, callRef(`call_${written.length + 2}`, "ses_child")));
+    }, 100);
+    expect(await one.rung).toBe("ses_child");
+    expect(await all.rung).toBe("ses_child");
+    clearInterval(writing);
+    await Promise.all(written);
+  });
+
+  test("leases end by Redis' clock", async () => {
+    const { calls } = await openReal(server.url, randomUUID());
+    await addSession({ calls });
+    await openCall({ calls }, callRef("call_long"));
+    await openCall({ calls }, ref, { leaseMs: 50 });
+    const claim = () => calls.claimCall(ref, "replica_2", leaseMs);
+    for (let claimed = await claim(); claimed === undefined; ) claimed = await claim();
+    expect(await calls.claimCall(callRef("call_long"), "replica_2", leaseMs)).toBeUndefined();
+    expect(Math.abs(calls.now() - Date.now())).toBeLessThan(1_000);
+  });
+
+  test("every key has a TTL, but for those that say why not", async () => {
+    const prefix = randomUUID();
+    const store = await openIn(server.url, { prefix });
+    stores.push(store);
+    await addTree(store);
+    await saveGrant(store, grant("grt_1"));
+    await saveGrant(store, grant("grt_2", { scope: GrantScope.PROJECT }));
+    await store.permissions.revokeGrant("grt_1");
+    await store.calls.recordRead("ses_root", "/w/a", "1");
+    await store.outputs.append("ses_root", "out_1", new Uint8Array(100_000));
+    await startCall(store, ref);
+    await openAskedCall(store, callRef("call_2", "ses_child"), ["per_1"]);
+    await store.calls.finishCall({ ref, guard: { version: 2 }, part: completed(ref) });
+
+    const redis = new Redis(server.nodes[0] ?? {});
+    const names = await redis.keys(`${prefix}:*`);
+    const lasting = await Promise.all(names.map(async (name) => ((await redis.pttl(name)) < 0 ? [name] : [])));
+    redis.disconnect();
+    const stated = /:\{\d+\}:(store|live|sessions|trees|grants)$|:\{[\w-]{22}\}:(grants|revoked|users:.*)$/;
+    expect(names.length).toBeGreaterThan(80);
+    expect(lasting.flat().filter((name) => !stated.test(name))).toEqual([]);
+  });
+
+  test("a Redis that came back empty is another store, of which nothing is known", async () => {
+    const own = await ownServer();
+    const { calls } = await openReal(own.url);
+    await addSession({ calls });
+    await openCall({ calls }, ref);
+    const before = calls.storeId;
+    await own.restart();
+    await until(() => calls.ready());
+    expect(calls.storeId).not.toBe(before);
+    expect(await calls.getSession("ses_root")).toBeUndefined();
+    expect(await calls.renewLeases(owner, leaseMs)).toEqual([]);
+    expect((await openReal(own.url)).calls.storeId).toBe(calls.storeId);
+  });
+
+  test("replicas that start at the same time agree on the id of an empty store", async () => {
+    const prefix = randomUUID();
+    const opened = await Promise.all(Array.from({ length: 5 }, () => openReal(server.url, prefix)));
+    expect(new Set(opened.map(({ calls }) => calls.storeId)).size).toBe(1);
+  });
+
+  test("a Redis that is gone is told as such, and nothing waits for it for long", async () => {
+    const own = await ownServer();
+    const { calls, permissions, outputs } = await openReal(own.url);
+    await addSession({ calls });
+    expect(await calls.ready()).toBe(true);
+    await own.stop();
+    const unavailable = { reason: ErrorReason.STORE_UNAVAILABLE };
+    expect(await refusal(openCall({ calls }, ref))).toMatchObject(unavailable);
+    expect(await refusal(permissions.openAsks({ limit: 1 }))).toMatchObject(unavailable);
+    expect(await refusal(outputs.append("ses_root", "out_1", new Uint8Array(1)))).toMatchObject(unavailable);
+    expect(await calls.ready()).toBe(false);
+  });
+
+  test("a store that was closed refuses, and says that it is not ready", async () => {
+    const { calls } = await openReal(server.url, randomUUID());
+    await calls.close();
+    stores.pop();
+    expect(await refusal(calls.listSessions({ limit: 1 }))).toMatchObject({ reason: ErrorReason.STORE_UNAVAILABLE });
+    expect(await calls.ready()).toBe(false);
+  });
+
+  test("a Redis that may forget is refused, with what to set", async () => {
+    const own = await ownServer("--maxmemory-policy", "allkeys-lru");
+    await expect(openReal(own.url)).rejects.toThrow("CONFIG SET maxmemory-policy noeviction");
+  });
+
+  test("a Redis whose memory is full refuses a step as a whole", async () => {
+    const own = await ownServer("--maxmemory", "4mb");
+    const { calls } = await openReal(own.url);
+    await addSession({ calls });
+    let opened = 0;
+    const fill = async () => {
+      for (; ; opened++) {
+        const call = callRef(`call_${opened}`);
+        await openCall({ calls }, call, { part: pending(call, { text: "x".repeat(10_000) }) });
+      }
+    };
+    expect(await refusal(fill())).toMatchObject({ reason: ErrorReason.STORE_UNAVAILABLE });
+    expect(await calls.getCall("ses_root", `call_${opened}`)).toBeUndefined();
+    expect(await calls.listCalls({ sessionId: "ses_root", limit: 1_000 })).toHaveLength(opened);
+    expect(await logOf({ calls })).toHaveLength(opened);
+  });
+
+  test("sentinels lead to the master, also to a new one", async () => {
+    const own = await startSentinel();
+    servers.push(own);
+    const { calls } = await openReal(own.url);
+    await addSession({ calls });
+    await own.restart();
+    await until(() => calls.ready());
+    expect(await calls.getSession("ses_root")).toMatchObject({ id: "ses_root" });
+    await openCall({ calls }, ref);
+  });
+});
+
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  while (!(await holds())) await setImmediate();
+}
