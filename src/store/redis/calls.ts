@@ -1,5 +1,7 @@
 import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
 import { noSuchSession } from "../../permission/errors.ts";
+import { checkEnded } from "../parts.ts";
+import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { type CallRecords, callName } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
@@ -7,8 +9,7 @@ import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
-import { checkEnded, encodePart } from "./parts.ts";
-import { sessionClosed, tooManyAsks, tooManyCalls } from "./refusals.ts";
+import { encodePart } from "./parts.ts";
 import { fields, list, number, text } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";

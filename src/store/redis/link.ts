@@ -1,8 +1,8 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../log.ts";
 import { RequestError } from "../../permission/errors.ts";
 import { connect, eachNode, masters, whenReady } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
-import { unavailable } from "./refusals.ts";
 import { list, type Reply, text } from "./reply.ts";
 import { loadScripts, type Script, type ScriptName } from "./scripts.ts";
 import { checkServers } from "./server-check.ts";
@@ -221,4 +221,15 @@ const isDefect = (error: unknown) =>
 
 function missing(name: string): never {
   throw new Error(`there is no script ${name}`);
+}
+
+/** The refusal of what Redis failed to do, or to answer. */
+function unavailable(cause: unknown): RequestError {
+  const fact = cause instanceof Error ? cause.message : String(cause);
+  return new RequestError(
+    ErrorReason.STORE_UNAVAILABLE,
+    `the store is not available (${fact}): try again with the same ids`,
+    {},
+    { cause },
+  );
 }

@@ -1,8 +1,8 @@
 import type { DatabaseSync } from "node:sqlite";
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
-import { RequestError } from "../../permission/errors.ts";
+import { checkEnded } from "../parts.ts";
+import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import type { Asks } from "./asks.ts";
 import type { CallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
@@ -10,7 +10,7 @@ import { statement } from "./database.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
-import { type Sessions, sessionClosed } from "./sessions.ts";
+import type { Sessions } from "./sessions.ts";
 
 /** The transitions of a call. */
 export type Calls = ReturnType<typeof createCalls>;
@@ -36,9 +36,7 @@ export function createCalls(options: {
 
   /** Writes the terminal part, withdraws what is still asked, and closes the call for good. */
   function end(step: Step, call: OpenCall, part: ToolPart): void {
-    if (part.state.case !== "completed" && part.state.case !== "error") {
-      throw new Error(`call ${call.ref.callId} cannot end as ${part.state.case ?? "nothing"}`);
-    }
+    checkEnded(part);
     asks.withdraw(step, call, "The call ended.");
     const { snapshot } = writePart(step, log, call.ref.sessionId, part);
     sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
@@ -179,20 +177,4 @@ function prepare(db: DatabaseSync) {
     end: statement(db, "UPDATE calls SET version = ?, ended = ?, snapshot = ? WHERE ordinal = ?"),
     cancel: statement(db, "UPDATE calls SET cancel = ? WHERE ordinal = ? AND cancel IS NULL"),
   };
-}
-
-function tooManyCalls(sessionId: string, limit: number): RequestError {
-  return new RequestError(
-    ErrorReason.QUOTA_EXCEEDED,
-    `session ${sessionId} has ${limit} open calls, which is the limit: wait until one ends`,
-    { limit: "running_calls" },
-  );
-}
-
-function tooManyAsks(root: string, limit: number): RequestError {
-  return new RequestError(
-    ErrorReason.QUOTA_EXCEEDED,
-    `the session tree ${root} may have ${limit} open asks: answer or withdraw some first`,
-    { limit: "open_asks" },
-  );
 }

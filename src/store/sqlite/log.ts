@@ -1,9 +1,8 @@
 import type { DatabaseSync } from "node:sqlite";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
-import { RequestError } from "../../permission/errors.ts";
+import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import { createRecentEvents } from "./recent-events.ts";
@@ -41,7 +40,7 @@ export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
     const bytes = toBinary(SessionEventSchema, entry);
-    if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength);
+    if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
     insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
     head.lastSeq = seq;
     head.totalBytes += bytes.byteLength;
@@ -126,11 +125,3 @@ const activityGrain = 3_600_000;
 
 const maxEventBytes = 1024 * 1024;
 const keptShare = 63 / 64;
-
-function eventTooLarge(sessionId: string, bytes: number): RequestError {
-  return new RequestError(
-    ErrorReason.QUOTA_EXCEEDED,
-    `an event of session ${sessionId} would have ${bytes} bytes, over the limit of ${maxEventBytes}: make the input, metadata or output smaller`,
-    { limit: "event_bytes" },
-  );
-}

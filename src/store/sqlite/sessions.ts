@@ -1,8 +1,8 @@
 import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import { noSuchSession, RequestError } from "../../permission/errors.ts";
+import { noSuchSession } from "../../permission/errors.ts";
+import { sessionClosed } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
@@ -122,15 +122,6 @@ export function createSessions(db: DatabaseSync) {
     getRead: (root: string, path: string) => sql.getRead.get(root, path)?.sha256,
     recordRead: (root: string, path: string, sha256: string) => void sql.recordRead.run(root, path, sha256),
   };
-}
-
-/** The refusal of new work in a closed session. */
-export function sessionClosed(sessionId: string): RequestError {
-  return new RequestError(
-    ErrorReason.SESSION_CLOSED,
-    `session ${sessionId} is closed and takes no new calls or children; create another one`,
-    { session_id: sessionId },
-  );
 }
 
 const headsKept = 4_096;

@@ -2,7 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { tombstone } from "../parts.ts";
 import { decodePart } from "./call-records.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -85,20 +85,6 @@ const partsKept = 7 * day;
 const recordsKept = 30 * day;
 const portion = 200;
 const logPortion = 5_000;
-
-/** What is left of a call: which one it was, and how it ended. */
-function tombstone({ state, ...part }: ToolPart): ToolPart {
-  const { metadata: _, ...names } = part;
-  if (state.case === "completed") {
-    const value = { ...state.value, input: {}, output: "", title: "", metadata: {}, attachments: [] };
-    return { ...names, state: { case: "completed", value } };
-  }
-  if (state.case === "error") {
-    const { metadata: _, ...value } = state.value;
-    return { ...names, state: { case: "error", value: { ...value, input: {}, error: "" } } };
-  }
-  throw new Error(`call ${part.callId} is ${state.case ?? "nothing"}: it cannot have ended`);
-}
 
 function prepare(db: DatabaseSync) {
   return {

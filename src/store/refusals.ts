@@ -1,16 +1,5 @@
-import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { RequestError } from "../../permission/errors.ts";
-
-/** The refusal of what Redis failed to do, or to answer. */
-export function unavailable(cause: unknown): RequestError {
-  const fact = cause instanceof Error ? cause.message : String(cause);
-  return new RequestError(
-    ErrorReason.STORE_UNAVAILABLE,
-    `the store is not available (${fact}): try again with the same ids`,
-    {},
-    { cause },
-  );
-}
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { RequestError } from "../permission/errors.ts";
 
 /** The refusal of new work in a closed session. */
 export function sessionClosed(sessionId: string): RequestError {
