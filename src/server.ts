@@ -52,9 +52,7 @@ export interface Store {
 
 /** Opens the store that the configuration names. */
 export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
-  return store === "sqlite"
-    ? openSqliteStore({ directory: dataDirectory, log })
-    : openRedisStore({ url: store, log });
+  return store === "sqlite" ? openSqliteStore({ directory: dataDirectory, log }) : openRedisStore({ url: store, log });
 }
 
 /** Puts the parts together and starts them; `tools` come on top of the built-in ones, `open` opens the store. */

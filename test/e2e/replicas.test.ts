@@ -1,0 +1,138 @@
+import { Code } from "@connectrpc/connect";
+import { expect, test, vi } from "vitest";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { startToolgate } from "../cli/toolgate.ts";
+import { untilDead } from "../tools/processes.ts";
+import { connect, refusal } from "./clients.ts";
+import { startFront } from "./front.ts";
+import { ledger } from "./ledger.ts";
+import { nameOf, read } from "./reading.ts";
+import { useReplicas } from "./replicas.ts";
+import type { Service } from "./service.ts";
+
+const replicas = useReplicas();
+
+test("a call made at one replica is answered at a second and watched at a third", async () => {
+  const { all, workspace } = replicas();
+  const [a, b, c] = all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger({ workspace });
+  const watcher = read(connect(c, "watcher").tools.watchSession({ sessionId }));
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append("ran")}; echo done` } };
+  const stream = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
+  await connect(b, "approver").permissions.respondToPermission(answer);
+  const late = connect(c, "deputy").permissions.respondToPermission(answer);
+  expect(await refusal(late)).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });
+  expect((await stream.end()).state.value).toMatchObject({ output: "done\n" });
+  await watcher.find((event) => nameOf(event) === "completed");
+  expect(watcher.seen).toEqual(stream.seen);
+  expect(await runs.lines()).toHaveLength(1);
+});
+
+test("kill -9 of the replica while a person thinks: another one runs the call, once, after the answer", async () => {
+  const { all, workspace } = replicas();
+  const [a, b, c] = all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger({ workspace });
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: `${runs.append("ran")}; echo done` } };
+  const stream = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  const cut = expect(stream.end()).rejects.toThrow();
+  await a.kill();
+  await cut;
+  const person = connect(b, "approver");
+  await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  const rest = read(connect(c, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
+  expect((await rest.end()).state.value).toMatchObject({ output: "done\n" });
+  expect([...stream.seen, ...rest.seen].map(nameOf)).toEqual([
+    "pending",
+    "permissionAsked",
+    "permissionSettled",
+    "running",
+    "output",
+    "completed",
+  ]);
+  expect(await runs.lines()).toHaveLength(1);
+});
+
+test("kill -9 of the replica while the tool runs: another one says EXECUTOR_LOST, and its processes are dead", async () => {
+  const { all, workspace } = replicas();
+  const [a, b] = all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger({ workspace });
+  const input = { command: `${runs.append("ran")}; setsid sleep 600 & echo $!; wait` };
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input };
+  const stream = read(agent.tools.executeTool(call));
+  const pid = Number(Buffer.from((await stream.until("output")).data).toString());
+  const cut = expect(stream.end()).rejects.toThrow();
+  await a.kill();
+  await cut;
+  const rest = read(connect(b, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
+  expect((await rest.end()).state.value).toMatchObject({
+    reason: ToolErrorReason.EXECUTOR_LOST,
+    effects: ToolEffects.UNKNOWN,
+  });
+  await untilDead(pid);
+  expect(await runs.lines()).toHaveLength(1);
+});
+
+test("a call that runs at one replica can be cancelled at another", async () => {
+  const { all } = replicas();
+  const [a, b] = all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "echo $$; exec sleep 600" } };
+  const stream = read(agent.tools.executeTool(call));
+  const pid = Number(Buffer.from((await stream.until("output")).data).toString());
+  const { part } = await connect(b, "caller").tools.cancelTool({ ...call, message: "Enough." });
+  expect(part?.state.value).toMatchObject({ reason: ToolErrorReason.CANCELLED, error: "Enough." });
+  expect(await stream.end()).toEqual(part);
+  await untilDead(pid);
+});
+
+test("SIGTERM hands a waiting call over, and the command line does not notice", async () => {
+  const { all, workspace } = replicas();
+  const [a, b, c] = all;
+  const sessionId = await connect(a, "caller").newSession();
+  const runs = ledger({ workspace });
+  const front = await startFront([a.url, b.url]);
+  const input = JSON.stringify({ command: `${runs.append("ran")}; echo done` });
+  const args = ["call", "bash", input, "--session", sessionId, "--call-id", "c1"];
+  const command = startToolgate(args, { TOOLGATE_URL: front.url, TOOLGATE_TOKEN: "caller-token" });
+  const log = read(connect(c, "watcher").tools.watchSession({ sessionId }));
+  const { id: permissionId } = await log.until("permissionAsked");
+  expect(await a.stop()).toBe(0);
+  const person = connect(c, "approver");
+  await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  expect(await command.finished).toMatchObject({ code: 0, stdout: expect.stringContaining("done\n") });
+  expect(await runs.lines()).toHaveLength(1);
+});
+
+test("a Redis that comes back empty makes a retry data_loss, never a second run", async () => {
+  const { all, redis, workspace } = replicas();
+  const [a, b] = all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const runs = ledger({ workspace });
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: runs.append("ran") } };
+  const { storeId: expectedStoreId } = await agent.tools.callTool(call);
+  expect(await readyz(b)).toBe(200);
+  await redis.restart();
+  for (const replica of [a, b]) {
+    await vi.waitUntil(async () => (await readyz(replica)) === 200, { timeout: 20_000 });
+    const again = connect(replica, "caller").tools.callTool({ ...call, expectedStoreId });
+    expect(await refusal(again)).toMatchObject({ code: Code.DataLoss });
+  }
+  expect(await runs.lines()).toHaveLength(1);
+  await redis.stop();
+  await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 20_000 });
+});
+
+async function readyz({ url }: Service): Promise<number> {
+  return (await fetch(`${url}/readyz`)).status;
+}
