@@ -49,9 +49,10 @@ function toolgate(key: string, label: string, protocol: Protocol, bare: string):
     key,
     label,
     bare,
-    async start(processes, flags) {
-      const { server, client } = await startToolgate(processes, key, flags);
-      return { server, echo: protocol(client, await openSession(client)) };
+    async start(processes, flags = []) {
+      const { server, connect } = await startToolgate(processes, { name: key, flags });
+      const client = connect("caller");
+      return { pids: [server.pid], echo: protocol(client, await openSession(client)) };
     },
   };
 }
@@ -62,7 +63,7 @@ function peer(key: string, label: string, file: string, open: (url: string) => P
     label,
     async start(processes, flags = []) {
       const server = await processes.start([...flags, join(import.meta.dirname, "servers", file)]);
-      return { server, echo: await open(server.url) };
+      return { pids: [server.pid], echo: await open(server.url) };
     },
   };
 }

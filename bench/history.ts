@@ -1,21 +1,23 @@
 import { callByConnect, openSession } from "./echoes.ts";
 import { measure } from "./load.ts";
-import type { Processes } from "./processes.ts";
-import { startToolgate } from "./toolgate.ts";
+import { median, spread, table, target } from "./report.ts";
+import type { Toolgate } from "./toolgate.ts";
 
 /** How many calls a session has had → CPU µs of a call after them, one figure for each round. */
 export type History = ReadonlyMap<number, readonly number[]>;
 
 /** Measures what a call costs in a young session and in old ones; the old ones grow by `calls` a round. */
 export async function measureHistory(
-  processes: Processes,
+  { server, connect }: Pick<Toolgate, "server" | "connect">,
+  storePids: readonly number[],
   { warmUp, earlier, rounds, calls }: { warmUp: number; earlier: readonly number[]; rounds: number; calls: number },
 ): Promise<History> {
-  const { server, client } = await startToolgate(processes, "history");
+  const client = connect("caller");
+  const pids = [server.pid, ...storePids];
   const sessionWith = async (count: number) => {
-    const target = { server, echo: callByConnect(client, await openSession(client)) };
-    await measure(target, { calls: count });
-    return target;
+    const session = { pids, echo: callByConnect(client, await openSession(client)) };
+    await measure(session, { calls: count });
+    return session;
   };
   await sessionWith(warmUp);
   const oldest = Math.max(...earlier);
@@ -23,10 +25,30 @@ export async function measureHistory(
   const costs = new Map(earlier.map((count) => [count, [] as number[]]));
   for (let round = 0; round < rounds; round += 1) {
     for (const [count, samples] of costs) {
-      const target = count === oldest ? old : await sessionWith(count);
-      samples.push((await measure(target, { calls })).cpuPerCall);
+      const session = count === oldest ? old : await sessionWith(count);
+      samples.push((await measure(session, { calls })).cpuPerCall);
     }
   }
-  await processes.stopAll();
   return costs;
+}
+
+/** What a call costs in a session that has had many, by store. */
+export function historyTable(histories: ReadonlyMap<string, History>): string {
+  const counts = [...(histories.values().next().value?.keys() ?? [])];
+  const rows = counts.map((earlier) => [
+    earlier.toLocaleString("en"),
+    ...[...histories.values()].map((history) => spread(history.get(earlier) ?? [])),
+  ]);
+  return table(["CPU µs/call after so many in the session", ...histories.keys()], rows);
+}
+
+/** Whether it stays flat: by how much the median of an older session differs from that of the youngest. */
+export function historyTargets(histories: ReadonlyMap<string, History>): string {
+  return [...histories]
+    .map(([store, history]) => {
+      const [youngest = Number.NaN, ...older] = [...history.values()].map(median);
+      const furthest = Math.max(...older.map((cost) => Math.abs(cost / youngest - 1)));
+      return target(`${store}: difference to the youngest session, at most`, 100 * furthest, 20, "%", 0);
+    })
+    .join("\n");
 }

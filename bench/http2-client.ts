@@ -1,4 +1,10 @@
-import { type ClientHttp2Stream, connect, type IncomingHttpHeaders, type IncomingHttpStatusHeader } from "node:http2";
+import {
+  type ClientHttp2Stream,
+  connect,
+  constants,
+  type IncomingHttpHeaders,
+  type IncomingHttpStatusHeader,
+} from "node:http2";
 import {
   create,
   type DescMessage,
@@ -8,6 +14,8 @@ import {
   type MessageShape,
   toBinary,
 } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { errorFromJsonBytes } from "@connectrpc/connect/protocol-connect";
 
 /** One HTTP/2 connection that does as little as a client can, so that what is measured is the server. */
 export interface Http2Client {
@@ -21,6 +29,22 @@ export interface Http2Client {
     method: Rpc<I, O>,
     request: MessageInitShape<I>,
   ): Promise<MessageShape<O>[]>;
+  /** A server stream by the gRPC protocol: each message is handed over as it comes, in its bytes. */
+  stream<I extends DescMessage, O extends DescMessage>(
+    method: Rpc<I, O>,
+    request: MessageInitShape<I>,
+    onMessage: (message: Buffer) => void,
+  ): Stream;
+  /** Ends the connection, with what is still open on it. */
+  close(): void;
+}
+
+/** A server stream that is read. */
+export interface Stream {
+  /** Resolves at its end; rejects if that is none with status 0. */
+  readonly ended: Promise<void>;
+  /** Leaves it; `ended` then resolves. */
+  cancel(): void;
 }
 
 /** An rpc by its messages. */
@@ -38,26 +62,52 @@ export function createHttp2Client(url: string, headers: Readonly<Record<string, 
     const path = `/${parent.typeName}/${name}`;
     const stream = session.request({ ":method": "POST", ":path": path, ...type, ...headers });
     stream.end(body);
-    return answerOf(stream);
+    return stream;
   };
 
   return {
     async connect(method, request) {
-      const { headers, body } = await post(
-        method,
-        connectHeaders,
-        toBinary(method.input, create(method.input, request)),
-      );
+      const message = toBinary(method.input, create(method.input, request));
+      const { headers, body } = await answerOf(post(method, connectHeaders, message));
       if (headers[":status"] === 200) return fromBinary(method.output, body);
-      throw new Error(`${method.name} answered ${headers[":status"]}: ${body}`);
+      const unreadable = new ConnectError(`${method.name} answered ${headers[":status"]}: ${body}`);
+      throw errorFromJsonBytes(body, undefined, unreadable);
     },
     async grpc(method, request) {
       const message = toBinary(method.input, create(method.input, request));
-      const { headers, trailers, body } = await post(method, grpcHeaders, frame(message));
-      const { "grpc-status": status, "grpc-message": text } = { ...headers, ...trailers };
-      if (status === "0") return unframe(body).map((bytes) => fromBinary(method.output, bytes));
-      throw new Error(`${method.name} answered gRPC status ${status}: ${text}`);
+      const { headers, trailers, body } = await answerOf(post(method, grpcHeaders, frame(message)));
+      checkStatus(method.name, { ...headers, ...trailers });
+      const messages: MessageShape<typeof method.output>[] = [];
+      createUnframer((bytes) => messages.push(fromBinary(method.output, bytes)))(body);
+      return messages;
     },
+    stream(method, request, onMessage) {
+      const stream = post(method, grpcHeaders, frame(toBinary(method.input, create(method.input, request))));
+      let left = false;
+      const ended = new Promise<void>((resolve, reject) => {
+        const status: IncomingHttpHeaders = {};
+        stream.on("response", (headers) => Object.assign(status, headers));
+        stream.on("trailers", (trailers) => Object.assign(status, trailers));
+        stream.on("data", createUnframer(onMessage));
+        stream.on("error", reject);
+        stream.on("close", () => {
+          try {
+            if (!left) checkStatus(method.name, status);
+            resolve();
+          } catch (error) {
+            reject(error);
+          }
+        });
+      });
+      return {
+        ended,
+        cancel() {
+          left = true;
+          stream.close(constants.NGHTTP2_CANCEL);
+        },
+      };
+    },
+    close: () => session.destroy(),
   };
 }
 
@@ -92,12 +142,20 @@ function frame(message: Uint8Array): Buffer {
   return framed;
 }
 
-function unframe(body: Buffer): Buffer[] {
-  const messages: Buffer[] = [];
-  for (let at = 0; at < body.length; ) {
-    const end = at + 5 + body.readUInt32BE(at + 1);
-    messages.push(body.subarray(at + 5, end));
-    at = end;
-  }
-  return messages;
+/** Takes the stream's bytes as they come and hands over each message that is complete. */
+function createUnframer(onMessage: (message: Buffer) => void): (bytes: Buffer) => void {
+  let rest: Buffer = Buffer.alloc(0);
+  return (bytes) => {
+    rest = rest.length === 0 ? bytes : Buffer.concat([rest, bytes]);
+    while (rest.length >= 5) {
+      const end = 5 + rest.readUInt32BE(1);
+      if (rest.length < end) return;
+      onMessage(rest.subarray(5, end));
+      rest = rest.subarray(end);
+    }
+  };
+}
+
+function checkStatus(name: string, { "grpc-status": status, "grpc-message": text }: IncomingHttpHeaders): void {
+  if (status !== "0") throw new Error(`${name} answered gRPC status ${status}: ${text}`);
 }

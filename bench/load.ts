@@ -1,17 +1,18 @@
 import { cpuTime } from "./cpu-time.ts";
-import type { ServerProcess } from "./processes.ts";
 
 /** Makes the next call, with a text that no call before it had, and throws unless that text comes back. */
 export type Echo = () => Promise<void>;
 
 /** A server that runs, and a client that is connected to it. */
 export interface Target {
-  readonly server: ServerProcess;
+  /** The processes whose CPU time a call costs. */
+  readonly pids: readonly number[];
   readonly echo: Echo;
 }
 
 /** What a number of calls took. */
 export interface Sample {
+  readonly calls: number;
   readonly callsPerSecond: number;
   /** µs of CPU time of the server and its children, per call. */
   readonly cpuPerCall: number;
@@ -23,8 +24,8 @@ export type Extent = { readonly calls: number } | { readonly ms: number };
 const concurrency = 16;
 
 /** Calls with 16 calls open at a time; the first wrong answer ends it. */
-export async function measure({ server, echo }: Target, extent: Extent): Promise<Sample> {
-  const cpuBefore = cpuTime(server.pid);
+export async function measure({ pids, echo }: Target, extent: Extent): Promise<Sample> {
+  const cpuBefore = cpuTimeOf(pids);
   const began = performance.now();
   let calls = 0;
   const goesOn = () => ("calls" in extent ? calls < extent.calls : performance.now() - began < extent.ms);
@@ -36,5 +37,9 @@ export async function measure({ server, echo }: Target, extent: Extent): Promise
   };
   await Promise.all(Array.from({ length: concurrency }, caller));
   const seconds = (performance.now() - began) / 1000;
-  return { callsPerSecond: calls / seconds, cpuPerCall: (cpuTime(server.pid) - cpuBefore) / calls };
+  return { calls, callsPerSecond: calls / seconds, cpuPerCall: (cpuTimeOf(pids) - cpuBefore) / calls };
+}
+
+function cpuTimeOf(pids: readonly number[]): number {
+  return pids.reduce((sum, pid) => sum + cpuTime(pid), 0);
 }

@@ -2,26 +2,42 @@
 import { parseArgs } from "node:util";
 import { compare } from "./compare.ts";
 import { ours, peers } from "./competitors.ts";
-import { measureHistory } from "./history.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
-import { historyTable, machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
+import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
+import { measureScale, type ScalePlan } from "./scale/scale.ts";
 
-const usage = `npm run bench                       compare, about 2 minutes
+const usage = `npm run bench                       compare, then scale: about 15 minutes
+npm run bench -- --scale            only replicas, asks, watchers and long sessions
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
 
-const full = { warmUp: 4_000, rounds: 5, ms: 1_500, earlier: [10, 1_000, 20_000], calls: 1_000 };
-const short = { warmUp: 300, rounds: 2, ms: 300, earlier: [10, 100, 1_000], calls: 100 };
+const full = { warmUp: 4_000, rounds: 5, ms: 1_500 };
+const short = { warmUp: 300, rounds: 2, ms: 300 };
 
-const { quick, profile: name, help } = readOptions();
+const fullScale: ScalePlan = {
+  rates: full,
+  answers: { warmUp: 200, answers: 1_000 },
+  asks: { sessions: 200, asksEach: 50, idleMs: 22_000 },
+  watchers: { watchers: 1_000, events: 9_999 },
+  history: { warmUp: 4_000, earlier: [10, 1_000, 100_000], rounds: 5, calls: 1_000 },
+};
+const shortScale: ScalePlan = {
+  rates: short,
+  answers: { warmUp: 5, answers: 20 },
+  asks: { sessions: 8, asksEach: 10, idleMs: 0 },
+  watchers: { watchers: 120, events: 99 },
+  history: { warmUp: 300, earlier: [10, 100, 1_000], rounds: 2, calls: 100 },
+};
+
+const { quick, scale, profile: name, help } = readOptions();
 if (help) print(usage);
 else await run();
 
 async function run(): Promise<void> {
   const processes = createProcesses();
   // A server that hangs must not hang whoever waits for the bench.
-  setTimeout(() => fail("the bench did not end within 10 minutes; a server seems to hang"), 600_000).unref();
+  setTimeout(() => fail("the bench did not end within 40 minutes; a server seems to hang"), 2_400_000).unref();
   try {
     if (name === undefined) await measureAll(processes);
     else await profileOne(processes, name);
@@ -31,8 +47,13 @@ async function run(): Promise<void> {
 }
 
 async function measureAll(processes: Processes): Promise<void> {
-  const plan = quick ? short : full;
   print(machineLine(new Date()));
+  if (!scale) await measurePeers(processes);
+  await measureScale(processes, quick ? shortScale : fullScale, print);
+}
+
+async function measurePeers(processes: Processes): Promise<void> {
+  const plan = quick ? short : full;
   const rounds = await compare(processes, plan);
   print(
     `Median (min–max) of ${plan.rounds} rounds of ${plan.ms / 1_000} s each: an echo of 1 KiB, 16 calls open at a time.`,
@@ -43,7 +64,6 @@ async function measureAll(processes: Processes): Promise<void> {
   print(ratesTable(rounds));
   print(ratiosTable(rounds));
   print(targetsList(rounds));
-  print(historyTable(await measureHistory(processes, plan)));
 }
 
 async function profileOne(processes: Processes, name: string): Promise<void> {
@@ -55,7 +75,8 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 
 function readOptions() {
   try {
-    const options = { quick: { type: "boolean" }, profile: { type: "string" }, help: { type: "boolean" } } as const;
+    const flag = { type: "boolean" } as const;
+    const options = { quick: flag, scale: flag, profile: { type: "string" }, help: flag } as const;
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

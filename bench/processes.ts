@@ -8,6 +8,8 @@ import { join } from "node:path";
 export interface ServerProcess {
   readonly url: string;
   readonly pid: number;
+  /** Resolves to what it printed, or will print, that fits; only the end of it is kept. */
+  printed(pattern: RegExp): Promise<string>;
 }
 
 /** The servers of one bench, and a folder that is theirs. */
@@ -16,7 +18,9 @@ export interface Processes {
   readonly folder: string;
   /** Runs `node ARGS` and resolves when it prints its URL. */
   start(args: readonly string[]): Promise<ServerProcess>;
-  /** Asks every server to stop and resolves when they are gone. */
+  /** Runs another program; what it prints when it is ready fits `ready`, `missing` says how to get it if it is not there. */
+  run(program: string, args: readonly string[], ready: RegExp, missing: string): Promise<{ readonly pid: number }>;
+  /** Asks every server to stop, the last one first since it may need those before it, and resolves when they are gone. */
   stopAll(): Promise<void>;
 }
 
@@ -38,22 +42,36 @@ export function createProcesses(): Processes {
     clearTimeout(timer);
   }
 
+  function launch(program: string, args: readonly string[], missing = "") {
+    // A home of its own, so that no configuration of the person who runs the bench changes what is measured.
+    const child = spawn(program, args, { env: { PATH: process.env.PATH, HOME: folder } });
+    children.add(child);
+    const tail = createTail(child);
+    child.once("error", (cause) => {
+      throw new Error(`${program} cannot be run. ${missing}`, { cause });
+    });
+    child.once("exit", (code, signal) => {
+      children.delete(child);
+      if (child.killed) return;
+      const ended = `${program} ${args.join(" ")} ended with ${signal ?? code} before the bench did`;
+      throw new Error(`${ended}:\n${tail.text()}`);
+    });
+    return { pid: child.pid ?? 0, printed: tail.first };
+  }
+
   return {
     folder,
     async start(args) {
-      // A home of its own, so that no configuration of the person who runs the bench changes what is measured.
-      const child = spawn(process.execPath, args, { env: { PATH: process.env.PATH, HOME: folder } });
-      children.add(child);
-      const printed = createTail(child);
-      child.once("exit", (code, signal) => {
-        children.delete(child);
-        if (child.killed) return;
-        throw new Error(`node ${args.join(" ")} ended with ${signal ?? code} before the bench did:\n${printed.text()}`);
-      });
-      return { url: await printed.first(/http:\/\/127\.0\.0\.1:\d+(?=\D)/), pid: child.pid ?? 0 };
+      const { pid, printed } = launch(process.execPath, args);
+      return { pid, printed, url: await printed(/http:\/\/127\.0\.0\.1:\d+(?=\D)/) };
+    },
+    async run(program, args, ready, missing) {
+      const { pid, printed } = launch(program, args, missing);
+      await printed(ready);
+      return { pid };
     },
     async stopAll() {
-      await Promise.all([...children].map(stop));
+      for (const child of [...children].reverse()) await stop(child);
     },
   };
 }
@@ -76,6 +94,7 @@ function createTail(child: ChildProcess) {
         };
         child.stdout?.on("data", look);
         child.stderr?.on("data", look);
+        look();
       }),
   };
 }

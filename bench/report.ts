@@ -1,7 +1,6 @@
 import { cpus } from "node:os";
 import type { Rounds } from "./compare.ts";
 import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
-import type { History } from "./history.ts";
 import type { Sample } from "./load.ts";
 
 /** The machine, in one line: without it no figure means anything. */
@@ -38,12 +37,6 @@ export function targetsList(rounds: Rounds): string {
   return ours.flatMap((one) => [line(one, "mcp", 1), line(one, one.bare, 1.6)]).join("\n");
 }
 
-/** What a call costs in a session that has had many. */
-export function historyTable(history: History): string {
-  const rows = [...history].map(([earlier, costs]) => [earlier.toLocaleString("en"), spread(costs)]);
-  return table(["earlier calls in the session", "server CPU µs/call"], rows);
-}
-
 function samplesOf(rounds: Rounds, key: string): readonly Sample[] {
   return rounds.get(key) ?? [];
 }
@@ -53,14 +46,27 @@ function ratios(rounds: Rounds, key: string, peer: string): number[] {
   return samplesOf(rounds, key).map(({ cpuPerCall }, round) => cpuPerCall / (theirs[round]?.cpuPerCall ?? Number.NaN));
 }
 
+/** Whether a target was reached; it is for people to draw conclusions from. */
+export function target(what: string, value: number, limit: number, unit: string, digits = 2): string {
+  const verdict = value <= limit ? "reached" : "not reached";
+  return `- ${what}: ${value.toFixed(digits)} ${unit}; target ≤ ${limit}: ${verdict}`;
+}
+
+/** The value that a share of all does not exceed. */
+export function percentile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? Number.NaN;
+}
+
 /** Median and range: `12 (10–15)`. */
-function spread(values: readonly number[], digits = 0): string {
+export function spread(values: readonly number[], digits = 0): string {
   const text = (value: number) =>
     value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   return `${text(median(values))} (${text(Math.min(...values))}–${text(Math.max(...values))})`;
 }
 
-function median(values: readonly number[]): number {
+/** The value in the middle. */
+export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = Math.floor(sorted.length / 2);
   const upper = sorted[middle] ?? Number.NaN;

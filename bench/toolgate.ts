@@ -1,19 +1,42 @@
-import { mkdir, readFile } from "node:fs/promises";
+import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createHttp2Client, type Http2Client } from "./http2-client.ts";
 import type { Processes, ServerProcess } from "./processes.ts";
 
-/** Starts the service as users do, with its store on disk and its own tokens, and connects as the caller. */
+/** Those who answer asks. */
+export const approvers = ["approver-1", "approver-2", "approver-3", "approver-4"] as const;
+
+/** Who a client says it is. */
+export type Principal = "caller" | "watcher" | (typeof approvers)[number];
+
+/** The service, running. */
+export interface Toolgate {
+  readonly server: ServerProcess;
+  /** The folder that it works on; one for all of a bench. */
+  readonly workspace: string;
+  /** Opens a connection. */
+  connect(principal: Principal): Http2Client;
+}
+
+/** Starts the service as users do; `store` is what its configuration names, by default the one on disk. */
 export async function startToolgate(
   { folder, start }: Processes,
-  name: string,
-  flags: readonly string[] = [],
-): Promise<{ server: ServerProcess; client: Http2Client }> {
-  const [data, workspace] = [join(folder, name, "data"), join(folder, name, "workspace")];
-  await mkdir(workspace, { recursive: true });
+  { name, store = "sqlite", flags = [] }: { name: string; store?: string; flags?: readonly string[] },
+): Promise<Toolgate> {
+  const own = join(folder, name);
+  const workspace = join(folder, "workspace");
+  await Promise.all([own, workspace].map((path) => mkdir(path, { recursive: true })));
+  await writeFile(join(own, "toolgate.toml"), `store = "${store}"\n${tokens}`);
+  const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
   const main = join(import.meta.dirname, "../src/main.ts");
-  const serve = ["serve", "--listen", "127.0.0.1:0", "--data", data, "--workspace", workspace];
-  const server = await start([...flags, main, ...serve]);
-  const token = (await readFile(join(data, "tokens", "caller"), "utf8")).trim();
-  return { server, client: createHttp2Client(server.url, { authorization: `Bearer ${token}` }) };
+  const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
+  return {
+    server,
+    workspace,
+    connect: (principal) => createHttp2Client(server.url, { authorization: `Bearer ${principal}-token` }),
+  };
 }
+
+const tokens = [["caller", "caller"], ["watcher", "watcher"], ...approvers.map((id) => [id, "approver"])]
+  .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
+  .join("");
