@@ -1,4 +1,4 @@
-import { randomUUID } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { homedir } from "node:os";
 import { create } from "@bufbuild/protobuf";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -22,12 +22,14 @@ import { parseRules } from "./permission/parse-rules.ts";
 import { createPermissions } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
 import type { PermissionStore } from "./permission/ports.ts";
+import type { Rule } from "./permission/rules.ts";
 import { createListener } from "./rpc/listener.ts";
 import { permissionService } from "./rpc/permission-service.ts";
 import { sessionService } from "./rpc/session-service.ts";
 import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
+import { canonicalJson } from "./tool/canonical-json.ts";
 import { createRegistry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
@@ -93,15 +95,27 @@ export async function startServer(
     }),
   };
 
+  const policyDigest = createHash("sha256")
+    .update(canonicalJson([rulesOf(rules.config), ...[...rules.agents].map(([name, own]) => [name, rulesOf(own)])]))
+    .digest("hex");
+  let agrees = await callStore.agrees(policyDigest);
+
   const stopTimers = startTimers(
     [
       { every: 1_000, work: calls.recover },
       { every: config.leaseMs / 3, work: calls.renew },
       { every: 500, work: calls.supervise },
+      { every: 10_000, work: comparePolicy },
       { every: 3_600_000, work: sweep },
     ],
     log,
   );
+
+  /** Replicas that judge differently must not serve together: one that finds others is not ready. */
+  async function comparePolicy(): Promise<void> {
+    agrees = await callStore.agrees(policyDigest);
+    if (!agrees) log.warn("replicas that share the store judge by another policy; this one is not ready");
+  }
 
   async function sweep(): Promise<void> {
     const { outputs: gone } = await callStore.sweep();
@@ -112,6 +126,7 @@ export async function startServer(
     config,
     log,
     ready: callStore.ready,
+    agrees: () => agrees,
     routes(router) {
       router.service(
         ToolService,
@@ -227,6 +242,9 @@ export function createReplica({
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;
+
+const rulesOf = (rules: readonly Rule[]) =>
+  rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
 
 function readRules(config: Config) {
   try {

@@ -146,6 +146,8 @@ export interface CallStore {
 
   /** Whether the store answers. */
   ready(): Promise<boolean>;
+  /** Says that this replica judges by a policy (its digest), and whether those that share the store do, too. */
+  agrees(policy: string): Promise<boolean>;
   close(): Promise<void>;
 }
 

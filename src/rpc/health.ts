@@ -9,12 +9,16 @@ export interface Readiness {
   reason(): Promise<string | undefined>;
 }
 
-/** Creates the readiness of a replica: not while it drains, nor while its store does not answer. */
-export function createReadiness(ready: () => Promise<boolean>, shutdown: AbortSignal): Readiness {
+/** Creates the readiness of a replica: not while it drains, nor while its store does not answer or others judge otherwise. */
+export function createReadiness(
+  { ready, agrees }: { ready: () => Promise<boolean>; agrees: () => boolean },
+  shutdown: AbortSignal,
+): Readiness {
   return {
     async reason() {
       if (shutdown.aborted) return "draining";
-      return (await ready().catch(() => false)) ? undefined : "the store does not answer";
+      if (!(await ready().catch(() => false))) return "the store does not answer";
+      return agrees() ? undefined : "replicas that share the store judge by another policy; give all the same rules";
     },
   };
 }

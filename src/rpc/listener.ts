@@ -37,6 +37,8 @@ export interface ListenerOptions {
   routes: (router: ConnectRouter) => void;
   /** Whether the store answers. */
   ready: () => Promise<boolean>;
+  /** Whether the replicas that share the store judge by the same policy. */
+  agrees: () => boolean;
   log: Logger;
   /** How long a client may take to send a request's headers. */
   headersMs?: number;
@@ -44,9 +46,9 @@ export interface ListenerOptions {
 
 /** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export async function createListener(options: ListenerOptions): Promise<Listener> {
-  const { config, routes, ready, log, headersMs = 15_000 } = options;
+  const { config, routes, ready, agrees, log, headersMs = 15_000 } = options;
   const shutdown = new AbortController();
-  const readiness = createReadiness(ready, shutdown.signal);
+  const readiness = createReadiness({ ready, agrees }, shutdown.signal);
   const errors = createErrors({ log, newId: randomUUID });
   const gate = createGate(config);
 

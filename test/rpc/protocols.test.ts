@@ -109,6 +109,12 @@ describe("health needs no token", () => {
     ]);
   });
 
+  test("a replica that judges by another policy than the others is not ready, and readyz says why", async () => {
+    const server = await startServer({}, { agrees: () => false });
+    const ready = await fetch(`${server.url}/readyz`);
+    expect([ready.status, await ready.text()]).toEqual([503, expect.stringContaining("another policy")]);
+  });
+
   test("a store that does not answer is not serving, and readyz says why while healthz stays ok", async () => {
     const server = await startServer({}, { ready: async () => Promise.reject(new Error("gone")) });
     const client = createClient(Health, createGrpcTransport({ baseUrl: server.url }));

@@ -182,6 +182,15 @@ describe("redis", () => {
     await Promise.all(written);
   });
 
+  test("replicas of one policy agree, and one of another is told", async () => {
+    const prefix = randomUUID();
+    const [one, other] = [await openReal(server.url, prefix), await openReal(server.url, prefix)];
+    expect(await one.calls.agrees("policy 1")).toBe(true);
+    expect(await other.calls.agrees("policy 1")).toBe(true);
+    expect(await other.calls.agrees("policy 2")).toBe(false);
+    expect(await one.calls.agrees("policy 1")).toBe(true);
+  });
+
   test("leases end by Redis' clock", async () => {
     const { calls } = await openReal(server.url, randomUUID());
     await addSession({ calls });

@@ -30,6 +30,8 @@ export function createKeys(prefix: string) {
     root: (sessionId: string) => `${slot(sessionId)}:root`,
     /** STRING: where a grant is. */
     grantPlace: (id: string) => `${slot(id)}:place`,
+    /** STRING: the digest of the policy that the replicas judge by. */
+    policy: `${slot("policy")}:policy`,
     /** The channel on which replicas tell each other of news. */
     news: `${prefix}:news`,
 

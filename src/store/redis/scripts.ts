@@ -5,6 +5,7 @@ import { join } from "node:path";
 /** The scripts, each named as its file and as the transition it is. */
 export const scriptNames = [
   "adopt_grant",
+  "agree_on_policy",
   "append_output",
   "bury_call",
   "claim_call",

@@ -16,6 +16,7 @@ import { createLive } from "./live.ts";
 import { createLog } from "./log.ts";
 import { listenToReplicas } from "./news.ts";
 import { createOutputs } from "./outputs.ts";
+import { text } from "./reply.ts";
 import { createSessions } from "./sessions.ts";
 import { createSettle } from "./settle.ts";
 import { createSteps } from "./steps.ts";
@@ -108,6 +109,10 @@ export async function openRedisStore(options: {
     readLog: log.read,
     onNews: doorbell.listen,
     ready: link.ready,
+    async agrees(digest) {
+      const held = await link.run("agree_on_policy", { policy: keys.policy }, { digest, holdMs: policyHeldMs });
+      return text(held) === digest;
+    },
     async close() {
       await stopListening();
       await link.close();
@@ -129,3 +134,6 @@ export async function openRedisStore(options: {
 
   return { calls: callStore, permissions: permissionStore, outputs };
 }
+
+/** How long a policy is held after the last replica that judges by it said so. */
+const policyHeldMs = 30_000;

@@ -86,6 +86,8 @@ export async function openSqliteStore(options: {
           () => true,
           () => false,
         ),
+    // There is no other replica.
+    agrees: async () => true,
     async close() {
       await commit.run(() => {});
       await outputs.close();

@@ -152,4 +152,9 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([callRef("call_started")]);
     expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2 });
   });
+
+  test("a policy is agreed on with oneself, again and again", async () => {
+    const { calls } = await open();
+    expect([await calls.agrees("policy 1"), await calls.agrees("policy 1")]).toEqual([true, true]);
+  });
 }
