@@ -27,7 +27,9 @@ export function tlsFailure(error: ConnectError, url: string): { message: string;
     };
   }
   // So it looks in clear at a port with TLS, and with a client certificate that the server does not trust.
-  if (said.startsWith("http/2 stream closed with error code CANCEL")) {
+  // Which of the two errors comes depends on who is quicker.
+  const isCut = url.startsWith("https:") && said.includes("ECONNRESET");
+  if (isCut || said.startsWith("http/2 stream closed with error code CANCEL")) {
     const next = url.startsWith("https:")
       ? "if it wants client certificates, give one that it trusts with --cert and --key"
       : "if it speaks TLS, name it with https://";
