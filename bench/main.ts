@@ -25,7 +25,7 @@ const fullScale: ScalePlan = {
 const shortScale: ScalePlan = {
   rates: short,
   answers: { warmUp: 5, answers: 20 },
-  asks: { sessions: 8, asksEach: 10, idleMs: 0 },
+  asks: { sessions: 8, asksEach: 10, idleMs: 500 },
   watchers: { watchers: 120, events: 99 },
   history: { warmUp: 300, earlier: [10, 100, 1_000], rounds: 2, calls: 100 },
 };

@@ -1,4 +1,4 @@
-import { cpus } from "node:os";
+import { cpus, loadavg } from "node:os";
 import type { Rounds } from "./compare.ts";
 import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
 import type { Sample } from "./load.ts";
@@ -7,7 +7,8 @@ import type { Sample } from "./load.ts";
 export function machineLine(date: Date): string {
   const cores = cpus();
   const [{ model } = { model: "unknown CPU" }] = cores;
-  return `${model.trim()}, ${cores.length} cores (shared with the client), Node ${process.versions.node}, ${date.toISOString().slice(0, 10)}.`;
+  const [load = 0] = loadavg();
+  return `${model.trim()}, ${cores.length} cores (shared with the client; load before it began ${load.toFixed(1)}), Node ${process.versions.node}, ${date.toISOString().slice(0, 10)}.`;
 }
 
 /** Every competitor's rate and cost. */

@@ -105,6 +105,7 @@ export async function startServer(
       { every: 1_000, work: calls.recover },
       { every: config.leaseMs / 3, work: calls.renew },
       { every: 500, work: calls.supervise },
+      { every: 500, work: calls.heedCancels },
       { every: 10_000, work: comparePolicy },
       { every: 3_600_000, work: sweep },
     ],

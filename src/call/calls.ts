@@ -47,6 +47,8 @@ export type Calls = ReturnType<typeof createCalls>;
 
 /** A call that is not taken by any replica for this long is given up. */
 const unclaimedMs = 60_000;
+const lostWhileRunning =
+  "The executor stopped responding while the tool ran. It ran at most once; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.";
 /** The whole life of a call, waits for people included. */
 const lifeMs = 24 * 3_600_000;
 
@@ -75,6 +77,8 @@ export function createCalls({
   log: Logger;
 }) {
   const runs = new Map<string, Run>();
+  /** Calls that are being accepted or claimed: ours for the store already, but not in `runs` yet. */
+  const taking = new Set<string>();
   /** Sessions in which something happened since cancel requests were looked for. */
   const news = new Set<string>();
   const stopNews = store.isShared ? store.onNews(undefined, (sessionId) => news.add(sessionId)) : () => undefined;
@@ -91,6 +95,16 @@ export function createCalls({
         if (runs.get(key)?.controller === controller) runs.delete(key);
       });
     runs.set(key, Object.assign(run, { done }));
+  }
+
+  function isTaken(ref: CallRef): boolean {
+    return runs.has(keyOf(ref)) || taking.has(keyOf(ref));
+  }
+
+  /** Keeps a call from being looked after as nobody's until whoever takes it has gone on, in the same turn, to launch it. */
+  async function take<T>(ref: CallRef, step: () => Promise<T>): Promise<T> {
+    taking.add(keyOf(ref));
+    return await step().finally(() => setImmediate(() => taking.delete(keyOf(ref))));
   }
 
   /** Whether our lease on a call is sure to be alive: counted by our own clock from when we asked for it. */
@@ -142,13 +156,15 @@ export function createCalls({
     };
     const ready = await executor.prepare(call, opened);
     const asked = performance.now();
-    const { record, created } = await store.openCall({
-      ...call,
-      start: ready?.start,
-      owner: replicaId,
-      leaseMs: limits.leaseMs,
-      maxOpenCalls: limits.runningCalls,
-    });
+    const { record, created } = await take(call.ref, () =>
+      store.openCall({
+        ...call,
+        start: ready?.start,
+        owner: replicaId,
+        leaseMs: limits.leaseMs,
+        maxOpenCalls: limits.runningCalls,
+      }),
+    );
     if (created) launch(record, opened, asked, ready);
     else checkAttach(record, requestDigest);
     return { record, opened };
@@ -247,12 +263,8 @@ export function createCalls({
   async function recover(): Promise<void> {
     await permissions.expireAsks();
     for (const { record, started, openAsks, since } of await store.orphans(100)) {
-      if (runs.has(keyOf(record.ref))) continue;
-      if (started)
-        await lose(
-          record,
-          "The executor stopped responding while the tool ran. It ran at most once; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.",
-        );
+      if (isTaken(record.ref)) continue;
+      if (started) await lose(record, lostWhileRunning);
       else if (openAsks === 0 && !(await claim(record)) && store.now() - since > unclaimedMs) {
         await lose(record, "No replica took the call up again after its executor stopped responding. It was not run.");
       }
@@ -272,7 +284,7 @@ export function createCalls({
       return undefined;
     });
     const asked = performance.now();
-    const claimed = opened && (await store.claimCall(ref, replicaId, limits.leaseMs));
+    const claimed = opened && (await take(ref, () => store.claimCall(ref, replicaId, limits.leaseMs)));
     if (!claimed) return false;
     launch(claimed, opened, asked);
     return true;
@@ -283,25 +295,47 @@ export function createCalls({
     if (runs.size === 0) return;
     const before = [...runs];
     const asked = performance.now();
-    const held = new Set((await store.renewLeases(replicaId, limits.leaseMs)).map(keyOf));
+    const held = await store.renewLeases(replicaId, limits.leaseMs);
+    const keys = new Set(held.map(keyOf));
     for (const [key, run] of before) {
-      if (!held.has(key)) run.controller.abort(new CallGone());
+      if (!keys.has(key)) run.controller.abort(new CallGone());
       run.confirmed = asked;
       if (store.now() - run.accepted > lifeMs)
         run.controller.abort(
           new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
         );
     }
+    for (const ref of held) if (!runs.has(keyOf(ref))) await resume(ref, asked);
   }
 
-  /** Stops what we may no longer hold, whether or not the store answers, and what was cancelled at another replica. */
+  /** Ours, and yet nobody runs it: its last step could not be recorded. Without this its lease would be renewed for ever. */
+  async function resume(ref: CallRef, asked: number): Promise<void> {
+    const record = await store.getCall(ref.sessionId, ref.callId);
+    if (!record || isTerminal(record.part) || record.owner !== replicaId || isTaken(ref) || draining) return;
+    if (record.part.state.case === "running") return await lose(record, lostWhileRunning);
+    // It is taken up when it is answered; until then somebody may reject it, so it must not start on a new grant.
+    if (record.part.permissionIds.length > 0) return;
+    const opened = await sessions.load(ref.sessionId);
+    if (opened) launch(record, opened, asked);
+  }
+
+  /** Stops what we may no longer hold. It waits for nothing: that the store does not answer is when it matters. */
   async function supervise(): Promise<void> {
     for (const run of runs.values()) if (!isHeld(run)) run.controller.abort(new CallGone());
-    const changed = [...runs.values()].filter(({ ref }) => news.has(ref.sessionId));
-    news.clear();
-    for (const { ref, controller } of changed) {
-      const cancel = (await store.getCall(ref.sessionId, ref.callId))?.cancel;
-      if (cancel !== undefined) controller.abort(new CallEnd(ToolErrorReason.CANCELLED, cancel));
+  }
+
+  /** Stops what was cancelled at another replica. */
+  async function heedCancels(): Promise<void> {
+    for (const sessionId of [...news]) {
+      // News that come while we look are looked at in the next round.
+      news.delete(sessionId);
+      for (const { ref, controller } of [...runs.values()].filter(({ ref }) => ref.sessionId === sessionId)) {
+        const record = await store.getCall(sessionId, ref.callId).catch((cause: unknown) => {
+          news.add(sessionId);
+          throw cause;
+        });
+        if (record?.cancel !== undefined) controller.abort(new CallEnd(ToolErrorReason.CANCELLED, record.cancel));
+      }
     }
   }
 
@@ -313,6 +347,7 @@ export function createCalls({
     recover,
     renew,
     supervise,
+    heedCancels,
     get isDraining() {
       return draining;
     },

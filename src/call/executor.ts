@@ -1,3 +1,4 @@
+import { setTimeout as delay } from "node:timers/promises";
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -154,17 +155,33 @@ export function createExecutor({
   async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
-    for (;;) {
-      call.signal.throwIfAborted();
+    async function attempt(): Promise<Plan | undefined> {
       const judged = await planning.judge(tool, input, ctx, subject);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) throw problem;
       const asks = judged.verdict.action === PermissionAction.ASK;
-      if (asks && !(await answered(call, tool, judged, preview, subject))) continue;
+      if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
       if (await start(call, judged)) return judged.plan;
       await refresh(call);
+      return undefined;
     }
+    for (;;) {
+      call.signal.throwIfAborted();
+      const plan = await attempt().catch(unlessAway(call));
+      if (plan) return plan;
+    }
+  }
+
+  /** Before the start mark a store that does not answer is waited for: nothing is lost by doing all of it again. */
+  function unlessAway({ isHeld, signal, record: { ref } }: Running): (cause: unknown) => Promise<undefined> {
+    return async (cause) => {
+      if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;
+      if (!isHeld()) throw new CallGone();
+      log.warn("a call waits for the store", { error: cause, callId: ref.callId });
+      await delay(250, undefined, { signal });
+      return undefined;
+    };
   }
 
   /** 6. Whether a person approved exactly this. If not, asks are opened (those of an earlier plan withdrawn) and waited for. */
@@ -200,6 +217,8 @@ export function createExecutor({
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
   async function start(call: Running, { plan, verdict }: Judged): Promise<boolean> {
     call.signal.throwIfAborted();
+    // Another replica can still take the call up; once it is marked nobody can.
+    if (!call.isHeld()) throw new CallGone();
     const part = running(call.record.part, plan.title, store.now());
     const outcome = await store.startCall({
       fence: call.fence,
@@ -207,8 +226,13 @@ export function createExecutor({
       ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
       part,
     });
-    if (outcome === "fenced") throw new CallGone();
     if (outcome === "retry") return false;
+    if (outcome === "fenced") {
+      // A start mark under our fence is ours: we were not told that it was written.
+      await refresh(call);
+      if (call.record.part.state.case !== "running") throw new CallGone();
+      return true;
+    }
     call.record = { ...call.record, part };
     return true;
   }

@@ -15,6 +15,8 @@ export function connect(address: Address, use: "commands" | "news", log: Logger)
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
     commandTimeout: 5_000,
+    // A connection that is dead without a word is given up, too.
+    socketTimeout: 5_000,
   };
   const options = {
     connectTimeout: 5_000,

@@ -55,7 +55,8 @@ export function createLeases(options: {
       await Promise.all(looks.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
       const found = await Promise.all(
         looks.map(async ({ root, lapsed }) => {
-          const calls = await records.named(root, lapsed);
+          // A call may have ended since its lease was looked at.
+          const calls = (await records.named(root, lapsed)).filter((call) => !call.has("ended"));
           return calls.map((call) => ({
             record: records.decode(root, call),
             started: call.number("started") === 1,

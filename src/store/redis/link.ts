@@ -99,18 +99,19 @@ export async function openLink(options: {
   }
 
   async function measureClock(): Promise<void> {
-    const before = Date.now();
+    const before = performance.now();
     const [seconds, micros] = (await masters(client)[0]?.time()) ?? [];
-    if (seconds !== undefined) offset = Number(seconds) * 1_000 + Number(micros) / 1_000 - (before + Date.now()) / 2;
+    const here = (before + performance.now()) / 2;
+    if (seconds !== undefined) offset = Number(seconds) * 1_000 + Number(micros) / 1_000 - here;
   }
 
   const isVerified = () => verified === losses && client.status === "ready";
 
-  /** Waits a moment for a connection that was lost. */
-  async function verifiedLink(): Promise<void> {
+  /** Waits for a connection that was lost, a moment at least. */
+  async function verifiedLink(until: number): Promise<void> {
     if (isVerified()) return;
-    const deadline = Date.now() + patienceMs;
-    while (!closed && Date.now() < deadline) {
+    const deadline = Math.max(until, performance.now() + patienceMs);
+    while (!closed && performance.now() < deadline) {
       if (client.status === "ready") await verify().catch(() => {});
       if (isVerified()) return;
       await new Promise((resolve) => setTimeout(resolve, 20));
@@ -118,18 +119,21 @@ export async function openLink(options: {
     throw unavailable("there is no connection to Redis");
   }
 
-  /** Twice at most: whatever is sent here may be repeated. */
-  async function attempt(work: () => Promise<Reply>): Promise<Reply> {
+  /** Twice at least, and until the patience is over: whatever is sent here may be repeated. */
+  async function attempt(work: () => Promise<Reply>, patience = 0): Promise<Reply> {
+    const deadline = performance.now() + patience;
     for (let failures = 0, before = storeId; ; failures++) {
       if (closed) throw unavailable("it was closed");
-      await verifiedLink();
+      await verifiedLink(deadline);
       if (failures > 0 && before !== storeId) throw unavailable("it lost its contents");
       before = storeId;
       try {
         return await work();
       } catch (error) {
         if (isDefect(error)) throw error;
-        if (isRefusal(error) || failures > 0) throw unavailable(error);
+        const over = performance.now() >= deadline;
+        if (over && (isRefusal(error) || failures > 0)) throw unavailable(error);
+        if (!over) await new Promise((resolve) => setTimeout(resolve, 50));
       }
     }
   }
@@ -172,14 +176,14 @@ export async function openLink(options: {
 
   const run: Link["run"] = (name, names, values = {}, bytes = {}) => {
     const args = encode(names, values, bytes);
-    return attempt(() => evaluate(script(name), args));
+    return attempt(() => evaluate(script(name), args), ofExecutors.has(name) ? executorsPatienceMs : 0);
   };
 
   return {
     get storeId() {
       return storeId;
     },
-    now: () => clock?.() ?? Math.floor(Date.now() + offset),
+    now: () => clock?.() ?? Math.floor(performance.now() + offset),
     command: (name, ...args) => attempt(() => send(name, ...args)),
     run,
     async hashes(...hashKeys) {
@@ -204,6 +208,15 @@ export async function openLink(options: {
 type Argument = string | number | Uint8Array;
 
 const patienceMs = 1_000;
+// The steps of calls that run: a short outage does not end them. An operation is remembered for longer than this.
+const ofExecutors: ReadonlySet<ScriptName> = new Set([
+  "append_output",
+  "finish_call",
+  "open_asks",
+  "record_events",
+  "start_call",
+]);
+const executorsPatienceMs = 10_000;
 const checkMs = 5_000;
 
 const toArgument = (value: Argument) =>

@@ -7,6 +7,16 @@ import { bytes, number } from "./reply.ts";
 export function createOutputs({ link, keys }: { link: Link; keys: Keys }): OutputStore {
   // The last append of each output that is being written to: they go one after the other.
   const writing = new Map<string, Promise<void>>();
+  // How long the outputs are that were written to, in order of use: only the executor of its call writes to one.
+  const written = new Map<string, number>();
+  link.onLost(() => written.clear());
+
+  function remember(key: string, length: number): void {
+    written.delete(key);
+    written.set(key, length);
+    const oldest = written.size > outputsKept ? written.keys().next().value : undefined;
+    if (oldest !== undefined) written.delete(oldest);
+  }
 
   async function lengthOf(root: string, id: string): Promise<number | undefined> {
     const length = await link.command("hget", keys.tree(root).lengths, id);
@@ -15,7 +25,10 @@ export function createOutputs({ link, keys }: { link: Link; keys: Keys }): Outpu
 
   /** Writes at a place, which makes it the same however often it is sent. */
   async function write(root: string, id: string, data: Uint8Array): Promise<void> {
-    let length = (await lengthOf(root, id)) ?? 0;
+    const key = `${root}/${id}`;
+    let length = written.get(key) ?? (await lengthOf(root, id)) ?? 0;
+    // If this fails it is not known how much of it was written.
+    written.delete(key);
     for (let at = 0; at < data.byteLength; ) {
       const piece = data.subarray(at, at + stepBytes);
       const { pieces, first } = split(piece, length);
@@ -30,6 +43,7 @@ export function createOutputs({ link, keys }: { link: Link; keys: Keys }): Outpu
       at += piece.byteLength;
       length += piece.byteLength;
     }
+    remember(key, length);
   }
 
   return {
@@ -39,10 +53,10 @@ export function createOutputs({ link, keys }: { link: Link; keys: Keys }): Outpu
       }
       const key = `${root}/${id}`;
       const copy = Uint8Array.from(data);
-      const written = (writing.get(key) ?? Promise.resolve()).catch(() => {}).then(() => write(root, id, copy));
-      writing.set(key, written);
-      return written.finally(() => {
-        if (writing.get(key) === written) writing.delete(key);
+      const done = (writing.get(key) ?? Promise.resolve()).catch(() => {}).then(() => write(root, id, copy));
+      writing.set(key, done);
+      return done.finally(() => {
+        if (writing.get(key) === done) writing.delete(key);
       });
     },
 
@@ -65,6 +79,7 @@ export function createOutputs({ link, keys }: { link: Link; keys: Keys }): Outpu
     },
 
     async remove(root, id) {
+      written.delete(`${root}/${id}`);
       const { lengths, outputs, chunk } = keys.tree(root);
       const total = (await lengthOf(root, id)) ?? 0;
       const chunks = Array.from({ length: chunkCount(total) }, (_, index) => chunk(id, index));
@@ -75,6 +90,7 @@ export function createOutputs({ link, keys }: { link: Link; keys: Keys }): Outpu
   };
 }
 
+const outputsKept = 1_000;
 const chunkBytes = 64 * 1024;
 
 /** In how many chunks an output of that length is. */

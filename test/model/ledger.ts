@@ -1,0 +1,60 @@
+import * as z from "zod";
+import { ToolFailure } from "../../src/tool/errors.ts";
+import { defineTool, type Tool, type ToolContext, type ToolResult } from "../../src/tool/tool.ts";
+import type { End } from "./model.ts";
+
+/** What the tools of a test did, kept outside of every store. */
+export type Ledger = ReturnType<typeof createLedger>;
+
+export function createLedger(onEntry: () => void) {
+  const entries: string[] = [];
+  const held = new Map<string, (end: End) => void>();
+  return {
+    /** Each entry of a body: `session/call`. */
+    entries,
+    /** Lets a body end that waits; does nothing if none does. */
+    release: (id: string, end: End) => held.get(id)?.(end),
+
+    /** The tools of one replica: `open` may run, `ask` asks, `hold` may run and waits to be released. */
+    tools(gone: AbortSignal): Tool[] {
+      const tool = (
+        name: string,
+        permissions: readonly string[],
+        execute: (ctx: ToolContext) => ToolResult | Promise<ToolResult>,
+      ) =>
+        defineTool({
+          name,
+          description: "Tells the test that it was entered.",
+          input: z.object({ key: z.string() }),
+          plan: ({ key }) => ({
+            title: key,
+            asks: permissions.map((permission) => ({ permission, patterns: [key] })),
+          }),
+          execute(_input, ctx) {
+            entries.push(`${ctx.sessionId}/${ctx.callId}`);
+            onEntry();
+            return execute(ctx);
+          },
+        });
+      return [
+        tool("open", [], () => ({ output: "done" })),
+        tool("ask", ["ask"], () => ({ output: "done" })),
+        tool("hold", [], (ctx) => hold(`${ctx.sessionId}/${ctx.callId}`, AbortSignal.any([ctx.signal, gone]))),
+      ];
+    },
+  };
+
+  async function hold(id: string, stop: AbortSignal): Promise<ToolResult> {
+    stop.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<End>();
+    stop.addEventListener("abort", () => reject(stop.reason), { once: true });
+    held.set(id, resolve);
+    try {
+      const end = await promise;
+      if (end === "FAILED") throw new ToolFailure("It was told to fail.");
+      return { output: "done" };
+    } finally {
+      held.delete(id);
+    }
+  }
+}

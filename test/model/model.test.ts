@@ -1,0 +1,133 @@
+import fc from "fast-check";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { type RedisServers, startRedis } from "../store/redis-server.ts";
+import { runs } from "./commands.ts";
+import type { Act } from "./model.ts";
+import type { Ports } from "./reach.ts";
+import type { Setting } from "./replicas.ts";
+import { inRedis, inSqlite, type NewContents } from "./stores.ts";
+import { createWorld, type World } from "./world.ts";
+
+// TOOLGATE_LONG=1 takes an hour or two and shrinks what it finds; TOOLGATE_SEED repeats the runs of a seed.
+const { TOOLGATE_LONG, TOOLGATE_SEED = Date.now() } = process.env;
+const isLong = TOOLGATE_LONG === "1";
+const seed = Number(TOOLGATE_SEED);
+const runsOf = (numRuns: number) => ({ seed, numRuns: isLong ? 20_000 : numRuns, endOnFailure: !isLong });
+const timeout = isLong ? 3 * 3_600_000 : 120_000;
+
+type Tamper = Setting["tamper"];
+
+console.info(`model test: TOOLGATE_SEED=${seed}`);
+
+// Most steps are quick; now and then one is overtaken by everything else.
+const turns = fc.oneof({ weight: 4, arbitrary: fc.nat({ max: 4 }) }, { weight: 1, arbitrary: fc.nat({ max: 80 }) });
+const pace = fc.array(turns, { minLength: 1, maxLength: 40 });
+
+/** Random runs of the service beside its model. */
+function anything(newContents: NewContents, tamper?: Tamper) {
+  return fc.asyncProperty(runs(25), pace, (commands, pace) =>
+    inWorld({ newContents, pace, tamper }, (world) =>
+      fc.asyncModelRun(() => ({ model: world, real: world }), commands),
+    ),
+  );
+}
+
+/** The same races each time, at every pace. */
+function always(races: readonly (readonly Act[])[]) {
+  return (newContents: NewContents, tamper?: Tamper) =>
+    fc.asyncProperty(pace, (pace) =>
+      inWorld({ newContents, pace, tamper }, async (world) => {
+        for (const acts of races) await world.race(acts);
+      }),
+    );
+}
+
+const [call, at, session] = ["ses_b/call_1", "r1", "ses_b"];
+const asking = { do: "execute", at, session, tool: "ask", key: "x", afterSeq: 0 } as const;
+const revocation = always([
+  [{ ...asking, call }],
+  [{ do: "reply", at, call, by: "ann", answer: "ALWAYS", isWide: false, replyId: "" }],
+  [
+    { ...asking, call: "ses_b/call_2" },
+    { do: "revoke", at, grant: call },
+  ],
+]);
+const death = always([
+  [{ ...asking, call, tool: "hold" }],
+  [{ do: "kill", replica: at, next: "r2" }],
+  [{ do: "recover", calls: [call] }],
+]);
+
+async function inWorld(setting: Setting, work: (world: World) => Promise<void>): Promise<void> {
+  const world = await createWorld(setting);
+  try {
+    await work(world);
+    await world.finish();
+  } finally {
+    await world.stop();
+  }
+}
+
+describe("whatever is done at the same time, and whoever dies, the service does what its model allows", () => {
+  test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(50)), timeout);
+
+  test("on SQLite", () => fc.assert(anything(inSqlite), runsOf(100)), timeout);
+
+  describe("with three replicas", () => {
+    let redis: RedisServers;
+    beforeAll(async () => {
+      redis = await startRedis();
+    });
+    afterAll(() => redis.stop());
+    test("on Redis", () => fc.assert(anything(inRedis(redis.url)), runsOf(80)), timeout);
+  });
+});
+
+describe("a store that breaks a promise is found out", () => {
+  test("two answers to one ask win", () =>
+    expectFound(anything, ({ permissions }) => ({
+      permissions: over(permissions, {
+        settle: async (settlement) => {
+          const result = await permissions.settle(settlement);
+          return result.result === "lost" ? { result: "won" } : result;
+        },
+      }),
+    })));
+
+  test("a body is entered without a start mark", () =>
+    expectFound(death, ({ calls }) => ({
+      calls: over(calls, {
+        openCall: ({ start: _, ...call }) => calls.openCall(call),
+        startCall: async () => "started",
+      }),
+    })));
+
+  test("a call starts on the strength of a grant that was revoked", () =>
+    expectFound(revocation, ({ calls }) => ({
+      calls: over(calls, { startCall: ({ rulesVersion: _, ...step }) => calls.startCall(step) }),
+    })));
+
+  test("leases of the living lapse", () =>
+    expectFound(anything, ({ calls }) => ({ calls: over(calls, { renewLeases: async () => [] }) })));
+
+  test("an event is left out", () =>
+    expectFound(anything, ({ calls }) => ({
+      calls: over(calls, {
+        readLog: async (...asked) => {
+          const page = await calls.readLog(...asked);
+          return { ...page, events: page.events.filter(({ seq }) => seq !== 7n) };
+        },
+      }),
+    })));
+
+  async function expectFound(property: typeof anything | typeof death, breaks: (ports: Ports) => Partial<Ports>) {
+    const tampered = property(inSqlite, (ports) => ({ ...ports, ...breaks(ports) }));
+    const { failed } = await fc.check<unknown[]>(tampered, { seed, numRuns: 1_000, endOnFailure: true });
+    expect(failed).toBe(true);
+  }
+});
+
+/** A port with some of its methods exchanged; the others still know their own object. */
+function over<Port extends object>(port: Port, methods: Partial<Port>): Port {
+  return new Proxy(port, { get: (target, name) => Reflect.get(name in methods ? methods : target, name) });
+}

@@ -1,0 +1,272 @@
+/** How a call ends: with a result, or by one of the contract's reasons. */
+export type End = "completed" | "FAILED" | "CANCELLED" | "REJECTED" | "EXECUTOR_LOST";
+
+/** A call's ask: open, or how and by whom it was settled. */
+export interface Ask {
+  outcome: "open" | "ONCE" | "ALWAYS" | "REJECT" | "WITHDRAWN";
+  by: string;
+  replyId: string;
+}
+
+/** A call. Clients see `new`, `asking`, `asked` and `approved` as pending. */
+export interface Call {
+  session: string;
+  tool: "open" | "ask" | "hold";
+  key: string;
+  phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
+  end?: End | undefined;
+  /** The living replica that runs it; empty if that one is dead. */
+  owner: string;
+  /** How often its body was entered. */
+  entered: number;
+  ask?: Ask | undefined;
+  /** What was asked of it meanwhile; what became of a lost request is not known. */
+  cancel?: "sure" | "maybe" | undefined;
+  released?: End | undefined;
+}
+
+/** A grant, named after the call whose ask it came from. A wider one reaches the other trees a little later. */
+export interface Grant {
+  root: string;
+  key: string;
+  isWide: boolean;
+  isAlive: boolean;
+  isSpread: boolean;
+}
+
+/** All there is to know. It is never changed: every step makes another one. */
+export interface Model {
+  /** The sessions, each with its root. */
+  roots: Readonly<Record<string, string>>;
+  closed: readonly string[];
+  live: readonly string[];
+  calls: Readonly<Record<string, Call>>;
+  grants: Readonly<Record<string, Grant>>;
+}
+
+/** What somebody does; `at` is the replica that is asked. */
+export type Act =
+  | { do: "execute"; at: string; call: string; session: string; tool: Call["tool"]; key: string; afterSeq: number }
+  | { do: "reply"; at: string; call: string; by: string; answer: Answer; isWide: boolean; replyId: string }
+  | { do: "cancel"; at: string; call: string }
+  | { do: "revoke"; at: string; grant: string }
+  | { do: "close"; at: string; session: string }
+  | { do: "release"; call: string; end: End }
+  /** Kills a replica; another one takes its place. */
+  | { do: "kill"; replica: string; next: string }
+  /** Every replica looks for calls that a dead one has left; these are they. */
+  | { do: "recover"; calls: readonly string[] }
+  /** Nobody renews a lease until all have lapsed; then each looks for the dead before it renews. These calls are open. */
+  | { do: "freeze"; calls: readonly string[] };
+
+type Answer = "ONCE" | "ALWAYS" | "REJECT";
+
+/** What whoever did it was told: `ok`, the reason of a refusal, or `lost` if the replica died before it answered. */
+export interface Deed {
+  act: Act;
+  told: string;
+}
+
+/**
+ * Where the service may have come to rest after deeds that were done at the same time. Each is one step at some moment; in
+ * between go the steps that the engine takes by itself. No model at all: no order explains what was told.
+ */
+export function outcomes(before: readonly Model[], done: readonly Deed[]): Model[] {
+  const deeds = done.flatMap(oneByOne);
+  const seen = new Set<string>();
+  const rest: Model[] = [];
+  const left = before.map((model) => ({ model, deeds }));
+  for (let at = left.pop(); at; at = left.pop()) {
+    const key = JSON.stringify([at.model, at.deeds.map((deed) => deeds.indexOf(deed))]);
+    if (seen.has(key)) continue;
+    seen.add(key);
+    const { model, deeds: todo } = at;
+    const steps = ownSteps(model);
+    if (steps.length === 0 && todo.length === 0) rest.push(model);
+    for (const next of steps) left.push({ model: next, deeds: todo });
+    for (const deed of todo) {
+      const others = todo.filter((other) => other !== deed);
+      for (const next of apply(model, deed)) left.push({ model: next, deeds: others });
+    }
+  }
+  return rest;
+}
+
+/** What clients (and the ledger of the tools) can see of a model at rest, as text: two that look alike are equal. */
+export function view({ calls, grants, closed }: Model): string {
+  const shown = Object.entries(calls).map(([id, call]) => viewCall(id, { ...call, state: call.end ?? stateOf(call) }));
+  const given = Object.entries(grants).map(([id, { isWide, isAlive }]) => viewGrant(id, isWide, isAlive));
+  return [...shown, ...given, ...closed.map(viewClosed)].sort().join("\n");
+}
+
+/** One line of a view. Who holds a call that waits for a person does not matter: anybody takes it up when it is answered. */
+export function viewCall(
+  id: string,
+  { state, owner, entered, ask }: Pick<Call, "owner" | "entered"> & { state: string; ask?: Asked | undefined },
+): string {
+  const isHeld = state === "running" || (state === "pending" && ask?.outcome !== "open");
+  const asked = ask ? `, ask ${ask.outcome} ${ask.by} ${ask.replyId}` : "";
+  return `call ${id} ${state}${isHeld ? ` at ${owner || "nobody"}` : ""}, entered ${entered}${asked}`.trimEnd();
+}
+
+type Asked = Pick<Ask, "by" | "replyId"> & { outcome: string };
+
+/** One line of a view. */
+export function viewGrant(id: string, isWide: boolean, isAlive: boolean): string {
+  return `grant ${id} ${isWide ? "project" : "session"} ${isAlive ? "living" : "dead"}`;
+}
+
+/** One line of a view. */
+export const viewClosed = (session: string): string => `session ${session} closed`;
+
+const stateOf = ({ phase }: Call) => (phase === "running" ? "running" : "pending");
+
+/** Every step that the engine may take by itself now. */
+function ownSteps(model: Model): Model[] {
+  const steps: Model[] = [];
+  for (const [id, call] of Object.entries(model.calls)) {
+    const to = (change: Partial<Call>) => steps.push(withCall(model, id, change));
+    if (call.phase === "ended") continue;
+    if (call.cancel === "maybe") for (const cancel of ["sure", undefined] as const) to({ cancel });
+    if (call.cancel === "sure" && call.phase !== "running") to(ended(call, "CANCELLED"));
+    // What follows is for the replica that runs the call.
+    if (call.owner === "") continue;
+    if (call.phase === "new") to({ phase: call.tool !== "ask" || isCovered(model, call) ? "running" : "asking" });
+    if (call.phase === "asking") to({ phase: "asked", ask: { outcome: "open", by: "", replyId: "" } });
+    if (call.phase === "approved") to({ phase: "running" });
+    if (call.phase !== "running") continue;
+    if (call.entered === 0) to({ entered: 1 });
+    else {
+      if (call.cancel === "sure") to(ended(call, "CANCELLED"));
+      if (call.released) to(ended(call, call.released));
+      if (call.tool !== "hold") to(ended(call, "completed"));
+    }
+  }
+  for (const [id, grant] of Object.entries(model.grants))
+    if (!grant.isSpread) steps.push({ ...model, grants: { ...model.grants, [id]: { ...grant, isSpread: true } } });
+  return steps;
+}
+
+/** What a deed makes of a model; nothing if it would have been told something else. */
+function apply(model: Model, { act, told }: Deed): Model[] {
+  const isLost = told === "lost";
+  /** What it is if it happened; if nobody knows, it may as well not have. */
+  const done = (next: Model) => (isLost ? [next, model] : [next]);
+  const refused = (reason: string) => (isLost || told === reason ? [model] : []);
+  switch (act.do) {
+    case "execute": {
+      const { call: id, session, tool, key, at } = act;
+      const known = model.calls[id];
+      if (known) return refused(known.tool === tool && known.key === key ? "ok" : "CALL_ID_REUSED");
+      if (model.closed.includes(session)) return refused("SESSION_CLOSED");
+      if (!isLost && told !== "ok") return [];
+      const call: Call = { session, tool, key, phase: "new", owner: model.live.includes(at) ? at : "", entered: 0 };
+      return done({ ...model, calls: { ...model.calls, [id]: call } });
+    }
+    case "reply": {
+      const call = model.calls[act.call];
+      if (!call?.ask) throw new Error(`${act.call} has asked nothing`);
+      if (call.ask.outcome !== "open") return refused(toLateReply(call.ask, act));
+      return isLost || told === "ok" ? done(settle(model, call, act)) : [];
+    }
+    case "cancel":
+      return [cancelled(model, [act.call], isLost)];
+    case "close": {
+      const sessions = Object.keys(model.roots).filter((id) => id === act.session || model.roots[id] === act.session);
+      const calls = Object.keys(model.calls).filter((id) => sessions.includes(model.calls[id]?.session ?? ""));
+      const closed = [...new Set([...model.closed, ...sessions])].sort();
+      return done({ ...cancelled(model, calls, isLost), closed });
+    }
+    case "revoke": {
+      const grant = model.grants[act.grant];
+      if (!grant) throw new Error(`there is no grant ${act.grant}`);
+      return done({ ...model, grants: { ...model.grants, [act.grant]: { ...grant, isAlive: false } } });
+    }
+    case "release": {
+      const isHeld = model.calls[act.call]?.phase === "running" && model.calls[act.call]?.owner !== "";
+      return [isHeld ? withCall(model, act.call, { released: act.end }) : model];
+    }
+    case "kill": {
+      const live = [...model.live.filter((name) => name !== act.replica), act.next];
+      return [{ ...changeAll(model, (call) => (call.owner === act.replica ? { owner: "" } : {})), live }];
+    }
+    case "recover":
+      return recovered(model, act.calls[0] ?? "");
+    case "freeze":
+      return thawed(model, act.calls[0] ?? "");
+  }
+}
+
+/** Calls are given up and taken over one by one. */
+function oneByOne({ act, told }: Deed): Deed[] {
+  if (act.do !== "recover" && act.do !== "freeze") return [{ act, told }];
+  return act.calls.map((call) => ({ act: { ...act, calls: [call] }, told }));
+}
+
+/** A person's answer, and what follows from it in the same step. */
+function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyId }: Act & { do: "reply" }): Model {
+  const ask = { outcome: answer, by, replyId };
+  if (answer === "REJECT") return withCall(model, id, { ...ended(call, "REJECTED"), ask });
+  const settled = withCall(model, id, { phase: "approved", ask });
+  if (answer === "ONCE") return settled;
+  const root = model.roots[call.session] ?? "";
+  const covered = changeAll(settled, (other) =>
+    other.phase === "asked" && other.key === call.key && model.roots[other.session] === root
+      ? { phase: "approved", ask: { ...ask, replyId: "" } }
+      : {},
+  );
+  const grant = { root, key: call.key, isWide, isAlive: true, isSpread: !isWide };
+  return { ...covered, grants: { ...model.grants, [id]: grant } };
+}
+
+/** What an answer to a settled ask is told. */
+function toLateReply({ outcome, by, replyId }: Ask, reply: Act & { do: "reply" }): string {
+  const isSame = by === reply.by && outcome === reply.answer && replyId === reply.replyId;
+  if (isSame) return "ok";
+  if (replyId !== "" && replyId === reply.replyId) return "REPLY_ID_REUSED";
+  return outcome === "WITHDRAWN" ? "ASK_CLOSED WITHDRAWN" : `ALREADY_ANSWERED ${outcome} ${by}`;
+}
+
+/** What a look for dead replicas' calls makes of one. */
+function recovered(model: Model, id: string): Model[] {
+  const call = model.calls[id];
+  if (!call || call.phase === "ended" || call.phase === "asked" || call.owner !== "") return [model];
+  if (call.phase === "running") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
+  const phase = call.phase === "approved" ? "approved" : "new";
+  return model.live.map((owner) => withCall(model, id, { owner, phase }));
+}
+
+/** Who looks first may find a call still in its replica's hands, or take it away from it. */
+function thawed(model: Model, id: string): Model[] {
+  const call = model.calls[id];
+  if (!call || call.owner === "") return recovered(model, id);
+  // A replica does not take from itself what it runs.
+  if (call.phase === "running" && model.live.length === 1) return [model];
+  return [model, ...recovered(withCall(model, id, { owner: "" }), id)];
+}
+
+function cancelled(model: Model, ids: readonly string[], isLost: boolean): Model {
+  return changeAll(model, (call, id) =>
+    ids.includes(id) && call.phase !== "ended" && call.cancel !== "sure" ? { cancel: isLost ? "maybe" : "sure" } : {},
+  );
+}
+
+function isCovered({ grants, roots }: Model, { key, session }: Call): boolean {
+  return Object.values(grants).some(
+    (grant) => grant.isAlive && grant.isSpread && grant.key === key && (grant.isWide || grant.root === roots[session]),
+  );
+}
+
+function ended({ ask }: Call, end: End): Partial<Call> {
+  const withdrawn = ask?.outcome === "open" ? { ask: { ...ask, outcome: "WITHDRAWN" as const } } : {};
+  return { ...withdrawn, phase: "ended", end, owner: "", cancel: undefined, released: undefined };
+}
+
+function withCall(model: Model, id: string, change: Partial<Call>): Model {
+  return changeAll(model, (_, other) => (other === id ? change : {}));
+}
+
+function changeAll(model: Model, change: (call: Call, id: string) => Partial<Call>): Model {
+  const changed = Object.entries(model.calls).map(([id, call]) => [id, { ...call, ...change(call, id) }] as const);
+  return { ...model, calls: Object.fromEntries(changed) };
+}

@@ -1,0 +1,87 @@
+import {
+  GrantScope,
+  type PermissionOutcome,
+  PermissionOutcomeSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRecord } from "../../src/call/ports.ts";
+import type { AskRecord } from "../../src/permission/ports.ts";
+import type { Ledger } from "./ledger.ts";
+import { viewCall, viewClosed, viewGrant } from "./model.ts";
+import type { Replicas } from "./replicas.ts";
+
+/** The ids by the names that the model has for things. */
+export interface Names {
+  /** The ask of a call. */
+  ask(call: string): string;
+  /** The grant that came from the ask of a call. */
+  grant(call: string): string;
+}
+
+/** Looks at the service as its clients can, and writes it down as the model does. */
+export function createObserver({
+  replicas,
+  ledger,
+  sessions,
+}: {
+  replicas: Replicas;
+  ledger: Ledger;
+  sessions: readonly string[];
+}) {
+  const asks = new Map<string, string>();
+  const calls = new Map<string, string>();
+  const grants = new Map<string, string>();
+
+  async function lookAt(sessionId: string): Promise<string[]> {
+    const { store } = replicas.any();
+    const session = await store.calls.getSession(sessionId);
+    const records = await store.calls.listCalls({ sessionId, limit: 1_000 });
+    const lines = records.map(async (record) => {
+      const [ask, ...others] = await store.permissions.asksOf(record.ref);
+      if (others.length > 0) throw new Error(`call ${record.ref.callId} has asked ${others.length + 1} times`);
+      return lineOf(record, ask);
+    });
+    return [...(await Promise.all(lines)), ...(session?.closed ? [viewClosed(sessionId)] : [])];
+  }
+
+  function lineOf({ ref, part, owner }: CallRecord, ask: AskRecord | undefined): string {
+    const id = `${ref.sessionId}/${ref.callId}`;
+    if (ask) {
+      asks.set(id, ask.request.id);
+      calls.set(ask.request.id, id);
+    }
+    const { outcome, by = "", replyId = "" } = ask?.settled ?? {};
+    return viewCall(id, {
+      state: stateOf(part),
+      owner: replicas.names().includes(owner) ? owner : "",
+      entered: ledger.entries.filter((entry) => entry === id).length,
+      ...(ask && { ask: { outcome: outcome === undefined ? "open" : nameOf(outcome), by, replyId } }),
+    });
+  }
+
+  async function lookAtGrants(): Promise<string[]> {
+    const all = await replicas.any().store.permissions.listGrants({ includeDead: true, limit: 1_000 });
+    return all.map(({ id, permissionId, scope, revoked }) => {
+      const name = calls.get(permissionId) ?? permissionId;
+      grants.set(name, id);
+      return viewGrant(name, scope === GrantScope.PROJECT, revoked === 0);
+    });
+  }
+
+  const names: Names = { ask: (call) => asks.get(call) ?? "", grant: (call) => grants.get(call) ?? "" };
+  return {
+    names,
+    async look(): Promise<string> {
+      const lines = await Promise.all(sessions.map(lookAt));
+      return [...lines.flat(), ...(await lookAtGrants())].sort().join("\n");
+    },
+  };
+}
+
+/** A call's state, or for one that ended with an error the reason. */
+function stateOf({ state }: ToolPart): string {
+  if (state.case !== "error") return state.case ?? "nothing";
+  return ToolErrorReasonSchema.value[state.value.reason]?.localName ?? "";
+}
+
+const nameOf = (outcome: PermissionOutcome) => PermissionOutcomeSchema.value[outcome]?.localName ?? "";

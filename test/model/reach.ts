@@ -1,0 +1,79 @@
+import type { CallStore, OutputStore } from "../../src/call/ports.ts";
+import type { PermissionStore } from "../../src/permission/ports.ts";
+
+/** The ports of a store. */
+export interface Ports {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+}
+
+/** A store as one replica reaches it. */
+export interface Reach {
+  ports: Ports;
+  /** Aborted when the replica is dead. */
+  gone: AbortSignal;
+  /** Kills the replica: no step begins from now on, none is told how it ended. Resolves when those under way have ended. */
+  cut(): Promise<void>;
+}
+
+/** Puts a store at a distance: each step takes some turns of the event loop there and back, so that steps overtake each other. */
+export function createReach({ calls, permissions, outputs }: Ports, turns: () => number): Reach {
+  const dead = new AbortController();
+  const underWay = new Set<Promise<unknown>>();
+  const listening = new Set<() => void>();
+
+  async function step(run: () => unknown): Promise<unknown> {
+    await pass(turns());
+    dead.signal.throwIfAborted();
+    const done = Promise.resolve(run()).finally(() => underWay.delete(done));
+    underWay.add(done);
+    try {
+      return await done;
+    } finally {
+      await pass(turns());
+      dead.signal.throwIfAborted();
+    }
+  }
+
+  const onNews: CallStore["onNews"] = (sessionId, listener) => {
+    // Who waits for news is woken by the death, too: its next step fails.
+    const wake = () => listener(sessionId ?? "", 0);
+    const off = calls.onNews(sessionId, listener);
+    listening.add(wake);
+    return () => {
+      listening.delete(wake);
+      off();
+    };
+  };
+
+  function through<Port extends object>(port: Port): Port {
+    return new Proxy(port, {
+      get(target, name) {
+        const member: unknown = Reflect.get(target, name, target);
+        if (name === "onNews") return onNews;
+        if (typeof member !== "function" || name === "now") return member;
+        return (...given: unknown[]) => step(() => Reflect.apply(member, target, given));
+      },
+    });
+  }
+
+  return {
+    ports: { calls: through(calls), permissions: through(permissions), outputs: through(outputs) },
+    gone: dead.signal,
+    async cut() {
+      dead.abort(new ReplicaDied());
+      for (const wake of [...listening]) wake();
+      while (underWay.size > 0) await Promise.allSettled(underWay);
+    },
+  };
+}
+
+/** What every step of a dead replica ends with. */
+export class ReplicaDied extends Error {
+  override name = "ReplicaDied";
+}
+
+async function pass(turns: number): Promise<void> {
+  for (let left = turns; left > 0; left--) await new Promise<void>((resolve) => setImmediate(resolve));
+}

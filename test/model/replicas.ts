@@ -1,0 +1,141 @@
+import type { Logger } from "../../src/log.ts";
+import { createReplica } from "../../src/server.ts";
+import type { Tool } from "../../src/tool/tool.ts";
+import { createReach, type Ports, ReplicaDied } from "./reach.ts";
+import type { NewContents } from "./stores.ts";
+
+/** A living replica, and its store without the distance in between. */
+export interface Replica extends ReturnType<typeof createReplica> {
+  store: Ports;
+  /** Aborted when it is dead. */
+  gone: AbortSignal;
+  end(): Promise<void>;
+}
+
+/** How a run is set up. */
+export interface Setting {
+  newContents: NewContents;
+  /** For each step of a store in turn: how many turns of the event loop it takes there and back. */
+  pace: readonly number[];
+  /** Breaks a promise of the store, to see that it is noticed. */
+  tamper?: ((ports: Ports) => Ports) | undefined;
+}
+
+export type Replicas = Awaited<ReturnType<typeof startReplicas>>;
+
+const leaseMs = 60_000;
+const limits = {
+  requestBytes: 65_536,
+  inputBytes: 65_536,
+  outputBytes: 65_536,
+  timeoutMs: 600_000,
+  maxTimeoutMs: 600_000,
+  openAsks: 1_000,
+  runningCalls: 1_000,
+};
+
+/** Starts replicas over one store, as the service does but for timers and the way in: time passes when a test says so. */
+export async function startReplicas(
+  { newContents, pace, tamper = (ports) => ports }: Setting,
+  { toolsOf, onNews }: { toolsOf(gone: AbortSignal): Tool[]; onNews(): void },
+) {
+  let time = 1_800_000_000_000;
+  let [turn, started] = [0, 0];
+  const errors: unknown[] = [];
+  const log: Logger = {
+    debug() {},
+    info() {},
+    warn() {},
+    error: (message, fields) => void (fields?.error instanceof ReplicaDied || errors.push([message, fields])),
+  };
+  const contents = await newContents(() => time, log);
+  const living = new Map<string, Replica>();
+  for (let i = 0; i < contents.replicas; i++) await start();
+
+  async function start(): Promise<void> {
+    started += 1;
+    const name = `r${started}`;
+    const store = await contents.open();
+    const reach = createReach(tamper(store), () => pace[turn++ % pace.length] ?? 0);
+    const replica = createReplica({
+      config: {
+        agents: new Map([["build", { description: "", permission: {} }]]),
+        askMs: 86_400_000,
+        dataDirectory: "/data",
+        file: "/toolgate.toml",
+        leaseMs,
+        limits,
+        unattended: "wait",
+        workspaces: new Map([["default", import.meta.dirname]]),
+      },
+      rules: { config: [], agents: new Map() },
+      store: reach.ports,
+      replicaId: name,
+      tools: toolsOf(reach.gone),
+      log,
+    });
+    const off = store.calls.onNews(undefined, onNews);
+    living.set(name, {
+      ...replica,
+      store,
+      gone: reach.gone,
+      async end() {
+        await reach.cut();
+        off();
+        await store.calls.close();
+      },
+    });
+  }
+
+  /** Each of the living; what fails since it died meanwhile does not matter. */
+  async function each(work: (replica: Replica) => Promise<void>): Promise<void> {
+    const unlessGone = (replica: Replica) => (cause: unknown) => {
+      if (!replica.gone.aborted) throw cause;
+    };
+    await Promise.all([...living.values()].map((replica) => work(replica).catch(unlessGone(replica))));
+  }
+
+  return {
+    errors,
+    names: () => [...living.keys()],
+    /** What the next one will be called. */
+    nextName: () => `r${started + 1}`,
+    at(name: string): Replica {
+      const replica = living.get(name);
+      if (!replica) throw new ReplicaDied();
+      return replica;
+    },
+    /** One that lives, another one each time. */
+    any(): Replica {
+      const replica = [...living.values()][turn++ % living.size];
+      if (!replica) throw new ReplicaDied();
+      return replica;
+    },
+    each,
+    /** Kills one as SIGKILL does, and starts another one in its place. */
+    async kill(name: string): Promise<void> {
+      const dead = living.get(name);
+      living.delete(name);
+      await dead?.end();
+      await start();
+    },
+    /** Lets time pass until the leases of the dead have lapsed, and no other. */
+    async outliveTheDead(): Promise<void> {
+      for (let third = 0; third < 3; third++) {
+        await each(({ calls }) => calls.renew());
+        time += leaseMs / 2;
+      }
+      await each(({ calls }) => calls.renew());
+    },
+    /** Lets time pass in which nobody renews a lease, and lets all look for dead ones before they renew their own. */
+    async freeze(): Promise<void> {
+      time += 2 * leaseMs;
+      await each(({ calls }) => calls.recover());
+      await each(({ calls }) => calls.renew());
+    },
+    async stop(): Promise<void> {
+      for (const replica of living.values()) await replica.end();
+      await contents.remove();
+    },
+  };
+}
