@@ -23,7 +23,7 @@ import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "..
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { newId } from "./ids.ts";
-import { createBell } from "./log.ts";
+import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { beginning, digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
@@ -423,18 +423,21 @@ export function createExecutor({
     return opened;
   }
 
-  /** Waits until no ask of the call is open. */
+  /** Waits until no ask of the call is open. Only what the log says of this call makes it look again. */
   async function settledAll(call: Running): Promise<void> {
-    const bell = createBell();
-    const off = store.onNews(call.record.ref.sessionId, bell.ring);
-    try {
-      for (;;) {
-        await refresh(call);
-        if (call.record.part.permissionIds.length === 0) return;
-        await bell.wait(2_000, call.signal);
-      }
-    } finally {
-      off();
+    const { root, sessionId, callId } = call.record.ref;
+    // The number is read first, so that what happens meanwhile is followed.
+    const afterSeq = Number((await store.getSession(sessionId))?.lastSeq ?? 0n);
+    await refresh(call);
+    if (call.record.part.permissionIds.length === 0) return;
+    for await (const { event } of follow(
+      { calls: store, outputs },
+      { root, sessionId, callId, afterSeq },
+      call.signal,
+    )) {
+      if (event?.event.case === "permissionAsked") continue;
+      await refresh(call);
+      if (call.record.part.permissionIds.length === 0) return;
     }
   }
 
