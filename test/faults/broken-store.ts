@@ -1,0 +1,169 @@
+import type { CallRef, CallStore } from "../../src/call/ports.ts";
+import { inputOf, pendingPart } from "../../src/call/state.ts";
+import type { Config } from "../../src/config.ts";
+import type { Logger } from "../../src/log.ts";
+import type { Store } from "../../src/server.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
+
+/** The steps of a call's life at which a replica can be killed or frozen: the id of a call may end with `.` and one of them. */
+export const points = [
+  "before-openCall",
+  "after-openCall",
+  "before-openAsks",
+  "after-openAsks",
+  "before-startCall",
+  "after-startCall",
+  "before-recordEvents",
+  "before-finishCall",
+  "after-finishCall",
+] as const;
+
+/** What breaks a replica: a signal at the points that its calls name, or a protection that is switched off. */
+export type Break =
+  | "SIGKILL"
+  | "SIGSTOP"
+  | "lost calls run again"
+  | "every answer wins"
+  | "the store id never changes"
+  | "no operation ids"
+  | "leases are not watched"
+  | "an event is left out";
+
+/** The store of a replica with these breaks; they are joined by commas. */
+export function breakStore(store: Store, how: string): Store {
+  const breaks = new Set<string>(how.split(","));
+  return [...breaks].reduce((broken, each) => changes[each]?.(broken) ?? broken, store);
+}
+
+const changes: Readonly<Record<string, (store: Store) => Store>> = {
+  SIGKILL: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGKILL") }),
+  SIGSTOP: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGSTOP") }),
+  "lost calls run again": (store) => ({ ...store, calls: runAgain(store.calls) }),
+  "every answer wins": (store) => ({
+    ...store,
+    permissions: {
+      ...store.permissions,
+      settle: async (settlement) => {
+        const settled = await store.permissions.settle(settlement);
+        return settled.result === "lost" ? { result: "won" } : settled;
+      },
+      getAsk: async (...id) => {
+        const ask = await store.permissions.getAsk(...id);
+        if (ask) delete ask.settled;
+        return ask;
+      },
+    },
+  }),
+  "the store id never changes": (store) => ({ ...store, calls: replace(store.calls, { storeId: "sto_same" }) }),
+  "leases are not watched": (store) => ({ ...store, calls: believeInLeases(store.calls) }),
+  "an event is left out": (store) => ({
+    ...store,
+    calls: replace(store.calls, {
+      async readLog(...where) {
+        const page = await store.calls.readLog(...where);
+        return { ...page, events: page.events.filter(({ seq }) => seq % 5n !== 0n) };
+      },
+    }),
+  }),
+};
+
+/** Opens the store such that Redis forgets at once what an operation was answered. */
+export function openWithoutOperationIds({ store }: Config, log: Logger): Promise<Store> {
+  return openRedisStore({
+    url: store,
+    log,
+    through: (link) => ({
+      ...link,
+      get storeId() {
+        return link.storeId;
+      },
+      run: (name, keys, values, bytes) => link.run(name, keys, { ...values, rememberMs: 1 }, bytes),
+    }),
+  });
+}
+
+/** The same store but for some of its members; its id stays the one it has at the time. */
+function replace(calls: CallStore, members: Partial<CallStore>): CallStore {
+  return Object.create(calls, Object.getOwnPropertyDescriptors(members));
+}
+
+function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
+  const struck = new Set<string>();
+
+  function strike(point: string, { callId }: CallRef): void {
+    if (!callId.endsWith(`.${point}`) || struck.has(callId)) return;
+    struck.add(callId);
+    process.kill(process.pid, signal);
+  }
+
+  function around<A extends readonly unknown[], R>(
+    name: string,
+    work: (...step: A) => Promise<R>,
+    refOf: (...step: A) => CallRef,
+  ) {
+    return async (...step: A): Promise<R> => {
+      strike(`before-${name}`, refOf(...step));
+      const result = await work(...step);
+      strike(`after-${name}`, refOf(...step));
+      return result;
+    };
+  }
+
+  return replace(calls, {
+    openCall: around(
+      "openCall",
+      async (call) => {
+        const opened = await calls.openCall(call);
+        if (call.start) strike("after-startCall", call.ref);
+        return opened;
+      },
+      ({ ref }) => ref,
+    ),
+    openAsks: around("openAsks", calls.openAsks, ({ fence }) => fence.ref),
+    startCall: around("startCall", calls.startCall, ({ fence }) => fence.ref),
+    recordEvents: around("recordEvents", calls.recordEvents, ({ ref }) => ref),
+    finishCall: around("finishCall", calls.finishCall, ({ ref }) => ref),
+  });
+}
+
+/** Takes every call that it ever opened for its own. */
+function believeInLeases(calls: CallStore): CallStore {
+  const opened: CallRef[] = [];
+  return replace(calls, {
+    isShared: false,
+    openCall(call) {
+      opened.push(call.ref);
+      return calls.openCall(call);
+    },
+    async renewLeases(owner, leaseMs) {
+      await calls.renewLeases(owner, leaseMs);
+      return opened;
+    },
+  });
+}
+
+/** Takes a call that was started for one that was not. */
+function runAgain(calls: CallStore): CallStore {
+  return replace(calls, {
+    orphans: async (limit) =>
+      (await calls.orphans(limit)).map((orphan) => ({ ...orphan, started: false, openAsks: 0 })),
+    async claimCall(ref, owner, leaseMs) {
+      const record = await calls.getCall(ref.sessionId, ref.callId);
+      if (record?.part.state.case !== "running") return calls.claimCall(ref, owner, leaseMs);
+      const { metadata, ...part } = record.part;
+      return { ...record, part: pendingPart({ ...part, input: inputOf(record.part), ...(metadata && { metadata }) }) };
+    },
+    async startCall(step) {
+      await calls.startCall(step);
+      return "started";
+    },
+    async recordEvents(fence, events) {
+      await calls.recordEvents(fence, events);
+      return true;
+    },
+    async finishCall({ ref, part }) {
+      const version = (await calls.getCall(ref.sessionId, ref.callId))?.version ?? 0;
+      return calls.finishCall({ ref, guard: { version }, part });
+    },
+  });
+}

@@ -1,0 +1,158 @@
+import { equals } from "@bufbuild/protobuf";
+import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolEffects, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { isTerminal } from "../../src/call/state.ts";
+import type { Answer, History, ToldCall, Watch } from "./history.ts";
+
+/** How long after its call's end a command may still write: what lies between the last look at the lease and the kill. */
+const stopMs = 500;
+
+/** Every way in which a history breaks a promise, each beginning with the invariant's name; empty if it keeps them all. */
+export function violations(history: History): string[] {
+  return [
+    ...history.calls.flatMap((call) => [
+      ...runsAtMostOnce(history, call),
+      ...endsOnce(history, call),
+      ...runsOnlyIfApproved(history, call),
+      ...staysAsTold(history, call),
+      ...isOneCall(call),
+      ...stopsWithItsEnd(history, call),
+      ...sendsOutputOnce(history, call),
+    ]),
+    ...[...Map.groupBy(history.answers, ({ permissionId }) => permissionId).values()].flatMap((answers) =>
+      hasOneWinner(history, answers),
+    ),
+    ...[...history.logs].flatMap(([sessionId, log]) => hasNoGap(sessionId, log)),
+    ...history.watches.flatMap((watch) => sawTheLog(history, watch)),
+  ];
+}
+
+/** I1: a body is entered at most once; of a completed call exactly once; of one that ended without effects, never. */
+function runsAtMostOnce(history: History, { callId, parts }: ToldCall): string[] {
+  const written = (word: string) =>
+    history.ledger.filter((line) => line.callId === callId && line.word === word).length;
+  const starts = written("start");
+  const { state } = parts.findLast(isTerminal) ?? {};
+  if (starts > 1) return [`I1: ${callId} ran ${starts} times`];
+  if (state?.case === "completed" && (starts !== 1 || written("end") !== 1))
+    return [`I1: ${callId} completed, but it was run ${starts} times and came to its end ${written("end")} times`];
+  if (state?.case === "error" && state.value.effects === ToolEffects.NONE && starts > 0)
+    return [`I1: ${callId} is said to have had no effects, but it ran`];
+  return [];
+}
+
+/** I2: a call that was accepted has one terminal state, and nothing of it comes later. */
+function endsOnce(history: History, { sessionId, callId, parts }: ToldCall): string[] {
+  if (parts.length === 0) return [];
+  const events = eventsOf(history, sessionId, callId);
+  const ends = events.filter(isEnd);
+  if (ends.length !== 1) return [`I2: ${callId} has ended ${ends.length} times`];
+  const last = events.at(-1);
+  return last !== undefined && isEnd(last) ? [] : [`I2: ${callId} has a ${last?.event.case} after its end`];
+}
+
+/** I3: a call that asks runs only after a person approved it. */
+function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: ToldCall): string[] {
+  const start = history.ledger.find((line) => line.callId === callId);
+  if (!asks || start === undefined) return [];
+  const approved = eventsOf(history, sessionId, callId).find(
+    ({ event }) => event.case === "permissionSettled" && event.value.outcome === PermissionOutcome.ONCE,
+  );
+  if (approved === undefined) return [`I3: ${callId} ran, and nobody approved it`];
+  return approved.time <= start.time + 1 ? [] : [`I3: ${callId} ran before it was approved`];
+}
+
+/** I4: of the answers to an ask one wins at most, it is the one that is recorded, and all losers are told of it. */
+function hasOneWinner(history: History, answers: readonly Answer[]): string[] {
+  const [{ sessionId, permissionId } = { sessionId: "", permissionId: "" }] = answers;
+  const settled = (history.logs.get(sessionId) ?? []).flatMap(({ event }) =>
+    event.case === "permissionSettled" && event.value.permissionId === permissionId ? [event.value] : [],
+  );
+  if (settled.length > 1) return [`I4: ${permissionId} was settled ${settled.length} times`];
+  const recorded = settled[0]?.replyId;
+  const winners = answers.filter(({ result }) => result === "won").map(({ replyId }) => replyId);
+  if (winners.length > 1) return [`I4: ${permissionId} was won by ${winners.join(" and ")}`];
+  if (winners.some((winner) => winner !== recorded))
+    return [`I6: ${winners[0]} was acknowledged for ${permissionId}, but recorded is ${recorded ?? "nothing"}`];
+  return answers.flatMap(({ replyId, result, winner }) =>
+    result === "lost" && winner !== recorded ? [`I4: ${replyId} was told that ${winner} won ${permissionId}`] : [],
+  );
+}
+
+/** I5: a log is numbered 1, 2, 3 … */
+function hasNoGap(sessionId: string, log: readonly SessionEvent[]): string[] {
+  const at = log.findIndex(({ seq }, index) => seq !== BigInt(index + 1));
+  return at < 0 ? [] : [`I5: the log of ${sessionId} has ${log[at]?.seq} where ${at + 1} belongs`];
+}
+
+/** I5: a watcher sees what the log holds, all of it up to the last event that it saw, and each once. */
+function sawTheLog(history: History, { sessionId, callId, events }: Watch): string[] {
+  const whole = callId === undefined ? (history.logs.get(sessionId) ?? []) : eventsOf(history, sessionId, callId);
+  const at = events.findIndex((event, index) => {
+    const other = whole[index];
+    return other === undefined || (event !== other && !equals(SessionEventSchema, event, other));
+  });
+  return at < 0
+    ? []
+    : [`I5: a watcher of ${callId ?? sessionId} saw number ${events[at]?.seq} as its ${at + 1}th event`];
+}
+
+/** I6: an end that was acknowledged is the one that is recorded. */
+function staysAsTold(history: History, { sessionId, callId, parts }: ToldCall): string[] {
+  const recorded = eventsOf(history, sessionId, callId).find(isEnd);
+  const end = recorded?.event.case === "part" ? recorded.event.value : undefined;
+  return parts
+    .filter(isTerminal)
+    .filter((part) => end === undefined || !equals(ToolPartSchema, part, end))
+    .map(
+      (part) => `I6: ${callId} was acknowledged as ${part.state.case}, but recorded is ${end?.state.case ?? "nothing"}`,
+    );
+}
+
+/** I7: the same id names the same call. */
+function isOneCall({ callId, parts }: ToldCall): string[] {
+  const ids = new Set(parts.map(({ id }) => id));
+  return ids.size > 1 ? [`I7: ${callId} was told to be ${[...ids].join(" and ")}`] : [];
+}
+
+/** I9: when a call has ended nothing of it runs on. */
+function stopsWithItsEnd(history: History, { sessionId, callId }: ToldCall): string[] {
+  const end = eventsOf(history, sessionId, callId).find(isEnd);
+  const last = history.ledger.findLast((line) => line.callId === callId);
+  if (end === undefined || last === undefined || last.time <= end.time + stopMs) return [];
+  return [`I9: ${callId} wrote "${last.word}" ${Math.round(last.time - end.time)} ms after its end`];
+}
+
+/** I5: output is told once, each piece where the one before it ended. */
+function sendsOutputOnce(history: History, { sessionId, callId }: ToldCall): string[] {
+  let offset = 0n;
+  for (const { event } of eventsOf(history, sessionId, callId)) {
+    if (event.case !== "output") continue;
+    if (event.value.offset !== offset) return [`I5: output of ${callId} at ${event.value.offset}, not at ${offset}`];
+    offset += BigInt(event.value.data.length);
+  }
+  return [];
+}
+
+/** What a log says of one call. */
+function eventsOf({ logs }: History, sessionId: string, callId: string): SessionEvent[] {
+  const log = logs.get(sessionId) ?? [];
+  return log.filter(({ event }) => {
+    switch (event.case) {
+      case "part":
+      case "progress":
+      case "output":
+      case "permissionSettled":
+        return event.value.callId === callId;
+      case "permissionAsked":
+        return event.value.tool?.callId === callId;
+      default:
+        return false;
+    }
+  });
+}
+
+function isEnd({ event }: SessionEvent): boolean {
+  return event.case === "part" && isTerminal(event.value);
+}

@@ -1,0 +1,96 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { expect, onTestFinished, test, vi } from "vitest";
+import type { Break } from "./broken-store.ts";
+import { violations } from "./checker.ts";
+import { createHosts } from "./hosts.ts";
+import { startSystem } from "./system.ts";
+
+// Each protection is switched off once, and what the other tests look for is found: they can fail.
+
+/** Two replicas; the first one may be broken in one more way. */
+async function startBroken(...breaks: [both: Break, first?: Break]) {
+  const [both, first] = breaks;
+  const system = await startSystem({ count: 2, breaks: [first ? [both, first] : [both], [both]] });
+  return { system, hosts: createHosts(system) };
+}
+
+const beginning = (name: string) => expect.arrayContaining([expect.stringContaining(name)]);
+
+test("without the rule that what was started is never started again, a kill makes a call run twice", async () => {
+  const { hosts } = await startBroken("lost calls run again", "SIGKILL");
+  const sessionId = await hosts.newSession();
+  await hosts.call({ sessionId, callId: "c1.before-finishCall", at: 0, ticks: 4 });
+  expect(violations(await hosts.finish())).toEqual(beginning("I1: c1.before-finishCall ran "));
+});
+
+test("without the one winner of an ask, two win", async () => {
+  const { hosts } = await startBroken("every answer wins");
+  const sessionId = await hosts.newSession();
+  await hosts.call({ sessionId, callId: "c1", at: 0, asks: true });
+  expect(violations(await hosts.finish())).toEqual(beginning("I4: "));
+});
+
+test("without the memory of operations, a lost answer makes output appear twice or a call hang", async () => {
+  const { system, hosts } = await startBroken("no operation ids");
+  const sessionId = await hosts.newSession();
+  for (const { wire } of system.replicas) wire.loseAnswers(10);
+  const calls = Array.from({ length: 20 }, (_, i) => hosts.call({ sessionId, callId: `c${i}`, at: i, ticks: 1 }));
+  const parts = await Promise.all(calls);
+  for (const { wire } of system.replicas) wire.loseAnswers(0);
+  const found = violations(await hosts.finish());
+  const unsettled = parts.filter(({ state }) => state.case !== "completed");
+  expect([...found, ...unsettled]).not.toEqual([]);
+});
+
+test("without its watch over the lease, a replica that thaws enters a body whose call has ended", async () => {
+  const { system, hosts } = await startBroken("leases are not watched", "SIGSTOP");
+  const sessionId = await hosts.newSession();
+  const ended = hosts.call({ sessionId, callId: "c1.after-startCall", at: 0, ticks: 20 });
+  await vi.waitUntil(system.at(0).isFrozen, { timeout: 10_000 });
+  await ended;
+  await delay(600);
+  system.at(0).signal("SIGCONT");
+  await vi.waitUntil(async () => (await hosts.ledger.lines()).length > 0, { timeout: 20_000 });
+  expect(violations(await hosts.finish())).toEqual(beginning("I9: c1.after-startCall"));
+});
+
+test("without its supervisor, the commands of a replica that is killed go on after its calls' end", async () => {
+  const system = await startSystem({ count: 2 });
+  const hosts = createHosts(system);
+  const sessionId = await hosts.newSession();
+  const ended = hosts.call({ sessionId, callId: "c1", at: 0, ticks: 200 });
+  await vi.waitUntil(async () => (await system.children()).length > 0, { timeout: 10_000 });
+  // Frozen first, or it would replace the supervisor.
+  system.at(0).signal("SIGSTOP");
+  process.kill(await system.supervisorOf(0), "SIGKILL");
+  await system.at(0).kill();
+  await ended;
+  onTestFinished(async () => {
+    for (const pid of await system.children()) process.kill(pid, "SIGKILL");
+  });
+  await delay(1_000);
+  expect(violations(await hosts.finish())).toEqual(beginning("I9: c1 wrote"));
+});
+
+test("without the store's id, a retry after Redis was emptied runs the call again", async () => {
+  const { system, hosts } = await startBroken("the store id never changes");
+  const sessionId = `ses_${crypto.randomUUID()}`;
+  const { sessions, tools } = system.at(0).as("caller");
+  const expectedStoreId = (await tools.getServerInfo({})).storeId;
+  const call = { sessionId, callId: "c1", tool: "bash", agent: "free", expectedStoreId };
+  const run = async () => {
+    await sessions.createSession({ sessionId, expectedStoreId });
+    await tools.callTool({ ...call, input: { command: hosts.ledger.command("c1", 0) } });
+  };
+  await run();
+  await system.emptyRedis();
+  await hosts.insist(0, run);
+  expect((await hosts.ledger.lines()).filter(({ word }) => word === "start")).toHaveLength(2);
+});
+
+test("a log that leaves out an event is not what a watcher can have seen", async () => {
+  const { hosts } = await startBroken("an event is left out");
+  const sessionId = await hosts.newSession();
+  await hosts.call({ sessionId, callId: "c1", at: 0, asks: true });
+  expect(violations(await hosts.finish())).toEqual(beginning("I5: the log of"));
+});

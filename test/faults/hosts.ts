@@ -1,0 +1,191 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { equals } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, type PermissionRequest, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { isTerminal } from "../../src/call/state.ts";
+import { type Answer, type History, newHistory, type ToldCall, type Watch } from "./history.ts";
+import { createLedger } from "./ledger.ts";
+import type { System } from "./system.ts";
+
+/** A call that a host wants made. */
+export interface Wish {
+  sessionId: string;
+  callId: string;
+  /** The replica that it goes to first. */
+  at: number;
+  /** Whether people are asked; two of them then answer, at other replicas. */
+  asks?: boolean;
+  /** How long the command runs, in steps of 50 ms. */
+  ticks?: number;
+  /** Awaited before the answers are given. */
+  beforeAnswer?: () => Promise<unknown>;
+}
+
+export type Hosts = ReturnType<typeof createHosts>;
+
+/** Clients that do not let go: what fails is tried again at the next replica, with the same ids. All of it is written down. */
+export function createHosts(system: System) {
+  const history = newHistory();
+  const ledger = createLedger(system.workspace);
+  const seenFirst = new Map<string, SessionEvent>();
+
+  /** Tries at one replica after the other until it works; what is refused for good is thrown. */
+  async function insist<T>(at: number, attempt: (index: number) => Promise<T>): Promise<T> {
+    const begun = performance.now();
+    for (let index = at; ; index += 1) {
+      try {
+        return await attempt(index);
+      } catch (error) {
+        if (!mayPass(error)) throw error;
+        if (performance.now() - begun > hopeMs) throw new Error("it never came to an end", { cause: error });
+        await delay(50);
+      }
+    }
+  }
+
+  async function newSession(at = 0): Promise<string> {
+    const sessionId = `ses_${crypto.randomUUID()}`;
+    await insist(at, (index) => system.at(index).as("caller").sessions.createSession({ sessionId }, { timeoutMs }));
+    return sessionId;
+  }
+
+  /** Makes a call and reads its events, across lost connections, until its end. */
+  async function call(wish: Wish): Promise<ToolPart> {
+    const { sessionId, callId, asks = false, ticks = 2, at } = wish;
+    const told: ToldCall = { sessionId, callId, asks, parts: [] };
+    const watch: Watch = { sessionId, callId, events: [] };
+    history.calls.push(told);
+    history.watches.push(watch);
+    const answering: Promise<unknown>[] = [];
+    const request = {
+      ...{ sessionId, callId, tool: "bash", agent: asks ? "build" : "free" },
+      input: { command: ledger.command(callId, ticks) },
+    };
+    let [afterSeq, expectedStoreId] = [0n, ""];
+    const end = await insist(at, async (index) => {
+      const { tools } = system.at(index).as("caller");
+      const stream = tools.executeTool({ ...request, afterSeq, expectedStoreId }, { timeoutMs });
+      for await (const { event, lastSeq, storeId } of stream) {
+        expectedStoreId ||= storeId;
+        afterSeq = lastSeq;
+        if (event) watch.events.push(event);
+        const part = partOf(event);
+        if (part) told.parts.push(part);
+        if (event?.event.case === "permissionAsked") answering.push(answerTwice(event.event.value, index, wish));
+        if (part && isTerminal(part)) return part;
+      }
+      throw new ConnectError("the stream ended before the call", Code.Unavailable);
+    });
+    await Promise.all(answering);
+    return end;
+  }
+
+  async function answerTwice(ask: PermissionRequest, at: number, { beforeAnswer }: Wish): Promise<void> {
+    await beforeAnswer?.();
+    await Promise.all([answer(ask, "approver", at + 1), answer(ask, "deputy", at + 2)]);
+  }
+
+  /** Gives one answer, under one reply id, until it is acknowledged or refused. */
+  async function answer({ id, sessionId }: PermissionRequest, who: "approver" | "deputy", at: number): Promise<Answer> {
+    const given: Answer = { sessionId, permissionId: id, replyId: `${who} ${id}`, result: "unknown" };
+    history.answers.push(given);
+    const response = { sessionId, permissionId: id, reply: PermissionReply.ONCE, replyId: given.replyId };
+    try {
+      await insist(at, (index) => system.at(index).as(who).permissions.respondToPermission(response, { timeoutMs }));
+      given.result = "won";
+    } catch (error) {
+      if (!(error instanceof ConnectError) || error.code !== Code.FailedPrecondition) throw error;
+      const [settled] = error.findDetails(PermissionSettledSchema);
+      given.result = settled === undefined || settled.replyId === "" ? "closed" : "lost";
+      if (settled) given.winner = settled.replyId;
+    }
+    return given;
+  }
+
+  /** The first one that was seen of equal events, so that many watchers do not fill the memory. */
+  function shared(event: SessionEvent): SessionEvent {
+    const key = `${event.sessionId} ${event.seq}`;
+    const first = seenFirst.get(key) ?? event;
+    seenFirst.set(key, first);
+    return equals(SessionEventSchema, first, event) ? first : event;
+  }
+
+  /** Watches a session until the signal, across lost connections; `onEvent` is told how many events it has seen. */
+  async function watch(
+    sessionId: string,
+    at: number,
+    signal: AbortSignal,
+    { onEvent, leavesAfter = Infinity }: { onEvent?: (count: number) => void; leavesAfter?: number | undefined } = {},
+  ): Promise<void> {
+    const seen: Watch = { sessionId, events: [] };
+    history.watches.push(seen);
+    let afterSeq = 0n;
+    for (let index = at; !signal.aborted; index += 1) {
+      const { tools } = system.at(index).as("watcher");
+      const until = seen.events.length + leavesAfter;
+      try {
+        for await (const { event, lastSeq } of tools.watchSession({ sessionId, afterSeq }, { signal })) {
+          afterSeq = lastSeq;
+          if (!event) continue;
+          seen.events.push(shared(event));
+          onEvent?.(seen.events.length);
+          if (seen.events.length >= until) break;
+        }
+      } catch (error) {
+        if (!signal.aborted && !mayPass(error)) throw error;
+      }
+    }
+  }
+
+  /** The whole log of a session, as a replica tells it. */
+  async function logOf(sessionId: string, at = 0): Promise<SessionEvent[]> {
+    return await insist(at, async (index) => {
+      const { sessions, tools } = system.at(index).as("watcher");
+      const last = (await sessions.getSession({ sessionId }, { timeoutMs })).session?.lastSeq ?? 0n;
+      const events: SessionEvent[] = [];
+      if (last === 0n) return events;
+      for await (const { event, lastSeq } of tools.watchSession({ sessionId }, { timeoutMs })) {
+        if (event) events.push(event);
+        if (lastSeq >= last) return events;
+      }
+      throw new ConnectError("the stream ended before the log", Code.Unavailable);
+    });
+  }
+
+  return {
+    newSession,
+    call,
+    answer,
+    watch,
+    insist,
+    logOf,
+    ledger,
+    /** Reads logs and ledger, when all is over. */
+    async finish(): Promise<History> {
+      for (const sessionId of new Set([...history.calls, ...history.watches].map((each) => each.sessionId)))
+        history.logs.set(sessionId, await logOf(sessionId));
+      history.ledger = await ledger.lines();
+      return history;
+    },
+  };
+}
+
+/** How long one attempt may take: a replica that is frozen or cut off does not say so. */
+const timeoutMs = 1_500;
+/** After how long of trying a promise is broken: far beyond every lease and every fault. */
+const hopeMs = 45_000;
+
+function partOf(event: SessionEvent | undefined): ToolPart | undefined {
+  return event?.event.case === "part" ? event.event.value : undefined;
+}
+
+/** Whether the same may work later or elsewhere: nothing was said about it, or that it was not done. */
+function mayPass(error: unknown): boolean {
+  if (!(error instanceof ConnectError)) return false;
+  // What came after the server's goodbye: it was not looked at, HTTP/2 says.
+  if (error.message.includes("REFUSED_STREAM")) return true;
+  const passing: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded];
+  return passing.includes(error.code);
+}

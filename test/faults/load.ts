@@ -1,0 +1,26 @@
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Hosts } from "./hosts.ts";
+
+/** Has so many hosts make one call after the other until the signal; every second one is answered by people. Returns how calls ended. */
+export async function work(hosts: Hosts, workers: number, stop: AbortSignal): Promise<ToolPart[]> {
+  const parts: ToolPart[] = [];
+  const one = async (worker: number) => {
+    const sessionId = await hosts.newSession(worker);
+    for (let i = 0; !stop.aborted; i += 1) {
+      const callId = `${sessionId.slice(-12)}-${i}`;
+      parts.push(await hosts.call({ sessionId, callId, at: worker + i, asks: i % 2 === 0, ticks: worker % 3 }));
+    }
+  };
+  await Promise.all(Array.from({ length: workers }, (_, worker) => one(worker)));
+  return parts;
+}
+
+/** How many calls ended in which way, in words. */
+export function endsOf(parts: readonly ToolPart[]): string {
+  const words = parts.map(({ state }) => (state.case === "error" ? reasonOf(state.value.reason) : String(state.case)));
+  return [...Map.groupBy(words, (word) => word)].map(([word, all]) => `${all.length} ${word}`).join(", ");
+}
+
+function reasonOf(reason: ToolErrorReason): string {
+  return Object.entries(ToolErrorReason).find(([, value]) => value === reason)?.[0] ?? String(reason);
+}

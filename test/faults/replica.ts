@@ -1,0 +1,24 @@
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { loadConfig, readEnvironment } from "../../src/config.ts";
+import { createLogger } from "../../src/log.ts";
+import { openStore, startServer } from "../../src/server.ts";
+import { breakStore, openWithoutOperationIds } from "./broken-store.ts";
+
+// A replica as `toolgate serve` starts it, except that its store breaks it, as TOOLGATE_BREAK says.
+const { values } = parseArgs({
+  allowPositionals: true,
+  options: {
+    listen: { type: "string" },
+    workspace: { type: "string" },
+    data: { type: "string" },
+    config: { type: "string" },
+  },
+});
+const config = loadConfig(values, readEnvironment());
+const log = createLogger({ level: "error", file: join(config.dataDirectory, "log", "toolgate.log") });
+const how = process.env.TOOLGATE_BREAK ?? "";
+const open = how === "no operation ids" ? openWithoutOperationIds : openStore;
+const server = await startServer(config, log, { open: async (...options) => breakStore(await open(...options), how) });
+process.stderr.write(`A replica is at ${server.url}\n`);
+process.once("SIGTERM", () => server.close());

@@ -1,0 +1,52 @@
+import { readdir } from "node:fs/promises";
+import { setTimeout as delay } from "node:timers/promises";
+import { expect, test, vi } from "vitest";
+import { createHosts } from "./hosts.ts";
+import { endsOf, work } from "./load.ts";
+import { isLong } from "./report.ts";
+import { startSystem } from "./system.ts";
+import { conclude } from "./trial.ts";
+
+const rounds = isLong ? 10 : 1;
+
+test("F15 replicas are restarted one after the other under load, and no call fails", async () => {
+  const system = await startSystem();
+  const hosts = createHosts(system);
+  const stop = new AbortController();
+  const working = work(hosts, 6, stop.signal);
+  const exits: (number | null)[] = [];
+  for (let round = 0; round < rounds; round += 1) {
+    for (const replica of system.replicas) {
+      await delay(500);
+      exits.push(await replica.stop());
+      await replica.start();
+    }
+  }
+  stop.abort();
+  const parts = await working;
+  expect(exits).toEqual(exits.map(() => 0));
+  expect(endsOf(parts)).toBe(`${parts.length} completed`);
+  await conclude(system, hosts, { fault: "F15 rolling restarts", faults: exits.length, seen: endsOf(parts) });
+});
+
+test("I10 after the load there are as many open files as before it, and no processes", async () => {
+  const system = await startSystem();
+  const hosts = createHosts(system);
+  const openFiles = () =>
+    Promise.all(system.replicas.map(async ({ pid }) => (await readdir(`/proc/${pid}/fd`)).length));
+  const run = async (ms: number) => {
+    const stop = new AbortController();
+    const working = work(hosts, 6, stop.signal);
+    await delay(ms);
+    stop.abort();
+    await working;
+  };
+  // The first calls open what is kept: connections of clients, supervisors, the log.
+  await run(1_500);
+  const before = await openFiles();
+  await run(isLong ? 60_000 : 3_000);
+  await vi.waitUntil(async () => (await openFiles()).every((now, index) => now <= (before[index] ?? 0) + 2), {
+    timeout: 20_000,
+  });
+  await conclude(system, hosts, { fault: "I10 load, then rest", faults: 0, seen: `${before.join(", ")} open files` });
+});

@@ -1,0 +1,51 @@
+import { Code } from "@connectrpc/connect";
+import { expect, test, vi } from "vitest";
+import { refusal } from "../e2e/clients.ts";
+import { createLedger } from "./ledger.ts";
+import { isLong, report } from "./report.ts";
+import { startSystem } from "./system.ts";
+
+const rounds = isLong ? 20 : 2;
+
+// The promises on logs do not hold across a loss of the store, and it is told: so these tests look themselves.
+test("F3 Redis that comes back empty: each retry is told so, what ran is stopped, and nothing runs twice", async () => {
+  const system = await startSystem();
+  const ledger = createLedger(system.workspace);
+  let [calls, answers] = [0, 0];
+  for (let round = 0; round < rounds; round += 1) {
+    const sessionId = `ses_${crypto.randomUUID()}`;
+    const agent = system.at(round).as("caller");
+    const { session } = await agent.sessions.createSession({ sessionId });
+    const { storeId } = await agent.tools.getServerInfo({});
+    const make = (callId: string, agent: string, ticks: number) => ({
+      ...{ sessionId, callId: `${callId}${round}`, tool: "bash", agent, expectedStoreId: storeId },
+      input: { command: ledger.command(`${callId}${round}`, ticks) },
+    });
+    const all = [make("ended", "free", 1), make("asking", "build", 1), make("running", "free", 600)];
+    for (const call of all) await agent.tools.callTool({ ...call, waitMs: 1_000 });
+    calls += all.length;
+    const { permissions } = await system.at(round).as("approver").permissions.listPermissions({ sessionId });
+    expect(permissions).toHaveLength(1);
+
+    await system.emptyRedis();
+    for (const replica of system.replicas) {
+      await vi.waitUntil(async () => (await fetch(`${replica.url}/readyz`)).status === 200, { timeout: 20_000 });
+      for (const call of all)
+        expect(await refusal(replica.as("caller").tools.callTool(call))).toMatchObject({ code: Code.DataLoss });
+      const again = replica.as("caller").sessions.createSession({ sessionId, expectedStoreId: storeId });
+      expect(await refusal(again)).toMatchObject({ code: Code.DataLoss });
+      for (const { id: permissionId } of permissions) {
+        const answer = replica.as("approver").permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+        expect(await refusal(answer)).toMatchObject({ code: Code.NotFound });
+        answers += 1;
+      }
+    }
+    await vi.waitUntil(async () => (await system.children()).length === 0, { timeout: 10_000 });
+    expect(session?.id).toBe(sessionId);
+  }
+  const starts = (await ledger.lines()).filter(({ word }) => word === "start").map(({ callId }) => callId);
+  const expected = Array.from({ length: rounds }, (_, round) => [`ended${round}`, `running${round}`]).flat();
+  expect(starts).toEqual(expected);
+  const seen = "each retry DATA_LOSS";
+  report({ fault: "F3 Redis emptied", faults: rounds, calls, answers, runs: starts.length, violations: 0, seen });
+});

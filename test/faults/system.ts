@@ -1,0 +1,140 @@
+import { mkdtemp, readdir, readFile, readlink, realpath, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Redis } from "ioredis";
+import { onTestFinished } from "vitest";
+import { type Clients, connect } from "../e2e/clients.ts";
+import { createService, type Principal, type Service } from "../e2e/service.ts";
+import { startRedis } from "../store/redis-server.ts";
+import type { Break } from "./broken-store.ts";
+import { type Line, startWire, type Wire } from "./wire.ts";
+
+/** A replica, with what is between it and Redis. */
+export interface Replica extends Service {
+  wire: Wire;
+  as(who: Principal): Clients;
+  /** Sends SIGSTOP or SIGCONT. */
+  signal(name: "SIGSTOP" | "SIGCONT"): void;
+  /** Whether it is stopped by SIGSTOP. */
+  isFrozen(): Promise<boolean>;
+}
+
+/** Replicas that share one Redis and one workspace. */
+export interface System {
+  readonly replicas: readonly Replica[];
+  readonly workspace: string;
+  /** The replica of this number, counted round. */
+  at(index: number): Replica;
+  setLines(line: Line): void;
+  /** Ends Redis at once and starts it again with nothing in it. */
+  emptyRedis(): Promise<void>;
+  /** Has Redis stand still until what it returns is called. */
+  freezeRedis(): Promise<() => void>;
+  /** Asks Redis itself. */
+  redis: Redis;
+  /** The processes that tools have started and that still run. */
+  children(): Promise<number[]>;
+  /** The process that watches over the commands of the replica of this number. */
+  supervisorOf(index: number): Promise<number>;
+}
+
+/** How a system differs from three sound replicas with leases of 2 s. */
+export interface SystemOptions {
+  count?: number;
+  leaseMs?: number;
+  /** The top of the configuration, which all have. */
+  settings?: string;
+  /** By replica, what breaks it. */
+  breaks?: readonly (readonly Break[])[];
+  /** By replica, what its environment holds besides. */
+  env?: readonly Readonly<Record<string, string>>[];
+}
+
+/** Starts a system for one test. */
+export async function startSystem(options: SystemOptions = {}): Promise<System> {
+  const { count = 3, leaseMs = 2_000, settings = "", breaks = [], env = [] } = options;
+  const server = await startRedis();
+  onTestFinished(server.stop);
+  const [node] = server.nodes;
+  if (node === undefined || !("path" in node)) throw new Error("Redis does not listen on a socket");
+  const redis = new Redis({ ...node, maxRetriesPerRequest: null });
+  redis.on("error", () => undefined);
+  onTestFinished(() => redis.disconnect());
+  const workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-faults-")));
+  onTestFinished(() => rm(workspace, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
+
+  async function start(index: number): Promise<Replica> {
+    const wire = await startWire(node && "path" in node ? node.path : "");
+    onTestFinished(wire.close);
+    const broken = breaks[index];
+    const service = createService({
+      settings: `store = "${wire.url}"\nlease_ms = ${leaseMs}\n${settings}`,
+      flags: ["--workspace", workspace],
+      env: { ...env[index], ...(broken && { TOOLGATE_BREAK: broken.join(",") }) },
+      ...(broken && { entry: "test/faults/replica.ts" }),
+    });
+    onTestFinished(service.close);
+    await service.start();
+    return createReplica(service, wire);
+  }
+
+  const replicas = await Promise.all(Array.from({ length: count }, (_, index) => start(index)));
+  return {
+    replicas,
+    workspace,
+    redis,
+    at(index) {
+      const replica = replicas[index % count];
+      if (replica === undefined) throw new Error("there are no replicas");
+      return replica;
+    },
+    setLines(line) {
+      for (const replica of replicas) replica.wire.set(line);
+    },
+    emptyRedis: () => server.restart(),
+    async freezeRedis() {
+      const pid = Number(/process_id:(\d+)/.exec(await redis.info("server"))?.[1]);
+      process.kill(pid, "SIGSTOP");
+      return () => void process.kill(pid, "SIGCONT");
+    },
+    children: () => processesIn(workspace),
+    supervisorOf: (index) => childOf(replicas[index]?.pid, "supervisor.sh"),
+  };
+}
+
+function createReplica(service: Service, wire: Wire): Replica {
+  const connected = new Map<string, Clients>();
+  return Object.create(service, {
+    wire: { value: wire },
+    as: {
+      value(who: Principal) {
+        const key = `${service.url} ${who}`;
+        const clients = connected.get(key) ?? connect(service, who);
+        connected.set(key, clients);
+        return clients;
+      },
+    },
+    signal: {
+      value(name: "SIGSTOP" | "SIGCONT") {
+        if (service.pid !== undefined) process.kill(service.pid, name);
+      },
+    },
+    isFrozen: { value: async () => / T /.test(await readFile(`/proc/${service.pid}/stat`, "utf8").catch(() => "")) },
+  });
+}
+
+/** Commands run in the workspace, services do not. */
+async function processesIn(folder: string): Promise<number[]> {
+  const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
+  const folders = await Promise.all(pids.map((pid) => readlink(`/proc/${pid}/cwd`).catch(() => "")));
+  return pids.filter((_, index) => folders[index] === folder);
+}
+
+async function childOf(parent: number | undefined, script: string): Promise<number> {
+  for (const pid of (await readdir("/proc")).map(Number).filter(Number.isInteger)) {
+    const status = await readFile(`/proc/${pid}/status`, "utf8").catch(() => "");
+    const words = await readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "");
+    if (status.includes(`PPid:\t${parent}\n`) && words.includes(script)) return pid;
+  }
+  throw new Error(`process ${parent} has no ${script}`);
+}

@@ -1,0 +1,92 @@
+import { once } from "node:events";
+import { createServer, connect as open, type Socket } from "node:net";
+
+/**
+ * What the line between a replica and its Redis does: `open` passes everything; `reset` cuts every connection and refuses
+ * new ones; `forget` silences those that are there for good, without a word, but takes new ones; the others hold back what
+ * is sent, as a network does that drops packets.
+ */
+export type Line = "open" | "reset" | "forget" | "nothing passes" | "no commands pass" | "no answers pass";
+
+/** Stands between a replica and its Redis. */
+export interface Wire {
+  readonly url: string;
+  set(line: Line): void;
+  /** Cuts the connection in place of each n-th answer of Redis, which has done what it was told; 0: of none. */
+  loseAnswers(nth: number): void;
+  /** How many answers were lost. */
+  readonly lost: number;
+  close(): Promise<void>;
+}
+
+/** Listens on a free port for what is meant for the Redis at this socket. */
+export async function startWire(target: string): Promise<Wire> {
+  const pairs = new Set<readonly [client: Socket, redis: Socket]>();
+  const forgotten = new WeakSet<Socket>();
+  let line: Line = "open";
+  let [every, answers, lost] = [0, 0, 0];
+
+  const server = createServer((client) => {
+    if (line === "reset") return void client.resetAndDestroy();
+    const redis = open(target);
+    const pair = [client, redis] as const;
+    pairs.add(pair);
+    for (const [socket, other] of [pair, [redis, client] as const]) {
+      socket.on("error", () => other.destroy());
+      socket.on("close", () => {
+        pairs.delete(pair);
+        other.destroy();
+      });
+    }
+    client.on("data", (bytes) => redis.write(bytes));
+    redis.on("data", (bytes) => {
+      answers += 1;
+      if (every === 0 || answers % every !== 0) return void client.write(bytes);
+      lost += 1;
+      client.resetAndDestroy();
+    });
+    if (line !== "forget") apply(pair);
+  });
+
+  function apply([client, redis]: readonly [Socket, Socket]): void {
+    if (line === "reset") client.resetAndDestroy();
+    if (line === "forget") forgotten.add(client);
+    const [commands, replies] = forgotten.has(client) ? passing["nothing passes"] : passing[line];
+    if (commands) client.resume();
+    else client.pause();
+    if (replies) redis.resume();
+    else redis.pause();
+  }
+
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const address = server.address();
+  return {
+    url: `redis://127.0.0.1:${typeof address === "object" ? address?.port : ""}`,
+    set(to) {
+      line = to;
+      for (const pair of pairs) apply(pair);
+    },
+    loseAnswers(to) {
+      every = to;
+    },
+    get lost() {
+      return lost;
+    },
+    async close() {
+      for (const [client] of pairs) client.destroy();
+      server.close();
+      await once(server, "close");
+    },
+  };
+}
+
+/** Whether commands and answers pass. */
+const passing: Readonly<Record<Line, readonly [boolean, boolean]>> = {
+  open: [true, true],
+  reset: [true, true],
+  forget: [true, true],
+  "nothing passes": [false, false],
+  "no commands pass": [false, true],
+  "no answers pass": [true, false],
+};
