@@ -5,6 +5,7 @@ const programs = [
   ["redis-server", "redis-server"],
   ["openssl", "openssl"],
   ["script", "bsdutils"],
+  ["faketime", "faketime"],
 ] as const;
 
 /** Before all tests: installs what is missing where that is ours to do (root on Debian), else says which line does. */
