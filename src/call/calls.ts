@@ -83,6 +83,17 @@ export function createCalls({
   const news = new Set<string>();
   const stopNews = store.isShared ? store.onNews(undefined, (sessionId) => news.add(sessionId)) : () => undefined;
   let draining = false;
+  /** What may yet launch a call: a drain waits for it first, so that it sees all there are. */
+  const launching = new Set<Promise<unknown>>();
+
+  async function beforeDrain<T>(work: Promise<T>): Promise<T> {
+    launching.add(work);
+    try {
+      return await work;
+    } finally {
+      launching.delete(work);
+    }
+  }
 
   /** Runs a call that this replica holds, on its own signal: what becomes of the request does not matter to it. */
   function launch(record: CallRecord, opened: OpenSession, confirmed: number, ready?: Ready): void {
@@ -113,15 +124,16 @@ export function createCalls({
   }
 
   /** Accepts a call, or attaches to the one of that id. */
-  async function open(
-    principal: Principal,
-    request: CallRequest,
-  ): Promise<{ record: CallRecord; opened: OpenSession }> {
+  async function open(principal: Principal, request: CallRequest): Promise<Accepted> {
     if (draining)
       throw new RequestError(
         ErrorReason.DRAINING,
         "this replica is going away; try again, at another one or in a moment",
       );
+    return await beforeDrain(accept(principal, request));
+  }
+
+  async function accept(principal: Principal, request: CallRequest): Promise<Accepted> {
     sessions.checkStore(request.expectedStoreId);
     checkSize("metadata", request.metadata, 64 * 1024);
     const input = request.input ?? {};
@@ -265,7 +277,7 @@ export function createCalls({
     for (const { record, started, openAsks, since } of await store.orphans(100)) {
       if (isTaken(record.ref)) continue;
       if (started) await lose(record, lostWhileRunning);
-      else if (openAsks === 0 && !(await claim(record)) && store.now() - since > unclaimedMs) {
+      else if (openAsks === 0 && !(await beforeDrain(claim(record))) && store.now() - since > unclaimedMs) {
         await lose(record, "No replica took the call up again after its executor stopped responding. It was not run.");
       }
     }
@@ -292,7 +304,6 @@ export function createCalls({
 
   /** Renews our leases; a call that is no longer ours, or older than a day, is stopped. */
   async function renew(): Promise<void> {
-    if (runs.size === 0) return;
     const before = [...runs];
     const asked = performance.now();
     const held = await store.renewLeases(replicaId, limits.leaseMs);
@@ -305,16 +316,14 @@ export function createCalls({
           new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
         );
     }
-    for (const ref of held) if (!runs.has(keyOf(ref))) await resume(ref, asked);
+    for (const ref of held) if (!runs.has(keyOf(ref))) await beforeDrain(resume(ref, asked));
   }
 
-  /** Ours, and yet nobody runs it: its last step could not be recorded. Without this its lease would be renewed for ever. */
+  /** Ours, and yet nobody runs it: its last step could not be recorded, or its lease had lapsed for a while and nobody took it. */
   async function resume(ref: CallRef, asked: number): Promise<void> {
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (!record || isTerminal(record.part) || record.owner !== replicaId || isTaken(ref) || draining) return;
     if (record.part.state.case === "running") return await lose(record, lostWhileRunning);
-    // It is taken up when it is answered; until then somebody may reject it, so it must not start on a new grant.
-    if (record.part.permissionIds.length > 0) return;
     const opened = await sessions.load(ref.sessionId);
     if (opened) launch(record, opened, asked);
   }
@@ -406,11 +415,13 @@ export function createCalls({
     /** Takes no new calls, hands waiting ones back and gives running ones some time, then stops them. */
     async drain(ms: number): Promise<void> {
       draining = true;
+      await Promise.allSettled(launching);
+      // First: what is still pending afterwards can no longer start here, and what was just starting runs.
+      await store.releaseCalls(replicaId);
       for (const { ref, controller } of [...runs.values()]) {
         const record = await store.getCall(ref.sessionId, ref.callId);
         if (record?.part.state.case === "pending") controller.abort(new CallGone());
       }
-      await store.releaseCalls(replicaId);
       await settledWithin(ms, runs);
       for (const { controller } of runs.values()) {
         controller.abort(new CallEnd(ToolErrorReason.CANCELLED, "The service was stopped while the call ran."));
@@ -419,6 +430,11 @@ export function createCalls({
       stopNews();
     },
   };
+}
+
+interface Accepted {
+  record: CallRecord;
+  opened: OpenSession;
 }
 
 /** A call that runs here. */

@@ -156,6 +156,8 @@ export function createExecutor({
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
     async function attempt(): Promise<Plan | undefined> {
+      // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
+      if (call.record.part.permissionIds.length > 0) await settledAll(call);
       const judged = await planning.judge(tool, input, ctx, subject);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));

@@ -123,7 +123,7 @@ export function createHosts(system: System) {
     history.watches.push(seen);
     let afterSeq = 0n;
     for (let index = at; !signal.aborted; index += 1) {
-      const { tools } = system.at(index).as("watcher");
+      const { tools } = system.at(index).as("watcher", 1 + Math.floor(at / 150));
       const until = seen.events.length + leavesAfter;
       try {
         for await (const { event, lastSeq } of tools.watchSession({ sessionId, afterSeq }, { signal })) {
@@ -143,10 +143,10 @@ export function createHosts(system: System) {
   async function logOf(sessionId: string, at = 0): Promise<SessionEvent[]> {
     return await insist(at, async (index) => {
       const { sessions, tools } = system.at(index).as("watcher");
-      const last = (await sessions.getSession({ sessionId }, { timeoutMs })).session?.lastSeq ?? 0n;
+      const last = (await sessions.getSession({ sessionId }, { timeoutMs: hopeMs })).session?.lastSeq ?? 0n;
       const events: SessionEvent[] = [];
       if (last === 0n) return events;
-      for await (const { event, lastSeq } of tools.watchSession({ sessionId }, { timeoutMs })) {
+      for await (const { event, lastSeq } of tools.watchSession({ sessionId }, { timeoutMs: hopeMs })) {
         if (event) events.push(event);
         if (lastSeq >= last) return events;
       }

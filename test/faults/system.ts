@@ -12,7 +12,8 @@ import { type Line, startWire, type Wire } from "./wire.ts";
 /** A replica, with what is between it and Redis. */
 export interface Replica extends Service {
   wire: Wire;
-  as(who: Principal): Clients;
+  /** Clients over a connection that is kept; another one for each lane, as one carries no more than 100 streams. */
+  as(who: Principal, lane?: number): Clients;
   /** Sends SIGSTOP or SIGCONT. */
   signal(name: "SIGSTOP" | "SIGCONT"): void;
   /** Whether it is stopped by SIGSTOP. */
@@ -107,8 +108,8 @@ function createReplica(service: Service, wire: Wire): Replica {
   return Object.create(service, {
     wire: { value: wire },
     as: {
-      value(who: Principal) {
-        const key = `${service.url} ${who}`;
+      value(who: Principal, lane = 0) {
+        const key = `${service.url} ${who} ${lane}`;
         const clients = connected.get(key) ?? connect(service, who);
         connected.set(key, clients);
         return clients;

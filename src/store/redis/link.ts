@@ -107,33 +107,31 @@ export async function openLink(options: {
 
   const isVerified = () => verified === losses && client.status === "ready";
 
-  /** Waits for a connection that was lost, a moment at least. */
-  async function verifiedLink(until: number): Promise<void> {
+  /** Waits for a connection that was lost. */
+  async function verifiedLink(deadline: number): Promise<void> {
     if (isVerified()) return;
-    const deadline = Math.max(until, performance.now() + patienceMs);
     while (!closed && performance.now() < deadline) {
       if (client.status === "ready") await verify().catch(() => {});
       if (isVerified()) return;
-      await new Promise((resolve) => setTimeout(resolve, 20));
+      await pause();
     }
     throw unavailable("there is no connection to Redis");
   }
 
   /** Twice at least, and until the patience is over: whatever is sent here may be repeated. */
-  async function attempt(work: () => Promise<Reply>, patience = 0): Promise<Reply> {
+  async function attempt(work: () => Promise<Reply>, patience = patienceMs): Promise<Reply> {
     const deadline = performance.now() + patience;
     for (let failures = 0, before = storeId; ; failures++) {
       if (closed) throw unavailable("it was closed");
-      await verifiedLink(deadline);
+      await verifiedLink(Math.max(deadline, performance.now() + patienceMs));
       if (failures > 0 && before !== storeId) throw unavailable("it lost its contents");
       before = storeId;
       try {
         return await work();
       } catch (error) {
         if (isDefect(error)) throw error;
-        const over = performance.now() >= deadline;
-        if (over && (isRefusal(error) || failures > 0)) throw unavailable(error);
-        if (!over) await new Promise((resolve) => setTimeout(resolve, 50));
+        if (failures > 0 && performance.now() >= deadline) throw unavailable(error);
+        await pause();
       }
     }
   }
@@ -176,7 +174,7 @@ export async function openLink(options: {
 
   const run: Link["run"] = (name, names, values = {}, bytes = {}) => {
     const args = encode(names, values, bytes);
-    return attempt(() => evaluate(script(name), args), ofExecutors.has(name) ? executorsPatienceMs : 0);
+    return attempt(() => evaluate(script(name), args), ofExecutors.has(name) ? executorsPatienceMs : patienceMs);
   };
 
   return {
@@ -224,9 +222,8 @@ const toArgument = (value: Argument) =>
     ? Buffer.from(value.buffer, value.byteOffset, value.byteLength)
     : value;
 
-/** An answer of Redis that says no, such as OOM or CLUSTERDOWN. */
-const isRefusal = (error: unknown) =>
-  error instanceof RequestError || (error instanceof Error && error.name === "ReplyError");
+/** Before the next attempt. */
+const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
 
 /** A mistake of ours in a script or command. */
 const isDefect = (error: unknown) =>
