@@ -49,6 +49,9 @@ export type Calls = ReturnType<typeof createCalls>;
 const unclaimedMs = 60_000;
 const lostWhileRunning =
   "The executor stopped responding while the tool ran. It ran at most once; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.";
+const nobodyTookIt = "No replica took the call up again after its executor stopped responding. It was not run.";
+/** How often the body of an idempotent tool may be entered, all in all. */
+const idempotentAttempts = 3;
 /** The whole life of a call, waits for people included. */
 const lifeMs = 24 * 3_600_000;
 
@@ -276,10 +279,10 @@ export function createCalls({
     await permissions.expireAsks();
     for (const { record, started, openAsks, since } of await store.orphans(100)) {
       if (isTaken(record.ref)) continue;
+      if (openAsks === 0 && (await beforeDrain(claim(record)))) continue;
       if (started) await lose(record, lostWhileRunning);
-      else if (openAsks === 0 && !(await beforeDrain(claim(record))) && store.now() - since > unclaimedMs) {
-        await lose(record, "No replica took the call up again after its executor stopped responding. It was not run.");
-      }
+      else if (openAsks === 0 && store.now() - since > unclaimedMs)
+        await lose(record, record.attempts > 0 ? lostWhileRunning : nobodyTookIt);
     }
   }
 
@@ -288,15 +291,17 @@ export function createCalls({
     await store.finishCall({ ref: record.ref, guard: { version: record.version }, part });
   }
 
-  /** Takes a call over if this replica serves its workspace and its tool's definition. */
-  async function claim({ ref, part, spec }: CallRecord): Promise<boolean> {
-    if (draining || registry.get(part.tool)?.definition.definitionId !== spec.definitionId) return false;
+  /** Takes a call over if this replica serves its workspace and its tool's definition, and the tool may be entered once more. */
+  async function claim({ ref, part, spec, attempts }: CallRecord): Promise<boolean> {
+    const tool = registry.get(part.tool);
+    const maxAttempts = tool?.idempotent ? idempotentAttempts : 1;
+    if (draining || tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
     const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
       log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
       return undefined;
     });
     const asked = performance.now();
-    const claimed = opened && (await take(ref, () => store.claimCall(ref, replicaId, limits.leaseMs)));
+    const claimed = opened && (await take(ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
     if (!claimed) return false;
     launch(claimed, opened, asked);
     return true;

@@ -204,6 +204,13 @@ export function createExecutor({
       (question) => !asks.some((ask) => isApproved(ask.settled) && same(question)(ask)),
     );
     if (missing.length === 0) return true;
+    if (call.record.attempts > 0) {
+      // There is no ask after a start mark, also not for what is about to be repeated.
+      throw new CallEnd(
+        ToolErrorReason.EXECUTOR_LOST,
+        "The executor stopped responding while the tool ran. It is not run again, as it would have to be asked for again: repeat the call.",
+      );
+    }
     const open = asks.filter(({ settled }) => !settled);
     const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
     const unasked = missing.filter((question) => !open.some(same(question)));
@@ -221,6 +228,7 @@ export function createExecutor({
     call.signal.throwIfAborted();
     // Another replica can still take the call up; once it is marked nobody can.
     if (!call.isHeld()) throw new CallGone();
+    const { attempts } = call.record;
     const part = running(call.record.part, plan.title, store.now());
     const outcome = await store.startCall({
       fence: call.fence,
@@ -232,10 +240,10 @@ export function createExecutor({
     if (outcome === "fenced") {
       // A start mark under our fence is ours: we were not told that it was written.
       await refresh(call);
-      if (call.record.part.state.case !== "running") throw new CallGone();
+      if (call.record.attempts === attempts) throw new CallGone();
       return true;
     }
-    call.record = { ...call.record, part };
+    call.record = { ...call.record, part, attempts: attempts + 1 };
     return true;
   }
 

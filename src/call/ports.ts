@@ -92,8 +92,11 @@ export interface CallStore {
     leaseMs: number;
     maxOpenCalls: number;
   }): Promise<{ record: CallRecord; created: boolean }>;
-  /** claim_call: takes over a call that is not started and that no living lease holds; undefined if there is nothing to claim. */
-  claimCall(ref: CallRef, owner: string, leaseMs: number): Promise<CallRecord | undefined>;
+  /**
+   * claim_call: takes over a call that no living lease holds, to be started (again, unless its body was entered `maxAttempts`
+   * times, default 1: what was started is not claimed). Undefined if there is nothing to claim.
+   */
+  claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
   /** open_asks: withdraws the call's open asks named in `withdraw`, with that message, and opens others. False if fenced off or changed since `version`. Throws `QuotaExceeded`. */
   openAsks(step: {
     fence: Fence;

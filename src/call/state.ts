@@ -18,7 +18,8 @@ type Case = Exclude<State["case"], undefined>;
 
 const successors: Record<Case, readonly Case[]> = {
   pending: ["running", "error"],
-  running: ["completed", "error"],
+  // Once more, where a tool that may be repeated lost its executor.
+  running: ["running", "completed", "error"],
   completed: [],
   error: [],
 };

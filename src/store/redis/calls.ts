@@ -171,9 +171,10 @@ export function createCalls(options: {
     recordEvents,
     finishCall,
 
-    async claimCall(ref: CallRef, owner: string, leaseMs: number): Promise<CallRecord | undefined> {
+    async claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts = 1): Promise<CallRecord | undefined> {
       const names = { ...namesOf(ref), leases: keys.tree(ref.root).leases };
-      const found = fields(await runStep("claim_call", ref.root, names, { name: callName(ref), owner, leaseMs }));
+      const values = { name: callName(ref), owner, leaseMs, maxAttempts };
+      const found = fields(await runStep("claim_call", ref.root, names, values));
       if (found === undefined) return undefined;
       held.add(owner, ref);
       return records.decode(ref.root, found);

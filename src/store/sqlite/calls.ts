@@ -79,12 +79,14 @@ export function createCalls(options: {
       return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started }, created: true };
     },
 
-    claimCall(step: Step, ref: CallRef, owner: string, leaseMs: number): CallRecord | undefined {
+    claimCall(step: Step, ...claim: Parameters<CallStore["claimCall"]>): CallRecord | undefined {
+      const [ref, owner, leaseMs, maxAttempts = 1] = claim;
       const call = openCalls.get(ref);
-      if (call === undefined || call.started || call.leaseUntil > step.now) return undefined;
+      if (call === undefined || call.leaseUntil > step.now) return undefined;
+      if ((records.get(ref.sessionId, ref.callId)?.attempts ?? 0) >= maxAttempts) return undefined;
       const epoch = call.epoch + 1;
-      sql.setEpoch.run(epoch, call.ordinal);
-      raiseVersion(step, call, { epoch, owner, leaseUntil: step.now + leaseMs });
+      sql.claim.run(epoch, call.ordinal);
+      raiseVersion(step, call, { epoch, owner, started: false, leaseUntil: step.now + leaseMs });
       return records.get(ref.sessionId, ref.callId);
     },
 
@@ -169,7 +171,7 @@ function prepare(db: DatabaseSync) {
       "INSERT INTO calls (session, call_id, opened, started, version, attempts, spec, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     ),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
-    setEpoch: statement(db, "UPDATE calls SET epoch = ? WHERE ordinal = ?"),
+    claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
     start: statement(
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",

@@ -63,7 +63,7 @@ export async function openSqliteStore(options: {
     listSessions: (filter) => read(() => sessions.list(filter)),
     closeSession: (id) => commit.run((step) => calls.closeSession(step, id)),
     openCall: (call) => commit.run((step) => calls.openCall(step, call)),
-    claimCall: (ref, owner, leaseMs) => commit.run((step) => calls.claimCall(step, ref, owner, leaseMs)),
+    claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
     openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
     startCall: (started) => commit.run((step) => calls.startCall(step, started)),
     recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),

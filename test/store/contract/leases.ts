@@ -131,6 +131,23 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toBeUndefined();
   });
 
+  test("a started call that may be entered again is claimed to be started again, so often and no more", async () => {
+    const store = await open();
+    await addSession(store);
+    const first = await startCall(store, ref);
+    expect(await store.calls.claimCall(ref, "replica_2", leaseMs, 2)).toBeUndefined();
+    store.advance(leaseMs);
+    const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs, 2);
+    expect(claimed).toMatchObject({ owner: "replica_2", epoch: 2, attempts: 1, part: { state: { case: "running" } } });
+    const fence = { ...first, owner: "replica_2", epoch: 2 };
+    expect(await store.calls.recordEvents(fence, [])).toBe(false);
+    const version = claimed?.version ?? 0;
+    expect(await store.calls.startCall({ fence, version, part: running(ref) })).toBe("started");
+    expect(await recordOf(store, ref)).toMatchObject({ attempts: 2 });
+    store.advance(leaseMs);
+    expect(await store.calls.claimCall(ref, "replica_3", leaseMs, 2)).toBeUndefined();
+  });
+
   test("the owner may end what nobody else took, also after its lease lapsed", async () => {
     const store = await open();
     await addSession(store);

@@ -169,7 +169,8 @@ export type ToolOutput = Message<"opencode.tool.v1.ToolOutput"> & {
   callId: string;
 
   /**
-   * offset is where the piece begins in the call's output, in bytes. Pieces of a call follow each other without gap.
+   * offset is where the piece begins in the call's output, in bytes. Pieces of a call follow each other without gap;
+   * they begin at 0 again if the call is started again (see ToolState).
    *
    * @generated from field: uint64 offset = 2;
    */

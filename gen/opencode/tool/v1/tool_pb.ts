@@ -29,7 +29,9 @@ export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
  *                     └───────────► error ◄───────┘
  *
  * `completed` and `error` are terminal: a call reaches exactly one of them, once, and never leaves it, also when the
- * replica that runs it dies. A call is started at most once; the start is recorded before the tool's body is entered.
+ * replica that runs it dies. A call is started at most once; the start is recorded before the tool's body is entered. Only a
+ * tool that is declared `idempotent` is started again if its replica dies, three times in all: `running` is then told once
+ * more, and progress and output told before it no longer count.
  *
  * @generated from message opencode.tool.v1.ToolState
  */
