@@ -208,11 +208,16 @@ export function createCalls({
   }
 
   /** The call when it has ended, or as it is after a while. */
-  async function wait({ ref }: CallRecord, ms: number, signal: AbortSignal): Promise<CallRecord> {
+  async function wait(
+    { ref }: Pick<CallRecord, "ref">,
+    ms: number,
+    signal: AbortSignal,
+  ): Promise<Pick<CallRecord, "ref" | "part">> {
     const until = performance.now() + ms;
     const run = runs.get(keyOf(ref));
     // A call that runs here is waited for itself, not by looking at every event of its session.
-    if (run) await settledOr(run.done, ms, signal);
+    const part = run && (await settledOr(run.done, ms, signal));
+    if (part) return { ref, part };
     const bell = createBell();
     const off = store.onNews(ref.sessionId, bell.ring);
     try {
@@ -449,7 +454,8 @@ interface Run {
   controller: AbortController;
   /** When we last asked for the lease that we got, by our own clock. */
   confirmed: number;
-  done: Promise<void>;
+  /** The call as it ended here; undefined if it was not this run that ended it. */
+  done: Promise<ToolPart | undefined>;
 }
 
 function keyOf({ sessionId, callId }: CallRef): string {
@@ -477,18 +483,21 @@ function endsCall(event: SessionEvent | undefined): boolean {
   return event?.event.case === "part" && isTerminal(event.event.value);
 }
 
-/** Resolves with the work or after a while; throws the signal's reason. */
-async function settledOr(work: Promise<void>, ms: number, signal: AbortSignal): Promise<void> {
+/** Resolves to what the work does, or to undefined after a while; throws the signal's reason. */
+async function settledOr<T>(work: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
   signal.throwIfAborted();
-  const { promise: over, resolve } = Promise.withResolvers<void>();
-  const timer = setTimeout(resolve, ms);
-  signal.addEventListener("abort", () => resolve(), { once: true });
-  await Promise.race([work, over]);
+  const { promise: over, resolve } = Promise.withResolvers<undefined>();
+  const stop = () => resolve(undefined);
+  const timer = setTimeout(stop, ms);
+  signal.addEventListener("abort", stop, { once: true });
+  const result = await Promise.race([work, over]);
   clearTimeout(timer);
+  signal.removeEventListener("abort", stop);
   signal.throwIfAborted();
+  return result;
 }
 
-async function settledWithin(ms: number, runs: ReadonlyMap<string, { done: Promise<void> }>): Promise<void> {
+async function settledWithin(ms: number, runs: ReadonlyMap<string, Pick<Run, "done">>): Promise<void> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, ms);

@@ -79,23 +79,26 @@ export function createExecutor({
   unattended: "wait" | "deny";
   log: Logger;
 }) {
-  /** Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to write. */
+  /**
+   * Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to
+   * write. Returns the call as it ended, if this run is what ended it.
+   */
   async function run(
     record: CallRecord,
     opened: OpenSession,
     controller: AbortController,
     isHeld: () => boolean,
     ready?: Ready,
-  ): Promise<void> {
+  ): Promise<ToolPart | undefined> {
     const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
     try {
       const tool = ready?.tool ?? resolve(record);
       const input = ready?.input ?? decode(tool, record);
       const plan = ready?.plan ?? (await approve(call, tool, input));
       const result = await execute(call, tool, input, plan);
-      await settle(call, plan, result);
+      return await settle(call, plan, result);
     } catch (cause) {
-      await end(call, cause);
+      return await end(call, cause);
     }
   }
 
@@ -303,7 +306,7 @@ export function createExecutor({
   }
 
   /** 10, 11. Bounds what the model sees, keeps the whole, and writes the end. */
-  async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<void> {
+  async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<ToolPart | undefined> {
     const { text, ...sizes } = result.output === undefined ? output.written() : await output.whole(result.output);
     const metadata: JsonObject = {
       ...call.progress?.shown.metadata,
@@ -319,13 +322,13 @@ export function createExecutor({
       { title, output: [text, result.note].filter(Boolean).join("\n\n"), metadata, attachments },
       store.now(),
     );
-    await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+    return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
   }
 
   /** The four kinds of end without a result: expected failure, refusal, abort, defect. What is not ours is not written. */
-  async function end(call: Running, thrown: unknown): Promise<void> {
+  async function end(call: Running, thrown: unknown): Promise<ToolPart | undefined> {
     const cause = call.signal.aborted ? call.signal.reason : thrown;
-    if (cause instanceof CallGone) return;
+    if (cause instanceof CallGone) return undefined;
     try {
       // What was written until then is kept and named, unless keeping it is what failed.
       await call.output?.end().catch(() => undefined);
@@ -339,10 +342,11 @@ export function createExecutor({
         },
         store.now(),
       );
-      await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+      return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
     } catch (error) {
       // The lease lapses and the reaper ends the call.
       log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
+      return undefined;
     }
   }
 

@@ -120,9 +120,13 @@ export interface CallStore {
   recordEvents(fence: Fence, events: readonly (ToolProgress | ToolOutput)[]): Promise<boolean>;
   /**
    * finish_call: writes the terminal part, withdraws the call's open asks, ends the lease. Guarded by the fence, or by the
-   * version (for others than the owner). False if the guard fails or the call has ended.
+   * version (for others than the owner). Returns the part as it is stored; undefined if the guard fails or the call has ended.
    */
-  finishCall(step: { ref: CallRef; guard: { fence: Fence } | { version: number }; part: ToolPart }): Promise<boolean>;
+  finishCall(step: {
+    ref: CallRef;
+    guard: { fence: Fence } | { version: number };
+    part: ToolPart;
+  }): Promise<ToolPart | undefined>;
   /** Asks the owner of a running call to stop it; the log's doorbell tells it. */
   requestCancel(ref: CallRef, message: string): Promise<void>;
   /** renew_leases: all of this owner, also one that lapsed while nobody took the call; returns the calls it still holds. */

@@ -1,3 +1,4 @@
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
 import { noSuchSession } from "../../permission/errors.ts";
 import { checkEnded } from "../parts.ts";
@@ -137,15 +138,19 @@ export function createCalls(options: {
     return text(await runStep("record_events", ref.root, namesOf(ref), values, bytes)) === "recorded";
   }
 
-  async function finishCall({ ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): Promise<boolean> {
-    checkEnded(part);
+  async function finishCall({
+    ref,
+    guard,
+    part: ended,
+  }: Parameters<CallStore["finishCall"]>[0]): Promise<ToolPart | undefined> {
+    checkEnded(ended);
     const { root, sessionId, callId } = ref;
     const tree = keys.tree(root);
     const name = callName(ref);
     const lineage = await trees.lineage(root, sessionId);
-    const { bytes } = encodePart(sessionId, name, part);
+    const { part, bytes } = encodePart(sessionId, name, ended);
     const guards = "fence" in guard ? { owner: guard.fence.owner, epoch: guard.fence.epoch } : guard;
-    const result = text(
+    const [result, revision] = list(
       await runStep(
         "finish_call",
         root,
@@ -160,8 +165,9 @@ export function createCalls(options: {
         { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
       ),
     );
-    if (result === "finished") held.ended(ref);
-    return result === "finished";
+    if (text(result) !== "finished") return undefined;
+    held.ended(ref);
+    return { ...part, revision: BigInt(number(revision)) };
   }
 
   return {

@@ -35,12 +35,13 @@ export function createCalls(options: {
   }
 
   /** Writes the terminal part, withdraws what is still asked, and closes the call for good. */
-  function end(step: Step, call: OpenCall, part: ToolPart): void {
-    checkEnded(part);
-    asks.withdraw(step, call, "The call ended.");
-    const { snapshot } = writePart(step, log, call.ref.sessionId, part);
+  function end(step: Step, call: OpenCall, ended: ToolPart): ToolPart {
+    checkEnded(ended);
+    if (call.asked) asks.withdraw(step, call, "The call ended.");
+    const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
     sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
     openCalls.remove(step, call.ref);
+    return part;
   }
 
   return {
@@ -75,7 +76,8 @@ export function createCalls(options: {
         ).lastInsertRowid,
       );
       const leaseUntil = step.now + leaseMs;
-      openCalls.set(step, { ordinal, ref, ...versions, started: started === 1, owner, leaseUntil, settled: 0 });
+      const isOpen = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
+      openCalls.set(step, { ordinal, ref, ...versions, ...isOpen });
       return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started }, created: true };
     },
 
@@ -98,7 +100,7 @@ export function createCalls(options: {
         throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
       }
       for (const request of opened.asks) asks.open(step, call, request);
-      raiseVersion(step, call);
+      raiseVersion(step, call, { asked: true });
       return true;
     },
 
@@ -130,11 +132,10 @@ export function createCalls(options: {
       return true;
     },
 
-    finishCall(step: Step, { ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): boolean {
+    finishCall(step: Step, { ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): ToolPart | undefined {
       const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
-      if (call === undefined || ("version" in guard && call.version !== guard.version)) return false;
-      end(step, call, part);
-      return true;
+      if (call === undefined || ("version" in guard && call.version !== guard.version)) return undefined;
+      return end(step, call, part);
     },
 
     requestCancel(step: Step, ref: CallRef, message: string): void {

@@ -23,8 +23,8 @@ export interface Commit {
 
 /**
  * Transitions that are asked for in one turn of the event loop share one transaction, since a transaction's cost is its
- * sync; each has its own savepoint. The transaction is begun and committed without giving up the thread, so what is read
- * outside of it is always committed.
+ * sync. If one throws, which is seldom, all are rolled back and run again, each under a savepoint of its own. The
+ * transaction is begun and committed without giving up the thread, so what is read outside of it is always committed.
  */
 export function createCommit(options: {
   db: DatabaseSync;
@@ -34,6 +34,7 @@ export function createCommit(options: {
 }): Commit {
   const { db, now, ring, log } = options;
   const begin = db.prepare("BEGIN");
+  const rollBack = db.prepare("ROLLBACK");
   const save = db.prepare("SAVEPOINT transition");
   const release = db.prepare("RELEASE transition");
   const rollBackTo = db.prepare("ROLLBACK TO transition");
@@ -44,15 +45,15 @@ export function createCommit(options: {
     const transitions = queue;
     queue = [];
     const batch = createBatch();
-    const settle: (() => void)[] = [];
+    let settle: (() => void)[];
     try {
       const step = batch.step(now());
       begin.run();
-      for (const transition of transitions) settle.push(runAlone(transition, step, batch));
+      settle = runTogether(transitions, step, batch) ?? runApart(transitions, step, batch);
       commit.run();
     } catch (cause) {
-      if (db.isOpen && db.isTransaction) db.exec("ROLLBACK");
-      batch.undoTo({ undo: 0, publish: 0, rung: 0 });
+      if (db.isOpen && db.isTransaction) rollBack.run();
+      batch.undoTo(noSteps);
       log?.error("the store could not commit", { error: cause, count: transitions.length });
       for (const transition of transitions) transition.reject(unavailable(cause));
       return;
@@ -60,6 +61,22 @@ export function createCommit(options: {
     for (const publish of batch.publish) publish();
     for (const done of settle) done();
     for (const [sessionId, seq] of batch.firstNews()) ring(sessionId, seq);
+  }
+
+  /** What tells the callers; undefined, and nothing is left of any, if one threw. */
+  function runTogether(transitions: readonly Queued[], step: Step, batch: Batch): (() => void)[] | undefined {
+    try {
+      return transitions.map(({ apply }) => apply(step));
+    } catch {
+      if (db.isTransaction) rollBack.run();
+      batch.undoTo(noSteps);
+      begin.run();
+      return undefined;
+    }
+  }
+
+  function runApart(transitions: readonly Queued[], step: Step, batch: Batch): (() => void)[] {
+    return transitions.map((transition) => runAlone(transition, step, batch));
   }
 
   function runAlone(transition: Queued, step: Step, batch: Batch): () => void {
@@ -118,6 +135,8 @@ interface Queued {
 }
 
 type Batch = ReturnType<typeof createBatch>;
+
+const noSteps = { undo: 0, publish: 0, rung: 0 };
 
 /** What the steps of one transaction leave to be done when it is known how it ended. */
 function createBatch() {

@@ -10,6 +10,8 @@ export interface OpenCall {
   readonly version: number;
   readonly epoch: number;
   readonly started: boolean;
+  /** Whether it ever asked: one that did not has nothing to withdraw. */
+  readonly asked: boolean;
   /** The replica that has the lease, or had it last; empty after a restart and after it was handed back. */
   readonly owner: string;
   readonly leaseUntil: number;
@@ -27,9 +29,9 @@ export type OpenCalls = ReturnType<typeof createOpenCalls>;
 export function createOpenCalls(db: DatabaseSync, now: number) {
   const sessions = new Map<string, Map<string, OpenCall>>();
   for (const row of found(db)) {
-    const { root, sessionId, callId, started, ...columns } = row;
+    const { root, sessionId, callId, started, asked, ...columns } = row;
     const ref = { root, sessionId, callId };
-    put({ ...columns, ref, started: started === 1, owner: "", leaseUntil: now, settled: 0 });
+    put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil: now, settled: 0 });
   }
 
   function put(call: OpenCall): void {
@@ -96,11 +98,10 @@ export function createOpenCalls(db: DatabaseSync, now: number) {
 }
 
 function found(db: DatabaseSync) {
-  return statement<
-    Omit<OpenCall, "ref" | "started" | "owner" | "leaseUntil" | "settled"> & CallRef & { started: number }
-  >(
+  return statement<Pick<OpenCall, "ordinal" | "version" | "epoch"> & CallRef & { started: number; asked: number }>(
     db,
-    `SELECT calls.ordinal, version, epoch, started, call_id AS callId, id AS sessionId, root
+    `SELECT calls.ordinal, version, epoch, started,
+       EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked, call_id AS callId, id AS sessionId, root
      FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,
   ).all();
 }

@@ -51,7 +51,9 @@ export function callsContract(open: OpenStore): void {
     expect(kinds(await logOf(store))).toEqual(["call_1 pending", "call_1 running"]);
     const again = { fence: fenceOf(record), version: 2, part: running(ref) };
     expect(await store.calls.startCall(again)).toBe("fenced");
-    expect(await store.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) })).toBe(true);
+    const ended = await store.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) });
+    expect(ended).toEqual((await recordOf(store, ref)).part);
+    expect(ended).toMatchObject({ revision: 3n, state: { case: "completed" } });
   });
 
   test("the same call again is the first one, and nothing happens", async () => {
@@ -170,7 +172,7 @@ export function callsContract(open: OpenStore): void {
     const store = await open();
     await addSession(store);
     const fence = await startCall(store, ref);
-    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref, "first") })).toBe(true);
+    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref, "first") })).toBeDefined();
     const record = await recordOf(store, ref);
     expect(record).toMatchObject({
       version: 3,
@@ -178,8 +180,8 @@ export function callsContract(open: OpenStore): void {
       part: { revision: 3n, state: { value: { output: "first" } } },
     });
 
-    expect(await store.calls.finishCall({ ref, guard: { fence }, part: failed(ref) })).toBe(false);
-    expect(await store.calls.finishCall({ ref, guard: { version: 3 }, part: failed(ref) })).toBe(false);
+    expect(await store.calls.finishCall({ ref, guard: { fence }, part: failed(ref) })).toBeUndefined();
+    expect(await store.calls.finishCall({ ref, guard: { version: 3 }, part: failed(ref) })).toBeUndefined();
     expect(await store.calls.startCall({ fence, version: 3, part: running(ref) })).toBe("fenced");
     expect(await store.calls.claimCall(ref, "other", leaseMs)).toBeUndefined();
     expect(await openAsks(store, ref, ["per_1"])).toBe(false);
@@ -208,8 +210,8 @@ export function callsContract(open: OpenStore): void {
     const store = await open();
     await addSession(store);
     await startCall(store, ref);
-    expect(await store.calls.finishCall({ ref, guard: { version: 1 }, part: failed(ref) })).toBe(false);
-    expect(await store.calls.finishCall({ ref, guard: { version: 2 }, part: failed(ref) })).toBe(true);
+    expect(await store.calls.finishCall({ ref, guard: { version: 1 }, part: failed(ref) })).toBeUndefined();
+    expect(await store.calls.finishCall({ ref, guard: { version: 2 }, part: failed(ref) })).toBeDefined();
   });
 
   test("the end of a call withdraws what it still asks, before it is told", async () => {

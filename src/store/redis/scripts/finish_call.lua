@@ -2,12 +2,11 @@
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, open <session>, call <name>, session/log <id> of the session and
 --        those above
 -- ARGV   session, callId, name, lineage, owner and epoch, or version; bytes: told <name>, whole <name>, withdrawn <name>
--- Output "finished" | "refused"
+-- Output { "finished", number of the part's event } | { "refused" }
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting')
-if not call.version or call.ended then return answer('refused') end
-if step.version and tonumber(call.version) ~= step.version then return answer('refused') end
-if not step.version and not fenced(call) then return answer('refused') end
+if not call.version or call.ended then return answer({ 'refused' }) end
+if step.version and tonumber(call.version) ~= step.version then return answer({ 'refused' }) end
+if not step.version and not fenced(call) then return answer({ 'refused' }) end
 redis.call('HSET', key, 'version', call.version + 1)
-end_call(step.session, step.callId, step.name, call.waiting)
-return commit('finished')
+return commit({ 'finished', end_call(step.session, step.callId, step.name, call.waiting) })

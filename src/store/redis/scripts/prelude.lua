@@ -146,17 +146,18 @@ local function write_part(session, name, part)
   return seq
 end
 
--- Ends a call for good, after it withdrew what the call still asks.
+-- Ends a call for good, after it withdrew what the call still asks; returns the number of its last event.
 local function end_call(session, call_id, name, waiting)
   local call = K['call ' .. name]
   withdraw(session, words(waiting), B['withdrawn ' .. name])
-  write_part(session, name)
+  local seq = write_part(session, name)
   redis.call('HSET', call, 'ended', now, 'owner', '', 'lease', 0, 'waiting', '')
   redis.call('PEXPIRE', call, step.keepMs)
   redis.call('ZREM', K['open ' .. session], call_id)
   redis.call('ZREM', K.leases, name)
   redis.call('ZADD', K.ended, now, name)
   keep(K.ended)
+  return seq
 end
 
 -- Answers a step that wrote nothing.
