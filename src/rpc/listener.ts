@@ -1,7 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { DescFile } from "@bufbuild/protobuf";
 import type { ConnectRouter } from "@connectrpc/connect";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { createValidateInterceptor } from "@connectrpc/validate";
 import { file_google_rpc_error_details } from "../../gen/google/rpc/error_details_pb.ts";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.ts";
@@ -17,6 +16,7 @@ import { createErrors } from "./errors.ts";
 import { createGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
 import { routeReflection } from "./reflection.ts";
+import { createRpcHandler } from "./rpc-handler.ts";
 import { createSockets } from "./sockets.ts";
 
 /** A server that accepts connections. */
@@ -52,7 +52,8 @@ export async function createListener(options: ListenerOptions): Promise<Listener
   const errors = createErrors({ log, newId: randomUUID });
   const gate = createGate(config);
 
-  const rpcs = connectNodeAdapter({
+  const rpcs = createRpcHandler({
+    log,
     routes(router) {
       routes(router);
       routeHealth(router, readiness, services);

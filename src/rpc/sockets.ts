@@ -53,7 +53,6 @@ export function createSockets(
     const connection = connections.get(request.socket);
     if (connection !== undefined) connection.responses += 1;
     // A request that is refused in the middle is read to its end, or the connection's next one would wait behind its rest.
-    request[Symbol.asyncIterator] = () => request.iterator({ destroyOnReturn: false });
     response.once("finish", () => request.resume());
     response.once("close", () => {
       if (connection === undefined) return;
