@@ -50,6 +50,11 @@ export function unknownService(name: string): ConnectError {
   return new ConnectError(`service ${name} is not served here; List names those that are`, Code.NotFound);
 }
 
+/** Why the work for a client that does not wait for its answer is aborted. */
+export function clientLeft(): ConnectError {
+  return new ConnectError("the client left before it was answered", Code.Canceled);
+}
+
 /** Codes that would show a client what only the operator may see. */
 const hidden: ReadonlySet<Code> = new Set([Code.Internal, Code.Unknown]);
 

@@ -1,14 +1,9 @@
 import type { EventEmitter } from "node:events";
-import {
-  Code,
-  ConnectError,
-  type ConnectRouter,
-  type ConnectRouterOptions,
-  createConnectRouter,
-} from "@connectrpc/connect";
+import { type ConnectRouter, type ConnectRouterOptions, createConnectRouter } from "@connectrpc/connect";
 import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import type { Logger } from "../log.ts";
+import { clientLeft } from "./errors.ts";
 import type { Handler, Request, Response } from "./sockets.ts";
 
 /**
@@ -27,7 +22,7 @@ export function createRpcHandler({
   async function serve(handler: UniversalHandler, request: Request, response: Response): Promise<void> {
     const leaving = new AbortController();
     response.once("close", () => {
-      if (!response.writableEnded) leaving.abort(left());
+      if (!response.writableEnded) leaving.abort(clientLeft());
     });
     try {
       const answer = await handler({
@@ -70,7 +65,7 @@ async function nextBytes(request: Request): Promise<IteratorResult<Uint8Array, u
     const value: Uint8Array | null = request.read();
     if (value !== null) return { done: false, value };
     if (request.readableEnded) return { done: true, value: undefined };
-    if (request.destroyed) throw left();
+    if (request.destroyed) throw clientLeft();
     await changed(request, "readable", "end");
   }
 }
@@ -127,8 +122,4 @@ function webHeaders({ headers }: Request): Headers {
 
 function nodeHeaders(headers: UniversalServerResponse["header"]): Record<string, string> {
   return Object.fromEntries(new Headers(headers));
-}
-
-function left(): ConnectError {
-  return new ConnectError("the client left before it was answered", Code.Canceled);
 }
