@@ -146,6 +146,8 @@ export interface CallStore {
   getRead(root: string, path: string): Promise<string | undefined>;
   recordRead(root: string, path: string, sha256: string): Promise<void>;
 
+  /** The binary form of an event, or of a call's part, that this store handed out; undefined if it would have to be made. */
+  bytesOf(message: SessionEvent | ToolPart): Uint8Array | undefined;
   /** Events after a number, in order, up to about `maxBytes`. */
   readLog(sessionId: string, afterSeq: number, maxBytes: number): Promise<LogPage>;
   /** Rings when a session has news, with its id and the first new number; for any session if none is named. It may ring too often, never too seldom. */

@@ -14,7 +14,6 @@ import {
   WatchSessionResponseSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Calls } from "../call/calls.ts";
-import type { Followed } from "../call/log.ts";
 import type { Planner } from "../call/planner.ts";
 import type { CallRef, CallStore } from "../call/ports.ts";
 import type { Reader } from "../call/reader.ts";
@@ -22,6 +21,7 @@ import { isTerminal } from "../call/state.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { principalOf } from "./access.ts";
+import { createEmbed } from "./embed.ts";
 
 /** ToolService over the domain: check, call, shape the answer. */
 export function toolService({
@@ -35,10 +35,12 @@ export function toolService({
   calls: Calls;
   planner: Planner;
   reader: Reader;
-  store: Pick<CallStore, "storeId">;
+  store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
   about: { version: string; workspaces: string[]; agentsOf(principal: Principal): string[]; limits: Limits };
 }): ServiceImpl<typeof ToolService> {
+  const embed = createEmbed(store);
+
   async function openAsks(ref: CallRef) {
     return (await asksOf(ref)).filter(({ settled }) => !settled).map(({ request }) => request);
   }
@@ -89,7 +91,8 @@ export function toolService({
       try {
         const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, ctx.signal);
         const permissions = isTerminal(part) || part.permissionIds.length === 0 ? [] : await openAsks(ref);
-        return create(CallToolResponseSchema, { part, permissions, lastSeq: part.revision, storeId: store.storeId });
+        const answer = create(CallToolResponseSchema, { permissions, lastSeq: part.revision, storeId: store.storeId });
+        return embed.part(ctx, answer, CallToolResponseSchema.field.part, part);
       } finally {
         stay();
       }
@@ -102,7 +105,9 @@ export function toolService({
       try {
         let storeId = store.storeId;
         for await (const followed of calls.events(call, sequence(request.afterSeq), ctx.signal)) {
-          yield create(ExecuteToolResponseSchema, { ...message(followed), storeId });
+          const { event, lastSeq } = followed;
+          const answer = create(ExecuteToolResponseSchema, { lastSeq: BigInt(lastSeq), storeId });
+          yield embed.event(ctx, answer, ExecuteToolResponseSchema.field.event, event);
           storeId = "";
         }
       } finally {
@@ -138,12 +143,9 @@ export function toolService({
     async *watchSession({ sessionId, afterSeq, callId, snapshot }, ctx) {
       const watch = { sessionId, afterSeq: sequence(afterSeq), snapshot, callId: callId || undefined };
       let storeId = store.storeId;
-      for await (const followed of calls.watch(principalOf(ctx), watch, ctx.signal)) {
-        yield create(WatchSessionResponseSchema, {
-          ...message(followed),
-          snapshotEnd: followed.snapshotEnd ?? false,
-          storeId,
-        });
+      for await (const { event, lastSeq, snapshotEnd = false } of calls.watch(principalOf(ctx), watch, ctx.signal)) {
+        const answer = create(WatchSessionResponseSchema, { lastSeq: BigInt(lastSeq), snapshotEnd, storeId });
+        yield embed.event(ctx, answer, WatchSessionResponseSchema.field.event, event);
         storeId = "";
       }
     },
@@ -162,10 +164,6 @@ export function toolService({
       });
     },
   };
-}
-
-function message({ event, lastSeq }: Followed) {
-  return { ...(event && { event }), lastSeq: BigInt(lastSeq) };
 }
 
 /** A number of a log; what is over the largest safe integer is beyond the end of every log. */

@@ -7,6 +7,7 @@ import type { Asks } from "./asks.ts";
 import type { CallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { Encoded } from "./encoded.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
@@ -20,6 +21,7 @@ export function createCalls(options: {
   db: DatabaseSync;
   sessions: Sessions;
   log: Log;
+  encoded: Encoded;
   openCalls: OpenCalls;
   records: CallRecords;
   asks: Asks;
@@ -38,7 +40,7 @@ export function createCalls(options: {
   function end(step: Step, call: OpenCall, ended: ToolPart): ToolPart {
     checkEnded(ended);
     if (call.asked) asks.withdraw(step, call, "The call ended.");
-    const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
+    const { part, snapshot } = writePart(step, options, call.ref.sessionId, ended);
     sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
     openCalls.remove(step, call.ref);
     return part;
@@ -58,8 +60,8 @@ export function createCalls(options: {
       if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
 
       const ref: CallRef = { root: head.root, sessionId, callId };
-      const pending = writePart(step, log, sessionId, opened.part);
-      const { part, snapshot } = opened.start ? writePart(step, log, sessionId, opened.start) : pending;
+      const pending = writePart(step, options, sessionId, opened.part);
+      const { part, snapshot } = opened.start ? writePart(step, options, sessionId, opened.start) : pending;
       const started = opened.start === undefined ? 0 : 1;
       const openedSeq = Number(pending.part.revision);
       const versions = { version: 1 + started, epoch: 1 };
@@ -112,7 +114,7 @@ export function createCalls(options: {
       if (rulesVersion !== undefined && rulesVersion !== sessions.rulesVersion(call.ref.root)) return "retry";
 
       const version = call.version + 1;
-      const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
+      const { snapshot } = writePart(step, options, call.ref.sessionId, started.part);
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
       return "started";

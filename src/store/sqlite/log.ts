@@ -1,10 +1,11 @@
 import type { DatabaseSync } from "node:sqlite";
-import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary } from "@bufbuild/protobuf";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { Encoded } from "./encoded.ts";
 import { createRecentEvents } from "./recent-events.ts";
 import type { SessionHead, Sessions } from "./sessions.ts";
 
@@ -18,7 +19,17 @@ export interface LogLimits {
 export type Log = ReturnType<typeof createLog>;
 
 /** Numbers events, session by session, and keeps them. */
-export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions: Sessions; limits: LogLimits }) {
+export function createLog({
+  db,
+  sessions,
+  encoded,
+  limits,
+}: {
+  db: DatabaseSync;
+  sessions: Sessions;
+  encoded: Encoded;
+  limits: LogLimits;
+}) {
   const insert = statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)");
   const touch = statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?");
   const after = statement<{ event: Uint8Array }>(
@@ -39,7 +50,7 @@ export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions
     const head = sessions.change(step, sessionId);
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
-    const bytes = toBinary(SessionEventSchema, entry);
+    const bytes = encoded.event(entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
     insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
     head.lastSeq = seq;
