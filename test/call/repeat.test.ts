@@ -63,9 +63,9 @@ describe.each<[string, (url: string) => NewContents]>([
     const { replicas, entries } = await started(3);
     const replica = replicas.any();
     const { record } = await replica.calls.getRecord(agent, "ses_a", "call_1", "read");
-    const { part, attempts } = await replica.calls.wait(record, 10_000, never);
+    const { part } = await replica.calls.wait(record, 10_000, never);
     expect(part.state).toMatchObject({ case: "completed", value: { output: "look 3" } });
-    expect([attempts, entries.length]).toEqual([3, 3]);
+    expect(entries).toHaveLength(3);
     await replicas.stop();
   });
 
