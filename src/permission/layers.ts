@@ -1,5 +1,5 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { defaultRules } from "./default-rules.ts";
 import { RequestError } from "./errors.ts";
@@ -15,15 +15,6 @@ export function createLayers({
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
 }) {
-  const denies = new WeakMap<readonly Rule[], readonly Rule[]>();
-
-  /** The denies of a list, the same array each time: rule lists are compiled once for each array. */
-  function deniesOf(rules: readonly Rule[]): readonly Rule[] {
-    const known = denies.get(rules) ?? rules.filter(({ action }) => action === PermissionAction.DENY);
-    denies.set(rules, known);
-    return known;
-  }
-
   return ({
     session,
     ancestors,
@@ -33,18 +24,23 @@ export function createLayers({
     ancestors: readonly Session[];
     agent: string;
   }): Layers => {
-    const inherited = ancestors.flatMap((ancestor) => [ancestor.rules, agents.get(ancestor.agent) ?? []]);
-    const narrow: LayerRules[] = inherited.map((rules) => ({
-      layer: PermissionLayer.INHERITED,
-      rules: deniesOf(rules),
-    }));
+    const inherited = ancestors.flatMap((ancestor): LayerRules[] => [
+      { layer: PermissionLayer.INHERITED, source: ancestor.id, rules: ancestor.rules },
+      {
+        layer: PermissionLayer.INHERITED,
+        source: `agent ${ancestor.agent}`,
+        rules: agents.get(ancestor.agent) ?? none,
+      },
+    ]);
     return {
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
         { layer: PermissionLayer.CONFIG, rules: config },
-        { layer: PermissionLayer.AGENT, rules: agents.get(agent) ?? none },
+        { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
       ],
-      narrow: session ? [...narrow, { layer: PermissionLayer.SESSION, rules: session.rules }] : narrow,
+      narrow: session
+        ? [...inherited, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
+        : inherited,
     };
   };
 }

@@ -8,6 +8,7 @@ import {
   type PermissionDecision,
   PermissionLayer,
   PermissionOutcome,
+  PermissionReason,
   type PermissionSettled,
   PermissionSettledSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -137,13 +138,19 @@ export function createPermissions({
       judged.map(async ({ question, decisions }) => {
         const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
         const by = await Promise.all(
-          asked.map(({ pattern }) => (question.patterns.includes(pattern) ? covering(question, pattern) : undefined)),
+          asked.map(({ pattern, reasonCode }) =>
+            // What nobody knows the rules of no grant was given for.
+            question.patterns.includes(pattern) && reasonCode !== PermissionReason.BROKEN_POLICY
+              ? covering(question, pattern)
+              : undefined,
+          ),
         );
         if (asked.length === 0 || by.some((grant) => !grant)) return false;
         for (const [i, decision] of asked.entries()) {
           decision.action = PermissionAction.ALLOW;
           decision.layer = PermissionLayer.GRANT;
           decision.grantId = by[i]?.id ?? "";
+          decision.reasonCode = PermissionReason.GRANT;
           decision.reason = `grant ${decision.grantId}: ${by[i]?.text}`;
         }
         return true;

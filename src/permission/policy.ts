@@ -4,6 +4,7 @@ import {
   type PermissionDecision,
   PermissionDecisionSchema,
   PermissionLayer,
+  PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
@@ -12,6 +13,7 @@ import type { Rule } from "./rules.ts";
 import { readCommand } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
 import { expand } from "./shell/outside.ts";
+import { traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -29,13 +31,17 @@ export interface Question {
 export interface LayerRules {
   layer: PermissionLayer;
   rules: readonly Rule[];
+  /** Whose list it is, where the layer alone does not say that: a session, an agent, a file. */
+  source?: string;
+  /** Why the list cannot be known: everything asks until it is. */
+  problem?: string;
 }
 
 /** The rules that hold for one call. */
 export interface Layers {
   /** One list, in this order: the last match wins, none is ASK. */
   wide: readonly LayerRules[];
-  /** Lists of their own: no match is no opinion, and of all lists the strictest wins. */
+  /** Lists of their own: no match is no opinion, and of all lists the strictest wins. Of INHERITED ones only denies count. */
   narrow: readonly LayerRules[];
 }
 
@@ -61,20 +67,45 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     path?: string,
   ): Match | undefined {
     const target = targetOf(permission, pattern, path);
-    for (const { layer, rules } of group.toReversed()) {
+    for (const { layer, rules, source = "" } of group.toReversed()) {
       const placed = listOf(rules).last(target);
-      if (placed) return { layer, index: placed.index, rule: placed.rule };
+      if (placed) return { layer, source, index: placed.index, rule: placed.rule };
     }
     return undefined;
   }
 
+  /** Every match of a pattern, or else of another spelling of it, in the order of layers and rules. */
+  function matchesOf({ wide, narrow }: Layers, permission: string, texts: readonly string[], path?: string) {
+    const targets = texts.map((text) => targetOf(permission, text, path));
+    return [...wide, ...narrow].flatMap(({ layer, rules, source = "" }) => {
+      const met = new Map<number, Match & { text: string }>();
+      for (const [i, target] of targets.entries())
+        for (const { index, rule } of listOf(rules).all(target))
+          if (!met.has(index)) met.set(index, { layer, source, index, rule, text: i === 0 ? "" : target.text });
+      return [...met.values()].sort((one, other) => one.index - other.index);
+    });
+  }
+
+  /** What a list denies whatever a line holds: its rules for everything, without those that allow some commands. */
+  function denyOfAll(group: readonly LayerRules[], text: string): Match | undefined {
+    const target = targetOf("bash", text);
+    const last = group
+      .flatMap(({ layer, rules, source = "" }) =>
+        listOf(rules)
+          .all(target)
+          .map(({ index, rule }) => ({ layer, source, index, rule })),
+      )
+      .findLast(({ rule }) => rule.action !== PermissionAction.ALLOW || rule.pattern === "*");
+    return last?.rule.action === PermissionAction.DENY ? last : undefined;
+  }
+
   /** A rule of any layer that asks or denies for a part of a permission only. */
   function narrower({ wide, narrow }: Layers, permission: string): Match | undefined {
-    for (const { layer, rules } of [...wide, ...narrow]) {
+    for (const { layer, rules, source = "" } of [...wide, ...narrow]) {
       const placed = listOf(rules)
         .about(permission)
         .find(({ rule }) => rule.action !== PermissionAction.ALLOW && rule.pattern !== "*");
-      if (placed) return { layer, index: placed.index, rule: placed.rule };
+      if (placed) return { layer, source, index: placed.index, rule: placed.rule };
     }
     return undefined;
   }
@@ -85,20 +116,35 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     const pattern = patterns[at] ?? "";
     const refused = refusal(question, at);
     if (refused) {
-      const reason = `engine: ${refused}`;
-      return decision(permission, pattern, { action: PermissionAction.DENY, layer: PermissionLayer.ENGINE, reason });
+      return decision(permission, pattern, {
+        action: PermissionAction.DENY,
+        layer: PermissionLayer.ENGINE,
+        reason: `engine: ${refused}`,
+        code: PermissionReason.PROTECTED,
+      });
     }
     const command = analyse && permission === "bash" ? readCommand(pattern) : undefined;
     const opinionOf = (group: readonly LayerRules[]) => {
       if (command) {
         const find = (text: string) => lastMatch(group, permission, text);
-        return judgeCommand(command, find, () => narrower(layers, permission));
+        const opinion = judgeCommand(command, find, () => narrower(layers, permission));
+        if (opinion?.code !== PermissionReason.OPAQUE_COMMAND) return opinion;
+        const denied = denyOfAll(group, command.text);
+        return denied ? opinionBy(denied) : opinion;
       }
       const match = lastMatch(group, permission, pattern, paths?.[at]);
       return match && opinionBy(match);
     };
-    const narrow = layers.narrow.map((list) => opinionOf([list])).filter((opinion) => opinion !== undefined);
-    return decision(permission, pattern, strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch);
+    const broken = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unknownRules(problem)]));
+    const narrow = layers.narrow.flatMap((list) => {
+      const opinion = opinionOf([list]);
+      const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === PermissionAction.DENY;
+      return opinion && counts ? [opinion] : [];
+    });
+    const opinion = strictestOf([...broken, opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
+    const texts = command ? [command.text, ...command.spellings] : [pattern];
+    const met = matchesOf(layers, permission, texts, paths?.[at]);
+    return Object.assign(decision(permission, pattern, opinion), traceOf(met, opinion.match));
   }
 
   return {
@@ -128,16 +174,35 @@ const noMatch: Opinion = {
   action: PermissionAction.ASK,
   layer: PermissionLayer.UNSPECIFIED,
   reason: "no rule matches: ask",
+  code: PermissionReason.NO_RULE,
 };
-const noPattern: Opinion = { ...noMatch, reason: "nothing says what would be touched: ask" };
+const noPattern: Opinion = {
+  ...noMatch,
+  reason: "nothing says what would be touched: ask",
+  code: PermissionReason.NO_PATTERN,
+};
 
-function decision(permission: string, pattern: string, { action, layer, reason, match }: Opinion): PermissionDecision {
+function unknownRules(problem: string): Opinion {
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.WORKSPACE,
+    reason: `${problem}: everything asks`,
+    code: PermissionReason.BROKEN_POLICY,
+  };
+}
+
+function decision(
+  permission: string,
+  pattern: string,
+  { action, layer, reason, match, code = PermissionReason.RULE }: Opinion,
+): PermissionDecision {
   return create(PermissionDecisionSchema, {
     permission,
     pattern,
     action,
     layer,
     reason,
+    reasonCode: code,
     ...(match && {
       ruleIndex: match.index,
       rule: { permission: match.rule.permission, pattern: match.rule.pattern, action: match.rule.action },

@@ -22,6 +22,8 @@ export interface Target {
 export interface RuleList {
   /** The last rule that matches. */
   last(target: Target): Placed | undefined;
+  /** Every rule that matches, in order. */
+  all(target: Target): readonly Placed[];
   /** Every rule that is about a permission, in order. */
   about(permission: string): readonly Placed[];
 }
@@ -66,6 +68,13 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
       const worded = byWord.get(firstWord(target.text))?.findLast(meets);
       const other = anyWord.findLast(meets);
       return worded && other ? (worded.index > other.index ? worded : other) : (worded ?? other);
+    },
+    all(target) {
+      const { rules, byWord, anyWord } = bucketOf(target.permission);
+      if (isPathKind(target.permission)) return rules.filter((rule) => rule.meetsPath(target));
+      const meets = (rule: CompiledRule) => rule.meetsText(target.text);
+      const worded = byWord.get(firstWord(target.text))?.filter(meets) ?? [];
+      return [...worded, ...anyWord.filter(meets)].sort((one, other) => one.index - other.index);
     },
   };
 }
