@@ -8,12 +8,12 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
-import { compileRules, type RuleList, targetOf } from "./rule-list.ts";
+import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommand } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
 import { expand } from "./shell/outside.ts";
-import { traceOf } from "./trace.ts";
+import { type Met, traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -60,13 +60,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   /** The last match of lists that count as one. */
-  function lastMatch(
-    group: readonly LayerRules[],
-    permission: string,
-    pattern: string,
-    path?: string,
-  ): Match | undefined {
-    const target = targetOf(permission, pattern, path);
+  function lastMatch(group: readonly LayerRules[], text: string): Match | undefined {
+    const target = targetOf("bash", text);
     for (const { layer, rules, source = "" } of group.toReversed()) {
       const placed = listOf(rules).last(target);
       if (placed) return { layer, source, index: placed.index, rule: placed.rule };
@@ -74,29 +69,15 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     return undefined;
   }
 
-  /** Every match of a pattern, or else of another spelling of it, in the order of layers and rules. */
-  function matchesOf({ wide, narrow }: Layers, permission: string, texts: readonly string[], path?: string) {
-    const targets = texts.map((text) => targetOf(permission, text, path));
-    return [...wide, ...narrow].flatMap(({ layer, rules, source = "" }) => {
-      const met = new Map<number, Match & { text: string }>();
-      for (const [i, target] of targets.entries())
-        for (const { index, rule } of listOf(rules).all(target))
-          if (!met.has(index)) met.set(index, { layer, source, index, rule, text: i === 0 ? "" : target.text });
-      return [...met.values()].sort((one, other) => one.index - other.index);
-    });
-  }
-
-  /** What a list denies whatever a line holds: its rules for everything, without those that allow some commands. */
-  function denyOfAll(group: readonly LayerRules[], text: string): Match | undefined {
-    const target = targetOf("bash", text);
-    const last = group
-      .flatMap(({ layer, rules, source = "" }) =>
-        listOf(rules)
-          .all(target)
-          .map(({ index, rule }) => ({ layer, source, index, rule })),
-      )
-      .findLast(({ rule }) => rule.action !== PermissionAction.ALLOW || rule.pattern === "*");
-    return last?.rule.action === PermissionAction.DENY ? last : undefined;
+  /** The rules of a list that meet the first target, or else another one of the same thing: then with its text. */
+  function matchesIn({ layer, rules, source = "" }: LayerRules, targets: readonly Target[]): Met[] {
+    const list = listOf(rules);
+    const met = targets.flatMap((target, i) =>
+      list.all(target).map(({ index, rule }) => ({ layer, source, index, rule, text: i === 0 ? "" : target.text })),
+    );
+    if (targets.length === 1) return met;
+    const first = new Map(met.toReversed().map((match) => [match.index, match]));
+    return [...first.values()].sort((one, other) => one.index - other.index);
   }
 
   /** A rule of any layer that asks or denies for a part of a permission only. */
@@ -104,7 +85,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     for (const { layer, rules, source = "" } of [...wide, ...narrow]) {
       const placed = listOf(rules)
         .about(permission)
-        .find(({ rule }) => rule.action !== PermissionAction.ALLOW && rule.pattern !== "*");
+        .find(({ rule }) => rule.action !== ALLOW && rule.pattern !== "*");
       if (placed) return { layer, source, index: placed.index, rule: placed.rule };
     }
     return undefined;
@@ -117,34 +98,35 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     const refused = refusal(question, at);
     if (refused) {
       return decision(permission, pattern, {
-        action: PermissionAction.DENY,
+        action: DENY,
         layer: PermissionLayer.ENGINE,
         reason: `engine: ${refused}`,
         code: PermissionReason.PROTECTED,
       });
     }
     const command = analyse && permission === "bash" ? readCommand(pattern) : undefined;
+    const texts = command ? [command.text, ...command.spellings] : [pattern];
+    const targets = texts.map((text) => targetOf(permission, text, paths?.[at]));
+    const met = new Map([...layers.wide, ...layers.narrow].map((list) => [list, matchesIn(list, targets)]));
     const opinionOf = (group: readonly LayerRules[]) => {
-      if (command) {
-        const find = (text: string) => lastMatch(group, permission, text);
-        const opinion = judgeCommand(command, find, () => narrower(layers, permission));
-        if (opinion?.code !== PermissionReason.OPAQUE_COMMAND) return opinion;
-        const denied = denyOfAll(group, command.text);
-        return denied ? opinionBy(denied) : opinion;
-      }
-      const match = lastMatch(group, permission, pattern, paths?.[at]);
-      return match && opinionBy(match);
+      const matches = group.flatMap((list) => met.get(list) ?? []);
+      const last = matches.at(-1);
+      if (!command) return last && opinionBy(last);
+      const find = (text: string) => lastMatch(group, text);
+      const opinion = judgeCommand(command, find, () => narrower(layers, permission));
+      if (opinion?.code !== PermissionReason.OPAQUE_COMMAND) return opinion;
+      // It may hold anything, so rules that allow some commands do not count: does the rest deny?
+      const rest = matches.findLast(({ text, rule }) => text === "" && (rule.action !== ALLOW || rule.pattern === "*"));
+      return rest?.rule.action === DENY ? opinionBy(rest) : opinion;
     };
     const broken = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unknownRules(problem)]));
     const narrow = layers.narrow.flatMap((list) => {
       const opinion = opinionOf([list]);
-      const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === PermissionAction.DENY;
+      const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === DENY;
       return opinion && counts ? [opinion] : [];
     });
     const opinion = strictestOf([...broken, opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
-    const texts = command ? [command.text, ...command.spellings] : [pattern];
-    const met = matchesOf(layers, permission, texts, paths?.[at]);
-    return Object.assign(decision(permission, pattern, opinion), traceOf(met, opinion.match));
+    return Object.assign(decision(permission, pattern, opinion), traceOf([...met.values()].flat(), opinion.match));
   }
 
   return {
@@ -153,7 +135,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     judge(question: Question, layers: Layers): PermissionDecision[] {
       if (question.patterns.length > 0) return question.patterns.map((_, at) => decide(question, at, layers, true));
       const found = decide({ ...question, patterns: [""] }, 0, layers, true);
-      return [found.action === PermissionAction.ALLOW ? decision(question.permission, "", noPattern) : found];
+      return [found.action === ALLOW ? decision(question.permission, "", noPattern) : found];
     },
     /** Says which rule decides for each pattern as it is given: no command is analysed. */
     explain(question: Question, layers: Layers): PermissionDecision[] {
@@ -163,15 +145,15 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     hides(layers: Layers, permission: string): boolean {
       const rules = [...layers.wide, ...layers.narrow].flatMap(({ rules }) => listOf(rules).about(permission));
       const patterns = ["*", ...rules.map(({ rule }) => rule.pattern)];
-      return patterns.every(
-        (_, at) => decide({ permission, patterns }, at, layers, false).action === PermissionAction.DENY,
-      );
+      return patterns.every((_, at) => decide({ permission, patterns }, at, layers, false).action === DENY);
     },
   };
 }
 
+const { ALLOW, ASK, DENY } = PermissionAction;
+
 const noMatch: Opinion = {
-  action: PermissionAction.ASK,
+  action: ASK,
   layer: PermissionLayer.UNSPECIFIED,
   reason: "no rule matches: ask",
   code: PermissionReason.NO_RULE,
@@ -184,7 +166,7 @@ const noPattern: Opinion = {
 
 function unknownRules(problem: string): Opinion {
   return {
-    action: PermissionAction.ASK,
+    action: ASK,
     layer: PermissionLayer.WORKSPACE,
     reason: `${problem}: everything asks`,
     code: PermissionReason.BROKEN_POLICY,

@@ -8,11 +8,16 @@ export interface Trace {
   moreMatches: number;
 }
 
+/** A match, and the spelling that was met, where that is not the pattern itself. */
+export interface Met extends Match {
+  text: string;
+}
+
 /** A decision is kept with its trace, and whoever writes rules decides how many there are. */
 const most = 50;
 
 /** Tells the rules that met a pattern or another spelling of it, in order; the deciding one is never left out. */
-export function traceOf(met: readonly (Match & { text: string })[], decided: Match | undefined): Trace {
+export function traceOf(met: readonly Met[], decided: Match | undefined): Trace {
   const isDeciding = (match: Match) => match.rule === decided?.rule && match.layer === decided.layer;
   const first = Math.max(0, met.length - most);
   const kept = met.filter((match, place) => place >= first || isDeciding(match));
