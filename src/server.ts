@@ -15,10 +15,10 @@ import { createReader } from "./call/reader.ts";
 import { createSessions } from "./call/sessions.ts";
 import { failed } from "./call/state.ts";
 import { createWatcher } from "./call/watcher.ts";
-import { type Config, ConfigError } from "./config.ts";
+import { type Config, ConfigError, checkPolicy, rulesOf } from "./config.ts";
 import type { Logger } from "./log.ts";
-import { createLayers } from "./permission/layers.ts";
-import { parseRules } from "./permission/parse-rules.ts";
+import { builtInAgents } from "./permission/agents.ts";
+import { type ConfiguredRules, createLayers } from "./permission/layers.ts";
 import { createPermissions } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
 import type { PermissionStore } from "./permission/ports.ts";
@@ -63,7 +63,8 @@ export async function startServer(
   log: Logger,
   { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
 ): Promise<Server> {
-  const rules = readRules(config);
+  await checkRules(config, log);
+  const rules = rulesOf(config.policy);
   const replicaId = randomUUID();
   const store = await open(config, log);
   // What is kept in memory by Redis is kept smaller.
@@ -96,7 +97,7 @@ export async function startServer(
   };
 
   const policyDigest = createHash("sha256")
-    .update(canonicalJson([rulesOf(rules.config), ...[...rules.agents].map(([name, own]) => [name, rulesOf(own)])]))
+    .update(canonicalJson([plain(rules.config), ...[...rules.agents].map(([name, own]) => [name, plain(own)])]))
     .digest("hex");
   let agrees = await callStore.agrees(policyDigest);
 
@@ -173,11 +174,8 @@ export function createReplica({
   tools,
   log,
 }: {
-  config: Pick<
-    Config,
-    "agents" | "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces"
-  >;
-  rules: Parameters<typeof createLayers>[0];
+  config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
+  rules: ConfiguredRules;
   store: Store;
   replicaId: string;
   tools: readonly Tool[];
@@ -189,7 +187,7 @@ export function createReplica({
   const registry = createRegistry();
   for (const tool of tools) registry.register(tool);
 
-  const agents = new Set(config.agents.keys());
+  const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
     home: homedir(),
@@ -244,23 +242,18 @@ export function createReplica({
 
 const redisOutputBytes = 64 * 1024 * 1024;
 
-const rulesOf = (rules: readonly Rule[]) =>
-  rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
+const plain = (rules: readonly Rule[]) => rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
 
-function readRules(config: Config) {
-  try {
-    return {
-      config: parseRules(config.permission, "permission", homedir()),
-      agents: new Map(
-        [...config.agents].map(([name, { permission }]) => [
-          name,
-          parseRules(permission, `agent.${name}.permission`, homedir()),
-        ]),
-      ),
-    };
-  } catch (cause) {
-    throw new ConfigError(`${config.file}: ${cause instanceof Error ? cause.message : cause}`);
-  }
+/** Refuses a policy whose own tests fail, and tells what in it looks wrong. */
+async function checkRules({ policy, file, dataDirectory }: Config, log: Logger): Promise<void> {
+  const findings = await checkPolicy(policy, { home: homedir(), dataDirectory });
+  const lines = findings.map(({ severity, line, message }) => ({ severity, text: `${file}:${line ?? ""} ${message}` }));
+  for (const { severity, text } of lines) if (severity === "warning") log.warn(text);
+  const errors = lines.filter(({ severity }) => severity === "error");
+  if (errors.length === 0) return;
+  throw new ConfigError(
+    `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
+  );
 }
 
 /** Repeats work, never two rounds of the same at once; what fails is logged and tried again. Resolves when all have stopped. */

@@ -1,6 +1,7 @@
 import { Command, type CommanderError, Option } from "commander";
 import { addAsks } from "./asks.ts";
 import { addCall } from "./call.ts";
+import { addCheckConfig, type CheckedConfig } from "./check-config.ts";
 import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
@@ -12,6 +13,7 @@ import { addServe, type ServeFlags } from "./serve.ts";
 import { addTools } from "./tools.ts";
 import { addWatch } from "./watch.ts";
 
+export type { CheckedConfig } from "./check-config.ts";
 export type { Embedded, EmbedFlags } from "./run.ts";
 export type { ServeFlags } from "./serve.ts";
 
@@ -21,11 +23,13 @@ export interface CliParts {
   serve(flags: ServeFlags): Promise<void>;
   /** Starts an engine for this process alone, with a store that ends with it. */
   embed(flags: EmbedFlags): Promise<Embedded>;
+  /** Checks a configuration file; without a name the one that a server would read. */
+  checkConfig(file?: string): Promise<CheckedConfig>;
   version: string;
 }
 
 /** The whole command line; `parseAsync` runs one command, prints its errors and sets the exit code. */
-export function cli({ serve, embed, version }: CliParts): Command {
+export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
   const program = new Command("toolgate")
     .description("Runs tools for AI agents: policy, people, record.")
     .version(version)
@@ -55,6 +59,7 @@ export function cli({ serve, embed, version }: CliParts): Command {
   addServe(program, serve);
   addCall(program);
   addRun(program, embed);
+  addCheckConfig(program, checkConfig);
   for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain]) add(program);
   return program;
 }

@@ -1,20 +1,31 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
 import { RequestError } from "./errors.ts";
 import { ruleProblem } from "./parse-rules.ts";
 import type { LayerRules, Layers } from "./policy.ts";
 import type { Rule } from "./rules.ts";
 
-/** Gathers the rules that hold for a call: what only configuration can widen, and what each session of the chain narrows. */
-export function createLayers({
-  config,
-  agents,
-}: {
+/** The rules of the configuration: for all, and agent by agent. */
+export interface ConfiguredRules {
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
-}) {
+}
+
+/**
+ * Gathers the rules that hold for a call: what only configuration can widen, and what narrows it: the limits of a built-in
+ * agent, the policy files of the workspace, and each session of the chain.
+ */
+export function createLayers({ config, agents }: ConfiguredRules) {
+  // Made once: rule lists are compiled once for each array.
+  const limits = new Map(
+    [...builtInAgents]
+      .filter(([, { limits }]) => limits.length > 0)
+      .map(([name, { limits }]) => [name, [...limits, ...(agents.get(name) ?? none)]]),
+  );
+
   return ({
     session,
     ancestors,
@@ -29,9 +40,11 @@ export function createLayers({
       {
         layer: PermissionLayer.INHERITED,
         source: `agent ${ancestor.agent}`,
-        rules: agents.get(ancestor.agent) ?? none,
+        rules: limits.get(ancestor.agent) ?? agents.get(ancestor.agent) ?? none,
       },
     ]);
+    const limited = limits.get(agent);
+    const own: LayerRules[] = limited ? [{ layer: PermissionLayer.AGENT_LIMITS, source: agent, rules: limited }] : [];
     return {
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
@@ -39,8 +52,8 @@ export function createLayers({
         { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
       ],
       narrow: session
-        ? [...inherited, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
-        : inherited,
+        ? [...own, ...inherited, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
+        : [...own, ...inherited],
     };
   };
 }

@@ -59,7 +59,6 @@ export async function startReplicas(
     const reach = createReach(tamper(store), () => pace[turn++ % pace.length] ?? 0);
     const replica = createReplica({
       config: {
-        agents: new Map([["build", { description: "", permission: {} }]]),
         askMs: 86_400_000,
         dataDirectory: "/data",
         file: "/toolgate.toml",
