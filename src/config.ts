@@ -13,6 +13,7 @@ export { checkPolicy, type Finding, rulesOf } from "./config/check-policy.ts";
 export { ConfigError } from "./config/errors.ts";
 export type { Tls } from "./config/tls.ts";
 export type { Token } from "./config/tokens.ts";
+export { createWorkspaceRules } from "./config/workspace-rules.ts";
 
 /** Everything that is decided before the start; no part reads flags, environment or the file again. */
 export interface Config {

@@ -15,7 +15,7 @@ import { createReader } from "./call/reader.ts";
 import { createSessions } from "./call/sessions.ts";
 import { failed } from "./call/state.ts";
 import { createWatcher } from "./call/watcher.ts";
-import { type Config, ConfigError, checkPolicy, rulesOf } from "./config.ts";
+import { type Config, ConfigError, checkPolicy, createWorkspaceRules, rulesOf } from "./config.ts";
 import type { Logger } from "./log.ts";
 import { builtInAgents } from "./permission/agents.ts";
 import { type ConfiguredRules, createLayers } from "./permission/layers.ts";
@@ -192,7 +192,10 @@ export function createReplica({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
     home: homedir(),
   });
-  const layersFor = createLayers(rules);
+  const workspaceRules = createWorkspaceRules({ home: homedir() });
+  const layersFor = createLayers(rules, ({ workspace, directory, agent }) =>
+    workspaceRules({ root: config.workspaces.get(workspace) ?? directory, directory }, agent),
+  );
   const permissions = createPermissions({
     store: asks,
     policy,

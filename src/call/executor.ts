@@ -536,6 +536,7 @@ export function subjectFor(
     ancestors: "ancestors" in opened ? opened.ancestors : [],
     agent,
     workspace: workspaceRoot(opened.workspace.name),
+    directory: opened.workspace.directory,
     tool: tool.name,
     binding: tool.permissionBinding,
   };

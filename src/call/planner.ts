@@ -9,8 +9,9 @@ import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permis
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../permission/errors.ts";
-import { checkRules } from "../permission/layers.ts";
-import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import { checkRules, type LayersFor } from "../permission/layers.ts";
+import type { Permissions, Verdict } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
@@ -40,17 +41,13 @@ export function createPlanner({
   planning: Planning;
   permissions: Permissions;
   policy: Policy;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  layersFor(subject: LayersFor): Layers;
   registry: Registry;
   store: CallStore;
   askMs: number;
 }) {
   /** The layers of a question: the subject's and, last, the rules it brings; or these alone. */
-  function layersOf(
-    subject: Pick<Subject, "session" | "ancestors" | "agent">,
-    rules: readonly PermissionRule[],
-    onlyRules: boolean,
-  ): Layers {
+  function layersOf(subject: LayersFor, rules: readonly PermissionRule[], onlyRules: boolean): Layers {
     const own: Layers = onlyRules ? { wide: [], narrow: [] } : layersFor(subject);
     if (rules.length === 0) return own;
     checkRules("rules", rules);
@@ -126,7 +123,14 @@ export function createPlanner({
       checkSize("patterns", request.patterns, 256 * 1024);
       const opened = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, opened.session);
-      const subject = { session: opened.session, ancestors: opened.ancestors, agent };
+      const { session, ancestors, workspace } = opened;
+      const subject = {
+        session,
+        ancestors,
+        agent,
+        workspace: workspaceRoot(workspace.name),
+        directory: workspace.directory,
+      };
       const decisions = policy.explain(
         { permission: request.permission, patterns: request.patterns },
         layersOf(subject, request.rules, request.onlyRules),

@@ -1,10 +1,10 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
 import { RequestError } from "./errors.ts";
 import { ruleProblem } from "./parse-rules.ts";
+import type { Subject } from "./permissions.ts";
 import type { LayerRules, Layers } from "./policy.ts";
 import type { Rule } from "./rules.ts";
 
@@ -14,11 +14,18 @@ export interface ConfiguredRules {
   agents: ReadonlyMap<string, readonly Rule[]>;
 }
 
+/** Whose layers are wanted; where it is without a folder, no policy file of a workspace counts. */
+export type LayersFor = Pick<Subject, "session" | "ancestors" | "agent"> &
+  (Pick<Subject, "workspace" | "directory"> | { workspace?: never; directory?: undefined });
+
 /**
  * Gathers the rules that hold for a call: what only configuration can widen, and what narrows it: the limits of a built-in
  * agent, the policy files of the workspace, and each session of the chain.
  */
-export function createLayers({ config, agents }: ConfiguredRules) {
+export function createLayers(
+  { config, agents }: ConfiguredRules,
+  workspaceRules: (subject: Pick<Subject, "workspace" | "directory" | "agent">) => readonly LayerRules[] = () => [],
+) {
   // Made once: rule lists are compiled once for each array.
   const limits = new Map(
     [...builtInAgents]
@@ -26,15 +33,7 @@ export function createLayers({ config, agents }: ConfiguredRules) {
       .map(([name, { limits }]) => [name, [...limits, ...(agents.get(name) ?? none)]]),
   );
 
-  return ({
-    session,
-    ancestors,
-    agent,
-  }: {
-    session: Session | undefined;
-    ancestors: readonly Session[];
-    agent: string;
-  }): Layers => {
+  return ({ session, ancestors, agent, workspace, directory }: LayersFor): Layers => {
     const inherited = ancestors.flatMap((ancestor): LayerRules[] => [
       { layer: PermissionLayer.INHERITED, source: ancestor.id, rules: ancestor.rules },
       {
@@ -45,6 +44,8 @@ export function createLayers({ config, agents }: ConfiguredRules) {
     ]);
     const limited = limits.get(agent);
     const own: LayerRules[] = limited ? [{ layer: PermissionLayer.AGENT_LIMITS, source: agent, rules: limited }] : [];
+    const files = directory === undefined ? [] : workspaceRules({ workspace, directory, agent });
+    const narrow = [...own, ...files, ...inherited];
     return {
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
@@ -52,8 +53,8 @@ export function createLayers({ config, agents }: ConfiguredRules) {
         { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
       ],
       narrow: session
-        ? [...own, ...inherited, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
-        : [...own, ...inherited],
+        ? [...narrow, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
+        : narrow,
     };
   };
 }

@@ -35,6 +35,8 @@ export interface Subject {
   agent: string;
   /** The name of the workspace root. */
   workspace: string;
+  /** The canonical folder of the session. */
+  directory: string;
   tool: string;
   /** What grants for this tool are bound to. */
   binding: string;
@@ -75,7 +77,7 @@ export function createPermissions({
 }: {
   store: PermissionStore;
   policy: Policy;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  layersFor(subject: Subject): Layers;
   refuse: Refuse;
   newId(prefix: "per" | "grt"): string;
   now(): number;
