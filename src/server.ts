@@ -71,7 +71,7 @@ export async function startServer(
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
-  const { calls, permissions, sessions, planner, agents } = createReplica({
+  const { calls, permissions, sessions, planner } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
@@ -84,7 +84,10 @@ export async function startServer(
     version,
     workspaces: [...config.workspaces.keys()],
     agentsOf: (principal: { agents: readonly string[] }) =>
-      [...agents].filter((agent) => principal.agents.includes("*") || principal.agents.includes(agent)),
+      [...config.policy.agents]
+        .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
+        .map(([agent, { description }]) => ({ agent, description })),
+    unattended: config.unattended,
     limits: create(LimitsSchema, {
       requestBytes: BigInt(config.limits.requestBytes),
       inputBytes: BigInt(config.limits.inputBytes),
@@ -240,7 +243,7 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, agents };
+  return { calls, permissions, sessions, planner };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;

@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -17,6 +16,7 @@ import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
+import { digestOfRequest } from "./request-digest.ts";
 import { type Access, checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 import { failed, isTerminal, pendingPart } from "./state.ts";
 
@@ -146,7 +146,7 @@ export function createCalls({
     const agent = sessions.agentFor(principal, request.agent, opened.session);
     const now = store.now();
     const callId = request.callId || newId("call", now);
-    const requestDigest = createHash("sha256").update(`${request.tool}\n${canonical}`).digest("base64url");
+    const requestDigest = digestOfRequest(request.tool, canonical);
     const call = {
       ref: { root: opened.session.rootSessionId, sessionId: opened.session.id, callId },
       part: pendingPart({
@@ -175,12 +175,13 @@ export function createCalls({
       store.openCall({
         ...call,
         start: ready?.start,
+        mostRepeats: ready?.mostRepeats,
         owner: replicaId,
         leaseMs: limits.leaseMs,
         maxOpenCalls: limits.runningCalls,
       }),
     );
-    if (created) launch(record, opened, asked, ready);
+    if (created) launch(record, opened, asked, record.attempts > 0 ? ready : undefined);
     else checkAttach(record, requestDigest);
     return { record, opened };
   }

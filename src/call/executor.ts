@@ -15,7 +15,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { refusalText, workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
@@ -25,7 +25,7 @@ import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult 
 import { newId } from "./ids.ts";
 import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { beginning, digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
+import { beginning, digestOf, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
@@ -103,8 +103,8 @@ export function createExecutor({
   }
 
   /**
-   * Steps 1 to 6 for a call that is about to be accepted: with what is allowed without a person or a grant it can be accepted
-   * and started in one step. Undefined if anything is in the way; then `run` takes the steps one by one and says what.
+   * Steps 1 to 6 for a call that is about to be accepted: what is allowed without a person or a grant can be accepted and
+   * started in one step. Undefined if anything is in the way; then `run` takes the steps one by one and says what.
    */
   async function prepare(
     call: Pick<CallRecord, "ref" | "part" | "spec">,
@@ -114,11 +114,20 @@ export function createExecutor({
       const tool = resolve(call);
       const input = decode(tool, call);
       const subject = subjectFor(opened, call.part.agent, tool);
-      const judged = await planning.judge(tool, input, planContext(call, opened), subject, { grants: "none" });
+      const layers = layersFor(subject);
+      // How many such calls came before it only the step knows that accepts it: `mostRepeats`.
+      const by: JudgedBy = { layers, grants: "none" };
+      const judged = await planning.judge(tool, input, planContext(call, opened), subject, 0, by);
       if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
-      const { problem } = await planning.inspect(judged, layersFor(subject));
+      const { problem } = await planning.inspect(judged, layers);
       if (problem) return undefined;
-      return { tool, input, plan: judged.plan, start: running(call.part, judged.plan.title, store.now()) };
+      return {
+        tool,
+        input,
+        plan: judged.plan,
+        start: running(call.part, judged.plan.title, store.now()),
+        mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
+      };
     } catch {
       return undefined;
     }
@@ -154,14 +163,14 @@ export function createExecutor({
     return tool.decode(inputOf(part));
   }
 
-  /** 4, 6, 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
+  /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
   async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
     async function attempt(): Promise<Plan | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
-      const judged = await planning.judge(tool, input, ctx, subject);
+      const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) throw problem;
@@ -501,6 +510,8 @@ export interface Ready {
   plan: Plan;
   /** The running part. */
   start: ToolPart;
+  /** Of a call that repeats those before it more often than this a person is asked; undefined: never. */
+  mostRepeats: number | undefined;
 }
 
 /** A call on its way, as its steps share it. */

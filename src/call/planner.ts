@@ -16,12 +16,14 @@ import type { Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
 import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
 import { beginning, digestOf, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
+import { digestOfRequest } from "./request-digest.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
 export type Planner = ReturnType<typeof createPlanner>;
@@ -94,7 +96,11 @@ export function createPlanner({
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
       };
       const layers = layersOf(subject, request.rules, request.onlyRules);
-      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, {
+      const repeats =
+        opened.session === undefined || request.onlyRules
+          ? 0
+          : await store.repeatsOf(opened.session.id, digestOfRequest(tool.name, canonicalJson(input)));
+      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, repeats, {
         layers,
         grants: request.onlyRules ? "none" : "look",
       });
@@ -137,6 +143,9 @@ export function createPlanner({
       );
       return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
     },
+
+    /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */
+    asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
 
     /** The tools an agent may see: not those of which everything is denied. */
     async tools(principal: Principal, asked: string): Promise<ToolDefinition[]> {

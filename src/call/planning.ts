@@ -10,7 +10,7 @@ import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { Ask, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -28,6 +28,8 @@ export interface Inspected {
 }
 
 const planningMs = 30_000;
+/** The third call in a row for the same thing is asked about: whoever makes it may be going round in circles. */
+export const mostRepeats = 1;
 
 export type Planning = ReturnType<typeof createPlanning>;
 
@@ -39,9 +41,11 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     input: unknown,
     ctx: PlanContext,
     subject: Subject,
+    repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
-    const plan = await within(planningMs, tool.plan(input, ctx));
+    const own = await within(planningMs, tool.plan(input, ctx));
+    const plan = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
     const resolve = (path: string, cwd: string) =>
       ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
     const questions: Question[] = [];
@@ -71,7 +75,17 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     });
   }
 
-  return { judge, inspect };
+  return {
+    judge,
+    inspect,
+    /** Whether a call may be made again and again without a question. */
+    mayLoop: (tool: Tool, layers: Layers) =>
+      strictest(policy.judge(loopAsk(tool, 0), layers)) === PermissionAction.ALLOW,
+  };
+}
+
+function loopAsk(tool: Tool, repeats: number): Ask {
+  return { permission: "doom_loop", patterns: [tool.name], metadata: { tool: tool.name, repeats } };
 }
 
 const mostPreview = 128 * 1024;

@@ -101,7 +101,9 @@ function load(file: string, root: string, home: string): PolicyFile {
     return { text, isOld, rulesFor: rulesIn(text, shown, home) };
   } catch (cause) {
     const words = cause instanceof Error ? cause.message : String(cause);
-    const problem = visible((words.startsWith(shown) ? words : `${shown}: ${words}`).replace(/\s+/g, " ").slice(0, 500));
+    const problem = visible(
+      (words.startsWith(shown) ? words : `${shown}: ${words}`).replace(/\s+/g, " ").slice(0, 500),
+    );
     return { text, isOld, problem, rulesFor: () => none };
   }
 }

@@ -6,8 +6,10 @@ import {
   PermissionLayer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { canAsk } from "./can-ask.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
+import { permissionNames } from "./permission-names.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommand } from "./shell/command.ts";
@@ -140,6 +142,18 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     /** Says which rule decides for each pattern as it is given: no command is analysed. */
     explain(question: Question, layers: Layers): PermissionDecision[] {
       return question.patterns.map((_, at) => decide(question, at, layers, false));
+    },
+    /** The permissions of which something can end in a question, as rules name them; `*` is any that is not named. */
+    asking({ wide, narrow }: Layers): string[] {
+      const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
+      const about = (permission: string) => (list: LayerRules) =>
+        listOf(list.rules)
+          .about(permission)
+          .map(({ rule }) => rule);
+      const broken = narrow.some(({ problem }) => problem !== undefined);
+      return [...new Set([...permissionNames, ...named, "*"])]
+        .filter((name) => broken || canAsk(name, wide.flatMap(about(name)), narrow.map(about(name))))
+        .sort();
     },
     /** Whether a permission is denied whatever is asked: its own rule patterns, taken as texts, and `*` are all denied. */
     hides(layers: Layers, permission: string): boolean {

@@ -4,6 +4,7 @@ import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/o
 import { defaultRules } from "../../src/permission/default-rules.ts";
 import { createPolicy, type Layers, type Question, strictest } from "../../src/permission/policy.ts";
 import { evaluate, fromConfig, type Rule, type RuleConfig } from "../../src/permission/rules.ts";
+import { wildcard } from "../../src/permission/wildcard.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
 const policy = createPolicy({ guard: { dataDirectory: "/home/u/.local/share/toolgate" }, home: "/home/u" });
@@ -250,6 +251,46 @@ describe("explaining", () => {
     const layers = configured({ bash: { "git *": "allow" } });
     expect(strictest(policy.explain(question, layers))).toBe(ALLOW);
     expect(strictest(policy.judge(question, layers))).toBe(ASK);
+  });
+});
+
+describe("what can ask", () => {
+  test("is what no rule is sure of, by its name, and * for all others", () => {
+    expect(policy.asking(configured({}))).toEqual([
+      "*",
+      "bash",
+      "codesearch",
+      "doom_loop",
+      "edit",
+      "external_directory",
+      "read",
+      "task",
+      "webfetch",
+      "websearch",
+    ]);
+    expect(policy.asking(configured("allow"))).toEqual(["bash", "edit"]);
+    expect(policy.asking(configured("deny"))).toEqual([]);
+    expect(
+      policy.asking(configured({ "*": "deny", "mcp_*": "ask", task: { a: "ask", "*": "allow", b: "ask" } })),
+    ).toEqual(["mcp_*", "task"]);
+    expect(
+      policy.asking(configured("allow", [{ webfetch: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }])),
+    ).toEqual(["edit", "webfetch"]);
+  });
+
+  test("is never left out", () => {
+    fc.assert(
+      fc.property(anyList, anyList, anyPermission, anyText, (list, rules, permission, text) => {
+        const layers = {
+          wide: [{ layer: PermissionLayer.CONFIG, rules: list }],
+          narrow: [{ layer: PermissionLayer.SESSION, rules }],
+        };
+        if (judge({ permission, patterns: [text] }, layers) !== ASK) return;
+        const asking = policy.asking(layers);
+        expect(asking.some((name) => name === permission || wildcard(permission, name))).toBe(true);
+      }),
+      { numRuns: 3_000 },
+    );
   });
 });
 

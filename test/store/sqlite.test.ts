@@ -56,6 +56,22 @@ afterAll(async () => {
 
 storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
 
+test("a store of an earlier version is brought to this one, and its calls are there", async () => {
+  const directory = await newDirectory();
+  const before = await openIn(directory);
+  await addSession(before);
+  await openCall(before, callRef());
+  await before.calls.close();
+  const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
+  db.exec("ALTER TABLE calls DROP COLUMN repeats; PRAGMA user_version = 1");
+  db.close();
+  const store = await openIn(directory);
+  expect((await recordOf(store, callRef())).repeats).toBe(0);
+  expect((await openCall(store, callRef("call_2"))).repeats).toBe(1);
+  await store.calls.close();
+  await (await openIn(directory)).calls.close();
+});
+
 describe("sqlite", () => {
   const stores: OpenedStore[] = [];
   const writers: ChildProcess[] = [];

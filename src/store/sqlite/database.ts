@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
-import { schema, schemaVersion } from "./schema.ts";
+import { migrations, schema, schemaVersion } from "./schema.ts";
 
 /** An open database that no other process can open. */
 export interface Database {
@@ -71,6 +71,9 @@ function prepareSchema(db: DatabaseSync, path: string): string {
     throw new Error(
       `${path} was written by a newer Toolgate (schema ${version}, this one knows ${schemaVersion}): start that version, or use another data directory`,
     );
+  }
+  if (version > 0 && version < schemaVersion) {
+    db.exec(`BEGIN; ${migrations.slice(version - 1).join("; ")}; PRAGMA user_version = ${schemaVersion}; COMMIT`);
   }
   if (version === 0) {
     db.exec(`BEGIN; ${schema} PRAGMA user_version = ${schemaVersion};`);

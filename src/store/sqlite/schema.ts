@@ -1,5 +1,8 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 1;
+export const schemaVersion = 2;
+
+/** What makes the next version of a store of each version, from 1 on. */
+export const migrations: readonly string[] = ["ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0"];
 
 /**
  * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
@@ -49,6 +52,7 @@ export const schema = `
     version INTEGER NOT NULL DEFAULT 1,
     epoch INTEGER NOT NULL DEFAULT 1,
     attempts INTEGER NOT NULL DEFAULT 0,
+    repeats INTEGER NOT NULL DEFAULT 0,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,
