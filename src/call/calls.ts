@@ -102,12 +102,22 @@ export function createCalls({
   function launch(record: CallRecord, opened: OpenSession, confirmed: number, ready?: Ready): void {
     const key = keyOf(record.ref);
     const controller = new AbortController();
-    const run = { ref: record.ref, accepted: record.spec.accepted, controller, confirmed };
-    const done = executor
-      .run(record, opened, controller, () => isHeld(run), ready)
-      .finally(() => {
-        if (runs.get(key)?.controller === controller) runs.delete(key);
-      });
+    const run = {
+      ref: record.ref,
+      accepted: record.spec.accepted,
+      controller,
+      confirmed,
+      started: ready !== undefined,
+    };
+    const hold = {
+      isSure: () => isHeld(run),
+      starting: () => {
+        run.started = true;
+      },
+    };
+    const done = executor.run(record, opened, controller, hold, ready).finally(() => {
+      if (runs.get(key)?.controller === controller) runs.delete(key);
+    });
     runs.set(key, Object.assign(run, { done }));
   }
 
@@ -344,12 +354,13 @@ export function createCalls({
     for (const run of runs.values()) if (!isHeld(run)) run.controller.abort(new CallGone());
   }
 
-  /** Stops what was cancelled at another replica. */
+  /** Stops what was cancelled at another replica; what is not started was ended there. */
   async function heedCancels(): Promise<void> {
     for (const sessionId of [...news]) {
       // News that come while we look are looked at in the next round.
       news.delete(sessionId);
-      for (const { ref, controller } of [...runs.values()].filter(({ ref }) => ref.sessionId === sessionId)) {
+      const running = [...runs.values()].filter(({ ref, started }) => started && ref.sessionId === sessionId);
+      for (const { ref, controller } of running) {
         const record = await store.getCall(sessionId, ref.callId).catch((cause: unknown) => {
           news.add(sessionId);
           throw cause;
@@ -455,6 +466,8 @@ interface Run {
   controller: AbortController;
   /** When we last asked for the lease that we got, by our own clock. */
   confirmed: number;
+  /** Whether its start mark may be written. */
+  started: boolean;
   /** The call as it ended here; undefined if it was not this run that ended it. */
   done: Promise<ToolPart | undefined>;
 }

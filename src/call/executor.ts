@@ -23,12 +23,12 @@ import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "..
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { newId } from "./ids.ts";
-import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { beginning, digestOf, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
+import { createWaits } from "./waits.ts";
 
 /** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
 export class CallEnd extends Error {
@@ -79,6 +79,8 @@ export function createExecutor({
   unattended: "wait" | "deny";
   log: Logger;
 }) {
+  const waits = createWaits({ calls: store, outputs });
+
   /**
    * Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to
    * write. Returns the call as it ended, if this run is what ended it.
@@ -87,10 +89,10 @@ export function createExecutor({
     record: CallRecord,
     opened: OpenSession,
     controller: AbortController,
-    isHeld: () => boolean,
+    hold: Hold,
     ready?: Ready,
   ): Promise<ToolPart | undefined> {
-    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
+    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), hold };
     try {
       const tool = ready?.tool ?? resolve(record);
       const input = ready?.input ?? decode(tool, record);
@@ -188,10 +190,10 @@ export function createExecutor({
   }
 
   /** Before the start mark a store that does not answer is waited for: nothing is lost by doing all of it again. */
-  function unlessAway({ isHeld, signal, record: { ref } }: Running): (cause: unknown) => Promise<undefined> {
+  function unlessAway({ hold, signal, record: { ref } }: Running): (cause: unknown) => Promise<undefined> {
     return async (cause) => {
       if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;
-      if (!isHeld()) throw new CallGone();
+      if (!hold.isSure()) throw new CallGone();
       log.warn("a call waits for the store", { error: cause, callId: ref.callId });
       await delay(250, undefined, { signal });
       return undefined;
@@ -239,7 +241,8 @@ export function createExecutor({
   async function start(call: Running, { plan, verdict }: Judged): Promise<boolean> {
     call.signal.throwIfAborted();
     // Another replica can still take the call up; once it is marked nobody can.
-    if (!call.isHeld()) throw new CallGone();
+    if (!call.hold.isSure()) throw new CallGone();
+    call.hold.starting();
     const { attempts } = call.record;
     const part = running(call.record.part, plan.title, store.now());
     const outcome = await store.startCall({
@@ -263,7 +266,7 @@ export function createExecutor({
   async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
     const { ref, part, spec } = call.record;
     // A process that was frozen since the start mark may have been given up; nothing may run then.
-    if (!call.isHeld()) throw new CallGone();
+    if (!call.hold.isSure()) throw new CallGone();
     const deadline = createDeadline(spec.timeoutMs || plan.timeoutMs || limits.timeoutMs, (ms) =>
       call.controller.abort(
         new CallEnd(
@@ -446,21 +449,17 @@ export function createExecutor({
     return opened;
   }
 
-  /** Waits until no ask of the call is open. Only what the log says of this call makes it look again. */
+  /** Waits until no ask of the call is open. */
   async function settledAll(call: Running): Promise<void> {
-    const { root, sessionId, callId } = call.record.ref;
-    // The number is read first, so that what happens meanwhile is followed.
-    const afterSeq = Number((await store.getSession(sessionId))?.lastSeq ?? 0n);
-    await refresh(call);
-    if (call.record.part.permissionIds.length === 0) return;
-    for await (const { event } of follow(
-      { calls: store, outputs },
-      { root, sessionId, callId, afterSeq },
-      call.signal,
-    )) {
-      if (event?.event.case === "permissionAsked") continue;
-      await refresh(call);
-      if (call.record.part.permissionIds.length === 0) return;
+    const wait = await waits.begin(call.record.ref);
+    try {
+      for (;;) {
+        await refresh(call);
+        if (call.record.part.permissionIds.length === 0) return;
+        await wait.news(call.signal);
+      }
+    } finally {
+      wait.end();
     }
   }
 
@@ -514,6 +513,14 @@ export interface Ready {
   mostRepeats: number | undefined;
 }
 
+/** What a run and its lease have to do with each other. */
+export interface Hold {
+  /** Whether the lease is sure to be alive. */
+  isSure(): boolean;
+  /** The start mark is about to be written: from then on only this run can end the call. */
+  starting(): void;
+}
+
 /** A call on its way, as its steps share it. */
 interface Running {
   record: CallRecord;
@@ -521,8 +528,7 @@ interface Running {
   readonly controller: AbortController;
   readonly signal: AbortSignal;
   readonly fence: Fence;
-  /** Whether the lease is sure to be alive. */
-  readonly isHeld: () => boolean;
+  readonly hold: Hold;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }
