@@ -107,7 +107,7 @@ export function createCalls({
       accepted: record.spec.accepted,
       controller,
       confirmed,
-      started: ready !== undefined,
+      started: record.part.state.case !== "pending",
     };
     const hold = {
       isSure: () => isHeld(run),
