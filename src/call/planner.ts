@@ -89,14 +89,15 @@ export function createPlanner({
       const input = request.input ?? {};
       const subject = subjectFor(opened, agent, tool);
       const root = opened.session?.rootSessionId;
+      const layers = layersOf(subject, request.rules, request.onlyRules);
       const ctx: PlanContext = {
         sessionId: request.sessionId,
         callId: "",
         agent,
         workspace: opened.workspace,
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+        judge: planning.judging(layers),
       };
-      const layers = layersOf(subject, request.rules, request.onlyRules);
       const judged = await planning.judge(tool, decode(tool, input), ctx, subject, {
         layers,
         grants: request.onlyRules ? "none" : "look",

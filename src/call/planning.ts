@@ -10,7 +10,7 @@ import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -71,7 +71,22 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     });
   }
 
-  return { judge, inspect };
+  return { judge, inspect, judging: (layers: Layers) => judging(policy, layers) };
+}
+
+/** The rules of a call, as its tool may question them. */
+export function judging(policy: Pick<Policy, "judge">, layers: Layers): PlanContext["judge"] {
+  return (ask) => {
+    const decisions = policy.judge(ask, layers);
+    const action = strictest(decisions);
+    const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
+    return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
+  };
+}
+
+function wordFor(action: PermissionAction): Judgement["action"] {
+  if (action === PermissionAction.ALLOW) return "allow";
+  return action === PermissionAction.DENY ? "deny" : "ask";
 }
 
 const mostPreview = 128 * 1024;

@@ -5,6 +5,8 @@ import {
   PermissionDecisionSchema,
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
+import { addressCaution, caution } from "./caution.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { compileRules, type RuleList, targetOf } from "./rule-list.ts";
@@ -23,6 +25,10 @@ export interface Question {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** For a file: whether it has other names (hard links), which rules about names do not see. */
+  otherNames?: boolean;
+  /** For a web address: the IP address that its host's name leads to, once that is known. */
+  leadsTo?: string;
 }
 
 /** A list of rules and where it stands. The array is not to be changed once it was judged by. */
@@ -79,11 +85,39 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     return undefined;
   }
 
+  /** Whether some rule that does not deny names the host of an address (or where it leads), and its port. */
+  function named(address: Address, leadsTo: string | undefined, { wide }: Layers) {
+    const target = targetOf("webfetch", address.url);
+    const rules = wide.flatMap(({ rules }) => listOf(rules).matches(target));
+    const naming = rules.filter(({ rule }) => rule.action !== PermissionAction.DENY);
+    const isNamed = (host: string) => naming.some(({ rule }) => namesIn(rule.pattern, { ...address, host }).host);
+    return {
+      host: isNamed(address.host) || (leadsTo !== undefined && isNamed(leadsTo)),
+      port: address.port === "" || naming.some(({ rule }) => namesIn(rule.pattern, address).port),
+    };
+  }
+
+  /** Why the engine refuses an address, if it does: only a rule that names it opens what is not public. */
+  function refusedAddress(address: Address, { leadsTo }: Question, layers: Layers): string | undefined {
+    const why = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
+    if (why === undefined || named(address, leadsTo, layers).host) return undefined;
+    return `${why}, and no rule names it`;
+  }
+
+  /** What is asked although rules allow it, or asked again although a grant would cover it. */
+  function doubt(opinion: Opinion, question: Question, at: number, layers: Layers, address: Address | undefined) {
+    if (opinion.action === PermissionAction.DENY) return undefined;
+    if (!address) return caution(question, at);
+    if (opinion.action === PermissionAction.ASK) return undefined;
+    return addressCaution(address, named(address, undefined, layers).port);
+  }
+
   /** Judges one pattern; `analyse` reads commands, else the text is judged as it is. */
   function decide(question: Question, at: number, layers: Layers, analyse: boolean): PermissionDecision {
     const { permission, patterns, paths } = question;
     const pattern = patterns[at] ?? "";
-    const refused = refusal(question, at);
+    const address = permission === "webfetch" ? readAddress(pattern) : undefined;
+    const refused = refusal(question, at) ?? (address && refusedAddress(address, question, layers));
     if (refused) {
       const reason = `engine: ${refused}`;
       return decision(permission, pattern, { action: PermissionAction.DENY, layer: PermissionLayer.ENGINE, reason });
@@ -98,7 +132,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       return match && opinionBy(match);
     };
     const narrow = layers.narrow.map((list) => opinionOf([list])).filter((opinion) => opinion !== undefined);
-    return decision(permission, pattern, strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch);
+    const opinion = strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
+    return decision(permission, pattern, doubt(opinion, question, at, layers, address) ?? opinion);
   }
 
   return {

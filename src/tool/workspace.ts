@@ -14,6 +14,8 @@ export interface ResolvedPath {
   external: boolean;
   /** Whether it is a folder that exists. */
   isFolder: boolean;
+  /** Whether it is a file with other names (hard links), which rules about names do not see. */
+  otherNames: boolean;
 }
 
 /** The folder in which an agent works. */
@@ -42,17 +44,22 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
     async resolve(path) {
       if (path.includes("\0")) throw new ToolFailure("A path cannot contain a NUL character. Remove it.");
       const expanded = path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
-      const { absolute, isFolder } = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
+      const { absolute, isFolder, otherNames } = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
       const inside = relative(root, absolute);
       const external = inside === ".." || inside.startsWith("../");
-      return { absolute, pattern: external ? absolute : inside || ".", external, isFolder };
+      return { absolute, pattern: external ? absolute : inside || ".", external, isFolder, otherNames };
     },
   };
 }
 
 /** The asks for touching one file or folder: `external_directory` in addition where it lies outside. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
-  const own = { permission, patterns: [path.pattern], paths: [path.absolute] };
+  const own = {
+    permission,
+    patterns: [path.pattern],
+    paths: [path.absolute],
+    ...(path.otherNames && { otherNames: true }),
+  };
   return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
 }
 
@@ -73,10 +80,14 @@ export function externalAsks(path: ResolvedPath): Ask[] {
 const mostLinks = 40;
 
 /** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
-async function canonical(from: string, path: string): Promise<{ absolute: string; isFolder: boolean }> {
+async function canonical(
+  from: string,
+  path: string,
+): Promise<Pick<ResolvedPath, "absolute" | "isFolder" | "otherNames">> {
   const ahead = path.split("/").reverse();
   let at = from;
   let isFolder = true;
+  let otherNames = false;
   let links = 0;
   while (ahead.length > 0) {
     const part = ahead.pop();
@@ -86,6 +97,7 @@ async function canonical(from: string, path: string): Promise<{ absolute: string
     if (!stats?.isSymbolicLink()) {
       at = next;
       isFolder = stats?.isDirectory() ?? false;
+      otherNames = stats !== undefined && !isFolder && stats.nlink > 1;
       continue;
     }
     links += 1;
@@ -95,7 +107,7 @@ async function canonical(from: string, path: string): Promise<{ absolute: string
     ahead.push(...target.split("/").reverse());
     if (isAbsolute(target)) at = "/";
   }
-  return { absolute: at, isFolder };
+  return { absolute: at, isFolder, otherNames };
 }
 
 async function look(next: string, path: string) {

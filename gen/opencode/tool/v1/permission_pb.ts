@@ -553,8 +553,10 @@ export const PermissionLayer = {
   GRANT: 7,
 
   /**
-   * PERMISSION_LAYER_ENGINE: built into the engine and lifted by nothing: the data directory, the configuration, policy
-   * files.
+   * PERMISSION_LAYER_ENGINE: built into the engine, and neither rule nor grant lifts it. DENY: the data directory, the
+   * configuration, edits of policy files; addresses that are not public, unless a rule names them. ASK, each time:
+   * edits of files that run unasked (git's own, start files of shells, CI, settings of package managers and editors),
+   * keys and credentials, the kernel's doors (/proc, /sys, /dev), files with other names (hard links).
    *
    * @generated from enum value: PERMISSION_LAYER_ENGINE = 8;
    */
