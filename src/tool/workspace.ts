@@ -1,6 +1,7 @@
 import { lstat, readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
+import * as z from "zod";
 import { ToolFailure } from "./errors.ts";
 import type { Ask } from "./tool.ts";
 
@@ -51,6 +52,12 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
     },
   };
 }
+
+/** A path as tools take it. */
+export const filePath = z
+  .string()
+  .min(1)
+  .refine((path) => !path.includes("\0"), "contains a NUL character; remove it");
 
 /** The asks for touching one file or folder: `external_directory` in addition where it lies outside. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {

@@ -1,6 +1,8 @@
 import type { Tool } from "../tool/tool.ts";
 import { createBash } from "./bash.ts";
+import { createFileChanges } from "./change-file.ts";
 import { echo } from "./echo.ts";
+import { createEdit } from "./edit.ts";
 import { read } from "./read.ts";
 import type { Supervisor } from "./supervisor.ts";
 import { webfetch } from "./webfetch.ts";
@@ -8,5 +10,7 @@ import { createWrite } from "./write.ts";
 
 /** The tools that every replica has. */
 export function builtInTools({ supervisor }: { supervisor: Supervisor }): Tool[] {
-  return [createBash({ supervisor }), echo, read, webfetch, createWrite()];
+  // One for all of them, so that they take turns with each other.
+  const changes = createFileChanges();
+  return [createBash({ supervisor }), echo, createEdit({ changes }), read, webfetch, createWrite({ changes })];
 }
