@@ -15,7 +15,7 @@ import type { Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
-import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
+import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
@@ -98,10 +98,21 @@ export function createPlanner({
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
         judge: planning.judging(layers),
       };
-      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, {
-        layers,
-        grants: request.onlyRules ? "none" : "look",
-      });
+      const judged = await planning
+        .judge(tool, decode(tool, input), ctx, subject, { layers, grants: request.onlyRules ? "none" : "look" })
+        .catch((cause: unknown) => {
+          if (cause instanceof ToolFailure) return cause;
+          throw cause;
+        });
+      // Nothing is known of what would be touched, which is never allowed.
+      if (judged instanceof ToolFailure) {
+        return {
+          title: tool.name,
+          verdict: { action: PermissionAction.ASK, decisions: [], needs: [] },
+          asks: [],
+          problem: judged,
+        };
+      }
       const { plan, verdict } = judged;
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole);

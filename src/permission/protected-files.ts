@@ -3,10 +3,10 @@ import { foldCase } from "./wildcard.ts";
 /** What a file is that runs as code, or lets somebody in, without being asked for; undefined for others. `path` is absolute or relative. */
 export function protectedFile(permission: string, path: string): string | undefined {
   if (permission !== "edit" && permission !== "read") return undefined;
-  const segments = fold(path).split("/");
-  const secret = meets(secrets, segments);
+  const folded = fold(path);
+  const secret = meets(secrets, folded);
   if (secret !== undefined || permission === "read") return secret;
-  return meets(startedUnasked, segments);
+  return meets(startedUnasked, folded);
 }
 
 /** Shows credentials to whoever reads them. */
@@ -57,6 +57,8 @@ const startedUnasked = table([
 ]);
 
 interface Table {
+  /** A path without any of these meets nothing, as nearly all do. */
+  words: readonly string[];
   /** By the last part, or the last two, of a path. */
   files: ReadonlyMap<string, string>;
   /** By one or two parts in the middle. */
@@ -66,12 +68,15 @@ interface Table {
 function table(groups: readonly [what: string, names: string][]): Table {
   const all = groups.flatMap(([what, names]) => names.split(" ").map((name) => [name, what] as const));
   return {
+    words: all.map(([name]) => name.replace(/\/$/, "")),
     files: new Map(all.filter(([name]) => !name.endsWith("/"))),
     folders: new Map(all.filter(([name]) => name.endsWith("/")).map(([name, what]) => [name.slice(0, -1), what])),
   };
 }
 
-function meets({ files, folders }: Table, segments: readonly string[]): string | undefined {
+function meets({ words, files, folders }: Table, path: string): string | undefined {
+  if (!words.some((word) => path.includes(word))) return undefined;
+  const segments = path.split("/");
   const at = (i: number) => [segments[i] ?? "", `${segments[i - 1]}/${segments[i]}`];
   for (const name of at(segments.length - 1)) {
     const what = files.get(name) ?? folders.get(name);

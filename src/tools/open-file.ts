@@ -9,7 +9,10 @@ import type { ResolvedPath } from "../tool/workspace.ts";
  * Opens the file or folder that a path was resolved to; undefined if there is none. Everything that could wait or have
  * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since.
  */
-export async function openFile({ absolute, otherNames }: ResolvedPath): Promise<FileHandle | undefined> {
+export async function openFile({
+  absolute,
+  otherNames,
+}: Pick<ResolvedPath, "absolute" | "otherNames">): Promise<FileHandle | undefined> {
   try {
     const before = await lstat(absolute);
     if (before.isSymbolicLink()) throw replaced(absolute);
