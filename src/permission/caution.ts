@@ -6,16 +6,13 @@ import { protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** What a person is asked about although a rule allows it; undefined if the rule stands. `at` is the place in the question's patterns. */
-export function caution({ permission, patterns, paths, otherNames }: Question, at: number): Opinion | undefined {
+export function caution({ permission, patterns, paths, alwaysAsk }: Question, at: number): Opinion | undefined {
   const path = paths?.[at] ?? patterns[at] ?? "";
   const file = protectedFile(permission, path);
   if (file !== undefined) return alwaysAsked(`${path} is ${file}`);
   const system = systemFile(permission, path);
   if (system !== undefined) return alwaysAsked(`${path} is ${system}`);
-  if (otherNames && !sharedByInstallers.test(path)) {
-    return alwaysAsked(`${path} has other names (hard links), under which a rule might say otherwise`);
-  }
-  return undefined;
+  return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
 }
 
 /** The same for an address that rules allow: whether a person is to be asked about its port or its path. */
@@ -24,9 +21,6 @@ export function addressCaution(address: Address, namesPort: boolean): Opinion | 
   if (!namesPort) return askedFirst(`it has port ${address.port}, which the rule does not name`);
   return undefined;
 }
-
-/** Package managers link what they install to their store, and nobody keeps secrets there. */
-const sharedByInstallers = /(^|\/)(node_modules|site-packages)\//;
 
 /** What the kernel shows as files: reading or writing it has effects that no file has. */
 function systemFile(permission: string, path: string): string | undefined {

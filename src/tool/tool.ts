@@ -17,8 +17,8 @@ export interface Ask {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
-  /** For a file: whether it has other names (hard links), which rules about names do not see. */
-  otherNames?: boolean;
+  /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
+  alwaysAsk?: string;
   /** For a web address: the IP address that its host's name leads to, once that is known. */
   leadsTo?: string;
   /** What user interfaces are told. */

@@ -1,3 +1,4 @@
+import type { Stats } from "node:fs";
 import { lstat, readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
@@ -17,6 +18,8 @@ export interface ResolvedPath {
   isFolder: boolean;
   /** Whether it is a file with other names (hard links), which rules about names do not see. */
   otherNames: boolean;
+  /** Whether it is a pipe, a socket or a device. */
+  isSpecial: boolean;
 }
 
 /** The folder in which an agent works. */
@@ -45,10 +48,10 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
     async resolve(path) {
       if (path.includes("\0")) throw new ToolFailure("A path cannot contain a NUL character. Remove it.");
       const expanded = path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
-      const { absolute, isFolder, otherNames } = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
-      const inside = relative(root, absolute);
+      const found = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
+      const inside = relative(root, found.absolute);
       const external = inside === ".." || inside.startsWith("../");
-      return { absolute, pattern: external ? absolute : inside || ".", external, isFolder, otherNames };
+      return { ...found, pattern: external ? found.absolute : inside || ".", external };
     },
   };
 }
@@ -65,10 +68,24 @@ export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask[
     permission,
     patterns: [path.pattern],
     paths: [path.absolute],
-    ...(path.otherNames && { otherNames: true }),
+    ...doubtAbout(path),
   };
   return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
 }
+
+/** Why rules about names are not enough for a file, as part of an ask for it; nothing for nearly all files. */
+export function doubtAbout({
+  absolute,
+  otherNames,
+  isSpecial,
+}: Pick<ResolvedPath, "absolute" | "otherNames" | "isSpecial">): Pick<Ask, "alwaysAsk"> {
+  if (isSpecial) return { alwaysAsk: "is a pipe, a socket or a device" };
+  if (!otherNames || sharedByInstallers.test(absolute)) return {};
+  return { alwaysAsk: "has other names (hard links), under which a rule might say otherwise" };
+}
+
+/** Package managers link what they install to their store, and nobody keeps secrets there. */
+const sharedByInstallers = /\/(node_modules|site-packages)\//;
 
 /** The ask for looking into a folder outside the workspace; none inside. */
 export function externalAsks(path: ResolvedPath): Ask[] {
@@ -87,14 +104,10 @@ export function externalAsks(path: ResolvedPath): Ask[] {
 const mostLinks = 40;
 
 /** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
-async function canonical(
-  from: string,
-  path: string,
-): Promise<Pick<ResolvedPath, "absolute" | "isFolder" | "otherNames">> {
+async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const ahead = path.split("/").reverse();
   let at = from;
-  let isFolder = true;
-  let otherNames = false;
+  let found: Stats | undefined = await look(from, path);
   let links = 0;
   while (ahead.length > 0) {
     const part = ahead.pop();
@@ -103,8 +116,7 @@ async function canonical(
     const stats = await look(next, path);
     if (!stats?.isSymbolicLink()) {
       at = next;
-      isFolder = stats?.isDirectory() ?? false;
-      otherNames = stats !== undefined && !isFolder && stats.nlink > 1;
+      found = stats;
       continue;
     }
     links += 1;
@@ -112,9 +124,17 @@ async function canonical(
       throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
     const target = await readlink(next);
     ahead.push(...target.split("/").reverse());
-    if (isAbsolute(target)) at = "/";
+    if (!isAbsolute(target)) continue;
+    at = "/";
+    found = await look(at, path);
   }
-  return { absolute: at, isFolder, otherNames };
+  const isFolder = found?.isDirectory() ?? false;
+  return {
+    absolute: at,
+    isFolder,
+    otherNames: found !== undefined && !isFolder && found.nlink > 1,
+    isSpecial: found !== undefined && !isFolder && !found.isFile(),
+  };
 }
 
 async function look(next: string, path: string) {

@@ -1,7 +1,7 @@
 import { lstat } from "node:fs/promises";
 import { join } from "node:path";
 import type { Ask, Judgement } from "../tool/tool.ts";
-import type { ResolvedPath } from "../tool/workspace.ts";
+import { doubtAbout, type ResolvedPath } from "../tool/workspace.ts";
 import type { OpenFolder } from "./open-file.ts";
 
 /** A file that a search found in a folder. */
@@ -33,7 +33,8 @@ export function named(names: readonly string[], { absolute, pattern }: SearchedF
 /** Only the files that rules allow to read; what they ask about is left out like what they deny. */
 export function readable<File extends FoundFile>(files: readonly File[], judge: (ask: Ask) => Judgement): File[] {
   return files.filter(({ absolute, shown, otherNames }) => {
-    const ask = { permission: "read", patterns: [shown], paths: [absolute], otherNames };
+    const doubt = doubtAbout({ absolute, otherNames, isSpecial: false });
+    const ask = { permission: "read", patterns: [shown], paths: [absolute], ...doubt };
     return judge(ask).action === "allow";
   });
 }

@@ -61,14 +61,13 @@ describe("reading is asked although rules allow it:", () => {
     ["a process", "/proc/17/environ", {}],
     ["a device", "/dev/sda", {}],
     ["the kernel", "/sys/kernel/x", {}],
-    ["a file with other names", "notes.txt", { otherNames: true }],
+    ["what the tool says must be asked", "notes.txt", { alwaysAsk: "has other names" }],
   ])("%s", (_, path, rest) => {
     expect(judged("read", path, rest)).toMatchObject({ action: Action.ASK, layer: Layer.ENGINE });
   });
 
   test.each<[string, string, Partial<Question>]>([
     ["a setting that is protected from changes only", ".npmrc", {}],
-    ["an installed file that shares its content with a store", "web/node_modules/x/index.js", { otherNames: true }],
     ["nothing at all", "/dev/null", {}],
   ])("but not of %s", (_, path, rest) => {
     expect(judged("read", path, rest)?.action).toBe(Action.ALLOW);

@@ -198,7 +198,12 @@ describe("permission", () => {
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
     const { plan } = await planCall(site, read, { filePath: "a" });
     expect(plan.asks).toEqual([
-      { permission: "read", patterns: ["a"], paths: [join(site.inside, "a")], otherNames: true },
+      {
+        permission: "read",
+        patterns: ["a"],
+        paths: [join(site.inside, "a")],
+        alwaysAsk: expect.stringContaining("hard links"),
+      },
     ]);
   });
 
