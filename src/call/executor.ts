@@ -73,7 +73,7 @@ export function createExecutor({
   permissions: Permissions;
   asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
   planning: Planning;
-  layersFor(subject: Subject): Layers;
+  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
   registry: Registry;
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
@@ -478,6 +478,7 @@ export function createExecutor({
       agent: part.agent,
       workspace: opened.workspace,
       reads: { get: (path) => store.getRead(ref.root, path) },
+      judge: planning.judging(layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent })),
     };
   }
 

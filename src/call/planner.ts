@@ -17,7 +17,7 @@ import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
-import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
+import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
@@ -88,22 +88,37 @@ export function createPlanner({
       const input = request.input ?? {};
       const subject = subjectFor(opened, agent, tool);
       const root = opened.session?.rootSessionId;
+      const layers = layersOf(subject, request.rules, request.onlyRules);
       const ctx: PlanContext = {
         sessionId: request.sessionId,
         callId: "",
         agent,
         workspace: opened.workspace,
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+        judge: planning.judging(layers),
       };
-      const layers = layersOf(subject, request.rules, request.onlyRules);
       const repeats =
         opened.session === undefined || request.onlyRules
           ? 0
           : await store.repeatsOf(opened.session.id, digestOfRequest(tool.name, canonicalJson(input)));
-      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, repeats, {
-        layers,
-        grants: request.onlyRules ? "none" : "look",
-      });
+      const judged = await planning
+        .judge(tool, decode(tool, input), ctx, subject, repeats, {
+          layers,
+          grants: request.onlyRules ? "none" : "look",
+        })
+        .catch((cause: unknown) => {
+          if (cause instanceof ToolFailure) return cause;
+          throw cause;
+        });
+      // Nothing is known of what would be touched, which is never allowed.
+      if (judged instanceof ToolFailure) {
+        return {
+          title: tool.name,
+          verdict: { action: PermissionAction.ASK, decisions: [], needs: [] },
+          asks: [],
+          problem: judged,
+        };
+      }
       const { plan, verdict } = judged;
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole);

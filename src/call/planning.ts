@@ -10,7 +10,7 @@ import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Ask, Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -78,6 +78,7 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
   return {
     judge,
     inspect,
+    judging: (layers: Layers) => judging(policy, layers),
     /** Whether a call may be made again and again without a question. */
     mayLoop: (tool: Tool, layers: Layers) =>
       strictest(policy.judge(loopAsk(tool, 0), layers)) === PermissionAction.ALLOW,
@@ -86,6 +87,21 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
 
 function loopAsk(tool: Tool, repeats: number): Ask {
   return { permission: "doom_loop", patterns: [tool.name], metadata: { tool: tool.name, repeats } };
+}
+
+/** The rules of a call, as its tool may question them. */
+export function judging(policy: Pick<Policy, "judge">, layers: Layers): PlanContext["judge"] {
+  return (ask) => {
+    const decisions = policy.judge(ask, layers);
+    const action = strictest(decisions);
+    const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
+    return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
+  };
+}
+
+function wordFor(action: PermissionAction): Judgement["action"] {
+  if (action === PermissionAction.ALLOW) return "allow";
+  return action === PermissionAction.DENY ? "deny" : "ask";
 }
 
 const mostPreview = 128 * 1024;

@@ -48,7 +48,10 @@ export interface Verdict {
   action: PermissionAction;
   decisions: PermissionDecision[];
   /** What a person must be asked: one question for each kind. */
-  needs: Question[];
+  needs: (Question & {
+    /** Nothing can be saved for it: it is asked each time. */
+    onceOnly?: boolean;
+  })[];
   /** The rules version of the session tree, where a grant was relied on. */
   rulesVersion?: number;
 }
@@ -98,7 +101,9 @@ export function createPermissions({
         : await rely(judged, session, subject, grants === "adopt");
     const decisions = judged.flatMap(({ decisions }) => decisions);
     const needs = merge(
-      judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK).map(({ question }) => question),
+      judged
+        .filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK)
+        .map(({ question, decisions }) => (isAlwaysAsked(decisions) ? { ...question, onceOnly: true } : question)),
     );
     return {
       action:
@@ -147,7 +152,7 @@ export function createPermissions({
               : undefined,
           ),
         );
-        if (asked.length === 0 || by.some((grant) => !grant)) return false;
+        if (asked.length === 0 || by.some((grant) => !grant) || isAlwaysAsked(decisions)) return false;
         for (const [i, decision] of asked.entries()) {
           decision.action = PermissionAction.ALLOW;
           decision.layer = PermissionLayer.GRANT;
@@ -163,18 +168,20 @@ export function createPermissions({
 
   /** Writes down one ask; `id` is empty where nothing is opened. */
   function request(
-    question: Question & { metadata?: PermissionRequest["metadata"] },
+    question: Verdict["needs"][number] & { metadata?: PermissionRequest["metadata"] },
     ask: MessageInitShape<typeof PermissionRequestSchema>,
     subject: Subject,
     id: string,
   ): PermissionRequest {
-    const offers = offersFor({
-      permission: question.permission,
-      patterns: question.patterns,
-      agent: subject.agent,
-      workspace: subject.workspace,
-      binding: bindingOf(subject, question),
-    });
+    const offers = question.onceOnly
+      ? []
+      : offersFor({
+          permission: question.permission,
+          patterns: question.patterns,
+          agent: subject.agent,
+          workspace: subject.workspace,
+          binding: bindingOf(subject, question),
+        });
     return create(PermissionRequestSchema, {
       ...ask,
       id,
@@ -420,8 +427,13 @@ function serves(grant: Grant, subject: Subject, question: Question): boolean {
 }
 
 /** One question for each kind (and working directory), with the patterns of all. */
-function merge(questions: readonly Question[]): Question[] {
-  const merged = new Map<string, Question>();
+/** What the engine itself asks, no grant answers. */
+function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
+  return decisions.some(({ action, layer }) => action === PermissionAction.ASK && layer === PermissionLayer.ENGINE);
+}
+
+function merge(questions: Verdict["needs"]): Verdict["needs"] {
+  const merged = new Map<string, Verdict["needs"][number]>();
   for (const question of questions) {
     const key = `${question.permission}\n${question.cwd ?? ""}`;
     const same = merged.get(key);
@@ -435,6 +447,7 @@ function merge(questions: readonly Question[]): Question[] {
     merged.set(key, {
       ...same,
       patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
+      ...(question.onceOnly && { onceOnly: true }),
       ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
     });
   }

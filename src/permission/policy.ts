@@ -6,7 +6,9 @@ import {
   PermissionLayer,
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { canAsk } from "./can-ask.ts";
+import { addressCaution, caution } from "./caution.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
@@ -27,6 +29,10 @@ export interface Question {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
+  alwaysAsk?: string;
+  /** For a web address: the IP address that its host's name leads to, once that is known. */
+  leadsTo?: string;
 }
 
 /** A list of rules and where it stands. The array is not to be changed once it was judged by. */
@@ -93,11 +99,39 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     return undefined;
   }
 
+  /** Whether some rule that does not deny names the host of an address (or where it leads), and its port. */
+  function named(address: Address, leadsTo: string | undefined, { wide }: Layers) {
+    const target = targetOf("webfetch", address.url);
+    const rules = wide.flatMap(({ rules }) => listOf(rules).all(target));
+    const naming = rules.filter(({ rule }) => rule.action !== DENY);
+    const isNamed = (host: string) => naming.some(({ rule }) => namesIn(rule.pattern, { ...address, host }).host);
+    return {
+      host: isNamed(address.host) || (leadsTo !== undefined && isNamed(leadsTo)),
+      port: address.port === "" || naming.some(({ rule }) => namesIn(rule.pattern, address).port),
+    };
+  }
+
+  /** Why the engine refuses an address, if it does: only a rule that names it opens what is not public. */
+  function refusedAddress(address: Address, { leadsTo }: Question, layers: Layers): string | undefined {
+    const why = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
+    if (why === undefined || named(address, leadsTo, layers).host) return undefined;
+    return `${why}, and no rule names it`;
+  }
+
+  /** What is asked although rules allow it, or asked again although a grant would cover it. */
+  function doubt(opinion: Opinion, question: Question, at: number, layers: Layers, address: Address | undefined) {
+    if (opinion.action === DENY) return undefined;
+    if (!address) return caution(question, at);
+    if (opinion.action === ASK) return undefined;
+    return addressCaution(address, named(address, undefined, layers).port);
+  }
+
   /** Judges one pattern; `analyse` reads commands, else the text is judged as it is. */
   function decide(question: Question, at: number, layers: Layers, analyse: boolean): PermissionDecision {
     const { permission, patterns, paths } = question;
     const pattern = patterns[at] ?? "";
-    const refused = refusal(question, at);
+    const address = permission === "webfetch" ? readAddress(pattern) : undefined;
+    const refused = refusal(question, at) ?? (address && refusedAddress(address, question, layers));
     if (refused) {
       return decision(permission, pattern, {
         action: DENY,
@@ -128,7 +162,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       return opinion && counts ? [opinion] : [];
     });
     const opinion = strictestOf([...broken, opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
-    return Object.assign(decision(permission, pattern, opinion), traceOf([...met.values()].flat(), opinion.match));
+    const doubted = doubt(opinion, question, at, layers, address) ?? opinion;
+    return Object.assign(decision(permission, pattern, doubted), traceOf([...met.values()].flat(), doubted.match));
   }
 
   return {
