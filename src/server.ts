@@ -99,6 +99,8 @@ export async function startServer(
     }),
   };
 
+  // Of what is configured: what is built in differs while a new version is rolled out, and the policy files of workspaces
+  // are read by every replica from the folders that they share.
   const policyDigest = createHash("sha256")
     .update(canonicalJson([plain(rules.config), ...[...rules.agents].map(([name, own]) => [name, plain(own)])]))
     .digest("hex");

@@ -28,7 +28,7 @@ export function opinionBy(match: Match): Opinion {
 
 /** A match in words: `config rule 3 (bash "git *" allow)`. */
 export function describe({ layer, source, index, rule }: Match): string {
-  const action = Object.entries(actions).find(([, value]) => value === rule.action)?.[0];
+  const action = actionNames.get(rule.action);
   const place = `${layerNames[layer]} rule ${index}${named.has(layer) ? ` of ${source}` : ""}`;
   return `${place} (${rule.permission} ${JSON.stringify(rule.pattern)} ${action})`;
 }
@@ -42,6 +42,8 @@ export function strictest(decisions: readonly { action: PermissionAction }[]): P
 export function strictestOf<Item extends { action: PermissionAction }>(items: readonly Item[]): Item | undefined {
   return items.reduce<Item | undefined>((best, item) => (best && best.action >= item.action ? best : item), undefined);
 }
+
+const actionNames = new Map<PermissionAction, string>(Object.entries(actions).map(([name, action]) => [action, name]));
 
 const layerNames: Record<PermissionLayer, string> = {
   [PermissionLayer.UNSPECIFIED]: "no",
