@@ -15,6 +15,7 @@ export function askLines(
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...field("for", patternsBeside(ask), paint),
+    ...field("again", repetition(ask), paint),
     ...previewLines(preview, paint),
     ...field("why", why, paint),
     ...field(
@@ -23,6 +24,11 @@ export function askLines(
       paint,
     ),
   ];
+}
+
+function repetition({ permission, metadata }: PermissionRequest): string[] {
+  const repeats = permission === "doom_loop" ? Number(metadata?.repeats) : 0;
+  return repeats > 0 ? [`the same call, ${repeats + 1} times in a row`] : [];
 }
 
 /** What would happen, as lines. */

@@ -80,7 +80,8 @@ export type PermissionDecision = Message<"opencode.tool.v1.PermissionDecision"> 
   action: PermissionAction;
 
   /**
-   * layer is where the deciding rule stands; of what no rule decided: UNSPECIFIED, GRANT, ENGINE or WORKSPACE.
+   * layer is where the deciding rule stands; of what no rule decided: UNSPECIFIED, ENGINE or WORKSPACE. GRANT: the rule, if
+   * there is one, asked, and the grant answered for it.
    *
    * @generated from field: opencode.tool.v1.PermissionLayer layer = 4;
    */
