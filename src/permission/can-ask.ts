@@ -1,8 +1,6 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { isPathKind } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
-
-/** Permissions of which the engine itself may ask about something that rules allow, such as a command that it cannot read. */
-const askedByItself: ReadonlySet<string> = new Set(["bash", "edit"]);
 
 /**
  * Whether something of a permission can end in a question. `wide` are the rules about it that count as one list, each of
@@ -11,8 +9,13 @@ const askedByItself: ReadonlySet<string> = new Set(["bash", "edit"]);
 export function canAsk(permission: string, wide: readonly Rule[], narrow: readonly (readonly Rule[])[]): boolean {
   const lists = [deciding(wide), ...narrow.map(deciding)];
   if (lists.some(({ rules, complete }) => complete && rules.every(({ action }) => action === DENY))) return false;
-  if (askedByItself.has(permission) || !deciding(wide).complete) return true;
+  if (asksItself(permission) || !deciding(wide).complete) return true;
   return lists.some(({ rules }) => rules.some(({ action }) => action === ASK));
+}
+
+/** Of commands, files and addresses the engine itself asks about some that rules allow: what it cannot read, protected files. */
+function asksItself(permission: string): boolean {
+  return permission === "bash" || permission === "webfetch" || isPathKind(permission);
 }
 
 /** The rules that can be the last match: the last one for every pattern, and what follows it. */

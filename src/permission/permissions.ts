@@ -145,12 +145,7 @@ export function createPermissions({
       judged.map(async ({ question, decisions }) => {
         const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
         const by = await Promise.all(
-          asked.map(({ pattern, reasonCode }) =>
-            // What nobody knows the rules of no grant was given for.
-            question.patterns.includes(pattern) && reasonCode !== PermissionReason.BROKEN_POLICY
-              ? covering(question, pattern)
-              : undefined,
-          ),
+          asked.map(({ pattern }) => (question.patterns.includes(pattern) ? covering(question, pattern) : undefined)),
         );
         if (asked.length === 0 || by.some((grant) => !grant) || isAlwaysAsked(decisions)) return false;
         for (const [i, decision] of asked.entries()) {
@@ -426,12 +421,16 @@ function serves(grant: Grant, subject: Subject, question: Question): boolean {
   );
 }
 
-/** One question for each kind (and working directory), with the patterns of all. */
-/** What the engine itself asks, no grant answers. */
+/** What the engine itself asks, and what nobody knows the rules of, no grant answers. */
 function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
-  return decisions.some(({ action, layer }) => action === PermissionAction.ASK && layer === PermissionLayer.ENGINE);
+  return decisions.some(
+    ({ action, layer, reasonCode }) =>
+      action === PermissionAction.ASK &&
+      (layer === PermissionLayer.ENGINE || reasonCode === PermissionReason.BROKEN_POLICY),
+  );
 }
 
+/** One question for each kind (and working directory), with the patterns of all. */
 function merge(questions: Verdict["needs"]): Verdict["needs"] {
   const merged = new Map<string, Verdict["needs"][number]>();
   for (const question of questions) {

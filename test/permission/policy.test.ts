@@ -256,26 +256,18 @@ describe("explaining", () => {
 
 describe("what can ask", () => {
   test("is what no rule is sure of, by its name, and * for all others", () => {
-    expect(policy.asking(configured({}))).toEqual([
-      "*",
-      "bash",
-      "codesearch",
-      "doom_loop",
-      "edit",
-      "external_directory",
-      "read",
-      "task",
-      "webfetch",
-      "websearch",
-    ]);
-    expect(policy.asking(configured("allow"))).toEqual(["bash", "edit"]);
+    // Of these the engine asks about some, whatever rules allow.
+    const byEngine = ["bash", "edit", "external_directory", "glob", "grep", "list", "lsp", "read", "webfetch"];
+    const unruled = ["*", "codesearch", "doom_loop", "task", "websearch"];
+    expect(policy.asking(configured({}))).toEqual([...byEngine, ...unruled].sort());
+    expect(policy.asking(configured("allow"))).toEqual(byEngine);
     expect(policy.asking(configured("deny"))).toEqual([]);
     expect(
       policy.asking(configured({ "*": "deny", "mcp_*": "ask", task: { a: "ask", "*": "allow", b: "ask" } })),
     ).toEqual(["mcp_*", "task"]);
     expect(
-      policy.asking(configured("allow", [{ webfetch: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }])),
-    ).toEqual(["edit", "webfetch"]);
+      policy.asking(configured("allow", [{ task: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }])),
+    ).toEqual([...byEngine.filter((name) => name !== "bash"), "task"].sort());
   });
 
   test("is never left out", () => {

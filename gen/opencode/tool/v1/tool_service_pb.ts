@@ -1151,8 +1151,9 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
 
   /**
    * can_ask are the permissions of which something may end in an ask, by the rules as they are: kinds such as `bash`, `*`
-   * for all that no rule names. What is not in it is allowed or denied without a person. Rules of a session and policy
-   * files of a workspace (`.opencode/config.toml`) may add to it.
+   * for all that no rule names. What is not in it is allowed or denied without a person. Commands, files and addresses are
+   * in it unless all of them are denied: the engine itself asks about some that rules allow, such as a command that it
+   * cannot read or a protected file. Rules of a session and policy files of a workspace (`.opencode/config.toml`) may add.
    *
    * @generated from field: repeated string can_ask = 3;
    */
