@@ -17,7 +17,8 @@ const allowed: Record<string, readonly string[]> = {
   tool: [],
   tools: ["tool"],
   store: ["call/ports.ts", "log.ts", "permission/errors.ts", "permission/ports.ts"],
-  cli: [],
+  "json-form": [],
+  cli: ["json-form"],
 };
 
 const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((file) =>
