@@ -32,6 +32,7 @@ describe("without any setting", () => {
       leaseMs: 15_000,
       drainMs: 30_000,
       logLevel: "info",
+      tracing: false,
       limits: {
         requestBytes: 4_194_304,
         inputBytes: 524_288,

@@ -7,11 +7,12 @@ const root = resolve(import.meta.dirname, "..");
 /** Folder or file of src → what its files may import of ours; gen and its own files always. */
 const allowed: Record<string, readonly string[]> = {
   "main.ts": ["cli", "config.ts", "log.ts", "server.ts"],
-  "server.ts": ["call", "config.ts", "log.ts", "permission", "rpc", "store", "tool", "tools"],
+  "server.ts": ["call", "config.ts", "log.ts", "permission", "rpc", "store", "telemetry", "tool", "tools"],
   "config.ts": ["config"],
   config: ["config.ts", "permission"],
   "log.ts": [],
-  rpc: ["call", "config.ts", "log.ts", "permission"],
+  rpc: ["call", "config.ts", "log.ts", "permission", "tool/tool.ts"],
+  telemetry: ["call/observer.ts", "call/ports.ts", "log.ts", "tool/tool.ts"],
   call: ["log.ts", "permission", "tool"],
   permission: [],
   tool: [],

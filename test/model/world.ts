@@ -113,6 +113,7 @@ export async function createWorld(setting: Setting) {
       const settled = [...logs.values()].flat().map(({ event }) => event.value);
       for (const winner of clients.toldWinners) expect(settled).toContainEqual(winner);
       expect(replicas.errors).toEqual([]);
+      expect(replicas.ends.toSorted(), "each end is told once").toEqual([...new Set(replicas.ends)].toSorted());
     },
 
     async stop(): Promise<void> {
