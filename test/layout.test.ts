@@ -47,6 +47,14 @@ test("only config and the command line read the environment", () => {
   expect(readers.toSorted()).toEqual(["cli/environment.ts", "config.ts", "tools/bash.ts"]);
 });
 
+test("nothing of OpenTelemetry is loaded until it is asked for", () => {
+  const loading = files.filter((file) => {
+    const text = readFileSync(join(root, "src", file), "utf8");
+    return /^import (?!type).*"(?:@opentelemetry\/|.*\/spans\.ts)/m.test(text.replaceAll(/\{[^}]*\}/g, "{}"));
+  });
+  expect(loading).toEqual(["telemetry/spans.ts"]);
+});
+
 test("only rpc/errors.ts makes errors of the wire", () => {
   const makers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("new ConnectError("));
   expect(makers.filter((file) => !file.startsWith("cli/"))).toEqual(["rpc/errors.ts"]);
