@@ -46,17 +46,17 @@ export function textForLog(text: string): string {
 const word = "pass(?:word|wd|phrase)|secret|token|credential|authorization|cookie|(?:api|access|private)[-_]?key";
 const secretName = new RegExp(word, "i");
 
-/** What secrets look like in text, and what stands in their place. */
+/**
+ * What secrets look like in text, and what stands in their place. They meet whatever tools write, at every call: none may begin
+ * with a repetition, which costs the square of the length.
+ */
 const secrets: readonly (readonly [RegExp, string])[] = [
   [/-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*-----|$)/g, censored],
   [/\b(Bearer|Basic) +[\w.~+/=-]{6,}/gi, `$1 ${censored}`],
   [/:\/\/[^\s/@]{1,200}@/g, `://${censored}@`],
   // NAME=value, "name": "value", --name value
   [
-    new RegExp(
-      `([\\w-]*(?:${word})[\\w-]*["']?(?:\\s*[=:]\\s*|\\s+))(?!Bearer|Basic)("[^"]*"?|'[^']*'?|[^\\s"']+)`,
-      "gi",
-    ),
+    new RegExp(`((?:${word})[\\w-]*["']?(?:\\s*[=:]\\s*|\\s+))(?!Bearer|Basic)("[^"]*"?|'[^']*'?|[^\\s"']+)`, "gi"),
     `$1${censored}`,
   ],
   [/\b(?:gh[pousr]_|github_pat_|glpat-|npm_|sk-|xox[abprs]-|AKIA|ASIA)[\w-]{12,}/g, censored],
