@@ -37,10 +37,12 @@ export function forLog(value: JsonValue): JsonValue {
 
 /** The beginning of a text, without what looks like a secret. */
 export function textForLog(text: string): string {
-  // More is looked at than is kept, so that a secret that reaches over the cut is still seen as one.
   let shown = text.slice(0, 2 * longestText);
   for (const [pattern, replacement] of secrets) shown = shown.replace(pattern, replacement);
-  return shown.length > longestText || text.length > 2 * longestText ? `${shown.slice(0, longestText)}…` : shown;
+  // The last part of what was looked at is not shown: a secret may begin in it that was not seen as one, being cut.
+  const seen = text.length > 2 * longestText ? Math.max(0, shown.length - longestText) : shown.length;
+  const length = Math.min(longestText, seen);
+  return length === shown.length ? shown : `${shown.slice(0, length)}…`;
 }
 
 const word = "pass(?:word|wd|phrase)|secret|token|credential|authorization|cookie|(?:api|access|private)[-_]?key";
@@ -52,13 +54,11 @@ const secretName = new RegExp(word, "i");
  */
 const secrets: readonly (readonly [RegExp, string])[] = [
   [/-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*-----|$)/g, censored],
+  [/((?:authorization|cookie)["']?\s*[=:]\s*["']?)[^\r\n"']+/gi, `$1${censored}`],
   [/\b(Bearer|Basic) +[\w.~+/=-]{6,}/gi, `$1 ${censored}`],
   [/:\/\/[^\s/@]{1,200}@/g, `://${censored}@`],
   // NAME=value, "name": "value", --name value
-  [
-    new RegExp(`((?:${word})[\\w-]*["']?(?:\\s*[=:]\\s*|\\s+))(?!Bearer|Basic)("[^"]*"?|'[^']*'?|[^\\s"']+)`, "gi"),
-    `$1${censored}`,
-  ],
+  [new RegExp(`((?:${word})[\\w-]*["']?(?:\\s*[=:]\\s*|\\s+))("[^"]*"?|'[^']*'?|[^\\s"']+)`, "gi"), `$1${censored}`],
   [/\b(?:gh[pousr]_|github_pat_|glpat-|npm_|sk-|xox[abprs]-|AKIA|ASIA)[\w-]{12,}/g, censored],
   [/\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?/g, censored],
 ];

@@ -14,7 +14,9 @@ test.each([
   `mysql --password ${secret} -u root`,
   `{"client_secret": "${secret}", "id": 1}`,
   `DB_PASSWORD: '${secret}'`,
-  `Cookie: session=${secret}`,
+  `curl -H 'Cookie: a=b; session=${secret}; c=d' https://example.com`,
+  `curl -H 'Authorization: token ${secret}' https://example.com`,
+  `fetch(url, { headers: { "Authorization": "Bearer ${secret}" } })`,
   `ghp_${secret.replaceAll("-", "")}`,
   `-----BEGIN RSA PRIVATE KEY-----\n${secret}\n-----END RSA PRIVATE KEY-----`,
   `-----BEGIN PRIVATE KEY-----\n${secret}`,
@@ -24,8 +26,12 @@ test.each([
   expect(textForLog(text)).not.toContain(secret.slice(5));
 });
 
-test("a secret that reaches over the cut is not shown in part", () => {
-  expect(textForLog(`${"x".repeat(190)} ghp_${"a1".repeat(40)}`)).not.toContain("ghp_");
+test("of a secret that reaches over the cut no part is shown, wherever it begins", () => {
+  const key = `Bearer ${"k9".repeat(20)} `;
+  for (let before = 0; before < 420; before++) {
+    const shown = textForLog(`${key}${" ".repeat(before)}ghp_${"a1".repeat(40)}${" x".repeat(400)}`);
+    expect(shown).not.toMatch(/ghp_|a1|k9/);
+  }
 });
 
 test.each(["npm test", "git commit -m 'Fix the parser'", "https://example.com/a?b=c", "ls -la /tmp"])(
