@@ -108,6 +108,8 @@ export async function startReplicas(
   return {
     errors,
     ends,
+    /** Whether none was killed yet. */
+    allLive: () => started === living.size,
     names: () => [...living.keys()],
     /** What the next one will be called. */
     nextName: () => `r${started + 1}`,
