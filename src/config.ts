@@ -8,6 +8,7 @@ import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory
 import { readPolicy, type WrittenPolicy } from "./config/policy.ts";
 import { readTls, type Tls } from "./config/tls.ts";
 import { readTokens, type Token } from "./config/tokens.ts";
+import { readTracing } from "./config/tracing.ts";
 
 export { checkPolicy, type Finding, rulesOf } from "./config/check-policy.ts";
 export { ConfigError } from "./config/errors.ts";
@@ -43,6 +44,8 @@ export interface Config {
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
+  /** Whether OpenTelemetry spans are sent. */
+  readonly tracing: boolean;
   readonly limits: Readonly<ConfigLimits>;
 }
 
@@ -133,6 +136,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
+    tracing: readTracing(env),
     limits: readLimits(settings.limits),
   });
 }

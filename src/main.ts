@@ -38,6 +38,7 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
   const config: Config = {
     ...loadConfig(flags, readEnvironment()),
     tls: undefined,
+    tracing: false,
     drainMs: 2_000,
     tokens: [token("caller", caller), token("approver", approver)],
   };

@@ -8,6 +8,7 @@ import packageJson from "../package.json" with { type: "json" };
 import { createCalls } from "./call/calls.ts";
 import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
+import { type CallObserver, tellingEnds } from "./call/observer.ts";
 import { createPlanner } from "./call/planner.ts";
 import { createPlanning } from "./call/planning.ts";
 import type { CallStore, OutputStore } from "./call/ports.ts";
@@ -29,6 +30,7 @@ import { sessionService } from "./rpc/session-service.ts";
 import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
+import { createTelemetry } from "./telemetry/telemetry.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
 import { createRegistry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
@@ -70,6 +72,7 @@ export async function startServer(
   // What is kept in memory by Redis is kept smaller.
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
+  const telemetry = await createTelemetry({ log, version, tracing: config.tracing });
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
   const { calls, permissions, sessions, planner } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
@@ -77,6 +80,7 @@ export async function startServer(
     store,
     replicaId,
     tools: [...builtInTools({ supervisor }), ...tools],
+    observer: telemetry.observer,
     log,
   });
   const { calls: callStore, permissions: asks, outputs } = store;
@@ -134,6 +138,7 @@ export async function startServer(
     log,
     ready: callStore.ready,
     agrees: () => agrees,
+    metrics: telemetry.metrics,
     routes(router) {
       router.service(
         ToolService,
@@ -143,6 +148,7 @@ export async function startServer(
           reader: createReader({ sessions, outputs }),
           store: callStore,
           asksOf: asks.asksOf,
+          stats: telemetry.stats,
           about,
         }),
       );
@@ -165,6 +171,7 @@ export async function startServer(
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
       await supervisor.close();
+      await telemetry.close();
       await callStore.close();
     },
   };
@@ -177,6 +184,7 @@ export function createReplica({
   store,
   replicaId,
   tools,
+  observer,
   log,
 }: {
   config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
@@ -184,13 +192,18 @@ export function createReplica({
   store: Store;
   replicaId: string;
   tools: readonly Tool[];
+  observer: CallObserver;
   log: Logger;
 }) {
-  const { calls: callStore, permissions: asks, outputs } = store;
-  const now = callStore.now;
-
   const registry = createRegistry();
   for (const tool of tools) registry.register(tool);
+
+  const {
+    calls: callStore,
+    permissions: asks,
+    outputs,
+  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.get(part.tool) !== undefined }));
+  const now = callStore.now;
 
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
@@ -221,6 +234,7 @@ export function createReplica({
     registry,
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,
+    observer,
     log,
   });
   const calls = createCalls({

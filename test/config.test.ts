@@ -32,6 +32,7 @@ describe("without any setting", () => {
       leaseMs: 15_000,
       drainMs: 30_000,
       logLevel: "info",
+      tracing: false,
       limits: {
         requestBytes: 4_194_304,
         inputBytes: 524_288,
@@ -190,6 +191,13 @@ describe("a start is refused, and the message says what to do", () => {
         {},
         { TOOLGATE_ASK_MS: "soon" },
         /the environment cannot be used.*\n.*TOOLGATE_ASK_MS: /,
+      ],
+      [
+        "spans over a protocol that is not spoken",
+        "",
+        {},
+        { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4317", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" },
+        'over the protocol "grpc"; only http/protobuf is spoken',
       ],
       ["a wrong flag", "", { unattended: "maybe" }, {}, /the command line cannot be used.*\n.*--unattended: /],
       ["an address without a port", "", { listen: "localhost" }, {}, "--listen: write it as HOST:PORT"],
@@ -390,6 +398,19 @@ describe("TLS", () => {
       expect(() => load({ ...pair(), [flag]: file })).toThrow(`${file} lies inside the workspace "default"`);
     }
   });
+});
+
+test.each<[boolean, Record<string, string>]>([
+  [false, {}],
+  [true, { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [true, { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://localhost:4318/v1/traces" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp,console", OTEL_EXPORTER_OTLP_PROTOCOL: "http/protobuf" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }],
+  [false, { OTEL_SDK_DISABLED: "true", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+])("whether spans are sent is %s with %o", (tracing, env) => {
+  expect(machine().load({}, env).tracing).toBe(tracing);
 });
 
 /** A home, a project folder and, if there is text for it, a configuration file; all are removed when the test ends. */

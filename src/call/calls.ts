@@ -12,6 +12,7 @@ import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import type { Registry } from "../tool/registry.ts";
+import type { TraceContext } from "../tool/tool.ts";
 import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
@@ -137,16 +138,16 @@ export function createCalls({
   }
 
   /** Accepts a call, or attaches to the one of that id. */
-  async function open(principal: Principal, request: CallRequest): Promise<Accepted> {
+  async function open(principal: Principal, request: CallRequest, trace?: TraceContext): Promise<Accepted> {
     if (draining)
       throw new RequestError(
         ErrorReason.DRAINING,
         "this replica is going away; try again, at another one or in a moment",
       );
-    return await beforeDrain(accept(principal, request));
+    return await beforeDrain(accept(principal, request, trace));
   }
 
-  async function accept(principal: Principal, request: CallRequest): Promise<Accepted> {
+  async function accept(principal: Principal, request: CallRequest, trace?: TraceContext): Promise<Accepted> {
     sessions.checkStore(request.expectedStoreId);
     checkSize("metadata", request.metadata, 64 * 1024);
     const input = request.input ?? {};
@@ -177,6 +178,7 @@ export function createCalls({
         modelId: request.modelId,
         definitionId: request.definitionId || (registry.get(request.tool)?.definition.definitionId ?? ""),
         accepted: now,
+        ...(trace && { trace }),
       },
     };
     const ready = await executor.prepare(call, opened);

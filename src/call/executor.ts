@@ -23,6 +23,7 @@ import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "..
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { newId } from "./ids.ts";
+import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { beginning, digestOf, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
@@ -66,6 +67,7 @@ export function createExecutor({
   registry,
   limits,
   unattended,
+  observer,
   log,
 }: {
   store: CallStore;
@@ -77,6 +79,7 @@ export function createExecutor({
   registry: Registry;
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
+  observer: CallObserver;
   log: Logger;
 }) {
   const waits = createWaits({ calls: store, outputs });
@@ -92,7 +95,16 @@ export function createExecutor({
     hold: Hold,
     ready?: Ready,
   ): Promise<ToolPart | undefined> {
-    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), hold };
+    const observed = observer.began(record);
+    const call: Running = {
+      record,
+      opened,
+      controller,
+      signal: controller.signal,
+      fence: fenceOf(record),
+      hold,
+      observed,
+    };
     try {
       const tool = ready?.tool ?? resolve(record);
       const input = ready?.input ?? decode(tool, record);
@@ -101,6 +113,8 @@ export function createExecutor({
       return await settle(call, plan, result);
     } catch (cause) {
       return await end(call, cause);
+    } finally {
+      observed.over(call.record.part);
     }
   }
 
@@ -172,9 +186,11 @@ export function createExecutor({
     async function attempt(): Promise<Plan | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
-      const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
-      if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
-      const { preview, problem } = await planning.inspect(judged, layersFor(subject));
+      const { judged, preview, problem } = await call.observed.step("plan", async () => {
+        const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
+        if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
+        return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
+      });
       if (problem) throw problem;
       const asks = judged.verdict.action === PermissionAction.ASK;
       if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
@@ -307,7 +323,9 @@ export function createExecutor({
         ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, ask)),
         extra: part.metadata ?? {},
       };
-      const result = await orAborted(tool.execute(input, plan, ctx), call.signal);
+      const result = await call.observed.step("execute", (trace) =>
+        orAborted(tool.execute(input, plan, { ...ctx, ...(trace && { trace }) }), call.signal),
+      );
       call.signal.throwIfAborted();
       await output.end();
       return { result, output };
@@ -334,13 +352,19 @@ export function createExecutor({
       { title, output: [text, result.note].filter(Boolean).join("\n\n"), metadata, attachments },
       store.now(),
     );
-    return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+    return await finish(call, part);
+  }
+
+  async function finish(call: Running, part: ToolPart): Promise<ToolPart | undefined> {
+    const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+    if (written) call.record = { ...call.record, part: written };
+    return written;
   }
 
   /** The four kinds of end without a result: expected failure, refusal, abort, defect. What is not ours is not written. */
   async function end(call: Running, thrown: unknown): Promise<ToolPart | undefined> {
     const cause = call.signal.aborted ? call.signal.reason : thrown;
-    if (cause instanceof CallGone) return undefined;
+    if (cause instanceof CallGone || isTerminal(call.record.part)) return undefined;
     try {
       // What was written until then is kept and named, unless keeping it is what failed.
       await call.output?.end().catch(() => undefined);
@@ -354,7 +378,7 @@ export function createExecutor({
         },
         store.now(),
       );
-      return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+      return await finish(call, part);
     } catch (error) {
       // The lease lapses and the reaper ends the call.
       log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
@@ -453,11 +477,14 @@ export function createExecutor({
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
     try {
-      for (;;) {
-        await refresh(call);
-        if (call.record.part.permissionIds.length === 0) return;
-        await wait.news(call.signal);
-      }
+      await refresh(call);
+      if (call.record.part.permissionIds.length === 0) return;
+      await call.observed.step("wait", async () => {
+        do {
+          await wait.news(call.signal);
+          await refresh(call);
+        } while (call.record.part.permissionIds.length > 0);
+      });
     } finally {
       wait.end();
     }
@@ -466,9 +493,9 @@ export function createExecutor({
   /** Reads the call again; throws if it has ended or is no longer ours. */
   async function refresh(call: Running): Promise<void> {
     const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
+    if (now) call.record = now;
     if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
       throw new CallGone();
-    call.record = now;
   }
 
   function planContext({ ref, part }: Pick<CallRecord, "ref" | "part">, opened: OpenSession): PlanContext {
@@ -530,6 +557,7 @@ interface Running {
   readonly signal: AbortSignal;
   readonly fence: Fence;
   readonly hold: Hold;
+  readonly observed: CallObservation;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }

@@ -2,6 +2,7 @@ import type { SessionEvent, ToolOutput, ToolProgress } from "../../gen/opencode/
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../permission/ports.ts";
+import type { TraceContext } from "../tool/tool.ts";
 
 export type { CallRef } from "../permission/ports.ts";
 
@@ -19,6 +20,8 @@ export interface CallSpec {
   definitionId: string;
   /** When it was accepted, in ms since the epoch. */
   accepted: number;
+  /** The caller's place in a trace, if it said. */
+  trace?: TraceContext;
 }
 
 /** A call as the store has it. */

@@ -10,6 +10,7 @@ import { addOutput } from "./output.ts";
 import { addReply } from "./reply-command.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type ServeFlags } from "./serve.ts";
+import { addStats } from "./stats.ts";
 import { addTools } from "./tools.ts";
 import { addWatch } from "./watch.ts";
 
@@ -60,7 +61,8 @@ export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
   addCall(program);
   addRun(program, embed);
   addCheckConfig(program, checkConfig);
-  for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain]) add(program);
+  for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain, addStats])
+    add(program);
   return program;
 }
 

@@ -1,10 +1,11 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import type { ServiceImpl } from "@connectrpc/connect";
 import { ToolErrorReason as Reason, type ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   CallToolResponseSchema,
   ExecuteToolResponseSchema,
   GetServerInfoResponseSchema,
+  GetToolStatsResponseSchema,
   type Limits,
   OnDisconnect,
   PlanProblemSchema,
@@ -23,6 +24,7 @@ import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { principalOf } from "./access.ts";
 import { createEmbed } from "./embed.ts";
+import { traceContextOf } from "./trace-context.ts";
 
 /** ToolService over the domain: check, call, shape the answer. */
 export function toolService({
@@ -31,6 +33,7 @@ export function toolService({
   reader,
   store,
   asksOf,
+  stats,
   about,
 }: {
   calls: Calls;
@@ -38,6 +41,7 @@ export function toolService({
   reader: Reader;
   store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
+  stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
   about: {
     version: string;
     workspaces: string[];
@@ -93,7 +97,7 @@ export function toolService({
 
     async callTool(request, ctx) {
       const principal = principalOf(ctx);
-      const { record } = await calls.open(principal, request);
+      const { record } = await calls.open(principal, request, traceContextOf(ctx.requestHeader));
       const stay = cancelOnLeave(principal, record.ref, request.onDisconnect, ctx.signal);
       try {
         const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, ctx.signal);
@@ -107,7 +111,7 @@ export function toolService({
 
     async *executeTool(request, ctx) {
       const principal = principalOf(ctx);
-      const call = await calls.open(principal, request);
+      const call = await calls.open(principal, request, traceContextOf(ctx.requestHeader));
       const stay = cancelOnLeave(principal, call.record.ref, request.onDisconnect, ctx.signal);
       try {
         let storeId = store.storeId;
@@ -156,6 +160,8 @@ export function toolService({
         storeId = "";
       }
     },
+
+    getToolStats: () => create(GetToolStatsResponseSchema, stats()),
 
     getServerInfo(_request, ctx) {
       const principal = principalOf(ctx);

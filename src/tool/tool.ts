@@ -63,6 +63,12 @@ export interface PlanContext {
   judge(ask: Ask): Judgement;
 }
 
+/** A place in a distributed trace, as W3C Trace Context writes it in headers. */
+export interface TraceContext {
+  traceparent: string;
+  tracestate?: string;
+}
+
 /** What execution may use. It is the same for every tool. */
 export interface ToolContext extends Omit<PlanContext, "reads"> {
   messageId: string;
@@ -87,6 +93,8 @@ export interface ToolContext extends Omit<PlanContext, "reads"> {
   ask(ask: Ask): Promise<void>;
   /** What the caller's metadata says to tools. */
   extra: JsonObject;
+  /** The trace that the run belongs to: send it along with requests. Absent if nobody traces. */
+  trace?: TraceContext;
 }
 
 /** A file that a tool returns. */

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import { defineTool, type Tool } from "../tool/tool.ts";
+import { defineTool, type Tool, type TraceContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
 import { type EndOfCommand, runCommand } from "./run-command.ts";
 import type { Supervisor } from "./supervisor.ts";
@@ -66,7 +66,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const ended = await runCommand({
         command,
         cwd: ctx.plan.folder.absolute,
-        env: { ...inherited(), ...marks },
+        env: { ...inherited(), ...traced(ctx.trace), ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,
@@ -116,6 +116,13 @@ function inherited(): Record<string, string> {
     ...Object.fromEntries(kept),
     TERM: "dumb",
   };
+}
+
+/** By these names other programs look for the trace that they belong to. */
+function traced(trace: TraceContext | undefined): Record<string, string> {
+  if (!trace) return {};
+  const { traceparent, tracestate } = trace;
+  return { TRACEPARENT: traceparent, ...(tracestate !== undefined && { TRACESTATE: tracestate }) };
 }
 
 /** What the model must know besides the output. */
