@@ -4,12 +4,12 @@ import { ToolErrorReason as Reason, type ToolErrorReason } from "../../gen/openc
 import {
   CallToolResponseSchema,
   ExecuteToolResponseSchema,
+  type GetServerInfoResponse,
   GetServerInfoResponseSchema,
   type Limits,
   OnDisconnect,
   PlanProblemSchema,
   PlanToolResponseSchema,
-  SandboxState,
   type ToolService,
   UnattendedPolicy,
   WatchSessionResponseSchema,
@@ -44,6 +44,7 @@ export function toolService({
     agentsOf(principal: Principal): { agent: string; description: string }[];
     limits: Limits;
     unattended: "wait" | "deny";
+    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
   };
 }): ServiceImpl<typeof ToolService> {
   const embed = createEmbed(store);
@@ -163,7 +164,7 @@ export function toolService({
       return create(GetServerInfoResponseSchema, {
         version: about.version,
         storeId: store.storeId,
-        sandbox: SandboxState.OFF,
+        ...about.sandbox,
         limits: about.limits,
         workspaces: about.workspaces,
         agents: agents.map(({ agent }) => agent),

@@ -70,6 +70,8 @@ export interface ToolContext extends Omit<PlanContext, "reads"> {
   model: { providerId: string; modelId: string };
   /** Aborted on cancel, on the call's deadline and when the replica loses the call; the reason says which. */
   signal: AbortSignal;
+  /** The folders outside the workspace that this call was allowed to touch, canonical. */
+  outside: readonly string[];
   reads: {
     get(path: string): Promise<string | undefined>;
     /** Records that the session tree has seen this content. */

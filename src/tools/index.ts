@@ -6,17 +6,19 @@ import { createEdit } from "./edit.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
 import { list } from "./list.ts";
+import type { Pipes } from "./pipe.ts";
 import { read } from "./read.ts";
+import type { Sandbox } from "./sandbox.ts";
 import type { Supervisor } from "./supervisor.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 
 /** The tools that every replica has. */
-export function builtInTools({ supervisor }: { supervisor: Supervisor }): Tool[] {
+export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
   return [
-    createBash({ supervisor }),
+    createBash(parts),
     createEdit({ changes }),
     createWrite({ changes }),
     echo,

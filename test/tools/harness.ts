@@ -50,6 +50,8 @@ export interface PlannedCall {
 
 export interface RunOptions {
   signal?: AbortSignal;
+  /** The folders outside the workspace that the call was allowed to touch. */
+  outside?: readonly string[];
   /** Called with what was written so far, at each piece of output. */
   onOutput?(text: string): Promise<void> | void;
 }
@@ -81,13 +83,14 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
   const plan = await tool.plan(decoded, { ...shared, reads });
   return {
     plan,
-    async run({ signal = new AbortController().signal, onOutput } = {}) {
+    async run({ signal = new AbortController().signal, outside = [], onOutput } = {}) {
       const chunks: Uint8Array[] = [];
       const ctx: ToolContext = {
         ...shared,
         messageId: "msg_test",
         model: { providerId: "", modelId: "" },
         signal,
+        outside,
         reads: {
           ...reads,
           async record(path, sha256) {
