@@ -17,15 +17,5 @@ import { createWrite } from "./write.ts";
 export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
-  return [
-    createBash(parts),
-    createEdit({ changes }),
-    createWrite({ changes }),
-    echo,
-    glob,
-    grep,
-    list,
-    read,
-    webfetch,
-  ];
+  return [createBash(parts), createEdit({ changes }), createWrite({ changes }), echo, glob, grep, list, read, webfetch];
 }
