@@ -308,6 +308,13 @@ export function createExecutor({
           get: (path) => store.getRead(ref.root, path),
           record: (path, sha256) => store.recordRead(ref.root, path, sha256),
         },
+        state: {
+          async get(name) {
+            const value = await store.getState(ref, name);
+            return value === undefined ? undefined : JSON.parse(value);
+          },
+          set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
+        },
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
         metadata: call.progress.update,
         output: output.write,

@@ -10,6 +10,7 @@ import type { Pipes } from "./pipe.ts";
 import { read } from "./read.ts";
 import type { Sandbox } from "./sandbox.ts";
 import type { Supervisor } from "./supervisor.ts";
+import { todoread, todowrite } from "./todo.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 
@@ -17,5 +18,17 @@ import { createWrite } from "./write.ts";
 export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
-  return [createBash(parts), createEdit({ changes }), createWrite({ changes }), echo, glob, grep, list, read, webfetch];
+  return [
+    createBash(parts),
+    createEdit({ changes }),
+    createWrite({ changes }),
+    echo,
+    glob,
+    grep,
+    list,
+    read,
+    todoread,
+    todowrite,
+    webfetch,
+  ];
 }
