@@ -1,4 +1,5 @@
 import type { Tool } from "../tool/tool.ts";
+import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
 import { createFileChanges } from "./change-file.ts";
 import { echo } from "./echo.ts";
@@ -6,6 +7,7 @@ import { createEdit } from "./edit.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
 import { list } from "./list.ts";
+import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./pipe.ts";
 import { read } from "./read.ts";
 import type { Sandbox } from "./sandbox.ts";
@@ -19,6 +21,7 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
   return [
+    createApplyPatch({ changes }),
     createBash(parts),
     createEdit({ changes }),
     createWrite({ changes }),
@@ -26,6 +29,7 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     glob,
     grep,
     list,
+    createMultiEdit({ changes }),
     read,
     todoread,
     todowrite,
