@@ -47,12 +47,31 @@ export interface Config {
   /** Whether OpenTelemetry spans are sent. */
   readonly tracing: boolean;
   readonly limits: Readonly<ConfigLimits>;
+  readonly sandbox: SandboxSettings;
 }
 
 /** Where to listen. Port 0 takes a free one. */
 export interface Address {
   host: string;
   port: number;
+}
+
+/** What commands may change, and whether they reach the network. */
+export interface Confinement {
+  readonly profile: "off" | "workspace-write" | "read-only";
+  readonly network: boolean;
+}
+
+/** How commands are confined where an agent says nothing else. */
+export interface SandboxSettings extends Confinement {
+  /** The agents that differ. */
+  readonly agents: ReadonlyMap<string, Confinement>;
+  /** Whether the file wants one: then a server that cannot have it does not start. */
+  readonly required: boolean;
+  /** Further folders that `workspace-write` leaves writable. */
+  readonly writable: readonly string[];
+  /** Files of the operator that no command may see (canonical); the data directory comes on top. */
+  readonly hidden: readonly string[];
 }
 
 /** What requests are measured by. */
@@ -138,6 +157,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     logLevel: settings.log_level ?? "info",
     tracing: readTracing(env),
     limits: readLimits(settings.limits),
+    sandbox: readSandbox(settings, written === undefined ? [] : [file]),
   });
 }
 
@@ -195,6 +215,24 @@ function checkListen(host: string, { insecure_no_auth, insecure_listen, tls_cert
   throw new ConfigError(
     `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
   );
+}
+
+function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
+  const { agent = {}, writable = [], ...own } = settings.sandbox ?? {};
+  const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
+  const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
+  const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
+  return {
+    ...confinement(own),
+    agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
+    required: named.some((profile) => profile !== undefined && profile !== "off"),
+    writable: writable.map(canonicalPath),
+    hidden: [...files, ...keys, ...tokens].map(canonicalPath),
+  };
+}
+
+function confinement({ profile = "workspace-write", network = true }: Settings["sandbox"] = {}): Confinement {
+  return { profile, network };
 }
 
 function readLimits(limits: Settings["limits"] = {}): ConfigLimits {

@@ -3,7 +3,7 @@ import { homedir } from "node:os";
 import { create } from "@bufbuild/protobuf";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
-import { LimitsSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
+import { LimitsSchema, SandboxState, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
 import { createCalls } from "./call/calls.ts";
 import { createExecutor } from "./call/executor.ts";
@@ -35,6 +35,8 @@ import { canonicalJson } from "./tool/canonical-json.ts";
 import { createRegistry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
+import { createPipes } from "./tools/pipe.ts";
+import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
 
 export const version = packageJson.version;
@@ -68,18 +70,20 @@ export async function startServer(
   await checkRules(config, log);
   const rules = rulesOf(config.policy);
   const replicaId = randomUUID();
+  const sandbox = await startSandbox(config, log);
   const store = await open(config, log);
   // What is kept in memory by Redis is kept smaller.
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing });
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
+  const pipes = createPipes();
   const { calls, permissions, sessions, planner } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor }), ...tools],
+    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools],
     observer: telemetry.observer,
     log,
   });
@@ -87,6 +91,11 @@ export async function startServer(
   const about = {
     version,
     workspaces: [...config.workspaces.keys()],
+    sandbox: {
+      sandbox: sandboxState(sandbox),
+      sandboxNetwork: sandbox.state.network,
+      sandboxProblem: sandbox.problem ?? "",
+    },
     agentsOf: (principal: { agents: readonly string[] }) =>
       [...config.policy.agents]
         .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
@@ -171,6 +180,7 @@ export async function startServer(
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
       await supervisor.close();
+      await pipes.close();
       await telemetry.close();
       await callStore.close();
     },
@@ -276,6 +286,29 @@ async function checkRules({ policy, file, dataDirectory }: Config, log: Logger):
   throw new ConfigError(
     `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
   );
+}
+
+/** Where the configuration wants a sandbox and none can start, nothing starts; where it says nothing, the log and GetServerInfo say so. */
+async function startSandbox({ sandbox: wanted, dataDirectory }: Config, log: Logger): Promise<Sandbox> {
+  const sandbox = await openSandbox({
+    wanted,
+    agents: wanted.agents,
+    writable: wanted.writable,
+    hidden: [
+      { path: dataDirectory, kind: "folder" as const },
+      ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
+    ],
+  });
+  if (sandbox.problem === undefined) return sandbox;
+  if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
+  log.warn(`commands run without a sandbox: ${sandbox.problem}`);
+  return sandbox;
+}
+
+function sandboxState({ state, problem }: Sandbox): SandboxState {
+  if (problem !== undefined) return SandboxState.UNAVAILABLE;
+  if (state.profile === "off") return SandboxState.OFF;
+  return state.profile === "read-only" ? SandboxState.READ_ONLY : SandboxState.WORKSPACE_WRITE;
 }
 
 /** Repeats work, never two rounds of the same at once; what fails is logged and tried again. Resolves when all have stopped. */

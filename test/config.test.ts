@@ -46,6 +46,8 @@ describe("without any setting", () => {
     expect([...config.workspaces]).toEqual([["default", project]]);
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
+    const sandbox = { profile: "workspace-write", network: true, agents: new Map(), required: false };
+    expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
   test("the data directory and two tokens are made for this user alone, and found again", () => {
@@ -137,6 +139,26 @@ describe("the file", () => {
       description: "only looks",
       rules: [{ permission: "edit", pattern: "*", action: PermissionAction.DENY }],
     });
+  });
+
+  test("confines commands, of one agent otherwise, and hides the operator's files from them", () => {
+    const { load, home } = machine(`
+      [sandbox]
+      profile = "read-only"
+      writable = ["~/cache"]
+      [sandbox.agent.plan]
+      network = false
+      [[token]]
+      id = "host"
+      roles = ["caller"]
+      file = "host.token"`);
+    const own = join(home, ".config/toolgate");
+    writeFileSync(join(own, "host.token"), "aaa\n");
+    const { sandbox } = load();
+    const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
+    const writable = [join(home, "cache")];
+    const agents = new Map([["plan", { profile: "read-only", network: false }]]);
+    expect(sandbox).toEqual({ profile: "read-only", network: true, agents, required: true, writable, hidden });
   });
 
   test("gives tokens by value, by file and by environment", () => {

@@ -108,8 +108,8 @@ export function createExecutor({
     try {
       const tool = ready?.tool ?? resolve(record);
       const input = ready?.input ?? decode(tool, record);
-      const plan = ready?.plan ?? (await approve(call, tool, input));
-      const result = await execute(call, tool, input, plan);
+      const { plan, outside } = ready ?? (await approve(call, tool, input));
+      const result = await execute(call, tool, input, plan, outside);
       return await settle(call, plan, result);
     } catch (cause) {
       return await end(call, cause);
@@ -140,7 +140,7 @@ export function createExecutor({
       return {
         tool,
         input,
-        plan: judged.plan,
+        ...judged,
         start: running(call.part, judged.plan.title, store.now()),
         mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
       };
@@ -180,10 +180,10 @@ export function createExecutor({
   }
 
   /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
-  async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
+  async function approve(call: Running, tool: Tool, input: unknown): Promise<Judged> {
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
-    async function attempt(): Promise<Plan | undefined> {
+    async function attempt(): Promise<Judged | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
       const { judged, preview, problem } = await call.observed.step("plan", async () => {
@@ -194,14 +194,14 @@ export function createExecutor({
       if (problem) throw problem;
       const asks = judged.verdict.action === PermissionAction.ASK;
       if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
-      if (await start(call, judged)) return judged.plan;
+      if (await start(call, judged)) return judged;
       await refresh(call);
       return undefined;
     }
     for (;;) {
       call.signal.throwIfAborted();
-      const plan = await attempt().catch(unlessAway(call));
-      if (plan) return plan;
+      const allowed = await attempt().catch(unlessAway(call));
+      if (allowed) return allowed;
     }
   }
 
@@ -279,7 +279,13 @@ export function createExecutor({
   }
 
   /** 8. The body, under its own signal and deadline, whatever becomes of the request that began it. */
-  async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
+  async function execute(
+    call: Running,
+    tool: Tool,
+    input: unknown,
+    plan: Plan,
+    outside: readonly string[],
+  ): Promise<Returned> {
     const { ref, part, spec } = call.record;
     // A process that was frozen since the start mark may have been given up; nothing may run then.
     if (!call.hold.isSure()) throw new CallGone();
@@ -313,9 +319,17 @@ export function createExecutor({
         messageId: part.messageId,
         model: { providerId: spec.providerId, modelId: spec.modelId },
         signal: call.signal,
+        outside,
         reads: {
           get: (path) => store.getRead(ref.root, path),
           record: (path, sha256) => store.recordRead(ref.root, path, sha256),
+        },
+        state: {
+          async get(name) {
+            const value = await store.getState(ref, name);
+            return value === undefined ? undefined : JSON.parse(value);
+          },
+          set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
         },
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
         metadata: call.progress.update,
@@ -531,10 +545,9 @@ export function createExecutor({
 }
 
 /** A call that may start as soon as it is accepted. */
-export interface Ready {
+export interface Ready extends Judged {
   tool: Tool;
   input: unknown;
-  plan: Plan;
   /** The running part. */
   start: ToolPart;
   /** Of a call that repeats those before it more often than this a person is asked; undefined: never. */

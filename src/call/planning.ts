@@ -17,6 +17,8 @@ import type { OpenSession } from "./sessions.ts";
 export interface Judged {
   plan: Plan;
   verdict: Verdict;
+  /** The folders outside the workspace that are asked for. */
+  outside: readonly string[];
 }
 
 /** What is seen before a call runs. */
@@ -50,7 +52,12 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
       ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
     const questions: Question[] = [];
     for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
-    return { plan, verdict: await permissions.decide(questions, subject, by) };
+    const outside = questions.filter(({ permission }) => permission === "external_directory");
+    return {
+      plan,
+      verdict: await permissions.decide(questions, subject, by),
+      outside: outside.flatMap(({ paths }) => paths ?? []),
+    };
   }
 
   /** Then the tool's preview and checks, unless it is denied or they would reveal what may not be read. */

@@ -155,6 +155,10 @@ export interface CallStore {
   getRead(root: string, path: string): Promise<string | undefined>;
   recordRead(root: string, path: string, sha256: string): Promise<void>;
 
+  /** What a tool keeps for a session, as JSON text, under a name; it lives as long as the session. */
+  getState(session: Pick<CallRef, "root" | "sessionId">, name: string): Promise<string | undefined>;
+  setState(session: Pick<CallRef, "root" | "sessionId">, name: string, value: string): Promise<void>;
+
   /** The binary form of an event, or of a call's part, that this store handed out; undefined if it would have to be made. */
   bytesOf(message: SessionEvent | ToolPart): Uint8Array | undefined;
   /** Events after a number, in order, up to about `maxBytes`. */

@@ -1,5 +1,6 @@
 import { resolve } from "node:path";
 import type { PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { nearest } from "../nearest.ts";
 import { createLayers } from "../permission/layers.ts";
 import { strictestOf } from "../permission/opinion.ts";
 import { permissionNames } from "../permission/permission-names.ts";
@@ -7,7 +8,6 @@ import { createPolicy } from "../permission/policy.ts";
 import { covers } from "../permission/rule-cover.ts";
 import { actions, expandHome, permissionOf } from "../permission/rules.ts";
 import { isLiteral } from "../permission/wildcard.ts";
-import { nearest } from "./nearest.ts";
 import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
 
 /** Something to correct in a policy: an error stops the start, a warning does not. */

@@ -4,13 +4,13 @@ import { ToolErrorReason as Reason, type ToolErrorReason } from "../../gen/openc
 import {
   CallToolResponseSchema,
   ExecuteToolResponseSchema,
+  type GetServerInfoResponse,
   GetServerInfoResponseSchema,
   GetToolStatsResponseSchema,
   type Limits,
   OnDisconnect,
   PlanProblemSchema,
   PlanToolResponseSchema,
-  SandboxState,
   type ToolService,
   UnattendedPolicy,
   WatchSessionResponseSchema,
@@ -48,6 +48,7 @@ export function toolService({
     agentsOf(principal: Principal): { agent: string; description: string }[];
     limits: Limits;
     unattended: "wait" | "deny";
+    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
   };
 }): ServiceImpl<typeof ToolService> {
   const embed = createEmbed(store);
@@ -169,7 +170,7 @@ export function toolService({
       return create(GetServerInfoResponseSchema, {
         version: about.version,
         storeId: store.storeId,
-        sandbox: SandboxState.OFF,
+        ...about.sandbox,
         limits: about.limits,
         workspaces: about.workspaces,
         agents: agents.map(({ agent }) => agent),

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type JsonObject, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
 import * as z from "zod";
 import type { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -76,10 +76,17 @@ export interface ToolContext extends Omit<PlanContext, "reads"> {
   model: { providerId: string; modelId: string };
   /** Aborted on cancel, on the call's deadline and when the replica loses the call; the reason says which. */
   signal: AbortSignal;
+  /** The folders outside the workspace that this call was allowed to touch, canonical. */
+  outside: readonly string[];
   reads: {
     get(path: string): Promise<string | undefined>;
     /** Records that the session tree has seen this content. */
     record(path: string, sha256: string): Promise<void>;
+  };
+  /** What tools keep for this session, under names of their own; a subagent's session has its own. */
+  state: {
+    get(name: string): Promise<JsonValue | undefined>;
+    set(name: string, value: JsonValue): Promise<void>;
   };
   /** The stored outputs of this session tree, by the ID of `toolgate-output:ID`. */
   outputs: {

@@ -82,7 +82,7 @@ async function show(page: WebPage, format: Format, signal: AbortSignal): Promise
   const [mime = ""] = contentType.toLowerCase().split(";");
   const title = `${url.href} (${contentType})`;
   const metadata = { url: url.href, contentType, bytes: body.length };
-  const kind = await attachmentKind(body);
+  const kind = attachmentKind(body);
   if (kind !== undefined) {
     const filename = basename(url.pathname) || url.hostname;
     return {

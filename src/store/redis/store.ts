@@ -107,6 +107,8 @@ export async function openRedisStore(options: {
     listCalls: records.list,
     getRead: sessions.getRead,
     recordRead: sessions.recordRead,
+    getState: sessions.getState,
+    setState: sessions.setState,
     // Here events are kept without what their log says of them, so none is found in one piece.
     bytesOf: () => undefined,
     readLog: log.read,

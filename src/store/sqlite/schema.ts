@@ -1,8 +1,11 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 2;
+export const schemaVersion = 3;
 
 /** What makes the next version of a store of each version, from 1 on. */
-export const migrations: readonly string[] = ["ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0"];
+export const migrations: readonly string[] = [
+  "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
+  "CREATE TABLE states (session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session, name)) WITHOUT ROWID",
+];
 
 /**
  * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
@@ -103,5 +106,13 @@ export const schema = `
     path TEXT NOT NULL,
     sha256 TEXT NOT NULL,
     PRIMARY KEY (root, path)
+  ) WITHOUT ROWID;
+
+  -- What tools keep for a session, as JSON.
+  CREATE TABLE states (
+    session TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (session, name)
   ) WITHOUT ROWID;
 `;

@@ -80,6 +80,8 @@ export async function openSqliteStore(options: {
     listCalls: (filter) => read(() => records.list(filter)),
     getRead: (root, path) => read(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
+    getState: ({ sessionId }, name) => read(() => sessions.getState(sessionId, name)),
+    setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
     bytesOf: encoded.of,
     readLog: (sessionId, afterSeq, maxBytes) => read(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: doorbell.listen,
