@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -19,7 +20,7 @@ import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/perm
 import { refusalText, workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
-import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
+import { ChangedAfterApproval, InvalidInput, InvalidOutput, OutputLimit, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { newId } from "./ids.ts";
@@ -304,7 +305,7 @@ export function createExecutor({
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
         metadata: call.progress.update,
         output: output.write,
-        ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, ask)),
+        ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, plan, ask)),
         extra: part.metadata ?? {},
       };
       const result = await orAborted(tool.execute(input, plan, ctx), call.signal);
@@ -320,10 +321,12 @@ export function createExecutor({
   /** 10, 11. Bounds what the model sees, keeps the whole, and writes the end. */
   async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<ToolPart | undefined> {
     const { text, ...sizes } = result.output === undefined ? output.written() : await output.whole(result.output);
+    const structured = await boundStructured(call, result.structured);
     const metadata: JsonObject = {
       ...call.progress?.shown.metadata,
       ...result.metadata,
       ...sizes,
+      ...structured.metadata,
       truncated: sizes.truncated || result.metadata?.truncated === true,
     };
     const attachments: FilePart[] = [];
@@ -331,7 +334,13 @@ export function createExecutor({
     const title = result.title ?? call.progress?.shown.title ?? plan.title;
     const part = completed(
       call.record.part,
-      { title, output: [text, result.note].filter(Boolean).join("\n\n"), metadata, attachments },
+      {
+        title,
+        output: [text, result.note].filter(Boolean).join("\n\n"),
+        metadata,
+        attachments,
+        ...(structured.value && { structuredOutput: structured.value }),
+      },
       store.now(),
     );
     return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
@@ -373,6 +382,10 @@ export function createExecutor({
     if (cause instanceof ChangedAfterApproval) {
       return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
     }
+    if (cause instanceof InvalidOutput) {
+      log.warn("a tool broke its own output schema", { error: cause, tool: record.part.tool });
+      return { reason: ToolErrorReason.INVALID_OUTPUT, error: cause.message, effects };
+    }
     if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
     if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
     if (cause instanceof RequestError && cause.reason === ErrorReason.QUOTA_EXCEEDED) {
@@ -388,11 +401,12 @@ export function createExecutor({
   }
 
   /** An ask in the middle of the body: it dies with this replica, and so does the call. */
-  async function askInBody(call: Running, tool: Tool, ask: Ask): Promise<void> {
+  async function askInBody(call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
     const subject = subjectOf(call, tool);
     const verdict = await permissions.decide([ask], subject);
     if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
+    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const requests = verdict.needs.map((question) => requestFor(call, question, plan, undefined, subject, digest));
@@ -490,6 +504,19 @@ export function createExecutor({
     return kept;
   }
 
+  /** Structured output as the part holds it; what is too large for that is stored whole, and the metadata says where. */
+  async function boundStructured(
+    { record: { ref } }: Running,
+    output: JsonValue | undefined,
+  ): Promise<{ value?: Value; metadata?: JsonObject }> {
+    if (output === undefined) return {};
+    const bytes = Buffer.from(JSON.stringify(output));
+    if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, output) };
+    const id = newId("out", store.now());
+    await outputs.append(ref.root, id, bytes);
+    return { metadata: { structuredPath: `toolgate-output:${id}` } };
+  }
+
   async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {
     const file = { type: "file", mime, size: BigInt(data.length), ...(filename !== undefined && { filename }) };
     if (data.length <= 64 * 1024) {
@@ -502,6 +529,9 @@ export function createExecutor({
 
   return { run, prepare };
 }
+
+/** Bytes of structured output, as JSON, that a part holds. */
+const mostStructured = 51_200;
 
 /** A call that may start as soon as it is accepted. */
 export interface Ready {

@@ -1,4 +1,5 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import type { Value } from "@bufbuild/protobuf/wkt";
 import {
   type FilePart,
   ToolEffects,
@@ -64,7 +65,13 @@ export function running(part: ToolPart, title: string, now: number): ToolPart {
 /** The end with a result. */
 export function completed(
   part: ToolPart,
-  result: { title: string; output: string; metadata: JsonObject; attachments: FilePart[] },
+  result: {
+    title: string;
+    output: string;
+    metadata: JsonObject;
+    attachments: FilePart[];
+    structuredOutput?: Value;
+  },
   now: number,
 ): ToolPart {
   return advance(part, {

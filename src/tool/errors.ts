@@ -11,6 +11,15 @@ export class InvalidInput extends Error {
   }
 }
 
+/** The result does not fit the tool's own schema; the call does not complete. */
+export class InvalidOutput extends Error {
+  override name = "InvalidOutput";
+  constructor(tool: string, issues: readonly { path: string; message: string }[]) {
+    const lines = issues.map(({ path, message }) => `- ${path === "" ? "output" : path}: ${message}`);
+    super(`The ${tool} tool returned a result that does not fit its own schema:\n${lines.join("\n")}`);
+  }
+}
+
 /** An expected failure: the model is told the message. Leaf tools throw it only for what they deliberately classify. */
 export class ToolFailure extends Error {
   override name = "ToolFailure";
