@@ -43,6 +43,8 @@ export interface Config {
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
+  /** The experimental tools that are offered, by name. */
+  readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
 }
 
@@ -133,6 +135,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
+    experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
   });
 }

@@ -30,7 +30,7 @@ import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
-import { createRegistry } from "./tool/registry.ts";
+import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
@@ -41,6 +41,8 @@ export const version = packageJson.version;
 export interface Server {
   /** Where it is reached. */
   readonly url: string;
+  /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
+  register: Registry["register"];
   /** Drains and stops: streams end so that clients resume, waiting calls are kept, running ones get `drainMs`. */
   close(): Promise<void>;
 }
@@ -71,12 +73,14 @@ export async function startServer(
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
-  const { calls, permissions, sessions, planner } = createReplica({
+  const { calls, permissions, sessions, planner, registry } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor }), ...tools],
+    tools: [...builtInTools({ supervisor }), ...tools].filter(
+      ({ name, experimental }) => !experimental || config.experimental.includes(name),
+    ),
     log,
   });
   const { calls: callStore, permissions: asks, outputs } = store;
@@ -159,6 +163,7 @@ export async function startServer(
   });
   return {
     url: listener.url,
+    register: registry.register,
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
@@ -188,7 +193,7 @@ export function createReplica({
   const now = callStore.now;
 
   const registry = createRegistry();
-  for (const tool of tools) registry.register(tool);
+  registry.register(tools);
 
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
@@ -243,7 +248,7 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner };
+  return { calls, permissions, sessions, planner, registry };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;

@@ -95,7 +95,8 @@ export function createExecutor({
   ): Promise<ToolPart | undefined> {
     const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), hold };
     try {
-      const tool = ready?.tool ?? resolve(record);
+      const tool = ready?.tool ?? resolve(record, opened);
+      call.tool = tool;
       const input = ready?.input ?? decode(tool, record);
       const plan = ready?.plan ?? (await approve(call, tool, input));
       const result = await execute(call, tool, input, plan);
@@ -114,7 +115,7 @@ export function createExecutor({
     opened: OpenSession,
   ): Promise<Ready | undefined> {
     try {
-      const tool = resolve(call);
+      const tool = resolve(call, opened);
       const input = decode(tool, call);
       const subject = subjectFor(opened, call.part.agent, tool);
       const layers = layersFor(subject);
@@ -137,10 +138,11 @@ export function createExecutor({
   }
 
   /** 1. The registration that serves now; it is captured, later changes do not touch this call. */
-  function resolve({ part, spec }: Pick<CallRecord, "part" | "spec">): Tool {
-    const tool = registry.get(part.tool);
+  function resolve({ part, spec }: Pick<CallRecord, "part" | "spec">, opened: OpenSession): Tool {
+    const workspace = workspaceRoot(opened.workspace.name);
+    const tool = registry.get(part.tool, workspace);
     if (!tool) {
-      const known = registry.list().map(({ name }) => name);
+      const known = registry.list(workspace).map(({ name }) => name);
       throw new CallEnd(
         ToolErrorReason.UNKNOWN_TOOL,
         `There is no tool "${part.tool}". Use one of: ${known.join(", ")}.`,
@@ -373,9 +375,9 @@ export function createExecutor({
 
   function failureOf(
     cause: unknown,
-    { record }: Running,
+    { record, tool }: Running,
   ): { reason: ToolErrorReason; error: string; effects?: ToolEffects } {
-    const readOnly = registry.get(record.part.tool)?.definition.annotations?.readOnly === true;
+    const readOnly = tool?.definition.annotations?.readOnly === true;
     const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
     if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };
     if (cause instanceof InvalidInput) return { reason: ToolErrorReason.INVALID_INPUT, error: cause.message };
@@ -560,6 +562,8 @@ interface Running {
   readonly signal: AbortSignal;
   readonly fence: Fence;
   readonly hold: Hold;
+  /** What was resolved for it. */
+  tool?: Tool;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }

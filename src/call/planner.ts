@@ -1,3 +1,4 @@
+import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   PermissionAction,
@@ -7,7 +8,12 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import {
+  type ListToolsRequest,
+  type PlanToolRequest,
+  type ToolDefinition,
+  ToolDefinitionSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../permission/errors.ts";
 import { checkRules, type LayersFor } from "../permission/layers.ts";
 import type { Permissions, Verdict } from "../permission/permissions.ts";
@@ -18,6 +24,7 @@ import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
+import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
@@ -78,7 +85,7 @@ export function createPlanner({
     }> {
       const opened = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, opened.session);
-      const tool = registry.get(request.tool);
+      const tool = registry.get(request.tool, workspaceRoot(opened.workspace.name));
       if (!tool)
         throw new RequestError(
           ErrorReason.UNKNOWN_TOOL,
@@ -162,14 +169,19 @@ export function createPlanner({
     /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */
     asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
 
-    /** The tools an agent may see: not those of which everything is denied. */
-    async tools(principal: Principal, asked: string): Promise<ToolDefinition[]> {
-      const agent = sessions.agentFor(principal, asked);
-      const layers = layersFor({ session: undefined, ancestors: [], agent });
-      return registry
-        .list()
+    /** The tools that an agent may see and that suit its model, with their schemas as that model's provider takes them. */
+    async tools(principal: Principal, request: ListToolsRequest): Promise<ToolDefinition[]> {
+      const { session, ancestors, workspace } = await place(principal, request.sessionId);
+      const agent = sessions.agentFor(principal, request.agent, session);
+      const layers = layersFor({ session, ancestors, agent });
+      return offeredTo(request, registry.list(workspaceRoot(workspace.name)))
         .filter(({ name }) => !policy.hides(layers, permissionOf(name)))
-        .map(({ definition }) => definition);
+        .map(({ definition }) =>
+          create(ToolDefinitionSchema, {
+            ...definition,
+            inputSchema: schemaFor(request, definition.inputSchema ?? {}),
+          }),
+        );
     },
   };
 }

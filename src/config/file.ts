@@ -57,6 +57,7 @@ const settings = strictTable({
   ...scalars,
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
+  experimental: z.array(z.string().min(1)).optional(),
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
   token: z.array(token).optional(),

@@ -70,8 +70,8 @@ export function toolService({
   }
 
   return {
-    async listTools({ agent }, ctx) {
-      return { tools: await planner.tools(principalOf(ctx), agent) };
+    async listTools(request, ctx) {
+      return { tools: await planner.tools(principalOf(ctx), request) };
     },
 
     async planTool(request, ctx) {

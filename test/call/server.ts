@@ -8,13 +8,13 @@ import { onTestFinished } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { loadConfig } from "../../src/config.ts";
+import { type Config, loadConfig } from "../../src/config.ts";
 import type { LogFields, Logger } from "../../src/log.ts";
 import { startServer } from "../../src/server.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
 /** A whole service in this process, with tools of the test's own; it ends with the test. */
-export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
+export async function serve(tools: Tool[], settings: Partial<Pick<Config, "askMs" | "experimental">> = {}) {
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
   await mkdir(workspace);
@@ -40,7 +40,13 @@ export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
     await server.close();
     await rm(folder, { recursive: true, force: true });
   });
-  return { workspace, logged, agent: clients(server.url, "caller"), person: clients(server.url, "approver") };
+  return {
+    workspace,
+    logged,
+    register: server.register,
+    agent: clients(server.url, "caller"),
+    person: clients(server.url, "approver"),
+  };
 }
 
 function clients(baseUrl: string, token: string) {

@@ -3,7 +3,7 @@ import { toJson } from "@bufbuild/protobuf";
 import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
-import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { defineTool, type Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
@@ -28,7 +28,7 @@ async function call(tool: Tool, input = {}): Promise<ToolPart["state"]> {
   for await (const { event } of agent.tools.executeTool(request)) {
     if (event?.event.case === "permissionAsked") {
       const permissionId = event.event.value.id;
-      await person.permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
     }
   }
   const { part } = await agent.tools.getToolPart({ sessionId, callId: "c1" });
@@ -155,7 +155,7 @@ describe("a tool without a plan", () => {
       if (event?.event.case !== "permissionAsked") continue;
       const { id: permissionId, permission } = event.event.value;
       asked.push(permission);
-      await person.permissions.respondToPermission({ sessionId, permissionId, reply: 1 });
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
     }
     expect(asked).toEqual(["greedy", "other"]);
   });
