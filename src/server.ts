@@ -30,6 +30,7 @@ import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
+import { createHooks, type HookChain } from "./tool/hooks.ts";
 import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
@@ -43,6 +44,8 @@ export interface Server {
   readonly url: string;
   /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
   register: Registry["register"];
+  /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
+  addHooks: HookChain["add"];
   /** Drains and stops: streams end so that clients resume, waiting calls are kept, running ones get `drainMs`. */
   close(): Promise<void>;
 }
@@ -73,7 +76,7 @@ export async function startServer(
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
-  const { calls, permissions, sessions, planner, registry } = createReplica({
+  const { calls, permissions, sessions, planner, registry, hooks } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
@@ -164,6 +167,7 @@ export async function startServer(
   return {
     url: listener.url,
     register: registry.register,
+    addHooks: hooks.add,
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
@@ -195,6 +199,7 @@ export function createReplica({
   const registry = createRegistry();
   registry.register(tools);
 
+  const hooks = createHooks();
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
@@ -222,6 +227,7 @@ export function createReplica({
     planning,
     layersFor,
     registry,
+    hooks,
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,
     log,
@@ -245,10 +251,11 @@ export function createReplica({
     policy,
     layersFor,
     registry,
+    hooks,
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, registry };
+  return { calls, permissions, sessions, planner, registry, hooks };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;

@@ -23,7 +23,8 @@ import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
-import { InvalidInput, ToolFailure } from "../tool/errors.ts";
+import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
+import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
@@ -43,6 +44,7 @@ export function createPlanner({
   policy,
   layersFor,
   registry,
+  hooks,
   store,
   askMs,
 }: {
@@ -52,6 +54,7 @@ export function createPlanner({
   policy: Policy;
   layersFor(subject: LayersFor): Layers;
   registry: Registry;
+  hooks: HookChain;
   store: CallStore;
   askMs: number;
 }) {
@@ -101,6 +104,7 @@ export function createPlanner({
         callId: "",
         agent,
         workspace: opened.workspace,
+        environment: async () => ({}),
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
         judge: planning.judging(layers),
       };
@@ -174,16 +178,28 @@ export function createPlanner({
       const { session, ancestors, workspace } = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, session);
       const layers = layersFor({ session, ancestors, agent });
-      return offeredTo(request, registry.list(workspaceRoot(workspace.name)))
-        .filter(({ name }) => !policy.hides(layers, permissionOf(name)))
-        .map(({ definition }) =>
-          create(ToolDefinitionSchema, {
+      const offered = offeredTo(request, registry.list(workspaceRoot(workspace.name)));
+      const shown = offered.filter(({ name }) => !policy.hides(layers, permissionOf(name)));
+      return await Promise.all(
+        shown.map(async ({ definition }) => {
+          const { name: toolID, description, inputSchema = {} } = definition;
+          const told = { description, parameters: structuredClone(inputSchema) };
+          const left = await hooks.run("tool.definition", { toolID }, told).catch(refuse);
+          return create(ToolDefinitionSchema, {
             ...definition,
-            inputSchema: schemaFor(request, definition.inputSchema ?? {}),
-          }),
-        );
+            description: left.description,
+            inputSchema: schemaFor(request, left.parameters),
+          });
+        }),
+      );
     },
   };
+}
+
+function refuse(cause: unknown): never {
+  if (!(cause instanceof HookFailure)) throw cause;
+  const { hook, plugin, message } = cause;
+  throw new RequestError(ErrorReason.HOOK_FAILED, message, { hook, plugin }, { cause });
 }
 
 function decode(tool: Tool, input: PlanToolRequest["input"]): unknown {

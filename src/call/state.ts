@@ -18,7 +18,8 @@ type State = ToolPart["state"];
 type Case = Exclude<State["case"], undefined>;
 
 const successors: Record<Case, readonly Case[]> = {
-  pending: ["running", "error"],
+  // Once more, where hooks changed the input.
+  pending: ["pending", "running", "error"],
   // Once more, where a tool that may be repeated lost its executor.
   running: ["running", "completed", "error"],
   completed: [],
@@ -46,6 +47,14 @@ export function pendingPart(
     ...part,
     type: "tool",
     state: { case: "pending", value: create(ToolStatePendingSchema, { status: "pending", input }) },
+  });
+}
+
+/** The call with the input that hooks left. */
+export function prepared(part: ToolPart, input: JsonObject): ToolPart {
+  return advance(part, {
+    case: "pending",
+    value: create(ToolStatePendingSchema, { status: "pending", input }),
   });
 }
 

@@ -25,6 +25,18 @@ export class ToolFailure extends Error {
   override name = "ToolFailure";
 }
 
+/** A hook of a plugin threw, took too long or left what cannot be used: the call does not go on without it. */
+export class HookFailure extends Error {
+  override name = "HookFailure";
+  readonly hook: string;
+  readonly plugin: string;
+  constructor(hook: string, plugin: string, why: string, options?: ErrorOptions) {
+    super(`The hook ${hook} of the plugin ${plugin} stopped this: ${why}`, options);
+    this.hook = hook;
+    this.plugin = plugin;
+  }
+}
+
 /** What was approved is no longer there; thrown before anything was changed. */
 export class ChangedAfterApproval extends Error {
   override name = "ChangedAfterApproval";

@@ -45,6 +45,8 @@ export interface Plan {
   binds?: readonly ResolvedPath[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
+  /** Variables that the call's commands get in addition: an approval is bound to them. */
+  env?: Readonly<Record<string, string>>;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];
   /** Shows what will happen and checks that it can. A check that fails throws `ToolFailure`. No side effects; may be repeated. */
@@ -59,6 +61,8 @@ export interface PlanContext {
   callId: string;
   agent: string;
   workspace: Workspace;
+  /** What plugins add to the environment of commands that run in a folder. */
+  environment(cwd: string): Promise<Record<string, string>>;
   /** What this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
   /** What rules say of something that the call would touch besides what it asks for. Nobody is asked, and grants do not count. */
@@ -66,7 +70,7 @@ export interface PlanContext {
 }
 
 /** What execution may use. It is the same for every tool. */
-export interface ToolContext extends Omit<PlanContext, "reads"> {
+export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> {
   messageId: string;
   /** The model that called, as the caller says; empty strings if it did not. */
   model: { providerId: string; modelId: string };

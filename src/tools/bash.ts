@@ -34,8 +34,9 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description }, { workspace }) {
+    async plan({ command, timeout, workdir, description }, { workspace, environment }) {
       const folder = await workspace.resolve(workdir ?? ".");
+      const env = await environment(folder.absolute);
       const about = description === undefined ? {} : { description };
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
@@ -49,6 +50,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
           },
         ],
         cwd: folder.absolute,
+        env,
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -66,7 +68,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const ended = await runCommand({
         command,
         cwd: ctx.plan.folder.absolute,
-        env: { ...inherited(), ...marks },
+        env: { ...inherited(), ...ctx.plan.env, ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,

@@ -35,18 +35,16 @@ export async function serve(tools: Tool[], settings: Partial<Pick<Config, "askMs
   const logged: { message: string; fields: LogFields | undefined }[] = [];
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
-  const server = await startServer(config, log, { tools });
-  onTestFinished(async () => {
-    await server.close();
-    await rm(folder, { recursive: true, force: true });
-  });
-  return {
-    workspace,
-    logged,
-    register: server.register,
-    agent: clients(server.url, "caller"),
-    person: clients(server.url, "approver"),
+  const start = async () => {
+    const server = await startServer(config, log, { tools });
+    let closing: Promise<void> | undefined;
+    const close = () => (closing ??= server.close());
+    onTestFinished(close);
+    const { register, addHooks, url } = server;
+    return { register, addHooks, close, agent: clients(url, "caller"), person: clients(url, "approver") };
   };
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  return { workspace, logged, restart: start, ...(await start()) };
 }
 
 function clients(baseUrl: string, token: string) {

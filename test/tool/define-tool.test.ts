@@ -231,5 +231,7 @@ const planContext = {
   callId: "c1",
   agent: "build",
   workspace: { name: "default", directory: "/", resolve: () => Promise.reject(new Error("no path is resolved")) },
+  environment: async () => ({}),
+  judge: () => expect.unreachable("nothing is judged"),
   reads: { get: async () => undefined },
 };

@@ -1,8 +1,11 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 2;
+export const schemaVersion = 3;
 
 /** What makes the next version of a store of each version, from 1 on. */
-export const migrations: readonly string[] = ["ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0"];
+export const migrations: readonly string[] = [
+  "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
+  "ALTER TABLE calls ADD COLUMN prepared INTEGER NOT NULL DEFAULT 0",
+];
 
 /**
  * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
@@ -53,6 +56,7 @@ export const schema = `
     epoch INTEGER NOT NULL DEFAULT 1,
     attempts INTEGER NOT NULL DEFAULT 0,
     repeats INTEGER NOT NULL DEFAULT 0,
+    prepared INTEGER NOT NULL DEFAULT 0,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,
