@@ -43,6 +43,8 @@ export interface Config {
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
+  /** Files of plugins, outside every workspace. */
+  readonly plugins: readonly string[];
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
@@ -114,6 +116,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
+  for (const plugin of settings.plugin ?? []) checkOutside(plugin, "the plugin", workspaces);
   const dataDirectory = createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
@@ -135,6 +138,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
+    plugins: settings.plugin ?? [],
     experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
   });

@@ -12,6 +12,8 @@ export interface LogFields {
   count?: number;
   durationMs?: number;
   error?: unknown;
+  line?: number;
+  path?: string;
   permissionId?: string;
   principal?: string;
   reason?: string;

@@ -1,5 +1,6 @@
 import { createHash, randomUUID } from "node:crypto";
 import { homedir } from "node:os";
+import { dirname, join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
@@ -30,6 +31,10 @@ import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
+import { type CustomTools, createCustomTools } from "./tool/custom/custom-tools.ts";
+import { createModules } from "./tool/custom/modules.ts";
+import { readSources } from "./tool/custom/sources.ts";
+import { createTrust } from "./tool/custom/trust.ts";
 import { createHooks, type HookChain } from "./tool/hooks.ts";
 import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
@@ -87,6 +92,10 @@ export async function startServer(
     log,
   });
   const { calls: callStore, permissions: asks, outputs } = store;
+  const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
+    await callStore.close();
+    throw error;
+  });
   const about = {
     version,
     workspaces: [...config.workspaces.keys()],
@@ -117,6 +126,7 @@ export async function startServer(
       { every: config.leaseMs / 3, work: calls.renew },
       { every: 500, work: calls.supervise },
       { every: 500, work: calls.heedCancels },
+      { every: 1_000, work: custom.refresh },
       { every: 10_000, work: comparePolicy },
       { every: 3_600_000, work: sweep },
     ],
@@ -148,6 +158,7 @@ export async function startServer(
           reader: createReader({ sessions, outputs }),
           store: callStore,
           asksOf: asks.asksOf,
+          custom,
           about,
         }),
       );
@@ -171,10 +182,62 @@ export async function startServer(
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
+      custom.close();
       await supervisor.close();
       await callStore.close();
     },
   };
+}
+
+/** Loads the tools and plugins that are no part of the service; refuses to go on without a plugin, which may guard calls. */
+async function openCustomTools(
+  { file, workspaces, plugins, dataDirectory }: Config,
+  registry: Registry,
+  hooks: HookChain,
+  log: Logger,
+): Promise<CustomTools> {
+  const user = dirname(file);
+  const isOpen = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
+  const [first = "/"] = workspaces.values();
+  const custom = createCustomTools({
+    places: [
+      // What tools could write to is no place for tools.
+      ...(isOpen ? [] : [{ folder: user }]),
+      ...[...workspaces].map(([name, directory]) => ({
+        folder: join(directory, ".opencode"),
+        workspace: { name, directory },
+      })),
+    ],
+    plugins,
+    pluginInput: { directory: first, worktree: first },
+    registry,
+    hooks,
+    modules: createModules(),
+    trust: createTrust(join(dataDirectory, "trust")),
+    report: ({ path, line, reason }) =>
+      log.warn("a tool or plugin file is not loaded as it is", { path, line, reason }),
+  });
+  await custom.refresh();
+  const [problem] = custom.pluginProblems();
+  if (!problem) return custom;
+  custom.close();
+  throw new ConfigError(
+    `the plugin ${problem.path}, line ${problem.line}, cannot be loaded: ${problem.reason}; correct it, or take it out of "plugin" in ${file}`,
+  );
+}
+
+/** Trusts the code in a workspace's `.opencode` as it is now, or no longer; returns the files of its tools. A running service heeds it. */
+export async function trustWorkspace(
+  dataDirectory: string,
+  directory: string,
+  remove: boolean,
+): Promise<{ directory: string; tools: string[] }> {
+  const trust = createTrust(join(dataDirectory, "trust"));
+  const folder = join(directory, ".opencode");
+  const { entries, digest } = await readSources(folder, [folder]);
+  if (remove) await trust.remove(directory);
+  else await trust.set(directory, digest);
+  return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
 }
 
 /** One replica over a store, which it may share with others: everything but timers and the way in. */

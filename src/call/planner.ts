@@ -174,13 +174,17 @@ export function createPlanner({
     asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
 
     /** The tools that an agent may see and that suit its model, with their schemas as that model's provider takes them. */
-    async tools(principal: Principal, request: ListToolsRequest): Promise<ToolDefinition[]> {
-      const { session, ancestors, workspace } = await place(principal, request.sessionId);
+    async tools(
+      principal: Principal,
+      request: ListToolsRequest,
+    ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
+      const { session, ancestors, workspace: opened } = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, session);
       const layers = layersFor({ session, ancestors, agent });
-      const offered = offeredTo(request, registry.list(workspaceRoot(workspace.name)));
+      const workspace = workspaceRoot(opened.name);
+      const offered = offeredTo(request, registry.list(workspace));
       const shown = offered.filter(({ name }) => !policy.hides(layers, permissionOf(name)));
-      return await Promise.all(
+      const tools = await Promise.all(
         shown.map(async ({ definition }) => {
           const { name: toolID, description, inputSchema = {} } = definition;
           const told = { description, parameters: structuredClone(inputSchema) };
@@ -192,6 +196,7 @@ export function createPlanner({
           });
         }),
       );
+      return { tools, workspace };
     },
   };
 }

@@ -57,6 +57,7 @@ const settings = strictTable({
   ...scalars,
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
+  plugin: z.array(z.string().min(1)).optional(),
   experimental: z.array(z.string().min(1)).optional(),
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
@@ -92,6 +93,7 @@ export function readSettings(file: string, home: string): { settings: Settings; 
   const absoluteSettings = {
     ...withPaths(read, absolute),
     ...(read.workspace === undefined ? {} : { workspace: mapValues(read.workspace, absolute) }),
+    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map(absolute) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),

@@ -31,6 +31,7 @@ export function toolService({
   reader,
   store,
   asksOf,
+  custom,
   about,
 }: {
   calls: Calls;
@@ -38,6 +39,10 @@ export function toolService({
   reader: Reader;
   store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
+  custom: {
+    refresh(): Promise<void>;
+    problems(workspace: string): { path: string; line: number; reason: string }[];
+  };
   about: {
     version: string;
     workspaces: string[];
@@ -71,7 +76,9 @@ export function toolService({
 
   return {
     async listTools(request, ctx) {
-      return { tools: await planner.tools(principalOf(ctx), request) };
+      await custom.refresh();
+      const { tools, workspace } = await planner.tools(principalOf(ctx), request);
+      return { tools, problems: custom.problems(workspace) };
     },
 
     async planTool(request, ctx) {

@@ -20,7 +20,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJEChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24i4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IsoCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5IkMKDEFnZW50RGV0YWlscxINCgVhZ2VudBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdjYW5fYXNrGAMgAygJIpgBCgZMaW1pdHMSFQoNcmVxdWVzdF9ieXRlcxgBIAEoBBITCgtpbnB1dF9ieXRlcxgCIAEoBBIUCgxvdXRwdXRfYnl0ZXMYAyABKAQSEgoKdGltZW91dF9tcxgEIAEoBBIOCgZhc2tfbXMYBSABKAQSEQoJb3Blbl9hc2tzGAYgASgNEhUKDXJ1bm5pbmdfY2FsbHMYByABKA0qYQoMT25EaXNjb25uZWN0Eh0KGU9OX0RJU0NPTk5FQ1RfVU5TUEVDSUZJRUQQABIYChRPTl9ESVNDT05ORUNUX0RFVEFDSBABEhgKFE9OX0RJU0NPTk5FQ1RfQ0FOQ0VMEAIqbQoQVW5hdHRlbmRlZFBvbGljeRIhCh1VTkFUVEVOREVEX1BPTElDWV9VTlNQRUNJRklFRBAAEhoKFlVOQVRURU5ERURfUE9MSUNZX1dBSVQQARIaChZVTkFUVEVOREVEX1BPTElDWV9ERU5ZEAIqRAoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABMqYHCgtUb29sU2VydmljZRJUCglMaXN0VG9vbHMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1Jlc3BvbnNlElEKCFBsYW5Ub29sEiEub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVzcG9uc2USUQoIQ2FsbFRvb2wSIS5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXNwb25zZRJcCgtFeGVjdXRlVG9vbBIkLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlc3BvbnNlMAESVwoKQ2FuY2VsVG9vbBIjLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNhbmNlbFRvb2xSZXNwb25zZRJaCgtHZXRUb29sUGFydBIkLm9wZW5jb2RlLnRvb2wudjEuR2V0VG9vbFBhcnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlc3BvbnNlEmAKDUxpc3RUb29sUGFydHMSJi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbFBhcnRzUmVzcG9uc2USYwoOUmVhZFRvb2xPdXRwdXQSJy5vcGVuY29kZS50b29sLnYxLlJlYWRUb29sT3V0cHV0UmVxdWVzdBooLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXNwb25zZRJfCgxXYXRjaFNlc3Npb24SJS5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlc3BvbnNlMAESYAoNR2V0U2VydmVySW5mbxImLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IsoCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5IkMKDEFnZW50RGV0YWlscxINCgVhZ2VudBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdjYW5fYXNrGAMgAygJIpgBCgZMaW1pdHMSFQoNcmVxdWVzdF9ieXRlcxgBIAEoBBITCgtpbnB1dF9ieXRlcxgCIAEoBBIUCgxvdXRwdXRfYnl0ZXMYAyABKAQSEgoKdGltZW91dF9tcxgEIAEoBBIOCgZhc2tfbXMYBSABKAQSEQoJb3Blbl9hc2tzGAYgASgNEhUKDXJ1bm5pbmdfY2FsbHMYByABKA0qYQoMT25EaXNjb25uZWN0Eh0KGU9OX0RJU0NPTk5FQ1RfVU5TUEVDSUZJRUQQABIYChRPTl9ESVNDT05ORUNUX0RFVEFDSBABEhgKFE9OX0RJU0NPTk5FQ1RfQ0FOQ0VMEAIqbQoQVW5hdHRlbmRlZFBvbGljeRIhCh1VTkFUVEVOREVEX1BPTElDWV9VTlNQRUNJRklFRBAAEhoKFlVOQVRURU5ERURfUE9MSUNZX1dBSVQQARIaChZVTkFUVEVOREVEX1BPTElDWV9ERU5ZEAIqRAoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABMqYHCgtUb29sU2VydmljZRJUCglMaXN0VG9vbHMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1Jlc3BvbnNlElEKCFBsYW5Ub29sEiEub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVzcG9uc2USUQoIQ2FsbFRvb2wSIS5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXNwb25zZRJcCgtFeGVjdXRlVG9vbBIkLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlc3BvbnNlMAESVwoKQ2FuY2VsVG9vbBIjLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNhbmNlbFRvb2xSZXNwb25zZRJaCgtHZXRUb29sUGFydBIkLm9wZW5jb2RlLnRvb2wudjEuR2V0VG9vbFBhcnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlc3BvbnNlEmAKDUxpc3RUb29sUGFydHMSJi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbFBhcnRzUmVzcG9uc2USYwoOUmVhZFRvb2xPdXRwdXQSJy5vcGVuY29kZS50b29sLnYxLlJlYWRUb29sT3V0cHV0UmVxdWVzdBooLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXNwb25zZRJfCgxXYXRjaFNlc3Npb24SJS5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlc3BvbnNlMAESYAoNR2V0U2VydmVySW5mbxImLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and how long to wait for it. Where it attaches, only `tool` and `input` are compared; the
@@ -391,6 +391,13 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
    * @generated from field: repeated opencode.tool.v1.ToolDefinition tools = 1;
    */
   tools: ToolDefinition[];
+
+  /**
+   * problems are files of tools and plugins that were not loaded, and why; what was loaded is not disturbed by them.
+   *
+   * @generated from field: repeated opencode.tool.v1.ToolProblem problems = 2;
+   */
+  problems: ToolProblem[];
 };
 
 /**
@@ -399,6 +406,41 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
  */
 export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool_service, 5);
+
+/**
+ * ToolProblem is a file that is no tool, or a workspace whose tools are not trusted.
+ *
+ * @generated from message opencode.tool.v1.ToolProblem
+ */
+export type ToolProblem = Message<"opencode.tool.v1.ToolProblem"> & {
+  /**
+   * path is the file, or the folder of an untrusted workspace's tools.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * line is the line, from 1; 0 where it is not known.
+   *
+   * @generated from field: uint32 line = 2;
+   */
+  line: number;
+
+  /**
+   * reason says what is wrong with it and what to do.
+   *
+   * @generated from field: string reason = 3;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ToolProblem.
+ * Use `create(ToolProblemSchema)` to create a new message.
+ */
+export const ToolProblemSchema: GenMessage<ToolProblem> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 6);
 
 /**
  * ToolDefinition is a tool as a model may be shown it.
@@ -455,7 +497,7 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
  * Use `create(ToolDefinitionSchema)` to create a new message.
  */
 export const ToolDefinitionSchema: GenMessage<ToolDefinition> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 6);
+  messageDesc(file_opencode_tool_v1_tool_service, 7);
 
 /**
  * ToolAnnotations are hints of a tool's author; policy does not rely on them.
@@ -497,7 +539,7 @@ export type ToolAnnotations = Message<"opencode.tool.v1.ToolAnnotations"> & {
  * Use `create(ToolAnnotationsSchema)` to create a new message.
  */
 export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 7);
+  messageDesc(file_opencode_tool_v1_tool_service, 8);
 
 /**
  * PlanToolRequest is a question about a call.
@@ -553,7 +595,7 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
  * Use `create(PlanToolRequestSchema)` to create a new message.
  */
 export const PlanToolRequestSchema: GenMessage<PlanToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 8);
+  messageDesc(file_opencode_tool_v1_tool_service, 9);
 
 /**
  * PlanToolResponse is what a call would do.
@@ -609,7 +651,7 @@ export type PlanToolResponse = Message<"opencode.tool.v1.PlanToolResponse"> & {
  * Use `create(PlanToolResponseSchema)` to create a new message.
  */
 export const PlanToolResponseSchema: GenMessage<PlanToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 9);
+  messageDesc(file_opencode_tool_v1_tool_service, 10);
 
 /**
  * PlanProblem is a check of the tool that fails.
@@ -637,7 +679,7 @@ export type PlanProblem = Message<"opencode.tool.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 10);
+  messageDesc(file_opencode_tool_v1_tool_service, 11);
 
 /**
  * CancelToolRequest names a call.
@@ -672,7 +714,7 @@ export type CancelToolRequest = Message<"opencode.tool.v1.CancelToolRequest"> & 
  * Use `create(CancelToolRequestSchema)` to create a new message.
  */
 export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 11);
+  messageDesc(file_opencode_tool_v1_tool_service, 12);
 
 /**
  * CancelToolResponse is the call, ended.
@@ -693,7 +735,7 @@ export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> 
  * Use `create(CancelToolResponseSchema)` to create a new message.
  */
 export const CancelToolResponseSchema: GenMessage<CancelToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 12);
+  messageDesc(file_opencode_tool_v1_tool_service, 13);
 
 /**
  * GetToolPartRequest names a call.
@@ -721,7 +763,7 @@ export type GetToolPartRequest = Message<"opencode.tool.v1.GetToolPartRequest"> 
  * Use `create(GetToolPartRequestSchema)` to create a new message.
  */
 export const GetToolPartRequestSchema: GenMessage<GetToolPartRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 13);
+  messageDesc(file_opencode_tool_v1_tool_service, 14);
 
 /**
  * GetToolPartResponse is a call as it is now.
@@ -749,7 +791,7 @@ export type GetToolPartResponse = Message<"opencode.tool.v1.GetToolPartResponse"
  * Use `create(GetToolPartResponseSchema)` to create a new message.
  */
 export const GetToolPartResponseSchema: GenMessage<GetToolPartResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 14);
+  messageDesc(file_opencode_tool_v1_tool_service, 15);
 
 /**
  * ListToolPartsRequest pages through the calls of a session.
@@ -784,7 +826,7 @@ export type ListToolPartsRequest = Message<"opencode.tool.v1.ListToolPartsReques
  * Use `create(ListToolPartsRequestSchema)` to create a new message.
  */
 export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 15);
+  messageDesc(file_opencode_tool_v1_tool_service, 16);
 
 /**
  * ListToolPartsResponse is a page of calls.
@@ -812,7 +854,7 @@ export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsRespo
  * Use `create(ListToolPartsResponseSchema)` to create a new message.
  */
 export const ListToolPartsResponseSchema: GenMessage<ListToolPartsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 16);
+  messageDesc(file_opencode_tool_v1_tool_service, 17);
 
 /**
  * ReadToolOutputRequest names an output and a range of it.
@@ -863,7 +905,7 @@ export type ReadToolOutputRequest = Message<"opencode.tool.v1.ReadToolOutputRequ
  * Use `create(ReadToolOutputRequestSchema)` to create a new message.
  */
 export const ReadToolOutputRequestSchema: GenMessage<ReadToolOutputRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 17);
+  messageDesc(file_opencode_tool_v1_tool_service, 18);
 
 /**
  * ByteRange is a range of bytes.
@@ -891,7 +933,7 @@ export type ByteRange = Message<"opencode.tool.v1.ByteRange"> & {
  * Use `create(ByteRangeSchema)` to create a new message.
  */
 export const ByteRangeSchema: GenMessage<ByteRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 18);
+  messageDesc(file_opencode_tool_v1_tool_service, 19);
 
 /**
  * LineRange is a range of lines.
@@ -919,7 +961,7 @@ export type LineRange = Message<"opencode.tool.v1.LineRange"> & {
  * Use `create(LineRangeSchema)` to create a new message.
  */
 export const LineRangeSchema: GenMessage<LineRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 19);
+  messageDesc(file_opencode_tool_v1_tool_service, 20);
 
 /**
  * ReadToolOutputResponse is a range of an output.
@@ -968,7 +1010,7 @@ export type ReadToolOutputResponse = Message<"opencode.tool.v1.ReadToolOutputRes
  * Use `create(ReadToolOutputResponseSchema)` to create a new message.
  */
 export const ReadToolOutputResponseSchema: GenMessage<ReadToolOutputResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 20);
+  messageDesc(file_opencode_tool_v1_tool_service, 21);
 
 /**
  * WatchSessionRequest says what to watch.
@@ -1011,7 +1053,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
  * Use `create(WatchSessionRequestSchema)` to create a new message.
  */
 export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 21);
+  messageDesc(file_opencode_tool_v1_tool_service, 22);
 
 /**
  * WatchSessionResponse is an event, the mark, or (neither) a heartbeat, sent every 15 s.
@@ -1053,7 +1095,7 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
  * Use `create(WatchSessionResponseSchema)` to create a new message.
  */
 export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 22);
+  messageDesc(file_opencode_tool_v1_tool_service, 23);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1068,7 +1110,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 23);
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
 
 /**
  * GetServerInfoResponse is what the server is.
@@ -1152,7 +1194,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
 
 /**
  * AgentDetails is what a host must know of an agent before it relies on it.
@@ -1189,7 +1231,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
 
 /**
  * Limits are what requests are measured by.
@@ -1252,7 +1294,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
 
 /**
  * OnDisconnect is what becomes of a call when its ExecuteTool or CallTool is cut off by the client.
