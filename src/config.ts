@@ -46,6 +46,10 @@ export interface Config {
   readonly logLevel: "debug" | "info" | "warn" | "error";
   /** Whether OpenTelemetry spans are sent. */
   readonly tracing: boolean;
+  /** Files of plugins, outside every workspace. */
+  readonly plugins: readonly string[];
+  /** The experimental tools that are offered, by name. */
+  readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
   readonly sandbox: SandboxSettings;
 }
@@ -134,6 +138,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
+  for (const plugin of settings.plugin ?? []) checkOutside(plugin, "the plugin", workspaces);
   const dataDirectory = createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
@@ -156,6 +161,8 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
     tracing: readTracing(env),
+    plugins: settings.plugin ?? [],
+    experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
     sandbox: readSandbox(settings, written === undefined ? [] : [file]),
   });

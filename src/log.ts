@@ -17,6 +17,8 @@ export interface LogFields {
   /** Milliseconds. */
   duration?: number;
   error?: unknown;
+  line?: number;
+  path?: string;
   permissionId?: string;
   principal?: string;
   reason?: string;

@@ -1,5 +1,6 @@
 import { createHash, randomUUID } from "node:crypto";
 import { homedir } from "node:os";
+import { dirname, join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
@@ -32,7 +33,12 @@ import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { createTelemetry } from "./telemetry/telemetry.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
-import { createRegistry } from "./tool/registry.ts";
+import { type CustomTools, createCustomTools } from "./tool/custom/custom-tools.ts";
+import { createModules } from "./tool/custom/modules.ts";
+import { readSources } from "./tool/custom/sources.ts";
+import { createTrust } from "./tool/custom/trust.ts";
+import { createHooks, type HookChain } from "./tool/hooks.ts";
+import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
 import { createPipes } from "./tools/pipe.ts";
@@ -45,6 +51,10 @@ export const version = packageJson.version;
 export interface Server {
   /** Where it is reached. */
   readonly url: string;
+  /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
+  register: Registry["register"];
+  /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
+  addHooks: HookChain["add"];
   /** Drains and stops: streams end so that clients resume, waiting calls are kept, running ones get `drainMs`. */
   close(): Promise<void>;
 }
@@ -78,16 +88,22 @@ export async function startServer(
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing });
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
   const pipes = createPipes();
-  const { calls, permissions, sessions, planner } = createReplica({
+  const { calls, permissions, sessions, planner, registry, hooks } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools],
+    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools].filter(
+      ({ name, experimental }) => !experimental || config.experimental.includes(name),
+    ),
     observer: telemetry.observer,
     log,
   });
   const { calls: callStore, permissions: asks, outputs } = store;
+  const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
+    await callStore.close();
+    throw error;
+  });
   const about = {
     version,
     workspaces: [...config.workspaces.keys()],
@@ -125,6 +141,7 @@ export async function startServer(
       { every: config.leaseMs / 3, work: calls.renew },
       { every: 500, work: calls.supervise },
       { every: 500, work: calls.heedCancels },
+      { every: 1_000, work: custom.refresh },
       { every: 10_000, work: comparePolicy },
       { every: 3_600_000, work: sweep },
     ],
@@ -158,6 +175,7 @@ export async function startServer(
           store: callStore,
           asksOf: asks.asksOf,
           stats: telemetry.stats,
+          custom,
           about,
         }),
       );
@@ -176,15 +194,69 @@ export async function startServer(
   });
   return {
     url: listener.url,
+    register: registry.register,
+    addHooks: hooks.add,
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
+      custom.close();
       await supervisor.close();
       await pipes.close();
       await telemetry.close();
       await callStore.close();
     },
   };
+}
+
+/** Loads the tools and plugins that are no part of the service; refuses to go on without a plugin, which may guard calls. */
+async function openCustomTools(
+  { file, workspaces, plugins, dataDirectory }: Config,
+  registry: Registry,
+  hooks: HookChain,
+  log: Logger,
+): Promise<CustomTools> {
+  const user = dirname(file);
+  const isOpen = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
+  const [first = "/"] = workspaces.values();
+  const custom = createCustomTools({
+    places: [
+      // What tools could write to is no place for tools.
+      ...(isOpen ? [] : [{ folder: user }]),
+      ...[...workspaces].map(([name, directory]) => ({
+        folder: join(directory, ".opencode"),
+        workspace: { name, directory },
+      })),
+    ],
+    plugins,
+    pluginInput: { directory: first, worktree: first },
+    registry,
+    hooks,
+    modules: createModules(),
+    trust: createTrust(join(dataDirectory, "trust")),
+    report: ({ path, line, reason }) =>
+      log.warn("a tool or plugin file is not loaded as it is", { path, line, reason }),
+  });
+  await custom.refresh();
+  const [problem] = custom.pluginProblems();
+  if (!problem) return custom;
+  custom.close();
+  throw new ConfigError(
+    `the plugin ${problem.path}, line ${problem.line}, cannot be loaded: ${problem.reason}; correct it, or take it out of "plugin" in ${file}`,
+  );
+}
+
+/** Trusts the code in a workspace's `.opencode` as it is now, or no longer; returns the files of its tools. A running service heeds it. */
+export async function trustWorkspace(
+  dataDirectory: string,
+  directory: string,
+  remove: boolean,
+): Promise<{ directory: string; tools: string[] }> {
+  const trust = createTrust(join(dataDirectory, "trust"));
+  const folder = join(directory, ".opencode");
+  const { entries, digest } = await readSources(folder, [folder]);
+  if (remove) await trust.remove(directory);
+  else await trust.set(directory, digest);
+  return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
 }
 
 /** One replica over a store, which it may share with others: everything but timers and the way in. */
@@ -206,15 +278,16 @@ export function createReplica({
   log: Logger;
 }) {
   const registry = createRegistry();
-  for (const tool of tools) registry.register(tool);
+  registry.register(tools);
 
   const {
     calls: callStore,
     permissions: asks,
     outputs,
-  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.get(part.tool) !== undefined }));
+  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
   const now = callStore.now;
 
+  const hooks = createHooks();
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
@@ -242,6 +315,7 @@ export function createReplica({
     planning,
     layersFor,
     registry,
+    hooks,
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,
     observer,
@@ -266,10 +340,11 @@ export function createReplica({
     policy,
     layersFor,
     registry,
+    hooks,
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner };
+  return { calls, permissions, sessions, planner, registry, hooks };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;

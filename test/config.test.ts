@@ -26,6 +26,8 @@ describe("without any setting", () => {
       listen: { host: "127.0.0.1", port: 7420 },
       hosts: [],
       origins: [],
+      plugins: [],
+      experimental: [],
       insecureNoAuth: false,
       unattended: "wait",
       askMs: 900_000,

@@ -7,7 +7,7 @@ import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_
 import type { CallToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { Permissions } from "../permission/permissions.ts";
+import { type Permissions, workspaceRoot } from "../permission/permissions.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
@@ -176,7 +176,9 @@ export function createCalls({
         timeoutMs: request.timeoutMs,
         providerId: request.providerId,
         modelId: request.modelId,
-        definitionId: request.definitionId || (registry.get(request.tool)?.definition.definitionId ?? ""),
+        definitionId:
+          request.definitionId ||
+          (registry.get(request.tool, workspaceRoot(opened.workspace.name))?.definition.definitionId ?? ""),
         accepted: now,
         ...(trace && { trace }),
       },
@@ -311,13 +313,14 @@ export function createCalls({
 
   /** Takes a call over if this replica serves its workspace and its tool's definition, and the tool may be entered once more. */
   async function claim({ ref, part, spec, attempts }: CallRecord): Promise<boolean> {
-    const tool = registry.get(part.tool);
-    const maxAttempts = tool?.idempotent ? idempotentAttempts : 1;
-    if (draining || tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
+    if (draining || attempts >= idempotentAttempts) return false;
     const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
       log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
       return undefined;
     });
+    const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
+    const maxAttempts = tool?.idempotent ? idempotentAttempts : 1;
+    if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
     const asked = performance.now();
     const claimed = opened && (await take(ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
     if (!claimed) return false;

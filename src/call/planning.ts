@@ -147,6 +147,7 @@ export async function digestOf(
     input,
     workspace: workspace.directory,
     cwd: plan.cwd ?? null,
+    ...(plan.env && { env: { ...plan.env } }),
     files,
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
   };

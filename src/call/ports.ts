@@ -42,6 +42,8 @@ export interface CallRecord {
   attempts: number;
   /** How many calls directly before it in its session were the same request: the same tool and input. */
   repeats: number;
+  /** Set once the hooks that come before a call have run: its input is what they left. */
+  prepared?: true;
   /** Set when somebody asked to cancel a running call: the words for the model. */
   cancel?: string;
   /** Set on a tombstone: the call ended, and only its id, digest and end state are left. */
@@ -113,6 +115,11 @@ export interface CallStore {
     message: string;
     maxOpenAsks: number;
   }): Promise<boolean>;
+  /**
+   * prepare_call: says that the hooks before a call have run, and writes the part if they changed its input. Once: false if
+   * it was said before, if the call was started, or if it is fenced off.
+   */
+  prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
   /**
    * start_call: the start mark. Only with a living lease, at the version and (where grants were relied on) the rules version
    * that the decision was made at. "fenced": the call belongs to somebody else or has ended; "retry": judge again.

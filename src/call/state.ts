@@ -1,4 +1,5 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import type { Value } from "@bufbuild/protobuf/wkt";
 import {
   type FilePart,
   ToolEffects,
@@ -17,7 +18,8 @@ type State = ToolPart["state"];
 type Case = Exclude<State["case"], undefined>;
 
 const successors: Record<Case, readonly Case[]> = {
-  pending: ["running", "error"],
+  // Once more, where hooks changed the input.
+  pending: ["pending", "running", "error"],
   // Once more, where a tool that may be repeated lost its executor.
   running: ["running", "completed", "error"],
   completed: [],
@@ -48,6 +50,14 @@ export function pendingPart(
   });
 }
 
+/** The call with the input that hooks left. */
+export function prepared(part: ToolPart, input: JsonObject): ToolPart {
+  return advance(part, {
+    case: "pending",
+    value: create(ToolStatePendingSchema, { status: "pending", input }),
+  });
+}
+
 /** The start mark. */
 export function running(part: ToolPart, title: string, now: number): ToolPart {
   return advance(part, {
@@ -64,7 +74,13 @@ export function running(part: ToolPart, title: string, now: number): ToolPart {
 /** The end with a result. */
 export function completed(
   part: ToolPart,
-  result: { title: string; output: string; metadata: JsonObject; attachments: FilePart[] },
+  result: {
+    title: string;
+    output: string;
+    metadata: JsonObject;
+    attachments: FilePart[];
+    structuredOutput?: Value;
+  },
   now: number,
 ): ToolPart {
   return advance(part, {

@@ -63,6 +63,8 @@ const settings = strictTable({
   ...scalars,
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
+  plugin: z.array(z.string().min(1)).optional(),
+  experimental: z.array(z.string().min(1)).optional(),
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
   sandbox: strictTable({
@@ -105,6 +107,7 @@ export function readSettings(file: string, home: string): { settings: Settings; 
     ...(read.sandbox?.writable === undefined
       ? {}
       : { sandbox: { ...read.sandbox, writable: read.sandbox.writable.map(absolute) } }),
+    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map(absolute) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),

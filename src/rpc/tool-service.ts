@@ -34,6 +34,7 @@ export function toolService({
   store,
   asksOf,
   stats,
+  custom,
   about,
 }: {
   calls: Calls;
@@ -42,6 +43,10 @@ export function toolService({
   store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
   stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
+  custom: {
+    refresh(): Promise<void>;
+    problems(workspace: string): { path: string; line: number; reason: string }[];
+  };
   about: {
     version: string;
     workspaces: string[];
@@ -75,8 +80,10 @@ export function toolService({
   }
 
   return {
-    async listTools({ agent }, ctx) {
-      return { tools: await planner.tools(principalOf(ctx), agent) };
+    async listTools(request, ctx) {
+      await custom.refresh();
+      const { tools, workspace } = await planner.tools(principalOf(ctx), request);
+      return { tools, problems: custom.problems(workspace) };
     },
 
     async planTool(request, ctx) {

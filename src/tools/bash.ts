@@ -45,8 +45,9 @@ export function createBash({
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description }, { workspace }) {
+    async plan({ command, timeout, workdir, description }, { workspace, environment }) {
       const folder = await workspace.resolve(workdir ?? ".");
+      const env = await environment(folder.absolute);
       const about = description === undefined ? {} : { description };
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
@@ -60,6 +61,7 @@ export function createBash({
           },
         ],
         cwd: folder.absolute,
+        env,
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -79,7 +81,7 @@ export function createBash({
       const ended = await runCommand({
         argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
         cwd,
-        env: { ...inherited(), ...traced(ctx.trace), ...marks },
+        env: { ...inherited(), ...ctx.plan.env, ...traced(ctx.trace), ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,

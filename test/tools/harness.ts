@@ -83,7 +83,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
   };
   const reads: PlanContext["reads"] = { get: async (path) => site.reads.get(path) };
   const decoded = tool.decode(input);
-  const plan = await tool.plan(decoded, { ...shared, reads });
+  const plan = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
   return {
     plan,
     async run({ signal = new AbortController().signal, outside = [], onOutput } = {}) {

@@ -21,6 +21,7 @@ export const scriptNames = [
   "open_asks",
   "open_call",
   "point_to",
+  "prepare_call",
   "raise_rules",
   "read_asks",
   "read_hashes",

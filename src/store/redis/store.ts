@@ -94,6 +94,7 @@ export async function openRedisStore(options: {
     openCall: calls.openCall,
     claimCall: calls.claimCall,
     openAsks: calls.openAsks,
+    prepareCall: calls.prepareCall,
     startCall: calls.startCall,
     recordEvents: calls.recordEvents,
     finishCall: calls.finishCall,

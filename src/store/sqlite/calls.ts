@@ -129,6 +129,14 @@ export function createCalls(options: {
       return true;
     },
 
+    prepareCall(step: Step, { fence, part }: Parameters<CallStore["prepareCall"]>[0]): boolean {
+      const call = openCalls.fenced(fence);
+      if (call === undefined || call.started || sql.prepare.run(call.ordinal).changes === 0) return false;
+      if (part) sql.setSnapshot.run(writePart(step, options, call.ref.sessionId, part).snapshot, call.ordinal);
+      raiseVersion(step, call);
+      return true;
+    },
+
     startCall(step: Step, started: Parameters<CallStore["startCall"]>[0]): "started" | "fenced" | "retry" {
       const call = openCalls.fenced(started.fence);
       if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
@@ -200,6 +208,8 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT spec, repeats FROM calls WHERE session = ? ORDER BY ordinal DESC LIMIT 1",
     ),
+    prepare: statement(db, "UPDATE calls SET prepared = 1 WHERE ordinal = ? AND prepared = 0"),
+    setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
     start: statement(

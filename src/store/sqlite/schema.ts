@@ -1,10 +1,11 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 3;
+export const schemaVersion = 4;
 
 /** What makes the next version of a store of each version, from 1 on. */
 export const migrations: readonly string[] = [
   "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
   "CREATE TABLE states (session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session, name)) WITHOUT ROWID",
+  "ALTER TABLE calls ADD COLUMN prepared INTEGER NOT NULL DEFAULT 0",
 ];
 
 /**
@@ -56,6 +57,7 @@ export const schema = `
     epoch INTEGER NOT NULL DEFAULT 1,
     attempts INTEGER NOT NULL DEFAULT 0,
     repeats INTEGER NOT NULL DEFAULT 0,
+    prepared INTEGER NOT NULL DEFAULT 0,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,

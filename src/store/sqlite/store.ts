@@ -67,6 +67,7 @@ export async function openSqliteStore(options: {
     openCall: (call) => commit.run((step) => calls.openCall(step, call)),
     claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
     openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
+    prepareCall: (prepared) => commit.run((step) => calls.prepareCall(step, prepared)),
     startCall: (started) => commit.run((step) => calls.startCall(step, started)),
     recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),
     finishCall: (finished) => commit.run((step) => calls.finishCall(step, finished)),
