@@ -9,6 +9,7 @@ import { readPolicy, type WrittenPolicy } from "./config/policy.ts";
 import { readTls, type Tls } from "./config/tls.ts";
 import { readTokens, type Token } from "./config/tokens.ts";
 import { readTracing } from "./config/tracing.ts";
+import { isWorkspaceFile, readWorkspaceSettings } from "./config/workspace-rules.ts";
 
 export { checkPolicy, type Finding, rulesOf } from "./config/check-policy.ts";
 export { ConfigError } from "./config/errors.ts";
@@ -174,7 +175,7 @@ export async function checkConfig(
   environment: Environment,
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
-  const read = readSettings(file, environment.home);
+  const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
   if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const { home } = environment;
   const policy = readPolicy(read.settings, read.lineOf, home);

@@ -131,7 +131,8 @@ export function withPaths<T extends Scalars>(set: T, absolute: (path: string) =>
   return { ...set, ...Object.fromEntries(paths) };
 }
 
-function readIfThere(file: string): string | undefined {
+/** The text of a file; undefined if there is none. */
+export function readIfThere(file: string): string | undefined {
   try {
     return readFileSync(file, "utf8");
   } catch (cause) {
