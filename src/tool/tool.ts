@@ -42,7 +42,7 @@ export interface Plan {
   title: string;
   asks: readonly Ask[];
   /** Files whose content an approval is bound to: those that will change, or be run. */
-  binds?: readonly ResolvedPath[];
+  binds?: readonly Pick<ResolvedPath, "absolute">[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
   /** Variables that the call's commands get in addition: an approval is bound to them. */
