@@ -7,7 +7,6 @@ import type { Asks } from "./asks.ts";
 import { type CallRecords, decodeSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Encoded } from "./encoded.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
@@ -21,7 +20,6 @@ export function createCalls(options: {
   db: DatabaseSync;
   sessions: Sessions;
   log: Log;
-  encoded: Encoded;
   openCalls: OpenCalls;
   records: CallRecords;
   asks: Asks;
@@ -40,7 +38,7 @@ export function createCalls(options: {
   function end(step: Step, call: OpenCall, ended: ToolPart): ToolPart {
     checkEnded(ended);
     if (call.asked) asks.withdraw(step, call, "The call ended.");
-    const { part, snapshot } = writePart(step, options, call.ref.sessionId, ended);
+    const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
     sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
     openCalls.remove(step, call.ref);
     return part;
@@ -78,10 +76,10 @@ export function createCalls(options: {
       if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
 
       const ref: CallRef = { root: head.root, sessionId, callId };
-      const pending = writePart(step, options, sessionId, opened.part);
+      const pending = writePart(step, log, sessionId, opened.part);
       const repeats = repeatsOf(head, spec.requestDigest);
       const start = repeats > (opened.mostRepeats ?? repeats) ? undefined : opened.start;
-      const { part, snapshot } = start ? writePart(step, options, sessionId, start) : pending;
+      const { part, snapshot } = start ? writePart(step, log, sessionId, start) : pending;
       const started = start === undefined ? 0 : 1;
       const openedSeq = Number(pending.part.revision);
       const versions = { version: 1 + started, epoch: 1 };
@@ -145,7 +143,7 @@ export function createCalls(options: {
       if (rulesVersion !== undefined && rulesVersion !== sessions.rulesVersion(call.ref.root)) return "retry";
 
       const version = call.version + 1;
-      const { snapshot } = writePart(step, options, call.ref.sessionId, started.part);
+      const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
       return "started";

@@ -8,7 +8,6 @@ import { createCalls } from "./calls.ts";
 import { createCommit, read } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
 import { createDoorbell } from "./doorbell.ts";
-import { createEncoded } from "./encoded.ts";
 import { createGrants } from "./grants.ts";
 import { createLog, type LogLimits } from "./log.ts";
 import { createOpenCalls } from "./open-calls.ts";
@@ -44,12 +43,11 @@ export async function openSqliteStore(options: {
   const doorbell = createDoorbell();
   const commit = createCommit({ db, now, ring: doorbell.ring, log: logger });
   const sessions = createSessions(db);
-  const encoded = createEncoded();
-  const log = createLog({ db, sessions, encoded, limits });
+  const log = createLog({ db, sessions, limits });
   const openCalls = createOpenCalls(db, now());
   const records = createCallRecords({ db, sessions, openCalls, now });
   const asks = createAsks({ db, log, records });
-  const calls = createCalls({ db, sessions, log, encoded, openCalls, records, asks });
+  const calls = createCalls({ db, sessions, log, openCalls, records, asks });
   const grants = createGrants({ db, sessions, log });
   const settle = createSettle({ openCalls, calls, asks, grants });
   const outputs = createOutputs(join(directory, "output"));
@@ -83,7 +81,7 @@ export async function openSqliteStore(options: {
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
     getState: ({ sessionId }, name) => read(() => sessions.getState(sessionId, name)),
     setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
-    bytesOf: encoded.of,
+    bytesOf: log.bytesOf,
     readLog: (sessionId, afterSeq, maxBytes) => read(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: doorbell.listen,
     ready: () =>
