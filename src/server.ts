@@ -6,7 +6,7 @@ import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
 import { LimitsSchema, SandboxState, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
-import { createCalls } from "./call/calls.ts";
+import { type Calls, createCalls } from "./call/calls.ts";
 import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
 import { type CallObserver, tellingEnds } from "./call/observer.ts";
@@ -319,9 +319,10 @@ export function createReplica({
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,
     observer,
+    makeCalls: (...made) => calls.makeCalls(...made),
     log,
   });
-  const calls = createCalls({
+  const calls: Calls = createCalls({
     store: callStore,
     outputs,
     sessions,

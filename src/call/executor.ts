@@ -15,6 +15,7 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
+import { similar } from "../nearest.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { refusalText, workspaceRoot } from "../permission/permissions.ts";
@@ -32,6 +33,7 @@ import {
 import type { HookChain, HookedCall } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import type { createChildren, StartGate } from "./children.ts";
 import { newId } from "./ids.ts";
 import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
@@ -79,6 +81,7 @@ export function createExecutor({
   limits,
   unattended,
   observer,
+  makeCalls,
   log,
 }: {
   store: CallStore;
@@ -92,6 +95,8 @@ export function createExecutor({
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
   observer: CallObserver;
+  /** Makes calls for a tool. */
+  makeCalls: ReturnType<typeof createChildren>;
   log: Logger;
 }) {
   const waits = createWaits({ calls: store, outputs });
@@ -173,9 +178,11 @@ export function createExecutor({
     const tool = registry.get(part.tool, workspace);
     if (!tool) {
       const known = registry.list(workspace).map(({ name }) => name);
+      const [meant] = similar(part.tool, known, 1);
+      const hint = meant === undefined ? "" : ` Did you mean "${meant}"?`;
       throw new CallEnd(
         ToolErrorReason.UNKNOWN_TOOL,
-        `There is no tool "${part.tool}". Use one of: ${known.join(", ")}.`,
+        `There is no tool "${part.tool}".${hint} Use one of: ${known.join(", ")}.`,
       );
     }
     if (spec.definitionId !== "" && spec.definitionId !== tool.definition.definitionId) {
@@ -225,6 +232,12 @@ export function createExecutor({
       if (problem) throw problem;
       const asks = judged.verdict.action === PermissionAction.ASK;
       if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
+      const { gate } = call.hold;
+      if (gate && !gate.isOpen) {
+        await gate.arrive(call.signal);
+        // While the others were waited for, rules and files may have changed.
+        return undefined;
+      }
       if (await start(call, judged)) return judged;
       await refresh(call);
       return undefined;
@@ -373,6 +386,10 @@ export function createExecutor({
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
         metadata: call.progress.update,
         output: output.write,
+        calls: (children, options) =>
+          deadline.whilePaused(() =>
+            makeCalls({ record: call.record, opened: call.opened, signal: call.signal }, children, options),
+          ),
         ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, plan, ask)),
         extra: part.metadata ?? {},
       };
@@ -702,8 +719,10 @@ export interface Ready extends Judged {
   mostRepeats: number | undefined;
 }
 
-/** What a run and its lease have to do with each other. */
+/** What a run and whoever launched it have to do with each other. */
 export interface Hold {
+  /** What the call waits for before it starts, besides people. */
+  gate?: StartGate | undefined;
   /** Whether the lease is sure to be alive. */
   isSure(): boolean;
   /** The start mark is about to be written: from then on only this run can end the call. */

@@ -102,12 +102,32 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   metadata(update: { title?: string; metadata?: JsonObject }): void;
   /** Appends to the call's output. Await it: it resolves when the store has room for more. */
   output(chunk: Uint8Array): Promise<void>;
+  /**
+   * Makes calls of their own in this session for whoever made this one, at the same time; each is judged and asked for like any
+   * other. `atomic`: none starts before all may, and if one may not, none does. The deadline stands still meanwhile.
+   */
+  calls(children: readonly ChildCall[], options: { atomic: boolean }): Promise<ChildResult[]>;
   /** Asks a person in the middle of the run. Prefer asks in `plan`: this one dies with its replica. */
   ask(ask: Ask): Promise<void>;
   /** What the caller's metadata says to tools. */
   extra: JsonObject;
   /** The trace that the run belongs to: send it along with requests. Absent if nobody traces. */
   trace?: TraceContext;
+}
+
+/** A call that a tool makes. */
+export interface ChildCall {
+  tool: string;
+  input: JsonObject;
+}
+
+/** How it ended. */
+export interface ChildResult {
+  callId: string;
+  status: "completed" | "error";
+  title: string;
+  /** The output, or what went wrong. */
+  text: string;
 }
 
 /** A file that a tool returns. */

@@ -1,11 +1,13 @@
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
+import { batch } from "./batch.ts";
 import { createFileChanges } from "./change-file.ts";
 import { echo } from "./echo.ts";
 import { createEdit } from "./edit.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
+import { createInvalid } from "./invalid.ts";
 import { list } from "./list.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./pipe.ts";
@@ -20,8 +22,9 @@ import { createWrite } from "./write.ts";
 export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
-  return [
+  const tools = [
     createApplyPatch({ changes }),
+    batch,
     createBash(parts),
     createEdit({ changes }),
     createWrite({ changes }),
@@ -35,4 +38,5 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     todowrite,
     webfetch,
   ];
+  return [...tools, createInvalid({ toolNames: tools.map(({ name }) => name) })];
 }

@@ -117,6 +117,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
           chunks.push(chunk);
           await onOutput?.(Buffer.concat(chunks).toString());
         },
+        calls: async () => [],
         async ask() {},
         extra: {},
       };

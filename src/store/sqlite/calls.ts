@@ -130,7 +130,7 @@ export function createCalls(options: {
     prepareCall(step: Step, { fence, part }: Parameters<CallStore["prepareCall"]>[0]): boolean {
       const call = openCalls.fenced(fence);
       if (call === undefined || call.started || sql.prepare.run(call.ordinal).changes === 0) return false;
-      if (part) sql.setSnapshot.run(writePart(step, options, call.ref.sessionId, part).snapshot, call.ordinal);
+      if (part) sql.setSnapshot.run(writePart(step, log, call.ref.sessionId, part).snapshot, call.ordinal);
       raiseVersion(step, call);
       return true;
     },
