@@ -23,15 +23,7 @@ export interface Opinion {
 
 /** The opinion of a rule that matched. */
 export function opinionBy(match: Match): Opinion {
-  return {
-    action: match.rule.action,
-    layer: match.layer,
-    // Searches judge thousands of files, and nobody reads why.
-    get reason() {
-      return describe(match);
-    },
-    match,
-  };
+  return { action: match.rule.action, layer: match.layer, reason: describe(match), match };
 }
 
 /** A match in words: `config rule 3 (bash "git *" allow)`. */

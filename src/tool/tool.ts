@@ -40,7 +40,7 @@ export interface Plan {
   title: string;
   asks: readonly Ask[];
   /** Files whose content an approval is bound to: those that will change, or be run. */
-  binds?: readonly ResolvedPath[];
+  binds?: readonly Pick<ResolvedPath, "absolute">[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
