@@ -127,6 +127,8 @@ async function send(url: URL, { judge, accept, signal }: Parameters<typeof fetch
   request.end();
   try {
     const [response] = await once(request, "response");
+    // From here on whoever reads the response is told.
+    request.on("error", () => undefined);
     return response;
   } catch (cause) {
     if (signal.aborted || cause instanceof ToolFailure) throw cause;
