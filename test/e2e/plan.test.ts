@@ -126,8 +126,9 @@ test("a plan of bad input or of an unknown tool is refused", async () => {
 
 test("an agent that may use nothing of a tool is not offered it", async () => {
   const agent = connect(service, "caller");
-  const others = ["echo", "edit", "glob", "grep", "list", "read", "webfetch", "write"];
+  const searching = ["echo", "edit", "glob", "grep", "list", "multiedit", "read"];
+  const others = [...searching, "todoread", "todowrite", "webfetch", "write"];
   const offered = async (name: string) => (await agent.tools.listTools({ agent: name })).tools.map(({ name }) => name);
-  expect(await offered("")).toEqual(["bash", ...others]);
-  expect(await offered("strict")).toEqual(others);
+  expect(await offered("")).toEqual(["apply_patch", "bash", ...others]);
+  expect(await offered("strict")).toEqual(["apply_patch", ...others]);
 });
