@@ -303,6 +303,23 @@ export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
     expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
   });
 
+  test("import nothing later that was changed since they were trusted", async () => {
+    const service = await startService();
+    await writeFiles(service.workspace, {
+      ".opencode/tool/late.ts":
+        'export default { description: "", args: {}, execute: async () => (await import("./lib/word.ts")).word };',
+      ".opencode/tool/lib/word.ts": 'export const word: string = "trusted";',
+    });
+    await trust(service);
+    expect((await list(service)).names).toEqual(["late"]);
+    await writeFiles(service.workspace, { ".opencode/tool/lib/word.ts": 'export const word: string = "other";' });
+    expect(await call(service, "late")).toMatchObject({
+      error: expect.stringContaining("word.ts is not what was trusted"),
+    });
+    await trust(service);
+    expect(await call(service, "late")).toMatchObject({ output: "other" });
+  });
+
   test("that were changed while the service was down are not loaded when it comes up", async () => {
     const service = await startService();
     await writeFiles(service.workspace, {
