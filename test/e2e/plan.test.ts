@@ -126,9 +126,8 @@ test("a plan of bad input or of an unknown tool is refused", async () => {
 
 test("an agent that may use nothing of a tool is not offered it", async () => {
   const agent = connect(service, "caller");
-  const searching = ["echo", "edit", "glob", "grep", "list", "multiedit", "read"];
-  const others = [...searching, "todoread", "todowrite", "webfetch", "write"];
   const offered = async (name: string) => (await agent.tools.listTools({ agent: name })).tools.map(({ name }) => name);
-  expect(await offered("")).toEqual(["apply_patch", "bash", ...others]);
-  expect(await offered("strict")).toEqual(["apply_patch", ...others]);
+  const all = await offered("");
+  expect(all).toEqual(expect.arrayContaining(["bash", "edit", "read"]));
+  expect(await offered("strict")).toEqual(all.filter((name) => name !== "bash"));
 });
