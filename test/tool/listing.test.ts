@@ -45,13 +45,13 @@ describe("ListTools", () => {
   });
 
   test("has an experimental tool only where the configuration names it", async () => {
-    const tools = [named("trial", { experimental: true })];
+    const tools = [named("rehearse", { experimental: true })];
     const off = await serve(tools);
-    const on = await serve(tools, { experimental: ["trial"] });
+    const on = await serve(tools, { experimental: ["rehearse"] });
     const has = async ({ agent }: typeof off) =>
-      (await agent.tools.listTools({})).tools.some(({ name }) => name === "trial");
+      (await agent.tools.listTools({})).tools.some(({ name }) => name === "rehearse");
     expect([await has(off), await has(on)]).toEqual([false, true]);
-    const { part } = await off.agent.tools.callTool({ tool: "trial", input: { n: 1 } });
+    const { part } = await off.agent.tools.callTool({ tool: "rehearse", input: { n: 1 } });
     expect(part?.state.case).toBe("error");
   });
 });
