@@ -6,6 +6,7 @@ import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
 import { LimitsSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
 import { createCalls } from "./call/calls.ts";
+import { createEdit } from "./call/edit.ts";
 import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
 import { createPlanner } from "./call/planner.ts";
@@ -201,7 +202,11 @@ export function createReplica({
     layersFor,
     now,
     newId: (prefix) => newId(prefix, now()),
-    refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+    changes: {
+      refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+      edit: createEdit({ registry, inputBytes: config.limits.inputBytes }),
+      canonical: canonicalJson,
+    },
   });
   const planning = createPlanning({ permissions, policy });
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });

@@ -14,14 +14,16 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
+import { refusalText } from "../permission/answers.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
-import { refusalText, workspaceRoot } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
 import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
@@ -93,8 +95,7 @@ export function createExecutor({
     const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
     try {
       const tool = ready?.tool ?? resolve(record);
-      const input = ready?.input ?? decode(tool, record);
-      const plan = ready?.plan ?? (await approve(call, tool, input));
+      const { input, plan } = ready ?? (await approve(call, tool));
       const result = await execute(call, tool, input, plan);
       return await settle(call, plan, result);
     } catch (cause) {
@@ -155,26 +156,27 @@ export function createExecutor({
   }
 
   /** 4, 6, 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
-  async function approve(call: Running, tool: Tool, input: unknown): Promise<Plan> {
+  async function approve(call: Running, tool: Tool): Promise<Pick<Ready, "input" | "plan">> {
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
-    async function attempt(): Promise<Plan | undefined> {
+    async function attempt(): Promise<Pick<Ready, "input" | "plan"> | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
+      const input = decode(tool, call.record);
       const judged = await planning.judge(tool, input, ctx, subject);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) throw problem;
       const asks = judged.verdict.action === PermissionAction.ASK;
       if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
-      if (await start(call, judged)) return judged.plan;
+      if (await start(call, judged)) return { input, plan: judged.plan };
       await refresh(call);
       return undefined;
     }
     for (;;) {
       call.signal.throwIfAborted();
-      const plan = await attempt().catch(unlessAway(call));
-      if (plan) return plan;
+      const ready = await attempt().catch(unlessAway(call));
+      if (ready) return ready;
     }
   }
 
@@ -204,7 +206,7 @@ export function createExecutor({
       ask.request.permission === question.permission &&
       equal(ask.request.patterns, question.patterns);
     const missing = verdict.needs.filter(
-      (question) => !asks.some((ask) => isApproved(ask.settled) && same(question)(ask)),
+      (question) => !asks.some((ask) => isApproved(ask, asks) && same(question)(ask)),
     );
     if (missing.length === 0) return true;
     if (call.record.attempts > 0) {
@@ -219,8 +221,8 @@ export function createExecutor({
     const unasked = missing.filter((question) => !open.some(same(question)));
     if (stale.length > 0 || unasked.length > 0) {
       const kept = preview && (await keepPreview(call, preview));
-      const requests = unasked.map((question) => requestFor(call, question, plan, kept, subject, digest));
-      await openAsks(call, requests, stale);
+      const requests = unasked.map((question) => requestFor(call, { question, plan, verdict }, kept, subject, digest));
+      await openAsks(call, requests, stale, verdict.rulesVersion);
     }
     await settledAll(call);
     return false;
@@ -237,6 +239,7 @@ export function createExecutor({
       fence: call.fence,
       version: call.record.version,
       ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
+      grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
       part,
     });
     if (outcome === "retry") return false;
@@ -319,7 +322,12 @@ export function createExecutor({
     const title = result.title ?? call.progress?.shown.title ?? plan.title;
     const part = completed(
       call.record.part,
-      { title, output: [text, result.note].filter(Boolean).join("\n\n"), metadata, attachments },
+      {
+        title,
+        output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
+        metadata,
+        attachments,
+      },
       store.now(),
     );
     return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
@@ -334,10 +342,12 @@ export function createExecutor({
       await call.output?.end().catch(() => undefined);
       const written = call.output?.written();
       const { text: _, ...sizes } = written ?? { text: "" };
+      const { error, ...failure } = failureOf(cause, call);
       const part = failed(
         call.record.part,
         {
-          ...failureOf(cause, call),
+          ...failure,
+          error: [error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
           ...((call.progress || written) && { metadata: { ...call.progress?.shown.metadata, ...sizes } }),
         },
         store.now(),
@@ -383,15 +393,17 @@ export function createExecutor({
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const requests = verdict.needs.map((question) => requestFor(call, question, plan, undefined, subject, digest));
+    const requests = verdict.needs.map((question) =>
+      requestFor(call, { question, plan, verdict }, undefined, subject, digest),
+    );
     do await refresh(call);
     while (!(await openAsks(call, requests, [])));
     await settledAll(call);
     const asks = await asksOf(call.record.ref);
     for (const request of requests) {
-      const settled = asks.find((asked) => asked.request.id === request.id)?.settled;
-      if (isApproved(settled)) continue;
-      const end = new CallEnd(...refusalText(request, settled?.outcome, settled?.message));
+      const asked = asks.find(({ request: { id } }) => id === request.id);
+      if (asked && isSettledWell(asked)) continue;
+      const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
       // A refusal ends the call, also if the tool would rather go on.
       call.controller.abort(end);
       throw end;
@@ -400,8 +412,7 @@ export function createExecutor({
 
   function requestFor(
     call: Running,
-    question: Question,
-    plan: Plan,
+    { question, plan, verdict }: Judged & { question: Question },
     preview: Inspected["preview"],
     subject: Subject,
     digest: string,
@@ -410,6 +421,7 @@ export function createExecutor({
     const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
     return permissions.request(
       { ...question, ...(metadata && { metadata }) },
+      verdict.decisions,
       {
         sessionId: part.sessionId,
         agent: part.agent,
@@ -424,10 +436,16 @@ export function createExecutor({
   }
 
   /** Opens asks, and withdraws those of an earlier plan. False if the call has changed since it was read. */
-  async function openAsks(call: Running, asks: PermissionRequest[], stale: AskRecord[]): Promise<boolean> {
+  async function openAsks(
+    call: Running,
+    asks: PermissionRequest[],
+    stale: AskRecord[],
+    rulesVersion?: number,
+  ): Promise<boolean> {
     const opened = await store.openAsks({
       fence: call.fence,
       version: call.record.version,
+      ...(rulesVersion !== undefined && { rulesVersion }),
       asks,
       withdraw: stale.map(({ request }) => request.id),
       message: "What would run has changed since it was asked.",
@@ -545,8 +563,14 @@ function subjectOf({ opened, record }: Running, tool: Tool): Subject {
   return subjectFor(opened, record.part.agent, tool);
 }
 
-function isApproved(settled: AskRecord["settled"]): boolean {
+function isSettledWell({ settled }: AskRecord): boolean {
   return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+/** Whether a person approved an ask. One that only another call's grant covers stands and falls with that grant. */
+function isApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
+  const { settledWith = "" } = ask.settled ?? {};
+  return isSettledWell(ask) && (settledWith === "" || ofCall.some(({ request }) => request.id === settledWith));
 }
 
 function equal(a: readonly string[], b: readonly string[]): boolean {

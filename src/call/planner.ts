@@ -110,6 +110,7 @@ export function createPlanner({
         const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
         return permissions.request(
           { ...question, ...(metadata && { metadata }) },
+          verdict.decisions,
           { sessionId: request.sessionId, agent, digest, expires: store.now() + askMs, preview },
           subject,
           "",

@@ -97,23 +97,27 @@ export interface CallStore {
    * times, default 1: what was started is not claimed). Undefined if there is nothing to claim.
    */
   claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
-  /** open_asks: withdraws the call's open asks named in `withdraw`, with that message, and opens others. False if fenced off or changed since `version`. Throws `QuotaExceeded`. */
+  /** open_asks: withdraws the call's open asks named in `withdraw`, with that message, and opens others. False if fenced off or changed since `version` or `rulesVersion`. Throws `QuotaExceeded`. */
   openAsks(step: {
     fence: Fence;
     version: number;
+    /** Where grants were looked at: what one was saved for meanwhile must not be asked. */
+    rulesVersion?: number;
     asks: readonly PermissionRequest[];
     withdraw: readonly string[];
     message: string;
     maxOpenAsks: number;
   }): Promise<boolean>;
   /**
-   * start_call: the start mark. Only with a living lease, at the version and (where grants were relied on) the rules version
+   * start_call: the start mark. Only with a living lease, at the version and (where grants were looked at) the rules version
    * that the decision was made at. "fenced": the call belongs to somebody else or has ended; "retry": judge again.
    */
   startCall(step: {
     fence: Fence;
     version: number;
     rulesVersion?: number;
+    /** The grants that it relies on: they were used now. */
+    grantIds?: readonly string[];
     part: ToolPart;
   }): Promise<"started" | "fenced" | "retry">;
   /** record_events: progress and output of a running call. False if fenced off. */

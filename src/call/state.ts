@@ -48,6 +48,19 @@ export function pendingPart(
   });
 }
 
+/** The same call with other arguments, which somebody answered with; it must not be started. */
+export function edited(part: ToolPart, input: JsonObject, by: string): ToolPart {
+  if (part.state.case !== "pending") throw new Error(`call ${part.callId} is ${part.state.case}: too late to edit it`);
+  const state = { case: "pending", value: create(ToolStatePendingSchema, { status: "pending", input }) } as const;
+  return create(ToolPartSchema, {
+    ...part,
+    state,
+    permissionIds: [],
+    originalInput: part.originalInput ?? inputOf(part),
+    editedBy: by,
+  });
+}
+
 /** The start mark. */
 export function running(part: ToolPart, title: string, now: number): ToolPart {
   return advance(part, {

@@ -6,6 +6,7 @@ import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
 import { addGrants } from "./grants.ts";
 import { addOutput } from "./output.ts";
+import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type ServeFlags } from "./serve.ts";
@@ -55,7 +56,8 @@ export function cli({ serve, embed, version }: CliParts): Command {
   addServe(program, serve);
   addCall(program);
   addRun(program, embed);
-  for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain]) add(program);
+  for (const add of [addAsks, addReply, addReject, addGrants, addWatch, addOutput, addTools, addPlan, addExplain])
+    add(program);
   return program;
 }
 

@@ -23,6 +23,8 @@ export interface Question {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** The wildcards that "always" may save beside exactly what is asked. */
+  always?: readonly string[];
 }
 
 /** A list of rules and where it stands. The array is not to be changed once it was judged by. */

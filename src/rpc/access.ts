@@ -73,6 +73,7 @@ const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>> = {
   [PermissionService.typeName]: {
     respondToPermission: approvers,
+    rejectPermissions: approvers,
     listPermissions: everybody,
     watchPermissions: everybody,
     listGrants: overseers,

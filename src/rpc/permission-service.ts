@@ -30,8 +30,14 @@ export function permissionService({
     async respondToPermission(response, ctx) {
       const principal = principalOf(ctx);
       const { session } = await sessions.open(principal, response.sessionId, "read");
-      await permissions.reply(principal, session, response);
+      await permissions.reply(principal, workspaceRoot(session.workspace), response);
       return {};
+    },
+
+    async rejectPermissions({ sessionId, message }, ctx) {
+      const principal = principalOf(ctx);
+      const { session } = await sessions.open(principal, sessionId, "read");
+      return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
     },
 
     async listPermissions({ sessionId, pageSize, pageToken }, ctx) {

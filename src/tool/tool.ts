@@ -17,6 +17,8 @@ export interface Ask {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** Wildcards that "always" may save beside exactly what is asked; only those that match it are offered. */
+  always?: readonly string[];
   /** What user interfaces are told. */
   metadata?: JsonObject;
 }

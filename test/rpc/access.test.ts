@@ -15,6 +15,7 @@ import { roles, startServer } from "./server.ts";
 /** Who may call what: c caller, a approver, w watcher, A admin. */
 const pinned: Record<string, string> = {
   "PermissionService/RespondToPermission": "-a-A",
+  "PermissionService/RejectPermissions": "-a-A",
   "PermissionService/ListPermissions": "cawA",
   "PermissionService/WatchPermissions": "cawA",
   "PermissionService/ListGrants": "-awA",

@@ -75,7 +75,7 @@ export function createCalls(options: {
   }
 
   async function openAsks(opened: Parameters<CallStore["openAsks"]>[0]): Promise<boolean> {
-    const { fence, version, withdraw, message, maxOpenAsks } = opened;
+    const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
     const { ref, owner, epoch } = fence;
     const { root, sessionId } = ref;
     const tree = keys.tree(root);
@@ -97,7 +97,7 @@ export function createCalls(options: {
       {
         session: sessionId,
         name: callName(ref),
-        ...{ owner, epoch, version, withdraw, maxOpenAsks },
+        ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks },
         lineage: { [sessionId]: lineage },
         asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
       },
@@ -116,11 +116,13 @@ export function createCalls(options: {
 
   async function startCall(started: Parameters<CallStore["startCall"]>[0]): Promise<"started" | "fenced" | "retry"> {
     const { ref, owner, epoch } = started.fence;
-    const { version, rulesVersion } = started;
+    const { version, rulesVersion, grantIds = [] } = started;
+    const { grants, used } = keys.tree(ref.root);
     const name = callName(ref);
     const { bytes } = encodePart(ref.sessionId, name, started.part);
-    const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion };
-    const result = text(await runStep("start_call", ref.root, namesOf(ref), values, bytes));
+    const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds };
+    const names = { ...namesOf(ref), grants, used };
+    const result = text(await runStep("start_call", ref.root, names, values, bytes));
     return result === "started" || result === "retry" ? result : "fenced";
   }
 

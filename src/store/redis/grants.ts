@@ -22,11 +22,11 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
 
   function slotOf(id: string, { root, workspace }: Place) {
     if (workspace !== undefined) {
-      const { grants, revoked, users } = keys.workspace(workspace);
-      return { grants, revoked, users: users(id) };
+      const { grants, revoked, used, users } = keys.workspace(workspace);
+      return { grants, revoked, used, users: users(id) };
     }
-    const { grants, revoked, users } = keys.tree(root);
-    return { grants, revoked, users };
+    const { grants, revoked, used, users } = keys.tree(root);
+    return { grants, revoked, used, users };
   }
 
   async function placeOf(id: string): Promise<Place | undefined> {
@@ -36,12 +36,13 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
 
   async function load(id: string, place: Place): Promise<Grant | undefined> {
     const slot = slotOf(id, place);
-    const [saved, revoked] = await Promise.all([
+    const [saved, revoked, used] = await Promise.all([
       link.command("hget", slot.grants, id),
       link.command("hget", slot.revoked, id),
+      link.command("hget", slot.used, id),
     ]);
     const found = bytes(saved);
-    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked) };
+    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked), lastUsed: number(used) };
   }
 
   /** The grant and its place; one that waits in its tree's outbox is brought there first. */
@@ -65,11 +66,18 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     }
   }
 
-  async function readAll(grants: string, revoked: string, more: string[] = []): Promise<[Grant[], ...Reply[]]> {
-    const [saved, dead, ...others] = await link.hashes(grants, revoked, ...more);
-    const times = fields(dead);
+  async function readAll(
+    { grants, revoked, used }: { grants: string; revoked: string; used: string },
+    more: string[] = [],
+  ): Promise<[Grant[], ...Reply[]]> {
+    const [saved, dead, uses, ...others] = await link.hashes(grants, revoked, used, ...more);
+    const [ends, last] = [fields(dead), fields(uses)];
     const decode = ([id, found]: [string, Buffer]) =>
-      create(GrantSchema, { ...fromBinary(GrantSchema, found), revoked: times?.number(id) ?? 0 });
+      create(GrantSchema, {
+        ...fromBinary(GrantSchema, found),
+        revoked: ends?.number(id) ?? 0,
+        lastUsed: last?.number(id) ?? 0,
+      });
     return [pairs(saved).map(decode), ...others];
   }
 
@@ -108,14 +116,17 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     async serving(tree: { root: string; workspace: string; agent: string }) {
       const own = keys.tree(tree.root);
       const wide = keys.workspace(tree.workspace);
-      const [[inTree, state], [inWorkspace]] = await Promise.all([
-        readAll(own.grants, own.revoked, [own.tree]),
-        readAll(wide.grants, wide.revoked),
-      ]);
+      // One after the other: what this tree has just saved is in its outbox, or by then in the workspace's slot.
+      const [inTree, state, outbox] = await readAll(own, [own.tree, own.outbox]);
+      const [inWorkspace] = await readAll(wide);
+      const onTheWay = pairs(outbox)
+        .filter(([id]) => !inWorkspace.some((grant) => grant.id === id))
+        .map(([, saved]) => fromBinary(GrantSchema, saved));
       const serves = ({ scope, agent }: Grant) => scope === GrantScope.PROJECT || agent === tree.agent;
       return {
-        grants: [...inTree, ...inWorkspace.filter(serves)].filter(isLiving),
+        grants: [...inTree, ...[...inWorkspace, ...onTheWay].filter(serves)].filter(isLiving),
         rulesVersion: fields(state)?.number("rules") ?? 0,
+        asksVersion: fields(state)?.number("asks") ?? 0,
       };
     },
 
@@ -149,10 +160,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       if (tree !== undefined) {
         const own = keys.tree(tree.root);
         const wide = keys.workspace(tree.workspace);
-        const [[inTree], [inWorkspace]] = await Promise.all([
-          readAll(own.grants, own.revoked),
-          readAll(wide.grants, wide.revoked),
-        ]);
+        const [[inTree], [inWorkspace]] = await Promise.all([readAll(own), readAll(wide)]);
         const placed = await Promise.all(
           [...inTree, ...inWorkspace].map(async (grant) => ({ grant, place: (await listing.placeOf(grant.id)) ?? 0 })),
         );

@@ -38,7 +38,7 @@ export function createKeys(prefix: string) {
     tree(root: string) {
       const name = (rest: string) => `${slot(root)}:${rest}`;
       const single = {
-        /** HASH: generation, rules version, how often it had news. */
+        /** HASH: generation, versions of rules and asks, how often it had news. */
         tree: name("tree"),
         /** ZSET: the sessions, by when they came. */
         sessions: name("sessions"),
@@ -52,9 +52,10 @@ export function createKeys(prefix: string) {
         /** ZSETs: open asks by when they came, and by deadline. */
         asks: name("asks"),
         deadlines: name("deadlines"),
-        /** HASHes: grants of this tree, when they were revoked; and wider ones on the way to their own slot. */
+        /** HASHes: grants of this tree, when they were revoked, when last used; and wider ones on the way to their own slot. */
         grants: name("grants"),
         revoked: name("revoked"),
+        used: name("used"),
         outbox: name("outbox"),
         /** SET: nobody but the tree itself uses its grants. */
         users: name("users"),
@@ -90,10 +91,15 @@ export function createKeys(prefix: string) {
       };
     },
 
-    /** The wider grants of one workspace: HASHes of grants and when they were revoked, and a SET of the trees that use one. */
+    /** The wider grants of one workspace: HASHes of grants, when they were revoked and last used, and a SET of the trees that use one. */
     workspace(workspace: string) {
       const name = (rest: string) => `${slot(digest(`workspace ${workspace}`))}:${rest}`;
-      return { grants: name("grants"), revoked: name("revoked"), users: (id: string) => name(`users:${id}`) };
+      return {
+        grants: name("grants"),
+        revoked: name("revoked"),
+        used: name("used"),
+        users: (id: string) => name(`users:${id}`),
+      };
     },
   };
 }

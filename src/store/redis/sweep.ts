@@ -134,6 +134,7 @@ export function createSweep(options: {
       const slot = grants.slotOf(id, place);
       await link.command("hdel", slot.grants, id);
       await link.command("hdel", slot.revoked, id);
+      await link.command("hdel", slot.used, id);
       if (place.workspace !== undefined) await link.command("del", slot.users);
     }
     await grants.listing.remove(id);

@@ -8,6 +8,7 @@ import type { CallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { Encoded } from "./encoded.ts";
+import type { Grants } from "./grants.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
@@ -25,8 +26,9 @@ export function createCalls(options: {
   openCalls: OpenCalls;
   records: CallRecords;
   asks: Asks;
+  grants: Grants;
 }) {
-  const { sessions, log, openCalls, records, asks } = options;
+  const { sessions, log, openCalls, records, asks, grants } = options;
   const sql = prepare(options.db);
 
   /** Raises the version of a call, so that what was computed from an earlier one is computed again. */
@@ -46,8 +48,22 @@ export function createCalls(options: {
     return part;
   }
 
+  /** Whether the grants of the call's tree are those that somebody looked at. */
+  function hasRules({ ref }: OpenCall, seen: number | undefined): boolean {
+    return seen === undefined || seen === sessions.versions(ref.root).rulesVersion;
+  }
+
+  /** Writes the pending part with other arguments. */
+  function edit(step: Step, call: OpenCall, part: ToolPart): void {
+    if (call.started) throw new Error(`call ${call.ref.callId} runs: it cannot be edited`);
+    const { snapshot } = writePart(step, options, call.ref.sessionId, part);
+    sql.setSnapshot.run(snapshot, call.ordinal);
+    raiseVersion(step, call, { settled: step.now });
+  }
+
   return {
     raiseVersion,
+    edit,
     end,
 
     openCall(step: Step, opened: Parameters<CallStore["openCall"]>[0]): { record: CallRecord; created: boolean } {
@@ -97,11 +113,13 @@ export function createCalls(options: {
     openAsks(step: Step, opened: Parameters<CallStore["openAsks"]>[0]): boolean {
       const call = openCalls.fenced(opened.fence);
       if (call === undefined || call.version !== opened.version) return false;
+      if (!hasRules(call, opened.rulesVersion)) return false;
       asks.withdraw(step, call, opened.message, opened.withdraw);
       if (asks.countOpen(call.ref.root) + opened.asks.length > opened.maxOpenAsks) {
         throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
       }
       for (const request of opened.asks) asks.open(step, call, request);
+      if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
       raiseVersion(step, call, { asked: true });
       return true;
     },
@@ -110,13 +128,13 @@ export function createCalls(options: {
       const call = openCalls.fenced(started.fence);
       if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
       if (call.version !== started.version) return "retry";
-      const { rulesVersion } = started;
-      if (rulesVersion !== undefined && rulesVersion !== sessions.rulesVersion(call.ref.root)) return "retry";
+      if (!hasRules(call, started.rulesVersion)) return "retry";
 
       const version = call.version + 1;
       const { snapshot } = writePart(step, options, call.ref.sessionId, started.part);
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
+      grants.use(step, started.grantIds ?? []);
       return "started";
     },
 
@@ -175,6 +193,7 @@ function prepare(db: DatabaseSync) {
     ),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
+    setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     start: statement(
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",

@@ -33,7 +33,7 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
       sql.insert.run(id, scope, root, workspace, agent, expires, revoked, toBinary(GrantSchema, grant));
       sql.adopt.run(id, root);
-      if (scope === GrantScope.SESSION) sessions.raiseRulesVersion(root);
+      sessions.raiseRulesVersion(root);
       tell(step, grant, "granted");
     },
 
@@ -54,6 +54,11 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       return rows.map(decode);
     },
 
+    /** A call starts on the strength of these. */
+    use(step: Step, ids: readonly string[]): void {
+      for (const id of ids) sql.use.run(step.now, id);
+    },
+
     /** Also for a grant that is dead already: who relied on it judges again. */
     revoke(step: Step, id: string): Grant | undefined {
       const found = get(id);
@@ -69,10 +74,11 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
 }
 
 interface Row {
+  used: number;
   grant: Uint8Array;
 }
 
-const decode = (row: Row): Grant => fromBinary(GrantSchema, row.grant);
+const decode = ({ used, grant }: Row): Grant => ({ ...fromBinary(GrantSchema, grant), lastUsed: used });
 
 function prepare(db: DatabaseSync) {
   const { SESSION, AGENT, PROJECT } = GrantScope;
@@ -80,7 +86,7 @@ function prepare(db: DatabaseSync) {
   const page = `(:includeDead = 1 OR ${living}) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
-    one: statement<Row>(db, 'SELECT "grant" FROM grants WHERE id = ?'),
+    one: statement<Row>(db, 'SELECT used, "grant" FROM grants WHERE id = ?'),
     insert: statement(
       db,
       'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
@@ -91,16 +97,17 @@ function prepare(db: DatabaseSync) {
     ),
     serving: statement<Row>(
       db,
-      `SELECT "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
+      `SELECT used, "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
          AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) ORDER BY ordinal`,
     ),
-    list: statement<Row>(db, `SELECT "grant" FROM grants WHERE ${page}`),
+    list: statement<Row>(db, `SELECT used, "grant" FROM grants WHERE ${page}`),
     listOfTree: statement<Row>(
       db,
-      `SELECT "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
+      `SELECT used, "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
          OR workspace = :workspace AND scope IN (${AGENT}, ${PROJECT})) AND ${page}`,
     ),
     adopt: statement(db, "INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
+    use: statement(db, "UPDATE grants SET used = ? WHERE id = ?"),
     revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ? WHERE id = ?'),
     raiseUsers: statement(
       db,

@@ -18,6 +18,7 @@ export const schema = `
     owner TEXT NOT NULL,
     closed REAL NOT NULL DEFAULT 0,
     rules_version INTEGER NOT NULL DEFAULT 0,
+    asks_version INTEGER NOT NULL DEFAULT 0,
     trimmed INTEGER NOT NULL DEFAULT 0,
     trimmed_bytes INTEGER NOT NULL DEFAULT 0,
     logged INTEGER NOT NULL DEFAULT 0,
@@ -83,6 +84,7 @@ export const schema = `
     agent TEXT NOT NULL,
     expires REAL NOT NULL,
     revoked REAL NOT NULL,
+    used REAL NOT NULL DEFAULT 0,
     "grant" BLOB NOT NULL
   );
   CREATE INDEX grants_by_root ON grants (root);

@@ -49,9 +49,9 @@ export async function openSqliteStore(options: {
   const openCalls = createOpenCalls(db, now());
   const records = createCallRecords({ db, sessions, openCalls, now });
   const asks = createAsks({ db, log, records });
-  const calls = createCalls({ db, sessions, log, encoded, openCalls, records, asks });
   const grants = createGrants({ db, sessions, log });
-  const settle = createSettle({ openCalls, calls, asks, grants });
+  const calls = createCalls({ db, sessions, log, encoded, openCalls, records, asks, grants });
+  const settle = createSettle({ sessions, openCalls, calls, asks, grants });
   const outputs = createOutputs(join(directory, "output"));
   const sweep = createSweep({ db, commit, sessions, log, outputs, now });
   const probe = statement(db, "UPDATE meta SET value = value WHERE key = 'store_id'");
@@ -104,8 +104,7 @@ export async function openSqliteStore(options: {
     openAsks: (filter) => read(() => asks.listOpen(filter)),
     expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => settle(step, settlement)),
-    grantsFor: (tree) =>
-      read(() => ({ grants: grants.serving(now(), tree), rulesVersion: sessions.rulesVersion(tree.root) })),
+    grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
     getGrant: (id) => read(() => grants.get(id)),
     listGrants: (filter) => read(() => grants.list(now(), filter)),
