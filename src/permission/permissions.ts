@@ -71,64 +71,40 @@ export function createPermissions({
     subject: Subject,
     { layers = layersFor(subject), grants = "adopt" }: JudgedBy = {},
   ): Promise<Verdict> {
-    const judged = questions.map((question) => ({ question, decisions: policy.judge(question, layers) }));
-    const asked = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
-    const denied = judged.some(({ decisions }) => strictest(decisions) === PermissionAction.DENY);
+    const byRules = questions.map((question) => ({ question, decisions: policy.judge(question, layers) }));
     const { session } = subject;
-    const relied =
-      asked.length === 0 || denied || grants === "none" || !session
-        ? undefined
-        : await rely(judged, session, subject, grants === "adopt");
-    const decisions = judged.flatMap(({ decisions }) => decisions);
-    const needs = merge(
-      judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK).map(({ question }) => question),
-    );
+    const { judged, rulesVersion } =
+      actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
+        ? await rely(byRules, session, subject, grants === "adopt")
+        : { judged: byRules };
+    const asked = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
     return {
-      action:
-        judged.length === 0
-          ? PermissionAction.ALLOW
-          : strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) }))),
-      decisions,
-      needs,
-      ...(relied !== undefined && { rulesVersion: relied }),
+      action: actionOf(judged),
+      decisions: judged.flatMap(({ decisions }) => decisions),
+      needs: merge(asked.map(({ question }) => question)),
+      ...(rulesVersion !== undefined && { rulesVersion }),
     };
   }
 
-  /** Turns ASK into ALLOW where grants cover every pattern of a question; returns the rules version that this was seen at. */
+  /** What is judged, with grants where the rules ask; and the rules version at which those were looked at. */
   async function rely(
-    judged: { question: Question; decisions: PermissionDecision[] }[],
-    session: Session,
+    byRules: readonly JudgedQuestion[],
+    { rootSessionId: root }: Session,
     subject: Subject,
     adopt: boolean,
-  ): Promise<number> {
-    const root = session.rootSessionId;
+  ): Promise<{ judged: JudgedQuestion[]; rulesVersion: number }> {
+    const { workspace, agent } = subject;
     // The version is read before a grant is adopted, so that a revocation in between shows at the start mark.
-    const { grants, rulesVersion } = await store.grantsFor({
-      root,
-      workspace: subject.workspace,
-      agent: subject.agent,
-    });
-    const dead = new Set<Grant>();
-    const lives = async (grant: Grant) =>
-      grant.scope === GrantScope.SESSION || !adopt || (await store.adoptGrant(root, grant.id));
-    for (const { question, decisions } of judged) {
-      const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
-      const needed = neededFor(question, asked, subject);
-      for (let by = needed && grantsFor(grants, needed); needed && by; ) {
-        const lost: Grant[] = [];
-        for (const grant of new Set(by)) if (!(await lives(grant))) lost.push(grant);
-        if (lost.length === 0) {
-          allowBy(asked, by);
-          break;
-        }
-        for (const grant of lost) dead.add(grant);
-        by = grantsFor(
-          grants.filter((grant) => !dead.has(grant)),
-          needed,
-        );
+    const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
+    for (let living = grants; ; ) {
+      const { judged, used } = withGrants(byRules, living, subject);
+      const dead: Grant[] = [];
+      for (const grant of used) {
+        if (adopt && grant.scope !== GrantScope.SESSION && !(await store.adoptGrant(root, grant.id))) dead.push(grant);
       }
+      if (dead.length === 0) return { judged, rulesVersion };
+      living = living.filter((grant) => !dead.includes(grant));
     }
-    return rulesVersion;
   }
 
   /** Writes down one ask; `id` is empty where nothing is opened. */
@@ -213,13 +189,44 @@ function neededFor(question: Question, asked: readonly PermissionDecision[], sub
   return { permission: question.permission, patterns, tool, agent, binding: bindingOf(subject, question) };
 }
 
-function allowBy(asked: readonly PermissionDecision[], grants: readonly Grant[]): void {
-  for (const [i, decision] of asked.entries()) {
-    decision.action = PermissionAction.ALLOW;
-    decision.layer = PermissionLayer.GRANT;
-    decision.grantId = grants[i]?.id ?? "";
-    decision.reason = `grant ${decision.grantId}: ${grants[i]?.text}`;
-  }
+/** A question with what holds for each of its patterns. */
+export interface JudgedQuestion {
+  question: Question;
+  decisions: PermissionDecision[];
+}
+
+/** Allows each question for which the rules ask and of which grants cover all that they ask for; nothing else changes. */
+export function withGrants(
+  byRules: readonly JudgedQuestion[],
+  grants: readonly Grant[],
+  subject: Subject,
+): { judged: JudgedQuestion[]; used: Set<Grant> } {
+  const used = new Set<Grant>();
+  const judged = byRules.map(({ question, decisions }) => {
+    const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
+    const isDenied = strictest(decisions) === PermissionAction.DENY;
+    const needed = isDenied ? undefined : neededFor(question, asked, subject);
+    const by = needed && grantsFor(grants, needed);
+    if (!by) return { question, decisions };
+    for (const grant of by) used.add(grant);
+    return {
+      question,
+      decisions: decisions.map((decision) => allowedBy(by[asked.indexOf(decision)], decision)),
+    };
+  });
+  return { judged, used };
+}
+
+function allowedBy(grant: Grant | undefined, decision: PermissionDecision): PermissionDecision {
+  if (!grant) return decision;
+  const reason = `grant ${grant.id}: ${grant.text}`;
+  return { ...decision, action: PermissionAction.ALLOW, layer: PermissionLayer.GRANT, grantId: grant.id, reason };
+}
+
+/** What holds for all questions together; nothing asked is ALLOW. */
+function actionOf(judged: readonly JudgedQuestion[]): PermissionAction {
+  if (judged.length === 0) return PermissionAction.ALLOW;
+  return strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) })));
 }
 
 /** One question for each kind (and working directory), with the patterns of all. */

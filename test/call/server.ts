@@ -10,11 +10,14 @@ import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { loadConfig } from "../../src/config.ts";
 import type { LogFields, Logger } from "../../src/log.ts";
-import { startServer } from "../../src/server.ts";
+import { type openStore, startServer } from "../../src/server.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
 /** A whole service in this process, with tools of the test's own; it ends with the test. */
-export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
+export async function serve(
+  tools: Tool[],
+  { open, ...settings }: { askMs?: number; store?: string; open?: typeof openStore } = {},
+) {
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
   await mkdir(workspace);
@@ -35,7 +38,7 @@ export async function serve(tools: Tool[], settings: { askMs?: number } = {}) {
   const logged: { message: string; fields: LogFields | undefined }[] = [];
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
-  const server = await startServer(config, log, { tools });
+  const server = await startServer(config, log, { tools, ...(open && { open }) });
   onTestFinished(async () => {
     await server.close();
     await rm(folder, { recursive: true, force: true });
