@@ -96,9 +96,7 @@ export async function startServer(
     }),
   };
 
-  const policyDigest = createHash("sha256")
-    .update(canonicalJson([rulesOf(rules.config), ...[...rules.agents].map(([name, own]) => [name, rulesOf(own)])]))
-    .digest("hex");
+  const policyDigest = digestOf(rules);
   let agrees = await callStore.agrees(policyDigest);
 
   const stopTimers = startTimers(
@@ -208,7 +206,7 @@ export function createReplica({
       canonical: canonicalJson,
     },
   });
-  const planning = createPlanning({ permissions, policy });
+  const planning = createPlanning({ permissions, policy, policyDigest: digestOf(rules) });
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
   const executor = createExecutor({
     store: callStore,
@@ -248,6 +246,12 @@ export function createReplica({
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;
+
+/** Names what is judged by: replicas that share a store must agree on it, and an approval is bound to it. */
+function digestOf({ config, agents }: Parameters<typeof createLayers>[0]): string {
+  const all = [rulesOf(config), ...[...agents].map(([name, own]) => [name, rulesOf(own)])];
+  return createHash("sha256").update(canonicalJson(all)).digest("hex");
+}
 
 const rulesOf = (rules: readonly Rule[]) =>
   rules.map(({ permission, pattern, action }) => [permission, pattern, action]);

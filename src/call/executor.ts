@@ -27,7 +27,7 @@ import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
 import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { beginning, digestOf, type Inspected, type Judged, type Planning } from "./planning.ts";
+import { beginning, type Inspected, type Judged, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
@@ -199,7 +199,7 @@ export function createExecutor({
     preview: Inspected["preview"],
     subject: Subject,
   ): Promise<boolean> {
-    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = await asksOf(call.record.ref);
     const same = (question: Question) => (ask: AskRecord) =>
       ask.request.digest === digest &&
@@ -392,7 +392,7 @@ export function createExecutor({
     if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
-    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const requests = verdict.needs.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
     );

@@ -19,7 +19,7 @@ import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
-import { beginning, digestOf, type Planning } from "./planning.ts";
+import { beginning, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
@@ -105,7 +105,7 @@ export function createPlanner({
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole);
       const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
-      const digest = asked.length === 0 ? "" : await digestOf(tool, input, plan, opened);
+      const digest = asked.length === 0 ? "" : await planning.digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {
         const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
         return permissions.request(

@@ -9,7 +9,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isVisible } from "./display.ts";
-import { prefixOf, wordsOf } from "./shell/words.ts";
+import { coverableWords, prefixOf } from "./shell/prefix.ts";
 import { wildcard } from "./wildcard.ts";
 
 const maxPatternBytes = 4_096;
@@ -50,7 +50,7 @@ export function covers(match: GrantMatch | undefined, pattern: string): boolean 
     case "exact":
       return match.match.value === pattern;
     case "prefix":
-      return beginsWith(wordsOf(pattern) ?? [], match.match.value.words);
+      return beginsWith(coverableWords(pattern) ?? [], match.match.value.words);
     case "wildcard":
       return wildcard(pattern, match.match.value);
     default:

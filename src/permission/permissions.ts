@@ -10,6 +10,7 @@ import {
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type CallChanges, createAnswers } from "./answers.ts";
+import { display, warningsAbout } from "./display.ts";
 import { RequestError } from "./errors.ts";
 import { grantsFor, type Needed, offersFor } from "./grants.ts";
 import type { Layers, Policy, Question } from "./policy.ts";
@@ -131,6 +132,8 @@ export function createPermissions({
       offers,
       decisions: decisions.filter((decision) => isAbout(decision, question)),
       binding,
+      display: patterns.map(display),
+      warnings: [...new Set(patterns.flatMap(warningsAbout))],
     });
   }
 

@@ -5,6 +5,7 @@ import {
   PermissionDecisionSchema,
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { warningsAbout } from "./display.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { compileRules, type RuleList, targetOf } from "./rule-list.ts";
@@ -100,7 +101,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       return match && opinionBy(match);
     };
     const narrow = layers.narrow.map((list) => opinionOf([list])).filter((opinion) => opinion !== undefined);
-    return decision(permission, pattern, strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch);
+    const opinion = strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
+    return decision(permission, pattern, opinion.action === PermissionAction.ALLOW ? seen(pattern, opinion) : opinion);
   }
 
   return {
@@ -132,6 +134,17 @@ const noMatch: Opinion = {
   reason: "no rule matches: ask",
 };
 const noPattern: Opinion = { ...noMatch, reason: "nothing says what would be touched: ask" };
+
+/** What a person would not see as it is, is never allowed without one. */
+function seen(pattern: string, allowed: Opinion): Opinion {
+  const [warning] = warningsAbout(pattern);
+  if (warning === undefined) return allowed;
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.ENGINE,
+    reason: `${allowed.reason}, but ${warning}: ask`,
+  };
+}
 
 function decision(permission: string, pattern: string, { action, layer, reason, match }: Opinion): PermissionDecision {
   return create(PermissionDecisionSchema, {

@@ -32,6 +32,8 @@ export interface Plan {
   binds?: readonly ResolvedPath[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
+  /** The environment that the run gets from the service: an approval is bound to it. */
+  environment?: Readonly<Record<string, string>>;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];
   /** Shows what will happen and checks that it can. A check that fails throws `ToolFailure`. No side effects; may be repeated. */

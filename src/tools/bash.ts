@@ -49,6 +49,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
           },
         ],
         cwd: folder.absolute,
+        environment: inherited(),
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -66,7 +67,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const ended = await runCommand({
         command,
         cwd: ctx.plan.folder.absolute,
-        env: { ...inherited(), ...marks },
+        env: { ...ctx.plan.environment, ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,

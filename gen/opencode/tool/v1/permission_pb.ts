@@ -577,7 +577,7 @@ export const PermissionLayer = {
 
   /**
    * PERMISSION_LAYER_ENGINE: built into the engine and lifted by nothing: the data directory, the configuration, policy
-   * files.
+   * files; and that text of which a person would not see everything is asked.
    *
    * @generated from enum value: PERMISSION_LAYER_ENGINE = 8;
    */

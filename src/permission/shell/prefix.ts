@@ -1,14 +1,14 @@
 import { readCommand } from "./command.ts";
 
 /** The words of a command line of one plain program; undefined where the line may hold anything else. */
-export function wordsOf(line: string): string[] | undefined {
+export function coverableWords(line: string): string[] | undefined {
   const { simple, words } = readCommand(line);
   return simple ? [...words] : undefined;
 }
 
 /** The words that an offer for similar commands keeps; undefined where none may be made: the words of other programs, or code. */
 export function prefixOf(line: string): string[] | undefined {
-  const [program, ...rest] = wordsOf(line) ?? [];
+  const [program, ...rest] = coverableWords(line) ?? [];
   if (program === undefined || program.includes("/") || runsOthers.has(program.replace(/[\d.]+$/, "")))
     return undefined;
   const kept = arity.get(program) ?? 1;
