@@ -5,6 +5,7 @@ import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
 import { LimitsSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
+import { createAudit } from "./call/audit.ts";
 import { createCalls } from "./call/calls.ts";
 import { createEdit } from "./call/edit.ts";
 import { createExecutor } from "./call/executor.ts";
@@ -145,6 +146,7 @@ export async function startServer(
           permissions,
           sessions,
           planner,
+          audit: createAudit({ calls: callStore, permissions: asks }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           store: callStore,
         }),

@@ -175,6 +175,7 @@ export function createCalls({
       store.openCall({
         ...call,
         start: ready?.start,
+        decisions: ready && [ready.decision],
         owner: replicaId,
         leaseMs: limits.leaseMs,
         maxOpenCalls: limits.runningCalls,

@@ -2,7 +2,13 @@ import { setTimeout as delay } from "node:timers/promises";
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  DecisionKind,
+  type DecisionRecord,
+  PermissionAction,
+  type PermissionDecision,
+  PermissionOutcome,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type FilePart,
   FilePartSchema,
@@ -15,6 +21,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
 import { refusalText } from "../permission/answers.ts";
+import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
@@ -36,9 +43,12 @@ import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
 export class CallEnd extends Error {
   override name = "CallEnd";
   readonly reason: ToolErrorReason;
-  constructor(reason: ToolErrorReason, message: string) {
+  /** What the rules said, where they end it. */
+  readonly decisions: readonly PermissionDecision[] | undefined;
+  constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
     super(message);
     this.reason = reason;
+    this.decisions = decisions;
   }
 }
 
@@ -119,7 +129,8 @@ export function createExecutor({
       if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
       const { problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) return undefined;
-      return { tool, input, plan: judged.plan, start: running(call.part, judged.plan.title, store.now()) };
+      const start = running(call.part, judged.plan.title, store.now());
+      return { tool, input, plan: judged.plan, start, decision: allowed(call, judged) };
     } catch {
       return undefined;
     }
@@ -167,9 +178,10 @@ export function createExecutor({
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) throw problem;
-      const asks = judged.verdict.action === PermissionAction.ASK;
-      if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
-      if (await start(call, judged)) return { input, plan: judged.plan };
+      const isAsked = judged.verdict.action === PermissionAction.ASK;
+      const approved = isAsked ? await answered(call, tool, judged, preview, subject) : [];
+      if (!approved) return undefined;
+      if (await start(call, judged, approved)) return { input, plan: judged.plan };
       await refresh(call);
       return undefined;
     }
@@ -191,24 +203,25 @@ export function createExecutor({
     };
   }
 
-  /** 6. Whether a person approved exactly this. If not, asks are opened (those of an earlier plan withdrawn) and waited for. */
+  /** 6. The asks by which a person approved exactly this. If not all, some are opened (those of an earlier plan withdrawn) and waited for. */
   async function answered(
     call: Running,
     tool: Tool,
     { plan, verdict }: Judged,
     preview: Inspected["preview"],
     subject: Subject,
-  ): Promise<boolean> {
+  ): Promise<PermissionRequest[] | undefined> {
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = await asksOf(call.record.ref);
     const same = (question: Question) => (ask: AskRecord) =>
       ask.request.digest === digest &&
       ask.request.permission === question.permission &&
       equal(ask.request.patterns, question.patterns);
-    const missing = verdict.needs.filter(
-      (question) => !asks.some((ask) => isApproved(ask, asks) && same(question)(ask)),
-    );
-    if (missing.length === 0) return true;
+    const approved = asks.filter((ask) => isApproved(ask, asks));
+    const missing = verdict.needs.filter((question) => !approved.some(same(question)));
+    if (missing.length === 0) {
+      return approved.map(({ request }) => request).filter((request) => request.digest === digest);
+    }
     if (call.record.attempts > 0) {
       // There is no ask after a start mark, also not for what is about to be repeated.
       throw new CallEnd(
@@ -222,14 +235,15 @@ export function createExecutor({
     if (stale.length > 0 || unasked.length > 0) {
       const kept = preview && (await keepPreview(call, preview));
       const requests = unasked.map((question) => requestFor(call, { question, plan, verdict }, kept, subject, digest));
-      await openAsks(call, requests, stale, verdict.rulesVersion);
+      await openAsks(call, requests, verdict, stale);
     }
     await settledAll(call);
-    return false;
+    return undefined;
   }
 
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
-  async function start(call: Running, { plan, verdict }: Judged): Promise<boolean> {
+  async function start(call: Running, judged: Judged, approved: readonly PermissionRequest[]): Promise<boolean> {
+    const { plan, verdict } = judged;
     call.signal.throwIfAborted();
     // Another replica can still take the call up; once it is marked nobody can.
     if (!call.isHeld()) throw new CallGone();
@@ -241,6 +255,7 @@ export function createExecutor({
       ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
       grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
       part,
+      decisions: [allowed(call.record, judged, approved)],
     });
     if (outcome === "retry") return false;
     if (outcome === "fenced") {
@@ -352,7 +367,8 @@ export function createExecutor({
         },
         store.now(),
       );
-      return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+      const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
+      return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
     } catch (error) {
       // The lease lapses and the reaper ends the call.
       log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
@@ -397,7 +413,7 @@ export function createExecutor({
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
     );
     do await refresh(call);
-    while (!(await openAsks(call, requests, [])));
+    while (!(await openAsks(call, requests, { ...verdict, rulesVersion: undefined }, [])));
     await settledAll(call);
     const asks = await asksOf(call.record.ref);
     for (const request of requests) {
@@ -439,9 +455,12 @@ export function createExecutor({
   async function openAsks(
     call: Running,
     asks: PermissionRequest[],
+    { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
     stale: AskRecord[],
-    rulesVersion?: number,
   ): Promise<boolean> {
+    const permissionIds = asks.map(({ id }) => id);
+    const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
+
     const opened = await store.openAsks({
       fence: call.fence,
       version: call.record.version,
@@ -450,6 +469,7 @@ export function createExecutor({
       withdraw: stale.map(({ request }) => request.id),
       message: "What would run has changed since it was asked.",
       maxOpenAsks: limits.openAsks,
+      decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
     });
     if (opened && unattended === "deny") await permissions.deny(call.record.ref);
     return opened;
@@ -512,6 +532,27 @@ export function createExecutor({
   return { run, prepare };
 }
 
+function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): DecidedCall {
+  return { part, principal: spec.principal };
+}
+
+/** Records that a call may start: by rules and grants, or because people approved what it asked. */
+function allowed(
+  call: Pick<CallRecord, "part" | "spec">,
+  { verdict }: Judged,
+  approved: readonly PermissionRequest[] = [],
+): DecisionRecord {
+  return decisionOn(decidedCall(call), DecisionKind.ALLOWED, {
+    digest: approved[0]?.digest ?? call.spec.requestDigest,
+    decisions: verdict.decisions,
+    permissionIds: approved.map(({ id }) => id),
+  });
+}
+
+function deniedBy(call: Pick<CallRecord, "part" | "spec">, decisions: readonly PermissionDecision[]): DecisionRecord {
+  return decisionOn(decidedCall(call), DecisionKind.DENIED, { digest: call.spec.requestDigest, decisions });
+}
+
 /** A call that may start as soon as it is accepted. */
 export interface Ready {
   tool: Tool;
@@ -519,6 +560,8 @@ export interface Ready {
   plan: Plan;
   /** The running part. */
   start: ToolPart;
+  /** What lets it start. */
+  decision: DecisionRecord;
 }
 
 /** A call on its way, as its steps share it. */
@@ -581,7 +624,11 @@ function denied({ decisions }: Verdict): CallEnd {
   const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
   const why = deciding?.reason ?? "a rule denies it";
-  return new CallEnd(ToolErrorReason.DENIED, `${what} is not allowed: ${why}. Do not try it again; go on without it.`);
+  return new CallEnd(
+    ToolErrorReason.DENIED,
+    `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
+    decisions,
+  );
 }
 
 /** Resolves with the work; after an abort it waits a little for the body to stop, then goes on without it. */

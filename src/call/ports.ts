@@ -1,4 +1,5 @@
 import type { SessionEvent, ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../permission/ports.ts";
@@ -60,7 +61,8 @@ export interface LogPage {
 
 /**
  * Sessions, calls and the log. Every method is one atomic step and resolves when it is durable. What a step writes was
- * computed by the domain; the store checks the guards, gives the numbers and writes all of it or nothing.
+ * computed by the domain; the store checks the guards, gives the numbers and writes all of it or nothing. `decisions` are
+ * what a step rests on: they are added to the audit of the tree, if the step is taken.
  */
 export interface CallStore {
   /** Names the store's contents; another one means that everything known before is gone. */
@@ -91,6 +93,7 @@ export interface CallStore {
     owner: string;
     leaseMs: number;
     maxOpenCalls: number;
+    decisions?: readonly DecisionRecord[] | undefined;
   }): Promise<{ record: CallRecord; created: boolean }>;
   /**
    * claim_call: takes over a call that no living lease holds, to be started (again, unless its body was entered `maxAttempts`
@@ -107,6 +110,7 @@ export interface CallStore {
     withdraw: readonly string[];
     message: string;
     maxOpenAsks: number;
+    decisions?: readonly DecisionRecord[];
   }): Promise<boolean>;
   /**
    * start_call: the start mark. Only with a living lease, at the version and (where grants were looked at) the rules version
@@ -119,6 +123,7 @@ export interface CallStore {
     /** The grants that it relies on: they were used now. */
     grantIds?: readonly string[];
     part: ToolPart;
+    decisions?: readonly DecisionRecord[];
   }): Promise<"started" | "fenced" | "retry">;
   /** record_events: progress and output of a running call. False if fenced off. */
   recordEvents(fence: Fence, events: readonly (ToolProgress | ToolOutput)[]): Promise<boolean>;
@@ -130,6 +135,7 @@ export interface CallStore {
     ref: CallRef;
     guard: { fence: Fence } | { version: number };
     part: ToolPart;
+    decisions?: readonly DecisionRecord[];
   }): Promise<ToolPart | undefined>;
   /** Asks the owner of a running call to stop it; the log's doorbell tells it. */
   requestCancel(ref: CallRef, message: string): Promise<void>;

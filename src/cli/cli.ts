@@ -1,5 +1,6 @@
 import { Command, type CommanderError, Option } from "commander";
 import { addAsks } from "./asks.ts";
+import { addAudit } from "./audit.ts";
 import { addCall } from "./call.ts";
 import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
@@ -56,7 +57,18 @@ export function cli({ serve, embed, version }: CliParts): Command {
   addServe(program, serve);
   addCall(program);
   addRun(program, embed);
-  for (const add of [addAsks, addReply, addReject, addGrants, addWatch, addOutput, addTools, addPlan, addExplain])
+  for (const add of [
+    addAsks,
+    addReply,
+    addReject,
+    addGrants,
+    addWatch,
+    addOutput,
+    addTools,
+    addPlan,
+    addExplain,
+    addAudit,
+  ])
     add(program);
   return program;
 }

@@ -16,6 +16,7 @@ import {
   ToolErrorReason,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { settlementsOf } from "./decisions.ts";
 import { RequestError } from "./errors.ts";
 import { coversAsk } from "./grants.ts";
 import type { AskRecord, CallRef, PermissionStore, Settlement } from "./ports.ts";
@@ -82,17 +83,19 @@ export function createAnswers({
   /** An end by which the call is not approved: it ends with it, its siblings are withdrawn. A running call is told by its own `ask()`. */
   async function refusal(ask: AskRecord, outcome: PermissionOutcome, answer: Answer = {}): Promise<Settlement> {
     const [reason, error] = refusalText(ask.request, outcome, answer.message);
+    const others = await siblings(ask);
+    const settled = [
+      settledAs(ask, outcome, answer),
+      ...others.map((other) =>
+        outcome === PermissionOutcome.DENIED
+          ? settledAs(other, outcome)
+          : settledAs(other, PermissionOutcome.WITHDRAWN, { message: withdrawal(ask.request, outcome) }),
+      ),
+    ];
     return {
       root: ask.call.root,
       askId: ask.request.id,
-      settled: [
-        settledAs(ask, outcome, answer),
-        ...(await siblings(ask)).map((other) =>
-          outcome === PermissionOutcome.DENIED
-            ? settledAs(other, outcome)
-            : settledAs(other, PermissionOutcome.WITHDRAWN, { message: withdrawal(ask.request, outcome) }),
-        ),
-      ],
+      settled,
       calls: [
         {
           ref: ask.call,
@@ -101,6 +104,7 @@ export function createAnswers({
         },
       ],
       grants: [],
+      decisions: settlementsOf([ask, ...others], settled, []),
       expired: outcome === PermissionOutcome.EXPIRED,
     };
   }
@@ -111,17 +115,20 @@ export function createAnswers({
     const edited = changes.edit(ask.part, input, answer.by ?? "");
     if (edited === "no difference") return undefined;
     const message = edited.difference;
+    const others = await siblings(ask);
+    const settled = [
+      settledAs(ask, PermissionOutcome.EDITED, { ...answer, message }),
+      ...others.map((other) =>
+        settledAs(other, PermissionOutcome.EDITED, { by: answer.by ?? "", settledWith: ask.request.id }),
+      ),
+    ];
     return {
       root: ask.call.root,
       askId: ask.request.id,
-      settled: [
-        settledAs(ask, PermissionOutcome.EDITED, { ...answer, message }),
-        ...(await siblings(ask)).map((other) =>
-          settledAs(other, PermissionOutcome.EDITED, { by: answer.by ?? "", settledWith: ask.request.id }),
-        ),
-      ],
+      settled,
       calls: [{ ref: ask.call, version: ask.version, part: edited.part }],
       grants: [],
+      decisions: settlementsOf([ask, ...others], settled, []),
       expired: false,
     };
   }
@@ -140,20 +147,23 @@ export function createAnswers({
       return settledAs(other, outcome, { ...(other === ask ? answer : along(ask, response, answer)), grantId });
     });
     const { covered, ...seen } = await coveredBy(grants, ask.call.root, answered);
-    const settled = covered.map(({ ask: other, grant }) =>
+    const byGrant = covered.map(({ ask: other, grant }) =>
       settledAs(other, PermissionOutcome.ALWAYS, {
         ...along(ask, response, answer),
         settledWith: grant.permissionId,
         grantId: grant.id,
       }),
     );
-    const calls = new Map([ask, ...covered.map((each) => each.ask)].map((other) => [nameOf(other.call), other]));
+    const settled = [...answered, ...byGrant];
+    const asks = [ask, ...whole, ...covered.map((each) => each.ask)];
+    const calls = new Map(asks.map((other) => [nameOf(other.call), other]));
     return {
       root: ask.call.root,
       askId: ask.request.id,
-      settled: [...answered, ...settled],
+      settled,
       calls: [...calls.values()].map(({ call, version }) => ({ ref: call, version })),
       grants,
+      decisions: settlementsOf(asks, settled, grants),
       ...seen,
       expired: false,
     };

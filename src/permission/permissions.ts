@@ -10,6 +10,7 @@ import {
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type CallChanges, createAnswers } from "./answers.ts";
+import { revocationOf } from "./decisions.ts";
 import { display, warningsAbout } from "./display.ts";
 import { RequestError } from "./errors.ts";
 import { grantsFor, type Needed, offersFor } from "./grants.ts";
@@ -165,8 +166,9 @@ export function createPermissions({
     },
     listGrants: store.listGrants,
     /** Ends a grant: once it resolves no call starts on the strength of it. */
-    async revoke(grantId: string): Promise<Grant> {
-      const grant = await store.revokeGrant(grantId);
+    async revoke(by: string, grantId: string): Promise<Grant> {
+      const found = await store.getGrant(grantId);
+      const grant = found && (await store.revokeGrant(grantId, [revocationOf(found, by)]));
       if (!grant)
         throw new RequestError(ErrorReason.NO_SUCH_GRANT, `grant ${grantId} is not known`, { grant_id: grantId });
       return grant;

@@ -1,4 +1,4 @@
-import type { Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { AuditEntry, DecisionRecord, Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /** Names a call. `root` is the root of its session tree: a tree is what one atomic step can touch. */
@@ -32,6 +32,8 @@ export interface Settlement {
   calls: readonly { ref: CallRef; version: number; part?: ToolPart }[];
   /** The grants that "always" saves. */
   grants: readonly Grant[];
+  /** What the audit of the tree is told of it. */
+  decisions?: readonly DecisionRecord[];
   /** Where grants are saved: the asks version of the tree before its open asks were looked at, so that none is overlooked. */
   asksVersion?: number;
   /** The deadline counts: an answer is refused from then on, an expiry until then (store's clock, ms since the epoch). */
@@ -72,6 +74,8 @@ export interface PermissionStore {
     before?: string;
     limit: number;
   }): Promise<Grant[]>;
+  /** The audit of a tree, oldest first. */
+  listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
   /** revoke_grant: marks it dead and raises the rules version of every tree that uses it, then resolves: no call starts on its strength afterwards. */
-  revokeGrant(id: string): Promise<Grant | undefined>;
+  revokeGrant(id: string, decisions?: readonly DecisionRecord[]): Promise<Grant | undefined>;
 }

@@ -78,6 +78,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     watchPermissions: everybody,
     listGrants: overseers,
     revokeGrant: approvers,
+    listDecisions: everybody,
     explainPermission: everybody,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [ToolService.typeName]: {

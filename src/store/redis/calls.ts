@@ -48,7 +48,9 @@ export function createCalls(options: {
     const values = { session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, spec: JSON.stringify(spec) };
 
     for (let generation = await live.enter(root); ; ) {
-      const [result, value, last] = list(await runStep("open_call", root, names, { ...values, generation }, bytes));
+      const [result, value, last] = list(
+        await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
+      );
       switch (text(result)) {
         case "opened": {
           const openedSeq = number(value);
@@ -107,6 +109,7 @@ export function createCalls(options: {
           opened.asks.map((value) => [`asked ${value.id}`, encodeEvent(sessionId, { case: "permissionAsked", value })]),
         ),
       },
+      opened.decisions,
     );
     if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
     if (text(result) !== "opened") return false;
@@ -122,7 +125,7 @@ export function createCalls(options: {
     const { bytes } = encodePart(ref.sessionId, name, started.part);
     const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds };
     const names = { ...namesOf(ref), grants, used };
-    const result = text(await runStep("start_call", ref.root, names, values, bytes));
+    const result = text(await runStep("start_call", ref.root, names, values, bytes, started.decisions));
     return result === "started" || result === "retry" ? result : "fenced";
   }
 
@@ -144,6 +147,7 @@ export function createCalls(options: {
     ref,
     guard,
     part: ended,
+    decisions,
   }: Parameters<CallStore["finishCall"]>[0]): Promise<ToolPart | undefined> {
     checkEnded(ended);
     const { root, sessionId, callId } = ref;
@@ -165,6 +169,7 @@ export function createCalls(options: {
         },
         { session: sessionId, callId, name, lineage: { [sessionId]: lineage }, ...guards },
         { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
+        decisions,
       ),
     );
     if (text(result) !== "finished") return undefined;

@@ -1,5 +1,10 @@
 import { create, fromBinary } from "@bufbuild/protobuf";
-import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type DecisionRecord,
+  type Grant,
+  GrantSchema,
+  GrantScope,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
 import { encodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
@@ -84,7 +89,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
   const isLiving = ({ revoked, expires }: Grant) => revoked === 0 && (expires === 0 || expires > link.now());
 
   /** Makes a tree that uses a grant judge again; the one it came from is told. */
-  async function raiseRules(root: string, grant: Grant): Promise<void> {
+  async function raiseRules(root: string, grant: Grant, decisions: readonly DecisionRecord[]): Promise<void> {
     const told = root === grant.sessionId;
     await runStep(
       "raise_rules",
@@ -92,6 +97,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       told ? trees.logKeys(root, [root]) : {},
       { grant: grant.id, session: root },
       { revoked: told ? encodeEvent(root, { case: "revoked", value: grant }) : undefined },
+      told ? decisions : [],
     );
   }
 
@@ -143,14 +149,15 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     },
 
     /** Also for a grant that is dead already: who relied on it judges again. */
-    async revoke(id: string): Promise<Grant | undefined> {
+    async revoke(id: string, decisions: readonly DecisionRecord[] = []): Promise<Grant | undefined> {
       const found = await find(id);
       if (found === undefined) return undefined;
       const [time, users] = list(
         await link.run("revoke_grant", slotOf(id, found.place), { id, inTree: isInTree(found.place) }),
       );
       const grant = { ...found.grant, revoked: number(time) };
-      await Promise.all([...new Set([found.place.root, ...texts(users)])].map((root) => raiseRules(root, grant)));
+      const told = found.grant.revoked > 0 ? [] : decisions;
+      await Promise.all([...new Set([found.place.root, ...texts(users)])].map((root) => raiseRules(root, grant, told)));
       return grant;
     },
 

@@ -59,6 +59,8 @@ export function createKeys(prefix: string) {
         outbox: name("outbox"),
         /** SET: nobody but the tree itself uses its grants. */
         users: name("users"),
+        /** STREAM: the chain of decisions. It is kept for 90 days after the last one, longer than the tree. */
+        audit: name("audit"),
         /** HASH: canonical path to SHA-256. */
         reads: name("reads"),
         /** ZSET: outputs by the last write. HASH: their lengths. */
@@ -83,9 +85,9 @@ export function createKeys(prefix: string) {
         chunk: (output: string, index: number) => name(`output:${output}:${index}`),
         /** STRING: what an operation was answered. */
         operation: (id: string) => name(`operation:${id}`),
-        /** All of them but those of calls, outputs and operations. */
+        /** All of them but those of calls, outputs and operations, and the audit. */
         lasting: (sessionIds: readonly string[]) => [
-          ...Object.values(single),
+          ...Object.values(single).filter((key) => key !== single.audit),
           ...sessionIds.flatMap((id) => Object.values(perSession).map((key) => key(id))),
         ],
       };

@@ -74,7 +74,9 @@ export function createSettle(options: {
     const given = encode(settlement, now());
     for (const grant of saved) await grants.announce(root, grant);
 
-    const [result, winner] = list(await runStep("settle_ask", root, namesOf(settlement, lineage), values, given));
+    const [result, winner] = list(
+      await runStep("settle_ask", root, namesOf(settlement, lineage), values, given, settlement.decisions),
+    );
     switch (text(result)) {
       case "won":
         for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);

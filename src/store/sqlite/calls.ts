@@ -4,6 +4,7 @@ import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import type { Asks } from "./asks.ts";
+import type { Audit } from "./audit.ts";
 import type { CallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -27,8 +28,9 @@ export function createCalls(options: {
   records: CallRecords;
   asks: Asks;
   grants: Grants;
+  audit: Audit;
 }) {
-  const { sessions, log, openCalls, records, asks, grants } = options;
+  const { sessions, log, openCalls, records, asks, grants, audit } = options;
   const sql = prepare(options.db);
 
   /** Raises the version of a call, so that what was computed from an earlier one is computed again. */
@@ -96,6 +98,7 @@ export function createCalls(options: {
       const leaseUntil = step.now + leaseMs;
       const isOpen = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
       openCalls.set(step, { ordinal, ref, ...versions, ...isOpen });
+      audit.append(step, ref.root, opened.decisions);
       return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started }, created: true };
     },
 
@@ -121,6 +124,7 @@ export function createCalls(options: {
       for (const request of opened.asks) asks.open(step, call, request);
       if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
       raiseVersion(step, call, { asked: true });
+      audit.append(step, call.ref.root, opened.decisions);
       return true;
     },
 
@@ -135,6 +139,7 @@ export function createCalls(options: {
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
       grants.use(step, started.grantIds ?? []);
+      audit.append(step, call.ref.root, started.decisions);
       return "started";
     },
 
@@ -152,9 +157,11 @@ export function createCalls(options: {
       return true;
     },
 
-    finishCall(step: Step, { ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): ToolPart | undefined {
+    finishCall(step: Step, finished: Parameters<CallStore["finishCall"]>[0]): ToolPart | undefined {
+      const { ref, guard, part, decisions } = finished;
       const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
       if (call === undefined || ("version" in guard && call.version !== guard.version)) return undefined;
+      audit.append(step, call.ref.root, decisions);
       return end(step, call, part);
     },
 

@@ -1,7 +1,13 @@
 import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
-import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type DecisionRecord,
+  type Grant,
+  GrantSchema,
+  GrantScope,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
+import type { Audit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { Log } from "./log.ts";
@@ -11,8 +17,8 @@ import type { Sessions } from "./sessions.ts";
 export type Grants = ReturnType<typeof createGrants>;
 
 /** Saves, finds and revokes what people approved with "always". */
-export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log }) {
-  const { sessions, log } = options;
+export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log; audit: Audit }) {
+  const { sessions, log, audit } = options;
   const sql = prepare(options.db);
 
   function get(id: string): Grant | undefined {
@@ -60,7 +66,7 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
     },
 
     /** Also for a grant that is dead already: who relied on it judges again. */
-    revoke(step: Step, id: string): Grant | undefined {
+    revoke(step: Step, id: string, decisions: readonly DecisionRecord[] = []): Grant | undefined {
       const found = get(id);
       if (found === undefined) return undefined;
       sql.raiseUsers.run(id);
@@ -68,6 +74,7 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       const grant = { ...found, revoked: step.now };
       sql.revoke.run(step.now, toBinary(GrantSchema, grant), id);
       tell(step, grant, "revoked");
+      audit.append(step, grant.sessionId, decisions);
       return grant;
     },
   };

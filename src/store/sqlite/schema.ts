@@ -1,5 +1,29 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 1;
+export const schemaVersion = 2;
+
+const decisions = `
+  -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
+  CREATE TABLE decisions (
+    root TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    time REAL NOT NULL,
+    previous TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (root, seq)
+  ) WITHOUT ROWID;
+  CREATE INDEX decisions_by_time ON decisions (time);
+`;
+
+/** What makes a store of an earlier version one of the next. */
+export const upgrades: ReadonlyMap<number, string> = new Map([
+  [
+    1,
+    `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
+     ${decisions}`,
+  ],
+]);
 
 /**
  * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
@@ -96,6 +120,7 @@ export const schema = `
   ) WITHOUT ROWID;
   CREATE INDEX grant_users_by_root ON grant_users (root);
 
+  ${decisions}
   CREATE TABLE reads (
     root TEXT NOT NULL,
     path TEXT NOT NULL,

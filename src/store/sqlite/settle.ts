@@ -1,5 +1,6 @@
 import type { Settlement, SettleResult } from "../../permission/ports.ts";
 import type { Asks } from "./asks.ts";
+import type { Audit } from "./audit.ts";
 import type { Calls } from "./calls.ts";
 import type { Step } from "./commit.ts";
 import type { Grants } from "./grants.ts";
@@ -16,8 +17,9 @@ export function createSettle(options: {
   calls: Calls;
   asks: Asks;
   grants: Grants;
+  audit: Audit;
 }) {
-  const { sessions, openCalls, calls, asks, grants } = options;
+  const { sessions, openCalls, calls, asks, grants, audit } = options;
 
   function isUnchanged(settlement: Settlement): boolean {
     const sameCalls = settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version);
@@ -47,6 +49,7 @@ export function createSettle(options: {
       else if (part.state.case === "pending") calls.edit(step, call, part);
       else calls.end(step, call, part);
     }
+    audit.append(step, settlement.root, settlement.decisions);
     return { result: "won" };
   };
 }

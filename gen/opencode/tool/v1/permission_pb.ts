@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAimQIKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCUINCgtfcnVsZV9pbmRleCJqCgpHcmFudE1hdGNoEg8KBWV4YWN0GAEgASgJSAASLgoGcHJlZml4GAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5Bcmd2UHJlZml4SAASEgoId2lsZGNhcmQYAyABKAlIAEIHCgVtYXRjaCIbCgpBcmd2UHJlZml4Eg0KBXdvcmRzGAEgAygJIp0BCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCSLVAgoFR3JhbnQSCgoCaWQYASABKAkSKwoFc2NvcGUYAiABKA4yHC5vcGVuY29kZS50b29sLnYxLkdyYW50U2NvcGUSEgoKc2Vzc2lvbl9pZBgDIAEoCRISCgpwZXJtaXNzaW9uGAQgASgJEisKBW1hdGNoGAUgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEgwKBHRleHQYBiABKAkSEQoJd29ya3NwYWNlGAcgASgJEgwKBHRvb2wYCCABKAkSDwoHYmluZGluZxgJIAEoCRIVCg1wZXJtaXNzaW9uX2lkGAogASgJEhIKCmdyYW50ZWRfYnkYCyABKAkSDwoHY3JlYXRlZBgMIAEoARIPCgdleHBpcmVzGA0gASgBEg8KB3Jldm9rZWQYDiABKAESDQoFYWdlbnQYDyABKAkSEQoJbGFzdF91c2VkGBAgASgBIoECChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAkqiQEKEFBlcm1pc3Npb25BY3Rpb24SIQodUEVSTUlTU0lPTl9BQ1RJT05fVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX0FDVElPTl9BTExPVxABEhkKFVBFUk1JU1NJT05fQUNUSU9OX0FTSxACEhoKFlBFUk1JU1NJT05fQUNUSU9OX0RFTlkQAyqgAgoPUGVybWlzc2lvbkxheWVyEiAKHFBFUk1JU1NJT05fTEFZRVJfVU5TUEVDSUZJRUQQABIdChlQRVJNSVNTSU9OX0xBWUVSX0RFRkFVTFRTEAESGwoXUEVSTUlTU0lPTl9MQVlFUl9DT05GSUcQAhIaChZQRVJNSVNTSU9OX0xBWUVSX0FHRU5UEAMSHAoYUEVSTUlTU0lPTl9MQVlFUl9SRVFVRVNUEAQSHAoYUEVSTUlTU0lPTl9MQVlFUl9TRVNTSU9OEAUSHgoaUEVSTUlTU0lPTl9MQVlFUl9JTkhFUklURUQQBhIaChZQRVJNSVNTSU9OX0xBWUVSX0dSQU5UEAcSGwoXUEVSTUlTU0lPTl9MQVlFUl9FTkdJTkUQCCpyCgpHcmFudFNjb3BlEhsKF0dSQU5UX1NDT1BFX1VOU1BFQ0lGSUVEEAASFwoTR1JBTlRfU0NPUEVfU0VTU0lPThABEhUKEUdSQU5UX1NDT1BFX0FHRU5UEAISFwoTR1JBTlRfU0NPUEVfUFJPSkVDVBADKpICChFQZXJtaXNzaW9uT3V0Y29tZRIiCh5QRVJNSVNTSU9OX09VVENPTUVfVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX09VVENPTUVfT05DRRABEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9BTFdBWVMQAhIdChlQRVJNSVNTSU9OX09VVENPTUVfUkVKRUNUEAMSHgoaUEVSTUlTU0lPTl9PVVRDT01FX0VYUElSRUQQBBIgChxQRVJNSVNTSU9OX09VVENPTUVfV0lUSERSQVdOEAUSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0RFTklFRBAGEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9FRElURUQQB2IGcHJvdG8z", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAimQIKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCUINCgtfcnVsZV9pbmRleCJqCgpHcmFudE1hdGNoEg8KBWV4YWN0GAEgASgJSAASLgoGcHJlZml4GAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5Bcmd2UHJlZml4SAASEgoId2lsZGNhcmQYAyABKAlIAEIHCgVtYXRjaCIbCgpBcmd2UHJlZml4Eg0KBXdvcmRzGAEgAygJIp0BCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCSLVAgoFR3JhbnQSCgoCaWQYASABKAkSKwoFc2NvcGUYAiABKA4yHC5vcGVuY29kZS50b29sLnYxLkdyYW50U2NvcGUSEgoKc2Vzc2lvbl9pZBgDIAEoCRISCgpwZXJtaXNzaW9uGAQgASgJEisKBW1hdGNoGAUgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEgwKBHRleHQYBiABKAkSEQoJd29ya3NwYWNlGAcgASgJEgwKBHRvb2wYCCABKAkSDwoHYmluZGluZxgJIAEoCRIVCg1wZXJtaXNzaW9uX2lkGAogASgJEhIKCmdyYW50ZWRfYnkYCyABKAkSDwoHY3JlYXRlZBgMIAEoARIPCgdleHBpcmVzGA0gASgBEg8KB3Jldm9rZWQYDiABKAESDQoFYWdlbnQYDyABKAkSEQoJbGFzdF91c2VkGBAgASgBIoECChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAki3wIKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiowEKCkF1ZGl0RW50cnkSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESFwoPcm9vdF9zZXNzaW9uX2lkGAMgASgJEhAKCHByZXZpb3VzGAQgASgJEgwKBGhhc2gYBSABKAkSDwoHY29udGVudBgGIAEoDBIwCgZyZWNvcmQYByABKAsyIC5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uUmVjb3JkKokBChBQZXJtaXNzaW9uQWN0aW9uEiEKHVBFUk1JU1NJT05fQUNUSU9OX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9BQ1RJT05fQUxMT1cQARIZChVQRVJNSVNTSU9OX0FDVElPTl9BU0sQAhIaChZQRVJNSVNTSU9OX0FDVElPTl9ERU5ZEAMqoAIKD1Blcm1pc3Npb25MYXllchIgChxQRVJNSVNTSU9OX0xBWUVSX1VOU1BFQ0lGSUVEEAASHQoZUEVSTUlTU0lPTl9MQVlFUl9ERUZBVUxUUxABEhsKF1BFUk1JU1NJT05fTEFZRVJfQ09ORklHEAISGgoWUEVSTUlTU0lPTl9MQVlFUl9BR0VOVBADEhwKGFBFUk1JU1NJT05fTEFZRVJfUkVRVUVTVBAEEhwKGFBFUk1JU1NJT05fTEFZRVJfU0VTU0lPThAFEh4KGlBFUk1JU1NJT05fTEFZRVJfSU5IRVJJVEVEEAYSGgoWUEVSTUlTU0lPTl9MQVlFUl9HUkFOVBAHEhsKF1BFUk1JU1NJT05fTEFZRVJfRU5HSU5FEAgqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqsQEKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAViBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides for every permission and pattern that it matches; of several in one list the last one wins.
@@ -465,6 +465,173 @@ export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE_
   messageDesc(file_opencode_tool_v1_permission, 6);
 
 /**
+ * DecisionRecord is what was decided, about what, and by whom or what. It is written in the same atomic step as what it
+ * decides: neither is ever there without the other.
+ *
+ * @generated from message opencode.tool.v1.DecisionRecord
+ */
+export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
+  /**
+   * kind is what the record is about.
+   *
+   * @generated from field: opencode.tool.v1.DecisionKind kind = 1;
+   */
+  kind: DecisionKind;
+
+  /**
+   * session_id is the session of the call; of a REVOKED one the root session that the grant was given in.
+   *
+   * @generated from field: string session_id = 2;
+   */
+  sessionId: string;
+
+  /**
+   * call_id is the call; empty if it is about none.
+   *
+   * @generated from field: string call_id = 3;
+   */
+  callId: string;
+
+  /**
+   * tool is the tool of the call.
+   *
+   * @generated from field: string tool = 4;
+   */
+  tool: string;
+
+  /**
+   * agent is the agent that called.
+   *
+   * @generated from field: string agent = 5;
+   */
+  agent: string;
+
+  /**
+   * principal is who made the call.
+   *
+   * @generated from field: string principal = 6;
+   */
+  principal: string;
+
+  /**
+   * by is who answered or revoked; empty where rules, a grant or the deadline decided.
+   *
+   * @generated from field: string by = 7;
+   */
+  by: string;
+
+  /**
+   * digest identifies what was decided about: the `digest` of what was asked; of a call that asked nothing a SHA-256 of its
+   * tool and input as sent.
+   *
+   * @generated from field: string digest = 8;
+   */
+  digest: string;
+
+  /**
+   * decisions say for each pattern which rule of which layer, or which grant, decided. Patterns are here as they may be
+   * shown (PermissionRequest.display), at most 2,000 characters of each, then how many more there are.
+   *
+   * @generated from field: repeated opencode.tool.v1.PermissionDecision decisions = 9;
+   */
+  decisions: PermissionDecision[];
+
+  /**
+   * permission_ids are the asks: those that were opened, the one that was settled, those whose approval a call started on.
+   *
+   * @generated from field: repeated string permission_ids = 10;
+   */
+  permissionIds: string[];
+
+  /**
+   * settled is how the ask ended; of SETTLED only.
+   *
+   * @generated from field: opencode.tool.v1.PermissionSettled settled = 11;
+   */
+  settled?: PermissionSettled | undefined;
+
+  /**
+   * grants are those that the answer saved, or the one that was revoked.
+   *
+   * @generated from field: repeated opencode.tool.v1.Grant grants = 12;
+   */
+  grants: Grant[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.DecisionRecord.
+ * Use `create(DecisionRecordSchema)` to create a new message.
+ */
+export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 7);
+
+/**
+ * AuditEntry is one link of the chain of records of a session tree. The chain makes it evident if a record was changed,
+ * removed or put in, as long as its last hash is known from elsewhere: export it regularly to where others cannot write.
+ *
+ * @generated from message opencode.tool.v1.AuditEntry
+ */
+export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
+  /**
+   * seq counts 1, 2, 3 … in the session tree, without gap. The first ones go after 90 days.
+   *
+   * @generated from field: uint64 seq = 1;
+   */
+  seq: bigint;
+
+  /**
+   * time is when, in whole ms since the epoch, by the clock of the store.
+   *
+   * @generated from field: double time = 2;
+   */
+  time: number;
+
+  /**
+   * root_session_id is the root of the session tree.
+   *
+   * @generated from field: string root_session_id = 3;
+   */
+  rootSessionId: string;
+
+  /**
+   * previous is the `hash` of the entry before; empty in the first.
+   *
+   * @generated from field: string previous = 4;
+   */
+  previous: string;
+
+  /**
+   * hash is hex(SHA-1(previous LF seq LF time LF hex(SHA-256(content)))), numbers in decimal. The content is bound by the
+   * SHA-256; the links are SHA-1 because that is the one hash that Redis computes within a step, and what goes into them are
+   * digests and numbers of fixed form, which leave nothing to choose to somebody who looks for a collision.
+   *
+   * @generated from field: string hash = 5;
+   */
+  hash: string;
+
+  /**
+   * content is the record in its binary form, as it was stored.
+   *
+   * @generated from field: bytes content = 6;
+   */
+  content: Uint8Array;
+
+  /**
+   * record is the same, to be read.
+   *
+   * @generated from field: opencode.tool.v1.DecisionRecord record = 7;
+   */
+  record?: DecisionRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.AuditEntry.
+ * Use `create(AuditEntrySchema)` to create a new message.
+ */
+export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 8);
+
+/**
  * PermissionAction is what a rule says about what it matches.
  *
  * @generated from enum opencode.tool.v1.PermissionAction
@@ -725,4 +892,67 @@ export type PermissionOutcome = (typeof PermissionOutcome)[keyof typeof Permissi
  */
 export const PermissionOutcomeSchema: GenEnum<PermissionOutcome> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_permission, 3);
+
+/**
+ * DecisionKind is what a record of the audit is about.
+ *
+ * @generated from enum opencode.tool.v1.DecisionKind
+ */
+export const DecisionKind = {
+  /**
+   * DECISION_KIND_UNSPECIFIED is never sent.
+   *
+   * @generated from enum value: DECISION_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * DECISION_KIND_ALLOWED: a call started: rules and grants allowed it, or people had approved what it asked.
+   *
+   * @generated from enum value: DECISION_KIND_ALLOWED = 1;
+   */
+  ALLOWED: 1,
+
+  /**
+   * DECISION_KIND_DENIED: a rule denied a call, which ended with it.
+   *
+   * @generated from enum value: DECISION_KIND_DENIED = 2;
+   */
+  DENIED: 2,
+
+  /**
+   * DECISION_KIND_ASKED: nothing allowed a call, so it asked. An ask whose end has no record of its own was withdrawn
+   * because its call ended or was planned anew.
+   *
+   * @generated from enum value: DECISION_KIND_ASKED = 3;
+   */
+  ASKED: 3,
+
+  /**
+   * DECISION_KIND_SETTLED: an ask was settled: answered by somebody, or by what somebody answered, or expired.
+   *
+   * @generated from enum value: DECISION_KIND_SETTLED = 4;
+   */
+  SETTLED: 4,
+
+  /**
+   * DECISION_KIND_REVOKED: somebody revoked a grant.
+   *
+   * @generated from enum value: DECISION_KIND_REVOKED = 5;
+   */
+  REVOKED: 5,
+} as const;
+
+/**
+ * DecisionKind is what a record of the audit is about.
+ *
+ * @generated from enum opencode.tool.v1.DecisionKind
+ */
+export type DecisionKind = (typeof DecisionKind)[keyof typeof DecisionKind] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.DecisionKind.
+ */
+export const DecisionKindSchema: GenEnum<DecisionKind> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_permission, 4);
 
