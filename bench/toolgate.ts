@@ -26,7 +26,7 @@ export async function startToolgate(
   const own = join(folder, name);
   const workspace = join(folder, "workspace");
   await Promise.all([own, workspace].map((path) => mkdir(path, { recursive: true })));
-  await writeFile(join(own, "toolgate.toml"), `store = "${store}"\n${tokens}`);
+  await writeFile(join(own, "toolgate.toml"), `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${tokens}`);
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
   const main = join(import.meta.dirname, "../src/main.ts");
   const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);

@@ -1,14 +1,19 @@
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
-import { ConfigError, type RawRules, readSettings, type Settings } from "./config/file.ts";
+import { checkPolicy, type Finding } from "./config/check-policy.ts";
+import { ConfigError } from "./config/errors.ts";
+import { readSettings, type Settings } from "./config/file.ts";
 import { fromEnvironment, fromFlags } from "./config/overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./config/paths.ts";
+import { readPolicy, type WrittenPolicy } from "./config/policy.ts";
 import { readTls, type Tls } from "./config/tls.ts";
 import { readTokens, type Token } from "./config/tokens.ts";
 
-export { ConfigError, type RawRules } from "./config/file.ts";
+export { checkPolicy, type Finding, rulesOf } from "./config/check-policy.ts";
+export { ConfigError } from "./config/errors.ts";
 export type { Tls } from "./config/tls.ts";
 export type { Token } from "./config/tokens.ts";
+export { createWorkspaceRules } from "./config/workspace-rules.ts";
 
 /** Everything that is decided before the start; no part reads flags, environment or the file again. */
 export interface Config {
@@ -27,9 +32,8 @@ export interface Config {
   readonly origins: readonly string[];
   /** Root name → canonical folder. */
   readonly workspaces: ReadonlyMap<string, string>;
-  /** The agents that calls may be made as; `build` is always there. */
-  readonly agents: ReadonlyMap<string, Agent>;
-  readonly permission: RawRules;
+  /** Rules, and the agents that calls may be made as. */
+  readonly policy: WrittenPolicy;
   /** Empty only with `insecureNoAuth`. */
   readonly tokens: readonly Token[];
   readonly insecureNoAuth: boolean;
@@ -46,12 +50,6 @@ export interface Config {
 export interface Address {
   host: string;
   port: number;
-}
-
-/** An agent as configured; its rules as written. */
-export interface Agent {
-  readonly description: string;
-  readonly permission: RawRules;
 }
 
 /** What requests are measured by. */
@@ -98,12 +96,11 @@ export function readEnvironment(): Environment {
 }
 
 /** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` rather than let a server start unsafely. */
-export function loadConfig(flags: Flags, { env, home, directory }: Environment): Config {
-  const configHome = env.XDG_CONFIG_HOME || join(home, ".config");
-  const dataHome = env.XDG_DATA_HOME || join(home, ".local", "share");
+export function loadConfig(flags: Flags, environment: Environment): Config {
+  const { env, home, directory } = environment;
   const explicitFile = flags.config ?? env.TOOLGATE_CONFIG;
-  const file = resolve(directory, explicitFile ?? join(configHome, "toolgate", "toolgate.toml"));
-  const written = readSettings(file, home);
+  const file = configFile(explicitFile, environment);
+  const { settings: written, lineOf = () => undefined } = readSettings(file, home) ?? {};
   if (written === undefined && explicitFile !== undefined) {
     throw new ConfigError(`the configuration file ${file} does not exist; create it, or leave out --config`);
   }
@@ -112,7 +109,7 @@ export function loadConfig(flags: Flags, { env, home, directory }: Environment):
   const listen = parseAddress(settings.listen ?? "127.0.0.1:7420");
   checkListen(listen.host, settings);
   const workspaces = openRoots(roots(settings, flags.workspace ?? env.TOOLGATE_WORKSPACE, directory));
-  const data = settings.data ?? join(dataHome, "toolgate");
+  const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
   const dataDirectory = createPrivateDirectory(data);
@@ -128,8 +125,7 @@ export function loadConfig(flags: Flags, { env, home, directory }: Environment):
     hosts: settings.hosts ?? [],
     origins: settings.origins ?? [],
     workspaces,
-    agents: readAgents(settings),
-    permission: settings.permission ?? {},
+    policy: readPolicy(settings, lineOf, home),
     tokens: readTokens({ settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn: store === "sqlite" }),
     insecureNoAuth,
     unattended: settings.unattended ?? "wait",
@@ -139,6 +135,35 @@ export function loadConfig(flags: Flags, { env, home, directory }: Environment):
     logLevel: settings.log_level ?? "info",
     limits: readLimits(settings.limits),
   });
+}
+
+/** Checks what a configuration file says, without its folders, addresses and tokens: nothing is created or started. */
+export async function checkConfig(
+  named: string | undefined,
+  environment: Environment,
+): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
+  const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
+  const read = readSettings(file, environment.home);
+  if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
+  const { home } = environment;
+  const policy = readPolicy(read.settings, read.lineOf, home);
+  const dataDirectory = read.settings.data ?? defaultData(environment);
+  const lists = [policy.config, ...policy.agents.values()];
+  return {
+    file,
+    rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
+    tests: policy.tests.length,
+    findings: await checkPolicy(policy, { home, dataDirectory }),
+  };
+}
+
+function configFile(explicit: string | undefined, { env, home, directory }: Environment): string {
+  const configHome = env.XDG_CONFIG_HOME || join(home, ".config");
+  return resolve(directory, explicit ?? join(configHome, "toolgate", "toolgate.toml"));
+}
+
+function defaultData({ env, home }: Environment): string {
+  return join(env.XDG_DATA_HOME || join(home, ".local", "share"), "toolgate");
 }
 
 /** The configured roots, and as `default` the folder that was named, or the current one if no root is configured. */
@@ -165,16 +190,6 @@ function checkListen(host: string, { insecure_no_auth, insecure_listen, tls_cert
   if (insecure_listen || tls_cert !== undefined) return;
   throw new ConfigError(
     `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
-  );
-}
-
-function readAgents(settings: Settings): ReadonlyMap<string, Agent> {
-  const agents = { build: {}, ...settings.agent };
-  return new Map(
-    Object.entries<NonNullable<Settings["agent"]>[string]>(agents).map(([name, agent]) => [
-      name,
-      { description: agent.description ?? "", permission: agent.permission ?? {} },
-    ]),
   );
 }
 

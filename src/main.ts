@@ -6,11 +6,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { styleText } from "node:util";
 import { cli } from "./cli/cli.ts";
-import { type Config, type Flags, loadConfig, readEnvironment } from "./config.ts";
+import { type Config, checkConfig, type Flags, loadConfig, readEnvironment } from "./config.ts";
 import { createLogger } from "./log.ts";
 import { startServer, version } from "./server.ts";
 
-await cli({ serve, embed, version }).parseAsync();
+await cli({ serve, embed, checkConfig: (file) => checkConfig(file, readEnvironment()), version }).parseAsync();
 
 /** Runs the service until it is told to stop; a second signal stops it at once. */
 async function serve(flags: Flags): Promise<void> {

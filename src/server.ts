@@ -17,10 +17,10 @@ import { createReader } from "./call/reader.ts";
 import { createSessions } from "./call/sessions.ts";
 import { failed } from "./call/state.ts";
 import { createWatcher } from "./call/watcher.ts";
-import { type Config, ConfigError } from "./config.ts";
+import { type Config, ConfigError, checkPolicy, createWorkspaceRules, rulesOf } from "./config.ts";
 import type { Logger } from "./log.ts";
-import { createLayers } from "./permission/layers.ts";
-import { parseRules } from "./permission/parse-rules.ts";
+import { builtInAgents } from "./permission/agents.ts";
+import { type ConfiguredRules, createLayers } from "./permission/layers.ts";
 import { createPermissions } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
 import type { PermissionStore } from "./permission/ports.ts";
@@ -65,14 +65,15 @@ export async function startServer(
   log: Logger,
   { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
 ): Promise<Server> {
-  const rules = readRules(config);
+  await checkRules(config, log);
+  const rules = rulesOf(config.policy);
   const replicaId = randomUUID();
   const store = await open(config, log);
   // What is kept in memory by Redis is kept smaller.
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
-  const { calls, permissions, sessions, planner, agents } = createReplica({
+  const { calls, permissions, sessions, planner } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
@@ -85,7 +86,10 @@ export async function startServer(
     version,
     workspaces: [...config.workspaces.keys()],
     agentsOf: (principal: { agents: readonly string[] }) =>
-      [...agents].filter((agent) => principal.agents.includes("*") || principal.agents.includes(agent)),
+      [...config.policy.agents]
+        .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
+        .map(([agent, { description }]) => ({ agent, description })),
+    unattended: config.unattended,
     limits: create(LimitsSchema, {
       requestBytes: BigInt(config.limits.requestBytes),
       inputBytes: BigInt(config.limits.inputBytes),
@@ -174,11 +178,8 @@ export function createReplica({
   tools,
   log,
 }: {
-  config: Pick<
-    Config,
-    "agents" | "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces"
-  >;
-  rules: Parameters<typeof createLayers>[0];
+  config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
+  rules: ConfiguredRules;
   store: Store;
   replicaId: string;
   tools: readonly Tool[];
@@ -190,12 +191,15 @@ export function createReplica({
   const registry = createRegistry();
   for (const tool of tools) registry.register(tool);
 
-  const agents = new Set(config.agents.keys());
+  const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
     home: homedir(),
   });
-  const layersFor = createLayers(rules);
+  const workspaceRules = createWorkspaceRules({ home: homedir() });
+  const layersFor = createLayers(rules, ({ workspace, directory, agent }) =>
+    workspaceRules({ root: config.workspaces.get(workspace) ?? directory, directory }, agent),
+  );
   const permissions = createPermissions({
     store: asks,
     policy,
@@ -244,34 +248,32 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, agents };
+  return { calls, permissions, sessions, planner };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;
 
-/** Names what is judged by: replicas that share a store must agree on it, and an approval is bound to it. */
+/**
+ * Names what is configured: replicas that share a store must agree on it, and an approval is bound to it. What is built in
+ * differs while a new version is rolled out, and the policy files of workspaces are read from the folders they share.
+ */
 function digestOf({ config, agents }: Parameters<typeof createLayers>[0]): string {
-  const all = [rulesOf(config), ...[...agents].map(([name, own]) => [name, rulesOf(own)])];
+  const all = [plain(config), ...[...agents].map(([name, own]) => [name, plain(own)])];
   return createHash("sha256").update(canonicalJson(all)).digest("hex");
 }
 
-const rulesOf = (rules: readonly Rule[]) =>
-  rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
+const plain = (rules: readonly Rule[]) => rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
 
-function readRules(config: Config) {
-  try {
-    return {
-      config: parseRules(config.permission, "permission", homedir()),
-      agents: new Map(
-        [...config.agents].map(([name, { permission }]) => [
-          name,
-          parseRules(permission, `agent.${name}.permission`, homedir()),
-        ]),
-      ),
-    };
-  } catch (cause) {
-    throw new ConfigError(`${config.file}: ${cause instanceof Error ? cause.message : cause}`);
-  }
+/** Refuses a policy whose own tests fail, and tells what in it looks wrong. */
+async function checkRules({ policy, file, dataDirectory }: Config, log: Logger): Promise<void> {
+  const findings = await checkPolicy(policy, { home: homedir(), dataDirectory });
+  const lines = findings.map(({ severity, line, message }) => ({ severity, text: `${file}:${line ?? ""} ${message}` }));
+  for (const { severity, text } of lines) if (severity === "warning") log.warn(text);
+  const errors = lines.filter(({ severity }) => severity === "error");
+  if (errors.length === 0) return;
+  throw new ConfigError(
+    `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
+  );
 }
 
 /** Repeats work, never two rounds of the same at once; what fails is logged and tried again. Resolves when all have stopped. */

@@ -12,6 +12,7 @@ import {
 import { tmpdir } from "node:os";
 import { join, relative } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { PermissionAction } from "../gen/opencode/tool/v1/permission_pb.ts";
 import { type Config, ConfigError, type Flags, loadConfig } from "../src/config.ts";
 import { type Certificates, makeCertificates, type Pair } from "./rpc/certificates.ts";
 
@@ -25,7 +26,6 @@ describe("without any setting", () => {
       listen: { host: "127.0.0.1", port: 7420 },
       hosts: [],
       origins: [],
-      permission: {},
       insecureNoAuth: false,
       unattended: "wait",
       askMs: 900_000,
@@ -43,7 +43,8 @@ describe("without any setting", () => {
       },
     });
     expect([...config.workspaces]).toEqual([["default", project]]);
-    expect([...config.agents]).toEqual([["build", { description: "", permission: {} }]]);
+    expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
+    expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
   });
 
   test("the data directory and two tokens are made for this user alone, and found again", () => {
@@ -118,16 +119,23 @@ describe("the file", () => {
       [permission.bash]
       "rm *" = "deny"
       "git *" = "allow"
-      [agent.plan]
+      [agent.reviewer]
       description = "only looks"
-      [agent.plan.permission]
+      [agent.reviewer.permission]
       edit = "deny"`);
     const config = load();
-    expect(JSON.stringify(config.permission)).toBe(
-      '{"webfetch":"deny","*":"ask","bash":{"rm *":"deny","git *":"allow"}}',
-    );
-    expect([...config.agents.keys()]).toEqual(["build", "plan"]);
-    expect(config.agents.get("plan")).toEqual({ description: "only looks", permission: { edit: "deny" } });
+    const { rules, lineOf } = config.policy.config;
+    expect(rules.map(({ permission, pattern }, i) => [permission, pattern, lineOf(i)])).toEqual([
+      ["webfetch", "*", 3],
+      ["*", "*", 4],
+      ["bash", "rm *", 6],
+      ["bash", "git *", 7],
+    ]);
+    expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore", "reviewer"]);
+    expect(config.policy.agents.get("reviewer")).toMatchObject({
+      description: "only looks",
+      rules: [{ permission: "edit", pattern: "*", action: PermissionAction.DENY }],
+    });
   });
 
   test("gives tokens by value, by file and by environment", () => {
@@ -260,6 +268,16 @@ describe("a start is refused, and the message says what to do", () => {
       expect(() => load(flags, env)).toThrow(message);
     });
   }
+
+  test("all that is wrong is told at once, each with its line", () => {
+    const { load } = machine('ask_ms = "15m"\n[limits]\nopen_asks = 1\nopn = 2\n[permission.bash]\n"ls *" = "alow"');
+    for (const problem of [
+      "line 1: ask_ms: ",
+      'line 4: limits: unknown key "opn"',
+      "line 6: permission.bash.ls *: must be",
+    ])
+      expect(() => load()).toThrow(problem);
+  });
 
   test("text that is not TOML is named by its place and not quoted, for it may hold a token", () => {
     const { load } = machine('[[token]]\nvalue = "s3cret" "\n');

@@ -1,9 +1,12 @@
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { parse } from "smol-toml";
-import { expect, test } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
+import { checkConfig } from "../src/config.ts";
 import { parseRules } from "../src/permission/parse-rules.ts";
 import { startService } from "./e2e/service.ts";
 
@@ -31,6 +34,15 @@ test("the rules in the README are rules", () => {
   const { permission, agent } = parse(blocks("toml")[0] ?? "");
   expect(parseRules(permission, "permission", "/home/u")).toHaveLength(4);
   expect(agent).toEqual({ reviewer: { permission: { edit: "deny" } } });
+});
+
+test("the policy in the README is one that a server starts with", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-readme-"));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const file = join(folder, "toolgate.toml");
+  await writeFile(file, blocks("toml")[0] ?? "");
+  const checked = await checkConfig(file, { env: {}, home: folder, directory: folder });
+  expect(checked).toMatchObject({ rules: 5, tests: 1, findings: [] });
 });
 
 test("the README's npm scripts exist", () => {

@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -17,6 +16,7 @@ import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
+import { digestOfRequest } from "./request-digest.ts";
 import { type Access, checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 import { failed, isTerminal, pendingPart } from "./state.ts";
 
@@ -102,12 +102,22 @@ export function createCalls({
   function launch(record: CallRecord, opened: OpenSession, confirmed: number, ready?: Ready): void {
     const key = keyOf(record.ref);
     const controller = new AbortController();
-    const run = { ref: record.ref, accepted: record.spec.accepted, controller, confirmed };
-    const done = executor
-      .run(record, opened, controller, () => isHeld(run), ready)
-      .finally(() => {
-        if (runs.get(key)?.controller === controller) runs.delete(key);
-      });
+    const run = {
+      ref: record.ref,
+      accepted: record.spec.accepted,
+      controller,
+      confirmed,
+      started: record.part.state.case !== "pending",
+    };
+    const hold = {
+      isSure: () => isHeld(run),
+      starting: () => {
+        run.started = true;
+      },
+    };
+    const done = executor.run(record, opened, controller, hold, ready).finally(() => {
+      if (runs.get(key)?.controller === controller) runs.delete(key);
+    });
     runs.set(key, Object.assign(run, { done }));
   }
 
@@ -146,7 +156,7 @@ export function createCalls({
     const agent = sessions.agentFor(principal, request.agent, opened.session);
     const now = store.now();
     const callId = request.callId || newId("call", now);
-    const requestDigest = createHash("sha256").update(`${request.tool}\n${canonical}`).digest("base64url");
+    const requestDigest = digestOfRequest(request.tool, canonical);
     const call = {
       ref: { root: opened.session.rootSessionId, sessionId: opened.session.id, callId },
       part: pendingPart({
@@ -176,12 +186,13 @@ export function createCalls({
         ...call,
         start: ready?.start,
         decisions: ready && [ready.decision],
+        mostRepeats: ready?.mostRepeats,
         owner: replicaId,
         leaseMs: limits.leaseMs,
         maxOpenCalls: limits.runningCalls,
       }),
     );
-    if (created) launch(record, opened, asked, ready);
+    if (created) launch(record, opened, asked, record.attempts > 0 ? ready : undefined);
     else checkAttach(record, requestDigest);
     return { record, opened };
   }
@@ -344,12 +355,13 @@ export function createCalls({
     for (const run of runs.values()) if (!isHeld(run)) run.controller.abort(new CallGone());
   }
 
-  /** Stops what was cancelled at another replica. */
+  /** Stops what was cancelled at another replica; what is not started was ended there. */
   async function heedCancels(): Promise<void> {
     for (const sessionId of [...news]) {
       // News that come while we look are looked at in the next round.
       news.delete(sessionId);
-      for (const { ref, controller } of [...runs.values()].filter(({ ref }) => ref.sessionId === sessionId)) {
+      const running = [...runs.values()].filter(({ ref, started }) => started && ref.sessionId === sessionId);
+      for (const { ref, controller } of running) {
         const record = await store.getCall(sessionId, ref.callId).catch((cause: unknown) => {
           news.add(sessionId);
           throw cause;
@@ -455,6 +467,8 @@ interface Run {
   controller: AbortController;
   /** When we last asked for the lease that we got, by our own clock. */
   confirmed: number;
+  /** Whether its start mark may be written. */
+  started: boolean;
   /** The call as it ended here; undefined if it was not this run that ended it. */
   done: Promise<ToolPart | undefined>;
 }

@@ -23,7 +23,7 @@ import type { Logger } from "../log.ts";
 import { refusalText } from "../permission/answers.ts";
 import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
@@ -32,12 +32,12 @@ import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
-import { follow } from "./log.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { beginning, type Inspected, type Judged, type Planning } from "./planning.ts";
+import { beginning, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
+import { createWaits } from "./waits.ts";
 
 /** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
 export class CallEnd extends Error {
@@ -85,12 +85,14 @@ export function createExecutor({
   permissions: Permissions;
   asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
   planning: Planning;
-  layersFor(subject: Subject): Layers;
+  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
   registry: Registry;
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
   log: Logger;
 }) {
+  const waits = createWaits({ calls: store, outputs });
+
   /**
    * Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to
    * write. Returns the call as it ended, if this run is what ended it.
@@ -99,10 +101,10 @@ export function createExecutor({
     record: CallRecord,
     opened: OpenSession,
     controller: AbortController,
-    isHeld: () => boolean,
+    hold: Hold,
     ready?: Ready,
   ): Promise<ToolPart | undefined> {
-    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), isHeld };
+    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), hold };
     try {
       const tool = ready?.tool ?? resolve(record);
       const { input, plan } = ready ?? (await approve(call, tool));
@@ -114,8 +116,8 @@ export function createExecutor({
   }
 
   /**
-   * Steps 1 to 6 for a call that is about to be accepted: with what is allowed without a person or a grant it can be accepted
-   * and started in one step. Undefined if anything is in the way; then `run` takes the steps one by one and says what.
+   * Steps 1 to 6 for a call that is about to be accepted: what is allowed without a person or a grant can be accepted and
+   * started in one step. Undefined if anything is in the way; then `run` takes the steps one by one and says what.
    */
   async function prepare(
     call: Pick<CallRecord, "ref" | "part" | "spec">,
@@ -125,12 +127,21 @@ export function createExecutor({
       const tool = resolve(call);
       const input = decode(tool, call);
       const subject = subjectFor(opened, call.part.agent, tool);
-      const judged = await planning.judge(tool, input, planContext(call, opened), subject, { grants: "none" });
+      const layers = layersFor(subject);
+      // How many such calls came before it only the step knows that accepts it: `mostRepeats`.
+      const by: JudgedBy = { layers, grants: "none" };
+      const judged = await planning.judge(tool, input, planContext(call, opened), subject, 0, by);
       if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
-      const { problem } = await planning.inspect(judged, layersFor(subject));
+      const { problem } = await planning.inspect(judged, layers);
       if (problem) return undefined;
-      const start = running(call.part, judged.plan.title, store.now());
-      return { tool, input, plan: judged.plan, start, decision: allowed(call, judged) };
+      return {
+        tool,
+        input,
+        plan: judged.plan,
+        start: running(call.part, judged.plan.title, store.now()),
+        decision: allowed(call, judged),
+        mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
+      };
     } catch {
       return undefined;
     }
@@ -166,7 +177,7 @@ export function createExecutor({
     return tool.decode(inputOf(part));
   }
 
-  /** 4, 6, 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
+  /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
   async function approve(call: Running, tool: Tool): Promise<Pick<Ready, "input" | "plan">> {
     const ctx = planContext(call.record, call.opened);
     const subject = subjectOf(call, tool);
@@ -174,7 +185,7 @@ export function createExecutor({
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
       const input = decode(tool, call.record);
-      const judged = await planning.judge(tool, input, ctx, subject);
+      const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
       if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
       const { preview, problem } = await planning.inspect(judged, layersFor(subject));
       if (problem) throw problem;
@@ -193,10 +204,10 @@ export function createExecutor({
   }
 
   /** Before the start mark a store that does not answer is waited for: nothing is lost by doing all of it again. */
-  function unlessAway({ isHeld, signal, record: { ref } }: Running): (cause: unknown) => Promise<undefined> {
+  function unlessAway({ hold, signal, record: { ref } }: Running): (cause: unknown) => Promise<undefined> {
     return async (cause) => {
       if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;
-      if (!isHeld()) throw new CallGone();
+      if (!hold.isSure()) throw new CallGone();
       log.warn("a call waits for the store", { error: cause, callId: ref.callId });
       await delay(250, undefined, { signal });
       return undefined;
@@ -246,7 +257,8 @@ export function createExecutor({
     const { plan, verdict } = judged;
     call.signal.throwIfAborted();
     // Another replica can still take the call up; once it is marked nobody can.
-    if (!call.isHeld()) throw new CallGone();
+    if (!call.hold.isSure()) throw new CallGone();
+    call.hold.starting();
     const { attempts } = call.record;
     const part = running(call.record.part, plan.title, store.now());
     const outcome = await store.startCall({
@@ -272,7 +284,7 @@ export function createExecutor({
   async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
     const { ref, part, spec } = call.record;
     // A process that was frozen since the start mark may have been given up; nothing may run then.
-    if (!call.isHeld()) throw new CallGone();
+    if (!call.hold.isSure()) throw new CallGone();
     const deadline = createDeadline(spec.timeoutMs || plan.timeoutMs || limits.timeoutMs, (ms) =>
       call.controller.abort(
         new CallEnd(
@@ -475,21 +487,17 @@ export function createExecutor({
     return opened;
   }
 
-  /** Waits until no ask of the call is open. Only what the log says of this call makes it look again. */
+  /** Waits until no ask of the call is open. */
   async function settledAll(call: Running): Promise<void> {
-    const { root, sessionId, callId } = call.record.ref;
-    // The number is read first, so that what happens meanwhile is followed.
-    const afterSeq = Number((await store.getSession(sessionId))?.lastSeq ?? 0n);
-    await refresh(call);
-    if (call.record.part.permissionIds.length === 0) return;
-    for await (const { event } of follow(
-      { calls: store, outputs },
-      { root, sessionId, callId, afterSeq },
-      call.signal,
-    )) {
-      if (event?.event.case === "permissionAsked") continue;
-      await refresh(call);
-      if (call.record.part.permissionIds.length === 0) return;
+    const wait = await waits.begin(call.record.ref);
+    try {
+      for (;;) {
+        await refresh(call);
+        if (call.record.part.permissionIds.length === 0) return;
+        await wait.news(call.signal);
+      }
+    } finally {
+      wait.end();
     }
   }
 
@@ -508,6 +516,7 @@ export function createExecutor({
       agent: part.agent,
       workspace: opened.workspace,
       reads: { get: (path) => store.getRead(ref.root, path) },
+      judge: planning.judging(layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent })),
     };
   }
 
@@ -562,6 +571,16 @@ export interface Ready {
   start: ToolPart;
   /** What lets it start. */
   decision: DecisionRecord;
+  /** Of a call that repeats those before it more often than this a person is asked; undefined: never. */
+  mostRepeats: number | undefined;
+}
+
+/** What a run and its lease have to do with each other. */
+export interface Hold {
+  /** Whether the lease is sure to be alive. */
+  isSure(): boolean;
+  /** The start mark is about to be written: from then on only this run can end the call. */
+  starting(): void;
 }
 
 /** A call on its way, as its steps share it. */
@@ -571,8 +590,7 @@ interface Running {
   readonly controller: AbortController;
   readonly signal: AbortSignal;
   readonly fence: Fence;
-  /** Whether the lease is sure to be alive. */
-  readonly isHeld: () => boolean;
+  readonly hold: Hold;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }
@@ -597,6 +615,7 @@ export function subjectFor(
     ancestors: "ancestors" in opened ? opened.ancestors : [],
     agent,
     workspace: workspaceRoot(opened.workspace.name),
+    directory: opened.workspace.directory,
     tool: tool.name,
     binding: tool.permissionBinding,
   };

@@ -9,18 +9,21 @@ import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permis
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../permission/errors.ts";
-import { checkRules } from "../permission/layers.ts";
-import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import { checkRules, type LayersFor } from "../permission/layers.ts";
+import type { Permissions, Verdict } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
-import { InvalidInput, type ToolFailure } from "../tool/errors.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
+import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
 import { beginning, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
+import { digestOfRequest } from "./request-digest.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
 export type Planner = ReturnType<typeof createPlanner>;
@@ -40,17 +43,13 @@ export function createPlanner({
   planning: Planning;
   permissions: Permissions;
   policy: Policy;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  layersFor(subject: LayersFor): Layers;
   registry: Registry;
   store: CallStore;
   askMs: number;
 }) {
   /** The layers of a question: the subject's and, last, the rules it brings; or these alone. */
-  function layersOf(
-    subject: Pick<Subject, "session" | "ancestors" | "agent">,
-    rules: readonly PermissionRule[],
-    onlyRules: boolean,
-  ): Layers {
+  function layersOf(subject: LayersFor, rules: readonly PermissionRule[], onlyRules: boolean): Layers {
     const own: Layers = onlyRules ? { wide: [], narrow: [] } : layersFor(subject);
     if (rules.length === 0) return own;
     checkRules("rules", rules);
@@ -89,18 +88,37 @@ export function createPlanner({
       const input = request.input ?? {};
       const subject = subjectFor(opened, agent, tool);
       const root = opened.session?.rootSessionId;
+      const layers = layersOf(subject, request.rules, request.onlyRules);
       const ctx: PlanContext = {
         sessionId: request.sessionId,
         callId: "",
         agent,
         workspace: opened.workspace,
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+        judge: planning.judging(layers),
       };
-      const layers = layersOf(subject, request.rules, request.onlyRules);
-      const judged = await planning.judge(tool, decode(tool, input), ctx, subject, {
-        layers,
-        grants: request.onlyRules ? "none" : "look",
-      });
+      const repeats =
+        opened.session === undefined || request.onlyRules
+          ? 0
+          : await store.repeatsOf(opened.session.id, digestOfRequest(tool.name, canonicalJson(input)));
+      const judged = await planning
+        .judge(tool, decode(tool, input), ctx, subject, repeats, {
+          layers,
+          grants: request.onlyRules ? "none" : "look",
+        })
+        .catch((cause: unknown) => {
+          if (cause instanceof ToolFailure) return cause;
+          throw cause;
+        });
+      // Nothing is known of what would be touched, which is never allowed.
+      if (judged instanceof ToolFailure) {
+        return {
+          title: tool.name,
+          verdict: { action: PermissionAction.ASK, decisions: [], needs: [] },
+          asks: [],
+          problem: judged,
+        };
+      }
       const { plan, verdict } = judged;
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole);
@@ -127,13 +145,23 @@ export function createPlanner({
       checkSize("patterns", request.patterns, 256 * 1024);
       const opened = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, opened.session);
-      const subject = { session: opened.session, ancestors: opened.ancestors, agent };
+      const { session, ancestors, workspace } = opened;
+      const subject = {
+        session,
+        ancestors,
+        agent,
+        workspace: workspaceRoot(workspace.name),
+        directory: workspace.directory,
+      };
       const decisions = policy.explain(
         { permission: request.permission, patterns: request.patterns },
         layersOf(subject, request.rules, request.onlyRules),
       );
       return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
     },
+
+    /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */
+    asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
 
     /** The tools an agent may see: not those of which everything is denied. */
     async tools(principal: Principal, asked: string): Promise<ToolDefinition[]> {

@@ -10,7 +10,7 @@ import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -28,6 +28,8 @@ export interface Inspected {
 }
 
 const planningMs = 30_000;
+/** The third call in a row for the same thing is asked about: whoever makes it may be going round in circles. */
+export const mostRepeats = 1;
 
 export type Planning = ReturnType<typeof createPlanning>;
 
@@ -48,10 +50,12 @@ export function createPlanning({
     input: unknown,
     ctx: PlanContext,
     subject: Subject,
+    repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
     const planned = await within(planningMs, tool.plan(input, ctx));
-    const plan = { ...planned, title: visible(planned.title) };
+    const own = { ...planned, title: visible(planned.title) };
+    const plan = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
     const resolve = (path: string, cwd: string) =>
       ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
     const questions: Question[] = [];
@@ -106,7 +110,34 @@ export function createPlanning({
     return createHash("sha256").update(canonicalJson(bound)).digest("hex");
   }
 
-  return { judge, inspect, digestOf };
+  return {
+    judge,
+    inspect,
+    digestOf,
+    judging: (layers: Layers) => judging(policy, layers),
+    /** Whether a call may be made again and again without a question. */
+    mayLoop: (tool: Tool, layers: Layers) =>
+      strictest(policy.judge(loopAsk(tool, 0), layers)) === PermissionAction.ALLOW,
+  };
+}
+
+function loopAsk(tool: Tool, repeats: number): Ask {
+  return { permission: "doom_loop", patterns: [tool.name], metadata: { tool: tool.name, repeats } };
+}
+
+/** The rules of a call, as its tool may question them. */
+export function judging(policy: Pick<Policy, "judge">, layers: Layers): PlanContext["judge"] {
+  return (ask) => {
+    const decisions = policy.judge(ask, layers);
+    const action = strictest(decisions);
+    const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
+    return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
+  };
+}
+
+function wordFor(action: PermissionAction): Judgement["action"] {
+  if (action === PermissionAction.ALLOW) return "allow";
+  return action === PermissionAction.DENY ? "deny" : "ask";
 }
 
 const mostPreview = 128 * 1024;

@@ -38,6 +38,8 @@ export interface CallRecord {
   owner: string;
   /** How often its body was entered. */
   attempts: number;
+  /** How many calls directly before it in its session were the same request: the same tool and input. */
+  repeats: number;
   /** Set when somebody asked to cancel a running call: the words for the model. */
   cancel?: string;
   /** Set on a tombstone: the call ended, and only its id, digest and end state are left. */
@@ -82,13 +84,15 @@ export interface CallStore {
 
   /**
    * open_call: accepts a call under a lease, or returns the one of that id. The part is pending; with `start`, the running
-   * part, the same step also is its start_call: for a call that was judged before it was accepted and waits for nobody.
+   * part, the same step also is its start_call: for a call that was judged before it was accepted and waits for nobody. A
+   * call with more than `mostRepeats` is accepted only.
    * Refuses with SESSION_CLOSED, QUOTA_EXCEEDED.
    */
   openCall(call: {
     ref: CallRef;
     part: ToolPart;
     start?: ToolPart | undefined;
+    mostRepeats?: number | undefined;
     spec: CallSpec;
     owner: string;
     leaseMs: number;
@@ -149,6 +153,8 @@ export interface CallStore {
   sweep(): Promise<{ outputs: { root: string; id: string }[] }>;
 
   getCall(sessionId: string, callId: string): Promise<CallRecord | undefined>;
+  /** What `repeats` of the session's next call would be, if it were this request. */
+  repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
   /** In the order they were accepted; `after` is the call id of the last one seen. */
   listCalls(filter: { sessionId: string; open?: boolean; after?: string; limit: number }): Promise<CallRecord[]>;
 

@@ -16,6 +16,7 @@ export function askLines(
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...field("for", patternsBeside(ask), paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
+    ...field("again", repetition(ask), paint),
     ...previewLines(preview, paint),
     ...field("why", why, paint),
     ...field(
@@ -24,6 +25,11 @@ export function askLines(
       paint,
     ),
   ];
+}
+
+function repetition({ permission, metadata }: PermissionRequest): string[] {
+  const repeats = permission === "doom_loop" ? Number(metadata?.repeats) : 0;
+  return repeats > 0 ? [`the same call, ${repeats + 1} times in a row`] : [];
 }
 
 /** What would happen, as lines. */

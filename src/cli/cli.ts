@@ -2,6 +2,7 @@ import { Command, type CommanderError, Option } from "commander";
 import { addAsks } from "./asks.ts";
 import { addAudit } from "./audit.ts";
 import { addCall } from "./call.ts";
+import { addCheckConfig, type CheckedConfig } from "./check-config.ts";
 import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
@@ -14,6 +15,7 @@ import { addServe, type ServeFlags } from "./serve.ts";
 import { addTools } from "./tools.ts";
 import { addWatch } from "./watch.ts";
 
+export type { CheckedConfig } from "./check-config.ts";
 export type { Embedded, EmbedFlags } from "./run.ts";
 export type { ServeFlags } from "./serve.ts";
 
@@ -23,11 +25,13 @@ export interface CliParts {
   serve(flags: ServeFlags): Promise<void>;
   /** Starts an engine for this process alone, with a store that ends with it. */
   embed(flags: EmbedFlags): Promise<Embedded>;
+  /** Checks a configuration file; without a name the one that a server would read. */
+  checkConfig(file?: string): Promise<CheckedConfig>;
   version: string;
 }
 
 /** The whole command line; `parseAsync` runs one command, prints its errors and sets the exit code. */
-export function cli({ serve, embed, version }: CliParts): Command {
+export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
   const program = new Command("toolgate")
     .description("Runs tools for AI agents: policy, people, record.")
     .version(version)
@@ -57,6 +61,7 @@ export function cli({ serve, embed, version }: CliParts): Command {
   addServe(program, serve);
   addCall(program);
   addRun(program, embed);
+  addCheckConfig(program, checkConfig);
   for (const add of [
     addAsks,
     addReply,

@@ -3,6 +3,9 @@ import {
   PermissionAction,
   PermissionActionSchema,
   type PermissionDecision,
+  PermissionLayerSchema,
+  PermissionReasonSchema,
+  type RuleMatch,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ExplainPermissionResponseSchema } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { ToolErrorReasonSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -102,11 +105,24 @@ function planLines({ title, action, decisions, asks, preview, problem }: PlanToo
   ];
 }
 
-function decisionLines({ action, permission, pattern, reason }: PermissionDecision, paint: Paint): string[] {
+function decisionLines(decision: PermissionDecision, paint: Paint): string[] {
+  const { action, permission, pattern, reason, reasonCode, matches, moreMatches } = decision;
+  const code = wordOf(PermissionReasonSchema, reasonCode);
   return [
     `${paintAction(action, paint)}  ${oneLine(permission)}  ${terminalSafe(pattern)}`,
-    `       ${paint("dim", oneLine(reason))}`,
+    `       ${paint("dim", `${oneLine(reason)} [${code}]`)}`,
+    ...(moreMatches > 0 ? [`         ${paint("dim", `… ${moreMatches} earlier rules match, too`)}`] : []),
+    ...matches.map((match) => matchLine(match, paint)),
   ];
+}
+
+/** One rule that matched, such as `→ config 3  bash "git push *" deny`; the arrow marks the deciding one. */
+function matchLine({ layer, source, ruleIndex, rule, text, decided }: RuleMatch, paint: Paint): string {
+  const place = [wordOf(PermissionLayerSchema, layer), ruleIndex, ...(source === "" ? [] : [`(${oneLine(source)})`])];
+  const action = wordOf(PermissionActionSchema, rule?.action ?? PermissionAction.UNSPECIFIED);
+  const words = `${place.join(" ")}  ${oneLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;
+  const met = text === "" ? "" : `  meets ${terminalSafe(JSON.stringify(text))}`;
+  return paint(decided ? "reset" : "dim", `       ${decided ? "→" : " "} ${terminalSafe(words)}${met}`);
 }
 
 function paintAction(action: PermissionAction, paint: Paint): string {

@@ -1,6 +1,6 @@
 import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, sep } from "node:path";
-import { ConfigError } from "./file.ts";
+import { ConfigError } from "./errors.ts";
 
 /** The absolute path behind symlinks; what does not exist yet is appended as written. */
 export function canonicalPath(path: string): string {

@@ -1,7 +1,8 @@
 import { X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createSecureContext } from "node:tls";
-import { ConfigError, type Settings } from "./file.ts";
+import { ConfigError } from "./errors.ts";
+import type { Settings } from "./file.ts";
 import { checkOutside } from "./paths.ts";
 
 /** What a server speaks TLS with; each is PEM text. */

@@ -2,7 +2,8 @@ import { createHash, randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Role } from "../permission/principal.ts";
-import { ConfigError, type Settings } from "./file.ts";
+import { ConfigError } from "./errors.ts";
+import type { Settings } from "./file.ts";
 import { checkOutside, createPrivateDirectory } from "./paths.ts";
 
 /** A token as the server knows it. The text itself is not kept, so it cannot be logged. */

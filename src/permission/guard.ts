@@ -15,6 +15,7 @@ export interface Guard {
 export function createGuard({ dataDirectory, configFile }: Guard, home: string) {
   const kept = [
     { path: foldCase(dataDirectory), what: "Toolgate's data directory" },
+    { path: `/proc/${process.pid}`, what: "Toolgate's own process" },
     ...(configFile === undefined ? [] : [{ path: foldCase(configFile), what: "Toolgate's configuration" }]),
   ].map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
 

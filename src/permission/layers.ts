@@ -1,50 +1,60 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
 import { RequestError } from "./errors.ts";
 import { ruleProblem } from "./parse-rules.ts";
+import type { Subject } from "./permissions.ts";
 import type { LayerRules, Layers } from "./policy.ts";
 import type { Rule } from "./rules.ts";
 
-/** Gathers the rules that hold for a call: what only configuration can widen, and what each session of the chain narrows. */
-export function createLayers({
-  config,
-  agents,
-}: {
+/** The rules of the configuration: for all, and agent by agent. */
+export interface ConfiguredRules {
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
-}) {
-  const denies = new WeakMap<readonly Rule[], readonly Rule[]>();
+}
 
-  /** The denies of a list, the same array each time: rule lists are compiled once for each array. */
-  function deniesOf(rules: readonly Rule[]): readonly Rule[] {
-    const known = denies.get(rules) ?? rules.filter(({ action }) => action === PermissionAction.DENY);
-    denies.set(rules, known);
-    return known;
-  }
+/** Whose layers are wanted; where it is without a folder, no policy file of a workspace counts. */
+export type LayersFor = Pick<Subject, "session" | "ancestors" | "agent"> &
+  (Pick<Subject, "workspace" | "directory"> | { workspace?: never; directory?: undefined });
 
-  return ({
-    session,
-    ancestors,
-    agent,
-  }: {
-    session: Session | undefined;
-    ancestors: readonly Session[];
-    agent: string;
-  }): Layers => {
-    const inherited = ancestors.flatMap((ancestor) => [ancestor.rules, agents.get(ancestor.agent) ?? []]);
-    const narrow: LayerRules[] = inherited.map((rules) => ({
-      layer: PermissionLayer.INHERITED,
-      rules: deniesOf(rules),
-    }));
+/**
+ * Gathers the rules that hold for a call: what only configuration can widen, and what narrows it: the limits of a built-in
+ * agent, the policy files of the workspace, and each session of the chain.
+ */
+export function createLayers(
+  { config, agents }: ConfiguredRules,
+  workspaceRules: (subject: Pick<Subject, "workspace" | "directory" | "agent">) => readonly LayerRules[] = () => [],
+) {
+  // Made once: rule lists are compiled once for each array.
+  const limits = new Map(
+    [...builtInAgents]
+      .filter(([, { limits }]) => limits.length > 0)
+      .map(([name, { limits }]) => [name, [...limits, ...(agents.get(name) ?? none)]]),
+  );
+
+  return ({ session, ancestors, agent, workspace, directory }: LayersFor): Layers => {
+    const inherited = ancestors.flatMap((ancestor): LayerRules[] => [
+      { layer: PermissionLayer.INHERITED, source: ancestor.id, rules: ancestor.rules },
+      {
+        layer: PermissionLayer.INHERITED,
+        source: `agent ${ancestor.agent}`,
+        rules: limits.get(ancestor.agent) ?? agents.get(ancestor.agent) ?? none,
+      },
+    ]);
+    const limited = limits.get(agent);
+    const own: LayerRules[] = limited ? [{ layer: PermissionLayer.AGENT_LIMITS, source: agent, rules: limited }] : [];
+    const files = directory === undefined ? [] : workspaceRules({ workspace, directory, agent });
+    const narrow = [...own, ...files, ...inherited];
     return {
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
         { layer: PermissionLayer.CONFIG, rules: config },
-        { layer: PermissionLayer.AGENT, rules: agents.get(agent) ?? none },
+        { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
       ],
-      narrow: session ? [...narrow, { layer: PermissionLayer.SESSION, rules: session.rules }] : narrow,
+      narrow: session
+        ? [...narrow, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
+        : narrow,
     };
   };
 }

@@ -1,10 +1,12 @@
-import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionLayer, type PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Placed } from "./rule-list.ts";
 import { actions } from "./rules.ts";
 
 /** A rule that matched, and in which layer. */
 export interface Match extends Placed {
   layer: PermissionLayer;
+  /** Whose rule it is, where the layer alone does not say that. */
+  source: string;
 }
 
 /** What one list of rules, or the engine, says about one pattern. */
@@ -13,6 +15,8 @@ export interface Opinion {
   layer: PermissionLayer;
   /** For a person. */
   reason: string;
+  /** For a program; where it is absent the rule that matched is the reason. */
+  code?: PermissionReason;
   /** The rule that decided, if one did. */
   match?: Match;
 }
@@ -23,9 +27,10 @@ export function opinionBy(match: Match): Opinion {
 }
 
 /** A match in words: `config rule 3 (bash "git *" allow)`. */
-export function describe({ layer, index, rule }: Match): string {
-  const action = Object.entries(actions).find(([, value]) => value === rule.action)?.[0];
-  return `${layerNames[layer]} rule ${index} (${rule.permission} ${JSON.stringify(rule.pattern)} ${action})`;
+export function describe({ layer, source, index, rule }: Match): string {
+  const action = actionNames.get(rule.action);
+  const place = `${layerNames[layer]} rule ${index}${named.has(layer) ? ` of ${source}` : ""}`;
+  return `${place} (${rule.permission} ${JSON.stringify(rule.pattern)} ${action})`;
 }
 
 /** The strictest action: DENY before ASK before ALLOW; ASK if there is none. */
@@ -38,6 +43,8 @@ export function strictestOf<Item extends { action: PermissionAction }>(items: re
   return items.reduce<Item | undefined>((best, item) => (best && best.action >= item.action ? best : item), undefined);
 }
 
+const actionNames = new Map<PermissionAction, string>(Object.entries(actions).map(([name, action]) => [action, name]));
+
 const layerNames: Record<PermissionLayer, string> = {
   [PermissionLayer.UNSPECIFIED]: "no",
   [PermissionLayer.DEFAULTS]: "default",
@@ -48,4 +55,13 @@ const layerNames: Record<PermissionLayer, string> = {
   [PermissionLayer.INHERITED]: "inherited",
   [PermissionLayer.GRANT]: "grant",
   [PermissionLayer.ENGINE]: "engine",
+  [PermissionLayer.AGENT_LIMITS]: "limits",
+  [PermissionLayer.WORKSPACE]: "workspace",
 };
+
+/** The layers of which a person must be told which one it is. */
+const named: ReadonlySet<PermissionLayer> = new Set([
+  PermissionLayer.INHERITED,
+  PermissionLayer.AGENT_LIMITS,
+  PermissionLayer.WORKSPACE,
+]);

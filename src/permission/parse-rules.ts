@@ -3,10 +3,32 @@ import { actions, fromConfig, type Rule, type RuleConfig } from "./rules.ts";
 const maxPatternBytes = 4_096;
 const maxWildcards = 64;
 
+/** A table of rules that cannot be used: `path` leads to the entry, `problem` says what is wrong with it. */
+export class RuleError extends Error {
+  override name = "RuleError";
+  readonly path: readonly string[];
+  readonly problem: string;
+  constructor(path: readonly string[], problem: string, value = "") {
+    const key = path.map((part, i) => (i === 0 ? part : quoteKey(part))).join(".");
+    super(`${key.length > 200 ? `${key.slice(0, 200)}…` : key}${value && ` = ${value}`}: ${problem}`);
+    this.path = path;
+    this.problem = problem;
+  }
+}
+
 /** Reads a `[permission]` table as TOML gave it. `where` is its key; errors name the entry, its value and what is allowed. */
 export function parseRules(table: unknown, where: string, home: string): Rule[] {
-  checkConfig(table, where);
+  checkConfig(table, [where]);
   return fromConfig(table, home);
+}
+
+/** Where the rules of a table are written, in the order of `parseRules`. */
+export function rulePaths(table: unknown): string[][] {
+  checkConfig(table, []);
+  if (typeof table === "string") return [[]];
+  return Object.entries(table).flatMap(([permission, value]) =>
+    typeof value === "string" ? [[permission]] : Object.keys(value).map((pattern) => [permission, pattern]),
+  );
 }
 
 /** What is wrong with a rule that somebody wrote, if anything: for rules that come in requests, too. */
@@ -20,38 +42,37 @@ export function ruleProblem({ permission, pattern }: Pick<Rule, "permission" | "
   return undefined;
 }
 
-function checkConfig(table: unknown, where: string): asserts table is RuleConfig {
+function checkConfig(table: unknown, path: readonly string[]): asserts table is RuleConfig {
   if (isAction(table)) return;
-  if (!isTable(table)) throw invalid(where, table, `${anAction}, or a table of them by permission`);
+  if (!isTable(table)) throw invalid(path, table, `${anAction}, or a table of them by permission`);
   for (const [permission, value] of Object.entries(table)) {
-    const key = `${where}.${quoteKey(permission)}`;
-    checkKey(permission, key);
+    const here = [...path, permission];
+    checkKey(here, permission);
     if (isAction(value)) {
-      checkRule({ permission, pattern: "*" }, key);
+      checkRule(here, { permission, pattern: "*" });
       continue;
     }
-    if (!isTable(value)) throw invalid(key, value, `${anAction}, or a table of them by pattern`);
-    for (const [pattern, action] of Object.entries(value)) checkEntry(permission, pattern, action, key);
+    if (!isTable(value)) throw invalid(here, value, `${anAction}, or a table of them by pattern`);
+    for (const [pattern, action] of Object.entries(value)) {
+      const entry = [...here, pattern];
+      checkKey(entry, pattern);
+      checkRule(entry, { permission, pattern });
+      if (!isAction(action)) throw invalid(entry, action, anAction);
+    }
   }
 }
 
-function checkEntry(permission: string, pattern: string, action: unknown, where: string): void {
-  const key = `${where}.${quoteKey(pattern)}`;
-  checkKey(pattern, key);
-  checkRule({ permission, pattern }, key);
-  if (!isAction(action)) throw invalid(key, action, anAction);
-}
-
-function checkRule(rule: Pick<Rule, "permission" | "pattern">, key: string): void {
+function checkRule(path: readonly string[], rule: Pick<Rule, "permission" | "pattern">): void {
   const problem = ruleProblem(rule);
-  if (problem) throw new Error(`${key.length > 200 ? `${key.slice(0, 200)}…` : key}: ${problem}`);
+  if (problem) throw new RuleError(path, problem);
 }
 
 /** JavaScript moves keys that are whole numbers to the front, so their place in the order is already lost. */
-function checkKey(key: string, where: string): void {
+function checkKey(path: readonly string[], key: string): void {
   if (!/^(0|[1-9]\d*)$/.test(key)) return;
-  throw new Error(
-    `${where}: a key that is a whole number does not keep its place in the order; write "${key}*" instead`,
+  throw new RuleError(
+    path,
+    `a key that is a whole number does not keep its place in the order; write "${key}*" instead`,
   );
 }
 
@@ -65,8 +86,8 @@ function isTable(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value) && !(value instanceof Date);
 }
 
-function invalid(key: string, value: unknown, expected: string): Error {
-  return new Error(`${key} = ${typeof value === "bigint" ? value : JSON.stringify(value)}: ${expected}`);
+function invalid(path: readonly string[], value: unknown, expected: string): RuleError {
+  return new RuleError(path, expected, typeof value === "bigint" ? String(value) : JSON.stringify(value));
 }
 
 function quoteKey(key: string): string {

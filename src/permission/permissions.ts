@@ -6,6 +6,7 @@ import {
   PermissionAction,
   type PermissionDecision,
   PermissionLayer,
+  PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -25,6 +26,8 @@ export interface Subject {
   agent: string;
   /** The name of the workspace root. */
   workspace: string;
+  /** The canonical folder of the session. */
+  directory: string;
   tool: string;
   /** What grants for this tool are bound to. */
   binding: string;
@@ -36,7 +39,10 @@ export interface Verdict {
   action: PermissionAction;
   decisions: PermissionDecision[];
   /** What a person must be asked: one question for each kind. */
-  needs: Question[];
+  needs: (Question & {
+    /** Nothing can be saved for it: it is asked each time. */
+    onceOnly?: boolean;
+  })[];
   /** The rules version of the session tree, where grants were looked at. */
   rulesVersion?: number;
 }
@@ -62,7 +68,7 @@ export function createPermissions({
 }: {
   store: PermissionStore;
   policy: Policy;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  layersFor(subject: Subject): Layers;
   changes: CallChanges;
   newId(prefix: "per" | "grt"): string;
   now(): number;
@@ -83,7 +89,9 @@ export function createPermissions({
     return {
       action: actionOf(judged),
       decisions: judged.flatMap(({ decisions }) => decisions),
-      needs: merge(asked.map(({ question }) => question)),
+      needs: merge(
+        asked.map(({ question, decisions }) => (isAlwaysAsked(decisions) ? { ...question, onceOnly: true } : question)),
+      ),
       ...(rulesVersion !== undefined && { rulesVersion }),
     };
   }
@@ -111,7 +119,7 @@ export function createPermissions({
 
   /** Writes down one ask; `id` is empty where nothing is opened. */
   function request(
-    question: Question & { metadata?: PermissionRequest["metadata"] },
+    question: Verdict["needs"][number] & { metadata?: PermissionRequest["metadata"] },
     decisions: readonly PermissionDecision[],
     ask: MessageInitShape<typeof PermissionRequestSchema>,
     subject: Subject,
@@ -120,7 +128,8 @@ export function createPermissions({
     const { permission, patterns, always = [] } = question;
     const { agent, workspace } = subject;
     const binding = bindingOf(subject, question);
-    const offers = offersFor({ permission, patterns, wildcards: always, agent, workspace, binding });
+    const about = { permission, patterns, wildcards: always, agent, workspace, binding };
+    const offers = question.onceOnly ? [] : offersFor(about);
     return create(PermissionRequestSchema, {
       ...ask,
       id,
@@ -209,8 +218,8 @@ export function withGrants(
   const used = new Set<Grant>();
   const judged = byRules.map(({ question, decisions }) => {
     const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
-    const isDenied = strictest(decisions) === PermissionAction.DENY;
-    const needed = isDenied ? undefined : neededFor(question, asked, subject);
+    const isFinal = strictest(decisions) === PermissionAction.DENY || isAlwaysAsked(decisions);
+    const needed = isFinal ? undefined : neededFor(question, asked, subject);
     const by = needed && grantsFor(grants, needed);
     if (!by) return { question, decisions };
     for (const grant of by) used.add(grant);
@@ -224,8 +233,9 @@ export function withGrants(
 
 function allowedBy(grant: Grant | undefined, decision: PermissionDecision): PermissionDecision {
   if (!grant) return decision;
-  const reason = `grant ${grant.id}: ${grant.text}`;
-  return { ...decision, action: PermissionAction.ALLOW, layer: PermissionLayer.GRANT, grantId: grant.id, reason };
+  const action = PermissionAction.ALLOW;
+  const by = { layer: PermissionLayer.GRANT, grantId: grant.id, reasonCode: PermissionReason.GRANT };
+  return { ...decision, action, ...by, reason: `grant ${grant.id}: ${grant.text}` };
 }
 
 /** What holds for all questions together; nothing asked is ALLOW. */
@@ -234,9 +244,18 @@ function actionOf(judged: readonly JudgedQuestion[]): PermissionAction {
   return strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) })));
 }
 
+/** What the engine itself asks, and what nobody knows the rules of, no grant answers. */
+function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
+  return decisions.some(
+    ({ action, layer, reasonCode }) =>
+      action === PermissionAction.ASK &&
+      (layer === PermissionLayer.ENGINE || reasonCode === PermissionReason.BROKEN_POLICY),
+  );
+}
+
 /** One question for each kind (and working directory), with the patterns of all. */
-function merge(questions: readonly Question[]): Question[] {
-  const merged = new Map<string, Question>();
+function merge(questions: Verdict["needs"]): Verdict["needs"] {
+  const merged = new Map<string, Verdict["needs"][number]>();
   for (const question of questions) {
     const key = `${question.permission}\n${question.cwd ?? ""}`;
     const same = merged.get(key);
@@ -251,6 +270,7 @@ function merge(questions: readonly Question[]): Question[] {
       ...same,
       always: [...(same.always ?? []), ...(question.always ?? [])],
       patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
+      ...(question.onceOnly && { onceOnly: true }),
       ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
     });
   }

@@ -4,15 +4,20 @@ import {
   type PermissionDecision,
   PermissionDecisionSchema,
   PermissionLayer,
+  PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { warningsAbout } from "./display.ts";
+import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
+import { canAsk } from "./can-ask.ts";
+import { addressCaution, caution, hiddenText } from "./caution.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
-import { compileRules, type RuleList, targetOf } from "./rule-list.ts";
+import { permissionNames } from "./permission-names.ts";
+import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommand } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
 import { expand } from "./shell/outside.ts";
+import { type Met, traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -26,19 +31,27 @@ export interface Question {
   cwd?: string;
   /** The wildcards that "always" may save beside exactly what is asked. */
   always?: readonly string[];
+  /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
+  alwaysAsk?: string;
+  /** For a web address: the IP address that its host's name leads to, once that is known. */
+  leadsTo?: string;
 }
 
 /** A list of rules and where it stands. The array is not to be changed once it was judged by. */
 export interface LayerRules {
   layer: PermissionLayer;
   rules: readonly Rule[];
+  /** Whose list it is, where the layer alone does not say that: a session, an agent, a file. */
+  source?: string;
+  /** Why the list cannot be known: everything asks until it is. */
+  problem?: string;
 }
 
 /** The rules that hold for one call. */
 export interface Layers {
   /** One list, in this order: the last match wins, none is ASK. */
   wide: readonly LayerRules[];
-  /** Lists of their own: no match is no opinion, and of all lists the strictest wins. */
+  /** Lists of their own: no match is no opinion, and of all lists the strictest wins. Of INHERITED ones only denies count. */
   narrow: readonly LayerRules[];
 }
 
@@ -57,52 +70,104 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   /** The last match of lists that count as one. */
-  function lastMatch(
-    group: readonly LayerRules[],
-    permission: string,
-    pattern: string,
-    path?: string,
-  ): Match | undefined {
-    const target = targetOf(permission, pattern, path);
-    for (const { layer, rules } of group.toReversed()) {
+  function lastMatch(group: readonly LayerRules[], text: string): Match | undefined {
+    const target = targetOf("bash", text);
+    for (const { layer, rules, source = "" } of group.toReversed()) {
       const placed = listOf(rules).last(target);
-      if (placed) return { layer, index: placed.index, rule: placed.rule };
+      if (placed) return { layer, source, index: placed.index, rule: placed.rule };
     }
     return undefined;
   }
 
+  /** The rules of a list that meet the first target, or else another one of the same thing: then with its text. */
+  function matchesIn({ layer, rules, source = "" }: LayerRules, targets: readonly Target[]): Met[] {
+    const list = listOf(rules);
+    const met = targets.flatMap((target, i) =>
+      list.all(target).map(({ index, rule }) => ({ layer, source, index, rule, text: i === 0 ? "" : target.text })),
+    );
+    if (targets.length === 1) return met;
+    const first = new Map(met.toReversed().map((match) => [match.index, match]));
+    return [...first.values()].sort((one, other) => one.index - other.index);
+  }
+
   /** A rule of any layer that asks or denies for a part of a permission only. */
   function narrower({ wide, narrow }: Layers, permission: string): Match | undefined {
-    for (const { layer, rules } of [...wide, ...narrow]) {
+    for (const { layer, rules, source = "" } of [...wide, ...narrow]) {
       const placed = listOf(rules)
         .about(permission)
-        .find(({ rule }) => rule.action !== PermissionAction.ALLOW && rule.pattern !== "*");
-      if (placed) return { layer, index: placed.index, rule: placed.rule };
+        .find(({ rule }) => rule.action !== ALLOW && rule.pattern !== "*");
+      if (placed) return { layer, source, index: placed.index, rule: placed.rule };
     }
     return undefined;
+  }
+
+  /** Whether some rule that does not deny names the host of an address (or where it leads), and its port. */
+  function named(address: Address, leadsTo: string | undefined, { wide }: Layers) {
+    const target = targetOf("webfetch", address.url);
+    const rules = wide.flatMap(({ rules }) => listOf(rules).all(target));
+    const naming = rules.filter(({ rule }) => rule.action !== DENY);
+    const isNamed = (host: string) => naming.some(({ rule }) => namesIn(rule.pattern, { ...address, host }).host);
+    return {
+      host: isNamed(address.host) || (leadsTo !== undefined && isNamed(leadsTo)),
+      port: address.port === "" || naming.some(({ rule }) => namesIn(rule.pattern, address).port),
+    };
+  }
+
+  /** Why the engine refuses an address, if it does: only a rule that names it opens what is not public. */
+  function refusedAddress(address: Address, { leadsTo }: Question, layers: Layers): string | undefined {
+    const why = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
+    if (why === undefined || named(address, leadsTo, layers).host) return undefined;
+    return `${why}, and no rule names it`;
+  }
+
+  /** What is asked although rules allow it, or asked again although a grant would cover it. */
+  function doubt(opinion: Opinion, question: Question, at: number, layers: Layers, address: Address | undefined) {
+    if (opinion.action === DENY) return undefined;
+    const hidden = hiddenText(question.patterns[at] ?? "");
+    if (hidden) return hidden;
+    if (!address) return caution(question, at);
+    if (opinion.action === ASK) return undefined;
+    return addressCaution(address, named(address, undefined, layers).port);
   }
 
   /** Judges one pattern; `analyse` reads commands, else the text is judged as it is. */
   function decide(question: Question, at: number, layers: Layers, analyse: boolean): PermissionDecision {
     const { permission, patterns, paths } = question;
     const pattern = patterns[at] ?? "";
-    const refused = refusal(question, at);
+    const address = permission === "webfetch" ? readAddress(pattern) : undefined;
+    const refused = refusal(question, at) ?? (address && refusedAddress(address, question, layers));
     if (refused) {
-      const reason = `engine: ${refused}`;
-      return decision(permission, pattern, { action: PermissionAction.DENY, layer: PermissionLayer.ENGINE, reason });
+      return decision(permission, pattern, {
+        action: DENY,
+        layer: PermissionLayer.ENGINE,
+        reason: `engine: ${refused}`,
+        code: PermissionReason.PROTECTED,
+      });
     }
     const command = analyse && permission === "bash" ? readCommand(pattern) : undefined;
+    const texts = command ? [command.text, ...command.spellings] : [pattern];
+    const targets = texts.map((text) => targetOf(permission, text, paths?.[at]));
+    const met = new Map([...layers.wide, ...layers.narrow].map((list) => [list, matchesIn(list, targets)]));
     const opinionOf = (group: readonly LayerRules[]) => {
-      if (command) {
-        const find = (text: string) => lastMatch(group, permission, text);
-        return judgeCommand(command, find, () => narrower(layers, permission));
-      }
-      const match = lastMatch(group, permission, pattern, paths?.[at]);
-      return match && opinionBy(match);
+      const matches = group.flatMap((list) => met.get(list) ?? []);
+      const last = matches.at(-1);
+      if (!command) return last && opinionBy(last);
+      const find = (text: string) => lastMatch(group, text);
+      const opinion = judgeCommand(command, find, () => narrower(layers, permission));
+      if (opinion?.code !== PermissionReason.OPAQUE_COMMAND) return opinion;
+      // It may hold anything, so rules that allow some commands do not count: does the rest deny?
+      const rest = matches.findLast(({ text, rule }) => text === "" && (rule.action !== ALLOW || rule.pattern === "*"));
+      return rest?.rule.action === DENY ? opinionBy(rest) : opinion;
     };
-    const narrow = layers.narrow.map((list) => opinionOf([list])).filter((opinion) => opinion !== undefined);
-    const opinion = strictestOf([opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
-    return decision(permission, pattern, opinion.action === PermissionAction.ALLOW ? seen(pattern, opinion) : opinion);
+    const broken = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unknownRules(problem)]));
+    const narrow = layers.narrow.flatMap((list) => {
+      const opinion = opinionOf([list]);
+      const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === DENY;
+      return opinion && counts ? [opinion] : [];
+    });
+    const opinion = strictestOf([...broken, opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
+    const doubted = doubt(opinion, question, at, layers, address) ?? opinion;
+    return Object.assign(decision(permission, pattern, doubted), traceOf([...met.values()].flat(), doubted.match));
   }
 
   return {
@@ -111,48 +176,68 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     judge(question: Question, layers: Layers): PermissionDecision[] {
       if (question.patterns.length > 0) return question.patterns.map((_, at) => decide(question, at, layers, true));
       const found = decide({ ...question, patterns: [""] }, 0, layers, true);
-      return [found.action === PermissionAction.ALLOW ? decision(question.permission, "", noPattern) : found];
+      return [found.action === ALLOW ? decision(question.permission, "", noPattern) : found];
     },
     /** Says which rule decides for each pattern as it is given: no command is analysed. */
     explain(question: Question, layers: Layers): PermissionDecision[] {
       return question.patterns.map((_, at) => decide(question, at, layers, false));
     },
+    /** The permissions of which something can end in a question, as rules name them; `*` is any that is not named. */
+    asking({ wide, narrow }: Layers): string[] {
+      const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
+      const about = (permission: string) => (list: LayerRules) =>
+        listOf(list.rules)
+          .about(permission)
+          .map(({ rule }) => rule);
+      const broken = narrow.some(({ problem }) => problem !== undefined);
+      return [...new Set([...permissionNames, ...named, "*"])]
+        .filter((name) => broken || canAsk(name, wide.flatMap(about(name)), narrow.map(about(name))))
+        .sort();
+    },
     /** Whether a permission is denied whatever is asked: its own rule patterns, taken as texts, and `*` are all denied. */
     hides(layers: Layers, permission: string): boolean {
       const rules = [...layers.wide, ...layers.narrow].flatMap(({ rules }) => listOf(rules).about(permission));
       const patterns = ["*", ...rules.map(({ rule }) => rule.pattern)];
-      return patterns.every(
-        (_, at) => decide({ permission, patterns }, at, layers, false).action === PermissionAction.DENY,
-      );
+      return patterns.every((_, at) => decide({ permission, patterns }, at, layers, false).action === DENY);
     },
   };
 }
 
+const { ALLOW, ASK, DENY } = PermissionAction;
+
 const noMatch: Opinion = {
-  action: PermissionAction.ASK,
+  action: ASK,
   layer: PermissionLayer.UNSPECIFIED,
   reason: "no rule matches: ask",
+  code: PermissionReason.NO_RULE,
 };
-const noPattern: Opinion = { ...noMatch, reason: "nothing says what would be touched: ask" };
+const noPattern: Opinion = {
+  ...noMatch,
+  reason: "nothing says what would be touched: ask",
+  code: PermissionReason.NO_PATTERN,
+};
 
-/** What a person would not see as it is, is never allowed without one. */
-function seen(pattern: string, allowed: Opinion): Opinion {
-  const [warning] = warningsAbout(pattern);
-  if (warning === undefined) return allowed;
+function unknownRules(problem: string): Opinion {
   return {
-    action: PermissionAction.ASK,
-    layer: PermissionLayer.ENGINE,
-    reason: `${allowed.reason}, but ${warning}: ask`,
+    action: ASK,
+    layer: PermissionLayer.WORKSPACE,
+    reason: `${problem}: everything asks`,
+    code: PermissionReason.BROKEN_POLICY,
   };
 }
 
-function decision(permission: string, pattern: string, { action, layer, reason, match }: Opinion): PermissionDecision {
+function decision(
+  permission: string,
+  pattern: string,
+  { action, layer, reason, match, code = PermissionReason.RULE }: Opinion,
+): PermissionDecision {
   return create(PermissionDecisionSchema, {
     permission,
     pattern,
     action,
     layer,
     reason,
+    reasonCode: code,
     ...(match && {
       ruleIndex: match.index,
       rule: { permission: match.rule.permission, pattern: match.rule.pattern, action: match.rule.action },

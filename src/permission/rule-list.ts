@@ -1,4 +1,5 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { addressTest, readAddress } from "./address.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, matcher, toSlashes } from "./wildcard.ts";
 
@@ -22,6 +23,8 @@ export interface Target {
 export interface RuleList {
   /** The last rule that matches. */
   last(target: Target): Placed | undefined;
+  /** Every rule that matches, in order. */
+  all(target: Target): readonly Placed[];
   /** Every rule that is about a permission, in order. */
   about(permission: string): readonly Placed[];
 }
@@ -29,7 +32,8 @@ export interface RuleList {
 /** Makes a target of a pattern; `path` is the canonical absolute path, where the asking tool gave one. */
 export function targetOf(permission: string, pattern: string, path?: string): Target {
   if (!isPathKind(permission)) {
-    return { permission, text: pattern, absolute: pattern, foldedText: pattern, foldedAbsolute: pattern };
+    const text = (permission === "webfetch" && readAddress(pattern)?.url) || pattern;
+    return { permission, text, absolute: text, foldedText: text, foldedAbsolute: text };
   }
   const text = toSlashes(pattern);
   const absolute = path === undefined || !filePermissions.has(permission) ? text : toSlashes(path);
@@ -57,15 +61,27 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     byPermission.set(permission, known);
     return known;
   };
+  const testFor = (target: Target): ((rule: CompiledRule) => boolean) => {
+    if (isPathKind(target.permission)) return (rule) => rule.meetsPath(target);
+    if (target.permission === "webfetch") return (rule) => rule.meetsAddress(target.text);
+    return (rule) => rule.meetsText(target.text);
+  };
   return {
     about: (permission) => bucketOf(permission).rules,
     last(target) {
       const { rules, byWord, anyWord } = bucketOf(target.permission);
-      if (isPathKind(target.permission)) return rules.findLast((rule) => rule.meetsPath(target));
-      const meets = (rule: CompiledRule) => rule.meetsText(target.text);
+      const meets = testFor(target);
+      if (isPathKind(target.permission) || target.permission === "webfetch") return rules.findLast(meets);
       const worded = byWord.get(firstWord(target.text))?.findLast(meets);
       const other = anyWord.findLast(meets);
       return worded && other ? (worded.index > other.index ? worded : other) : (worded ?? other);
+    },
+    all(target) {
+      const { rules, byWord, anyWord } = bucketOf(target.permission);
+      const meets = testFor(target);
+      if (isPathKind(target.permission) || target.permission === "webfetch") return rules.filter(meets);
+      const worded = byWord.get(firstWord(target.text))?.filter(meets) ?? [];
+      return [...worded, ...anyWord.filter(meets)].sort((one, other) => one.index - other.index);
     },
   };
 }
@@ -100,14 +116,17 @@ const likePaths = new Set(["external_directory", "glob", "grep"]);
 interface CompiledRule extends Placed {
   isAbout(permission: string): boolean;
   meetsText(text: string): boolean;
+  meetsAddress(url: string): boolean;
   meetsPath(target: Target): boolean;
 }
 
 function compile(rule: Rule, index: number, home: string): CompiledRule {
+  const isAbout = matcher(rule.permission);
   return {
     index,
     rule,
-    isAbout: matcher(rule.permission),
+    isAbout,
+    meetsAddress: isAbout("webfetch") ? addressTest(rule.pattern, rule.action === PermissionAction.ALLOW) : () => false,
     meetsText: matcher(rule.pattern),
     meetsPath: pathTest(rule, home),
   };

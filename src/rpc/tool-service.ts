@@ -11,6 +11,7 @@ import {
   PlanToolResponseSchema,
   SandboxState,
   type ToolService,
+  UnattendedPolicy,
   WatchSessionResponseSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Calls } from "../call/calls.ts";
@@ -37,7 +38,13 @@ export function toolService({
   reader: Reader;
   store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
-  about: { version: string; workspaces: string[]; agentsOf(principal: Principal): string[]; limits: Limits };
+  about: {
+    version: string;
+    workspaces: string[];
+    agentsOf(principal: Principal): { agent: string; description: string }[];
+    limits: Limits;
+    unattended: "wait" | "deny";
+  };
 }): ServiceImpl<typeof ToolService> {
   const embed = createEmbed(store);
 
@@ -152,13 +159,16 @@ export function toolService({
 
     getServerInfo(_request, ctx) {
       const principal = principalOf(ctx);
+      const agents = about.agentsOf(principal);
       return create(GetServerInfoResponseSchema, {
         version: about.version,
         storeId: store.storeId,
         sandbox: SandboxState.OFF,
         limits: about.limits,
         workspaces: about.workspaces,
-        agents: about.agentsOf(principal),
+        agents: agents.map(({ agent }) => agent),
+        agentDetails: agents.map((details) => ({ ...details, canAsk: planner.asking(details.agent) })),
+        unattended: about.unattended === "deny" ? UnattendedPolicy.DENY : UnattendedPolicy.WAIT,
         principal: principal.id,
         roles: [...principal.roles],
       });

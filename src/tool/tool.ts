@@ -19,8 +19,21 @@ export interface Ask {
   cwd?: string;
   /** Wildcards that "always" may save beside exactly what is asked; only those that match it are offered. */
   always?: readonly string[];
+  /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
+  alwaysAsk?: string;
+  /** For a web address: the IP address that its host's name leads to, once that is known. */
+  leadsTo?: string;
   /** What user interfaces are told. */
   metadata?: JsonObject;
+}
+
+/** What rules say of an ask. */
+export interface Judgement {
+  action: "allow" | "ask" | "deny";
+  /** Why, for a person. */
+  reason: string;
+  /** The pattern of the rule that decided, if one did. */
+  rule?: string;
 }
 
 /** What a call would do. It is made from the input and from resolved paths alone, so it never fails because of what a file holds or lacks. */
@@ -50,6 +63,8 @@ export interface PlanContext {
   workspace: Workspace;
   /** What this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
+  /** What rules say of something that the call would touch besides what it asks for. Nobody is asked, and grants do not count. */
+  judge(ask: Ask): Judgement;
 }
 
 /** What execution may use. It is the same for every tool. */

@@ -1,6 +1,8 @@
+import type { Stats } from "node:fs";
 import { lstat, readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
+import * as z from "zod";
 import { ToolFailure } from "./errors.ts";
 import type { Ask } from "./tool.ts";
 
@@ -14,6 +16,10 @@ export interface ResolvedPath {
   external: boolean;
   /** Whether it is a folder that exists. */
   isFolder: boolean;
+  /** Whether it is a file with other names (hard links), which rules about names do not see. */
+  otherNames: boolean;
+  /** Whether it is a pipe, a socket or a device. */
+  isSpecial: boolean;
 }
 
 /** The folder in which an agent works. */
@@ -42,19 +48,44 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
     async resolve(path) {
       if (path.includes("\0")) throw new ToolFailure("A path cannot contain a NUL character. Remove it.");
       const expanded = path === "~" || path.startsWith("~/") ? join(homedir(), path.slice(1)) : path;
-      const { absolute, isFolder } = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
-      const inside = relative(root, absolute);
+      const found = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
+      const inside = relative(root, found.absolute);
       const external = inside === ".." || inside.startsWith("../");
-      return { absolute, pattern: external ? absolute : inside || ".", external, isFolder };
+      return { ...found, pattern: external ? found.absolute : inside || ".", external };
     },
   };
 }
 
+/** A path as tools take it. */
+export const filePath = z
+  .string()
+  .min(1)
+  .refine((path) => !path.includes("\0"), "contains a NUL character; remove it");
+
 /** The asks for touching one file or folder: `external_directory` in addition where it lies outside. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
-  const own = { permission, patterns: [path.pattern], paths: [path.absolute] };
+  const own = {
+    permission,
+    patterns: [path.pattern],
+    paths: [path.absolute],
+    ...doubtAbout(path),
+  };
   return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
 }
+
+/** Why rules about names are not enough for a file, as part of an ask for it; nothing for nearly all files. */
+export function doubtAbout({
+  absolute,
+  otherNames,
+  isSpecial,
+}: Pick<ResolvedPath, "absolute" | "otherNames" | "isSpecial">): Pick<Ask, "alwaysAsk"> {
+  if (isSpecial) return { alwaysAsk: "is a pipe, a socket or a device" };
+  if (!otherNames || sharedByInstallers.test(absolute)) return {};
+  return { alwaysAsk: "has other names (hard links), under which a rule might say otherwise" };
+}
+
+/** Package managers link what they install to their store, and nobody keeps secrets there. */
+const sharedByInstallers = /\/(node_modules|site-packages)\//;
 
 /** The ask for looking into a folder outside the workspace; none inside. */
 export function externalAsks(path: ResolvedPath): Ask[] {
@@ -73,10 +104,10 @@ export function externalAsks(path: ResolvedPath): Ask[] {
 const mostLinks = 40;
 
 /** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
-async function canonical(from: string, path: string): Promise<{ absolute: string; isFolder: boolean }> {
+async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const ahead = path.split("/").reverse();
   let at = from;
-  let isFolder = true;
+  let found: Stats | undefined = await look(from, path);
   let links = 0;
   while (ahead.length > 0) {
     const part = ahead.pop();
@@ -85,7 +116,7 @@ async function canonical(from: string, path: string): Promise<{ absolute: string
     const stats = await look(next, path);
     if (!stats?.isSymbolicLink()) {
       at = next;
-      isFolder = stats?.isDirectory() ?? false;
+      found = stats;
       continue;
     }
     links += 1;
@@ -93,9 +124,17 @@ async function canonical(from: string, path: string): Promise<{ absolute: string
       throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
     const target = await readlink(next);
     ahead.push(...target.split("/").reverse());
-    if (isAbsolute(target)) at = "/";
+    if (!isAbsolute(target)) continue;
+    at = "/";
+    found = await look(at, path);
   }
-  return { absolute: at, isFolder };
+  const isFolder = found?.isDirectory() ?? false;
+  return {
+    absolute: at,
+    isFolder,
+    otherNames: found !== undefined && !isFolder && found.nlink > 1,
+    isSpecial: found !== undefined && !isFolder && !found.isFile(),
+  };
 }
 
 async function look(next: string, path: string) {

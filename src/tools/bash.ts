@@ -1,7 +1,7 @@
 import * as z from "zod";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
-import { externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
+import { externalAsks, filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
 import { type EndOfCommand, runCommand } from "./run-command.ts";
 import type { Supervisor } from "./supervisor.ts";
 
@@ -28,7 +28,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
         .max(longestTimeout)
         .default(120_000)
         .describe("Milliseconds after which the command is stopped"),
-      workdir: z.string().min(1).optional().describe("Folder to run in; default the workspace"),
+      workdir: filePath.optional().describe("Folder to run in; default the workspace"),
       description: z.string().optional().describe("What the command does, in 5 to 10 words"),
     }),
     destructive: true,

@@ -14,18 +14,51 @@ export interface FileChange {
 /** Compares two versions of a file, in bounded time; `before` is absent for a new file, and `undefined` texts are too large to compare. */
 export function compare(name: string, before: { text: string | undefined } | undefined, after: string): FileChange {
   const old = before === undefined ? "" : before.text;
-  if (old === undefined || old.length + after.length > mostCharacters)
-    return replacement(old, after, "it is too large");
-  const patch = structuredPatch(before === undefined ? "/dev/null" : name, name, old, after, undefined, undefined, {
-    timeout: longestMs,
-  });
+  if (old === undefined) return replacement(old, after, "it is too large");
+  const { start, end, skipped } = changedPart(old, after);
+  const [oldPart, newPart] = [old.slice(start, old.length - end), after.slice(start, after.length - end)];
+  if (oldPart.length + newPart.length > mostCharacters) return replacement(old, after, "it is too large");
+  const patch = structuredPatch(
+    before === undefined ? "/dev/null" : name,
+    name,
+    oldPart,
+    newPart,
+    undefined,
+    undefined,
+    {
+      timeout: longestMs,
+    },
+  );
   if (patch === undefined) return replacement(old, after, "the versions differ too much");
+  for (const hunk of patch.hunks) {
+    hunk.oldStart += skipped;
+    hunk.newStart += skipped;
+  }
   const lines = patch.hunks.flatMap((hunk) => hunk.lines);
   return {
     diff: patch.hunks.length === 0 ? "" : formatPatch(patch, FILE_HEADERS_ONLY),
     additions: lines.filter((line) => line.startsWith("+")).length,
     deletions: lines.filter((line) => line.startsWith("-")).length,
   };
+}
+
+const contextLines = 4;
+
+/** Where two texts differ, with the lines around it: how many characters before and behind are the same, and how many lines before. */
+function changedPart(old: string, after: string): { start: number; end: number; skipped: number } {
+  const most = Math.min(old.length, after.length);
+  let start = 0;
+  while (start < most && old.charCodeAt(start) === after.charCodeAt(start)) start += 1;
+  let end = 0;
+  while (end < most - start && old.charCodeAt(old.length - 1 - end) === after.charCodeAt(after.length - 1 - end))
+    end += 1;
+  for (let i = 0; i <= contextLines && start > 0; i++) start = old.lastIndexOf("\n", start - 2) + 1;
+  let tail = old.length - end;
+  for (let i = 0; i <= contextLines && tail < old.length; i++) {
+    const newline = old.indexOf("\n", tail);
+    tail = newline === -1 ? old.length : newline + 1;
+  }
+  return { start, end: old.length - tail, skipped: countLines(old.slice(0, start)) };
 }
 
 function replacement(old: string | undefined, after: string, why: string): FileChange {

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
 import { type FileHandle, lstat, open, readlink, realpath } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/workspace.ts";
 
@@ -8,7 +9,10 @@ import type { ResolvedPath } from "../tool/workspace.ts";
  * Opens the file or folder that a path was resolved to; undefined if there is none. Everything that could wait or have
  * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since.
  */
-export async function openFile({ absolute }: ResolvedPath): Promise<FileHandle | undefined> {
+export async function openFile({
+  absolute,
+  otherNames,
+}: Pick<ResolvedPath, "absolute" | "otherNames">): Promise<FileHandle | undefined> {
   try {
     const before = await lstat(absolute);
     if (before.isSymbolicLink()) throw replaced(absolute);
@@ -19,6 +23,8 @@ export async function openFile({ absolute }: ResolvedPath): Promise<FileHandle |
       const opened = await handle.stat();
       if (!opened.isFile() && !opened.isDirectory()) throw special(absolute);
       if ((await location(handle, absolute)) !== absolute) throw replaced(absolute);
+      // A hard link has the right name, too, but what it leads to was judged under another one.
+      if (opened.isFile() && opened.nlink > 1 && !otherNames) throw replaced(absolute);
       return handle;
     } catch (error) {
       await handle.close();
@@ -27,6 +33,41 @@ export async function openFile({ absolute }: ResolvedPath): Promise<FileHandle |
   } catch (error) {
     return missing(error, absolute);
   }
+}
+
+/** A folder that was opened: what is done in it happens there, whatever takes the place of its path. */
+export interface OpenFolder extends AsyncDisposable {
+  /** A path to it that leads nowhere else; its plain path where the system has none. */
+  path: string;
+  /** Throws `ChangedAfterApproval` if its path leads elsewhere by now. */
+  check(): Promise<void>;
+}
+
+/** Opens the folder of a canonical path; throws `ChangedAfterApproval` if that leads elsewhere, and what `open` throws. */
+export async function openFolder(absolute: string): Promise<OpenFolder> {
+  const handle = await open(absolute, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW).catch(
+    async (error: unknown) => {
+      if ((await lstat(absolute)).isSymbolicLink()) throw replaced(absolute);
+      throw error;
+    },
+  );
+  const check = async () => {
+    // Opened without following a link at its end, it can only lie elsewhere because of one above it.
+    if ((await location(handle, absolute)) !== absolute) throw replaced(absolute);
+  };
+  try {
+    await check();
+  } catch (error) {
+    await handle.close();
+    throw error;
+  }
+  const path = process.platform === "linux" ? `/proc/self/fd/${handle.fd}` : absolute;
+  return { path, check, [Symbol.asyncDispose]: () => handle.close() };
+}
+
+/** The path of a child of an open folder, by its name alone. */
+export function inFolder({ path }: OpenFolder, child: string): string {
+  return join(path, basename(child));
 }
 
 /** Gives the bytes from an offset on, at most so many; none at the end. */
@@ -73,4 +114,4 @@ function missing(error: unknown, absolute: string): undefined {
 const special = (absolute: string) =>
   new ToolFailure(`${absolute} is neither a file nor a folder (a pipe, socket or device). Name a regular file.`);
 const replaced = (absolute: string) =>
-  new ChangedAfterApproval(`${absolute} was replaced by a link after its path was resolved. Call the tool again.`);
+  new ChangedAfterApproval(`${absolute} was replaced after its path was resolved. Call the tool again.`);

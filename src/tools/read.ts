@@ -4,10 +4,10 @@ import { basename, dirname, join } from "node:path";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
-import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
+import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
 import { createLineWindow, type LineWindow } from "./line-window.ts";
-import { bytesOf, openFile, type ReadAt, readThrough } from "./open-file.ts";
+import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./open-file.ts";
 
 const mostLines = 2_000;
 const mostFolderBytes = 51_200;
@@ -27,10 +27,7 @@ export const read = defineTool({
     "`toolgate-output:ID` reads the whole output of an earlier call.",
   ].join(" "),
   input: z.object({
-    filePath: z
-      .string()
-      .min(1)
-      .describe("File or folder, absolute or relative to the workspace, or toolgate-output:ID"),
+    filePath: filePath.describe("File or folder, absolute or relative to the workspace, or toolgate-output:ID"),
     offset: z.int().min(0).optional().describe("First line to show, counted from 1"),
     limit: z.int().positive().optional().describe("How many lines to show; default and most 2000"),
   }),
@@ -64,7 +61,7 @@ export const read = defineTool({
 
 async function readPath(path: ResolvedPath, window: Window, ctx: ToolContext): Promise<ToolResult> {
   await using file = await openExisting(path);
-  if ((await file.stat()).isDirectory()) return listFolder(path.absolute, window);
+  if ((await file.stat()).isDirectory()) return listFolder(path, window);
   const { sha256, ...result } = await show(path.absolute, bytesOf(file), window, ctx.signal);
   await ctx.reads.record(path.absolute, sha256);
   return result;
@@ -145,8 +142,9 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
   };
 }
 
-async function listFolder(folder: string, { offset, limit }: Window): Promise<ToolResult> {
-  const entries = await readdir(folder, { withFileTypes: true });
+async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }: Window): Promise<ToolResult> {
+  await using opened = await openFolder(folder);
+  const entries = await readdir(opened.path, { withFileTypes: true });
   entries.sort((a, b) => (a.name < b.name ? -1 : 1));
   if (offset > Math.max(entries.length, 1)) {
     throw new ToolFailure(`Offset ${offset} is out of range for this folder (${entries.length} entries)`);

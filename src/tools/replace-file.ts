@@ -1,34 +1,52 @@
 import { randomUUID } from "node:crypto";
 import type { BigIntStats } from "node:fs";
 import { type FileHandle, lstat, mkdir, open, rename, rm } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { basename, dirname } from "node:path";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
+import type { ResolvedPath } from "../tool/workspace.ts";
+import { inFolder, openFolder } from "./open-file.ts";
 
 /**
  * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing folders. `before` is that
- * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws `ChangedAfterApproval`.
+ * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws
+ * `ChangedAfterApproval`. All of it happens in the folder that was opened and checked, whatever takes the place of its path.
  */
 export async function replaceFile(
-  workspace: Workspace,
-  path: ResolvedPath,
+  { absolute }: ResolvedPath,
   before: BigIntStats | undefined,
   content: Uint8Array,
 ): Promise<void> {
-  const folder = dirname(path.absolute);
-  const temporary = join(folder, `.toolgate-${randomUUID()}`);
   try {
-    await checkPlace(workspace, path);
-    await mkdir(folder, { recursive: true });
-    await writeNew(temporary, before, content);
-    await checkPlace(workspace, path);
-    await checkUntouched(path, before);
-    await rename(temporary, path.absolute);
+    await using folder = await makeFolder(dirname(absolute));
+    const target = inFolder(folder, absolute);
+    const temporary = inFolder(folder, `${dirname(absolute)}/.toolgate-${randomUUID()}`);
+    try {
+      await writeNew(temporary, before, content);
+      await checkUntouched(target, absolute, before);
+      await folder.check();
+      await rename(temporary, target);
+    } catch (error) {
+      await rm(temporary, { force: true }).catch(() => {});
+      throw error;
+    }
   } catch (error) {
-    await rm(temporary, { force: true }).catch(() => {});
     if (!(error instanceof Error && "code" in error)) throw error;
-    throw new ToolFailure(`Cannot write ${path.absolute}: ${error.message}`, { cause: error });
+    throw new ToolFailure(`Cannot write ${absolute}: ${error.message}`, { cause: error });
   }
+}
+
+/** Opens a folder, and makes it and those above it that are missing, each in the one that was opened before. */
+async function makeFolder(absolute: string): ReturnType<typeof openFolder> {
+  try {
+    return await openFolder(absolute);
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
+  }
+  await using parent = await makeFolder(dirname(absolute));
+  await mkdir(inFolder(parent, absolute)).catch((error: unknown) => {
+    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+  });
+  return await openFolder(absolute);
 }
 
 async function writeNew(temporary: string, before: BigIntStats | undefined, content: Uint8Array): Promise<void> {
@@ -45,17 +63,11 @@ async function adopt(file: FileHandle, before: BigIntStats): Promise<void> {
   await file.chmod(Number(before.mode) & 0o777);
 }
 
-async function checkPlace(workspace: Workspace, { absolute }: ResolvedPath): Promise<void> {
-  const now = await workspace.resolve(absolute);
-  if (now.absolute === absolute) return;
-  throw new ChangedAfterApproval(`${absolute} now leads to ${now.absolute}. Call the tool again.`);
-}
-
-async function checkUntouched({ absolute }: ResolvedPath, before: BigIntStats | undefined): Promise<void> {
-  const now = await lstat(absolute, { bigint: true }).catch(() => undefined);
+async function checkUntouched(target: string, absolute: string, before: BigIntStats | undefined): Promise<void> {
+  const now = await lstat(target, { bigint: true }).catch(() => undefined);
   const fields = ["dev", "ino", "size", "mtimeNs", "ctimeNs"] as const;
   if (fields.every((field) => now?.[field] === before?.[field])) return;
   throw new ChangedAfterApproval(
-    `${absolute} has changed since the call was approved. Read it and call the tool again.`,
+    `${basename(absolute)} in ${dirname(absolute)} has changed since the call was approved. Read it and call the tool again.`,
   );
 }

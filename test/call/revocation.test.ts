@@ -13,7 +13,7 @@ import { serve } from "./server.ts";
 const probe = defineTool({
   name: "probe",
   description: "Asks for the door and opens it.",
-  input: z.object({}),
+  input: z.object({ knock: z.string() }),
   plan: () => ({ title: "the door", asks: [{ permission: "probe", patterns: ["the door"] }] }),
   execute: () => ({ output: "open" }),
 });
@@ -71,7 +71,7 @@ function serveGated(
 type Service = Awaited<ReturnType<typeof serve>>;
 
 async function begin({ agent }: Service, sessionId: string, callId: string = randomUUID()) {
-  return read(agent.tools.executeTool({ sessionId, callId, tool: "probe", input: {} }));
+  return read(agent.tools.executeTool({ sessionId, callId, tool: "probe", input: { knock: callId } }));
 }
 
 async function answer({ person }: Service, sessionId: string, permissionId: string, reply: Reply, offerId = "") {

@@ -316,13 +316,33 @@ test("toolgate explain says which rule of which layer decides", async () => {
           pattern,
           action: 3,
           layer: 2,
+          ruleIndex: 4,
           reason: "denied by the configuration",
+          reasonCode: 1,
+          moreMatches: 2,
+          matches: [
+            { layer: 3, source: "build", ruleIndex: 0, rule: { permission: "bash", pattern: "git *", action: 1 } },
+            {
+              layer: 2,
+              ruleIndex: 4,
+              rule: { permission: "*", pattern: "git p*", action: 3 },
+              text: "x",
+              decided: true,
+            },
+          ],
         })),
       }),
     },
   });
   const { stdout } = await toolgate(["explain", "bash", "git push origin"], environment);
-  expect(stdout).toBe("deny   bash  git push origin\n       denied by the configuration\n");
+  expect(stdout.split("\n")).toEqual([
+    "deny   bash  git push origin",
+    "       denied by the configuration [rule]",
+    "         … 2 earlier rules match, too",
+    '         agent 0 (build)  bash "git *" allow',
+    '       → config 4  * "git p*" deny  meets "x"',
+    "",
+  ]);
 });
 
 test("toolgate output writes the bytes as they are into a pipe", async () => {

@@ -4,6 +4,7 @@ const url = process.env.TEST_ENGINE_URL ?? "";
 
 await cli({
   version: "0.0.0",
+  checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [] }),
   serve: async (flags) => console.log(JSON.stringify(flags)),
   embed: async (flags) => {
     console.error(`embedded ${JSON.stringify(flags)}`);

@@ -38,6 +38,15 @@ describe("an ask", () => {
     ]);
   });
 
+  test("says how often the same call was made in a row", () => {
+    const loop = { permission: "doom_loop", patterns: ["echo"], metadata: { tool: "echo", repeats: 2 } };
+    expect(askLines(create(PermissionRequestSchema, loop), plain, { now: 0 })).toEqual([
+      "? doom_loop",
+      "  for      echo",
+      "  again    the same call, 3 times in a row",
+    ]);
+  });
+
   test("shows the whole diff, coloured by line, and hides nothing in it", () => {
     const preview = { diff: "--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\x1b[8m\n" };
     const paint = (format: unknown, text: string) => `<${format}>${text}`;

@@ -1,11 +1,25 @@
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, kinds, refusal } from "./clients.ts";
 import { nameOf, outputOf, read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const service = useService();
+
+/** The events of a stream, to its end or so many. */
+async function eventsOf(
+  responses: AsyncIterable<{ event?: SessionEvent | undefined }>,
+  most = Number.POSITIVE_INFINITY,
+) {
+  const events: SessionEvent[] = [];
+  for await (const { event } of responses) {
+    if (event) events.push(event);
+    if (events.length === most) break;
+  }
+  return events;
+}
 
 describe.each(Object.entries(kinds))("%s", (_name, open) => {
   const caller = () => connect(service, "caller", open);
@@ -50,6 +64,24 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
       value: { reason: ToolErrorReason.REJECTED, effects: ToolEffects.NONE },
     });
     expect(state.case === "error" && state.value.error).toContain(message);
+  });
+
+  test("is told the same as any other, whatever form its answers have", async () => {
+    const [agent, other] = [caller(), connect(service, "caller")];
+    const sessionId = await agent.newSession();
+    const call = { sessionId, callId: "c1", tool: "echo", input: { text: "Grüße 📦", list: [1, null, { a: true }] } };
+    const answer = await agent.tools.callTool(call);
+    const same = await other.tools.callTool(call);
+    expect(answer.part).toEqual(same.part);
+    expect(answer.lastSeq).toBe(same.lastSeq);
+    const told = [agent, other].map(({ tools }) => eventsOf(tools.executeTool(call)));
+    const [mine, theirs] = await Promise.all(told);
+    expect(mine).toHaveLength(3);
+    expect(mine).toEqual(theirs);
+    expect(mine?.at(-1)?.event).toEqual({ case: "part", value: answer.part });
+    const watched = await eventsOf(other.tools.watchSession({ sessionId }), 3);
+    expect(watched).toEqual(mine);
+    expect(await eventsOf(agent.tools.watchSession({ sessionId }), 3)).toEqual(watched);
   });
 
   test("a client that attaches sees the same events", async () => {

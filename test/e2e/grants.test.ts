@@ -12,7 +12,7 @@ import { type Clients, connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
-const service = useService({ settings: '[agent.plan]\ndescription = "Another one"' });
+const service = useService({ settings: '[agent.other]\ndescription = "Another one"' });
 
 /** Two clients, and a command that no other test has granted. */
 function begin() {
@@ -68,7 +68,7 @@ describe.each([
     expect(await runs(clients, { sessionId, input })).toBe(true);
     expect(await runs(clients, { sessionId: child, input })).toBe(serves.child);
     expect(await runs(clients, { sessionId: other, input })).toBe(serves.session);
-    expect(await runs(clients, { sessionId: plan, agent: "plan", input })).toBe(serves.agent);
+    expect(await runs(clients, { sessionId: plan, agent: "other", input })).toBe(serves.agent);
     expect(await runs(clients, { sessionId, input: { command: `${input.command} more` } })).toBe(false);
 
     const { grants } = await clients.person.permissions.listGrants({ sessionId });

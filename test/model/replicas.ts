@@ -1,3 +1,4 @@
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Logger } from "../../src/log.ts";
 import { createReplica } from "../../src/server.ts";
 import type { Tool } from "../../src/tool/tool.ts";
@@ -59,7 +60,6 @@ export async function startReplicas(
     const reach = createReach(tamper(store), () => pace[turn++ % pace.length] ?? 0);
     const replica = createReplica({
       config: {
-        agents: new Map([["build", { description: "", permission: {} }]]),
         askMs: 86_400_000,
         dataDirectory: "/data",
         file: "/toolgate.toml",
@@ -68,7 +68,11 @@ export async function startReplicas(
         unattended: "wait",
         workspaces: new Map([["default", import.meta.dirname]]),
       },
-      rules: { config: [], agents: new Map() },
+      // A few keys are used again and again, and the model has no word for that.
+      rules: {
+        config: [{ permission: "doom_loop", pattern: "*", action: PermissionAction.ALLOW }],
+        agents: new Map(),
+      },
       store: reach.ports,
       replicaId: name,
       tools: toolsOf(reach.gone),

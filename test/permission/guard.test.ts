@@ -66,7 +66,7 @@ describe("what only looks like it", () => {
       "a command about a neighbour",
       { permission: "bash", patterns: ["ls /home/u/.local/share/toolgate-old"], cwd: "/srv/p" },
     ],
-    ["a name in another kind", { permission: "webfetch", patterns: ["https://x/.local/share/toolgate"] }],
+    ["a name in another kind", { permission: "webfetch", patterns: ["https://x.example/.local/share/toolgate"] }],
   ])("%s is allowed", (_, question) => {
     expect(judged(question)?.action).toBe(PermissionAction.ALLOW);
   });

@@ -54,6 +54,7 @@ const subject: Subject = {
   ancestors: [],
   agent: "build",
   workspace: "default",
+  directory: "/workspace",
   tool: "bash",
   binding: "b1",
 };

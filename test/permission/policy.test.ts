@@ -1,9 +1,10 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { defaultRules } from "../../src/permission/default-rules.ts";
 import { createPolicy, type Layers, type Question, strictest } from "../../src/permission/policy.ts";
 import { evaluate, fromConfig, type Rule, type RuleConfig } from "../../src/permission/rules.ts";
+import { wildcard } from "../../src/permission/wildcard.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
 const policy = createPolicy({ guard: { dataDirectory: "/home/u/.local/share/toolgate" }, home: "/home/u" });
@@ -179,11 +180,109 @@ describe("explaining", () => {
     expect(found?.reason).toBe('session rule 0 (bash "rm *" deny) meets "rm -r x"');
   });
 
+  test("lists every rule that matched, in the order of the layers, and marks the one that decided", () => {
+    const layers = configured({ "*": "ask", read: "allow", bash: { "git *": "allow", "rm *": "deny" } }, [
+      { bash: { "git push *": "ask" } },
+    ]);
+    const [found] = policy.judge({ permission: "bash", patterns: ["/usr/bin/git push"], cwd: "/srv/p" }, layers);
+    expect(found).toMatchObject({ reasonCode: PermissionReason.RULE, moreMatches: 0 });
+    expect(found?.matches.map((match) => [match.layer, match.ruleIndex, match.text, match.decided])).toEqual([
+      [PermissionLayer.CONFIG, 0, "", true],
+      [PermissionLayer.CONFIG, 2, "git push", false],
+      [PermissionLayer.SESSION, 0, "git push", false],
+    ]);
+  });
+
+  test("of very many matches keeps the last ones and the one that decided", () => {
+    const rules = fromConfig({ webfetch: "deny" }, "");
+    const wide = [{ layer: PermissionLayer.CONFIG, rules }];
+    const silent = Array.from({ length: 80 }, () => ({ permission: "*", pattern: "*", action: ALLOW }));
+    const narrow = [{ layer: PermissionLayer.SESSION, source: "ses_1", rules: silent }];
+    const [found] = policy.judge({ permission: "webfetch", patterns: ["x"] }, { wide, narrow });
+    expect(found).toMatchObject({ action: DENY, moreMatches: 30 });
+    expect(found?.matches).toHaveLength(51);
+    expect(found?.matches[0]).toMatchObject({ layer: PermissionLayer.CONFIG, decided: true });
+    expect(found?.matches.at(-1)).toMatchObject({ source: "ses_1", ruleIndex: 79 });
+  });
+
+  test.each<[string, Question, RuleConfig, PermissionReason]>([
+    ["no rule", { permission: "task", patterns: ["x"] }, {}, PermissionReason.NO_RULE],
+    ["no pattern", { permission: "task", patterns: [] }, { task: "allow" }, PermissionReason.NO_PATTERN],
+    [
+      "an opaque line",
+      { permission: "bash", patterns: ["ls $(id)"] },
+      { bash: { "ls *": "allow" } },
+      PermissionReason.OPAQUE_COMMAND,
+    ],
+    [
+      "the data directory",
+      { permission: "read", patterns: ["/home/u/.local/share/toolgate/x"] },
+      {},
+      PermissionReason.PROTECTED,
+    ],
+  ])("has a code for %s", (_, question, config, code) => {
+    expect(policy.judge(question, configured(config))[0]?.reasonCode).toBe(code);
+  });
+
+  test("asks about everything while a list cannot be known, and says why", () => {
+    const problem = ".opencode/config.toml, line 2: it cannot be read";
+    const narrow = [{ layer: PermissionLayer.WORKSPACE, rules: [], problem }];
+    const layers = { ...configured({ bash: { "*": "allow", "rm *": "deny" } }), narrow };
+    expect(policy.judge({ permission: "read", patterns: ["a.ts"] }, layers)[0]).toMatchObject({
+      action: ASK,
+      layer: PermissionLayer.WORKSPACE,
+      reason: `${problem}: everything asks`,
+      reasonCode: PermissionReason.BROKEN_POLICY,
+    });
+    expect(bash("rm x", layers)).toBe(DENY);
+  });
+
+  test("an inherited list counts as far as it denies, by its last match", () => {
+    const rules = fromConfig({ bash: { "*": "deny", "git *": "allow", "git push *": "ask" }, read: "ask" }, "");
+    const narrow = [{ layer: PermissionLayer.INHERITED, source: "ses_1", rules }];
+    const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig("allow", "") }], narrow };
+    expect([bash("ls", layers), bash("git log", layers), bash("git push", layers)]).toEqual([DENY, ALLOW, ALLOW]);
+    expect(file("read", "a.ts", layers)).toBe(ALLOW);
+    expect(bash("git log $(ls)", layers)).toBe(DENY);
+  });
+
   test("takes commands as they are given", () => {
     const question = { permission: "bash", patterns: ["git log; id"] };
     const layers = configured({ bash: { "git *": "allow" } });
     expect(strictest(policy.explain(question, layers))).toBe(ALLOW);
     expect(strictest(policy.judge(question, layers))).toBe(ASK);
+  });
+});
+
+describe("what can ask", () => {
+  test("is what no rule is sure of, by its name, and * for all others", () => {
+    // Of these the engine asks about some, whatever rules allow.
+    const byEngine = ["bash", "edit", "external_directory", "glob", "grep", "list", "lsp", "read", "webfetch"];
+    const unruled = ["*", "codesearch", "doom_loop", "task", "websearch"];
+    expect(policy.asking(configured({}))).toEqual([...byEngine, ...unruled].sort());
+    expect(policy.asking(configured("allow"))).toEqual(byEngine);
+    expect(policy.asking(configured("deny"))).toEqual([]);
+    expect(
+      policy.asking(configured({ "*": "deny", "mcp_*": "ask", task: { a: "ask", "*": "allow", b: "ask" } })),
+    ).toEqual(["mcp_*", "task"]);
+    expect(
+      policy.asking(configured("allow", [{ task: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }])),
+    ).toEqual([...byEngine.filter((name) => name !== "bash"), "task"].sort());
+  });
+
+  test("is never left out", () => {
+    fc.assert(
+      fc.property(anyList, anyList, anyPermission, anyText, (list, rules, permission, text) => {
+        const layers = {
+          wide: [{ layer: PermissionLayer.CONFIG, rules: list }],
+          narrow: [{ layer: PermissionLayer.SESSION, rules }],
+        };
+        if (judge({ permission, patterns: [text] }, layers) !== ASK) return;
+        const asking = policy.asking(layers);
+        expect(asking.some((name) => name === permission || wildcard(permission, name))).toBe(true);
+      }),
+      { numRuns: 3_000 },
+    );
   });
 });
 

@@ -12,12 +12,14 @@ import { storeContract } from "./contract.ts";
 import {
   addSession,
   callRef,
+  callSpec,
   fenceOf,
   kinds,
   leaseMs,
   logOf,
   type OpenedStore,
   openCall,
+  pending,
   recordOf,
   refusal,
   running,
@@ -55,6 +57,23 @@ afterAll(async () => {
 });
 
 storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
+
+test("a store of an earlier version is brought to this one, and its calls are there", async () => {
+  const directory = await newDirectory();
+  const before = await openIn(directory);
+  await addSession(before);
+  await openCall(before, callRef());
+  await before.calls.close();
+  const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
+  db.exec(`ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE sessions DROP COLUMN asks_version;
+    ALTER TABLE grants DROP COLUMN used; DROP TABLE decisions; PRAGMA user_version = 1`);
+  db.close();
+  const store = await openIn(directory);
+  expect((await recordOf(store, callRef())).repeats).toBe(0);
+  expect((await openCall(store, callRef("call_2"))).repeats).toBe(1);
+  await store.calls.close();
+  await (await openIn(directory)).calls.close();
+});
 
 describe("sqlite", () => {
   const stores: OpenedStore[] = [];
@@ -150,6 +169,29 @@ describe("sqlite", () => {
     const before = await countCommits(directory);
     await Promise.all(Array.from({ length: 100 }, (_, index) => openCall(store, callRef(`call_${index}`))));
     expect((await countCommits(directory)) - before).toBe(1);
+  });
+
+  test("a step that fails half-way harms none that shares its transaction", async () => {
+    const store = await openStore(await newDirectory());
+    await addSession(store);
+    const call = { spec: callSpec(), owner: "replica_1", leaseMs, maxOpenCalls: 10 };
+    const [one, broken, two] = ["call_1", "call_2", "call_3"].map((id) => callRef(id));
+    if (!one || !broken || !two) throw new Error("three calls are needed");
+    const tooLarge = { ...running(broken), agent: "a".repeat(2 * 1024 * 1024) };
+    const results = await Promise.allSettled([
+      store.calls.openCall({ ...call, ref: one, part: pending(one), start: running(one) }),
+      // Its pending part is written before its running part is refused.
+      store.calls.openCall({ ...call, ref: broken, part: pending(broken), start: tooLarge }),
+      store.calls.openCall({ ...call, ref: two, part: pending(two) }),
+    ]);
+    expect(results.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "call_1 running", "call_3 pending"]);
+    expect((await logOf(store)).map(({ seq }) => seq)).toEqual([1n, 2n, 3n]);
+    expect(await store.calls.getCall("ses_root", "call_2")).toBeUndefined();
+    expect((await store.calls.listCalls({ sessionId: "ses_root", limit: 10 })).map(({ ref }) => ref.callId)).toEqual([
+      "call_1",
+      "call_3",
+    ]);
   });
 
   test("no lease outlives the process that held it, but every fence does", async () => {

@@ -1,7 +1,12 @@
 import { mkdir, mkdtemp, realpath, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
+import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { judging } from "../../src/call/planning.ts";
+import { defaultRules } from "../../src/permission/default-rules.ts";
+import { createPolicy } from "../../src/permission/policy.ts";
+import { fromConfig, type RuleConfig } from "../../src/permission/rules.ts";
 import type { Plan, PlanContext, Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import { openWorkspace, type Workspace } from "../../src/tool/workspace.ts";
 
@@ -15,6 +20,8 @@ export interface Site {
   reads: Map<string, string>;
   /** Stored outputs by id. */
   outputs: Map<string, Uint8Array>;
+  /** What rules say of what a tool touches besides; at first that everything is allowed. */
+  judge: PlanContext["judge"];
   remove(): Promise<void>;
 }
 
@@ -30,6 +37,7 @@ export async function openSite(): Promise<Site> {
     outside,
     reads: new Map(),
     outputs: new Map(),
+    judge: judgeBy("allow"),
     remove: () => rm(folder, { recursive: true, force: true }),
   };
 }
@@ -49,6 +57,13 @@ export interface RunOptions {
 /** The result, and everything that the tool wrote while it ran. */
 export type RunResult = ToolResult & { written: string };
 
+/** Judges by these rules, as the engine does. */
+export function judgeBy(rules: RuleConfig): PlanContext["judge"] {
+  const policy = createPolicy({ guard: { dataDirectory: "/nowhere" }, home: homedir() });
+  const config = { layer: PermissionLayer.CONFIG, rules: fromConfig(rules, homedir()) };
+  return judging(policy, { wide: [{ layer: PermissionLayer.DEFAULTS, rules: defaultRules }, config], narrow: [] });
+}
+
 let calls = 0;
 
 /** Decodes and plans a call as the engine does. */
@@ -59,6 +74,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
     callId: `call-${process.pid}-${calls}`,
     agent: "build",
     workspace: site.workspace,
+    judge: site.judge,
   };
   const reads: PlanContext["reads"] = { get: async (path) => site.reads.get(path) };
   const decoded = tool.decode(input);

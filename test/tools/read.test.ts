@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdir, rename, symlink, truncate, writeFile } from "node:fs/promises";
+import { link, mkdir, rename, rm, symlink, truncate, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -187,6 +187,32 @@ describe("permission", () => {
     await rename(join(site.inside, "b"), join(site.inside, "c"));
     await symlink(join(site.outside, "a"), join(site.inside, "b"));
     await expect(other.run()).rejects.toThrow(ChangedAfterApproval);
+  });
+
+  test("for a file is not one for the hard link that replaces it; one that was there is asked for as such", async () => {
+    await write(".env", "secret");
+    await write("a", "harmless");
+    const call = await planCall(site, read, { filePath: "a" });
+    await rm(join(site.inside, "a"));
+    await link(join(site.inside, ".env"), join(site.inside, "a"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+    const { plan } = await planCall(site, read, { filePath: "a" });
+    expect(plan.asks).toEqual([
+      {
+        permission: "read",
+        patterns: ["a"],
+        paths: [join(site.inside, "a")],
+        alwaysAsk: expect.stringContaining("hard links"),
+      },
+    ]);
+  });
+
+  test("for a folder is not one for the link that replaces it", async () => {
+    await mkdir(join(site.inside, "folder"));
+    const call = await planCall(site, read, { filePath: "folder" });
+    await rename(join(site.inside, "folder"), join(site.inside, "moved"));
+    await symlink(site.outside, join(site.inside, "folder"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
   });
 });
 

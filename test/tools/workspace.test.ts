@@ -17,7 +17,7 @@ const resolve = (path: string) => site.workspace.resolve(path);
 describe("resolve", () => {
   test("a relative path is resolved against the workspace and shown relative to it", async () => {
     await mkdir(join(site.inside, "src"));
-    const here = { external: false, isFolder: true };
+    const here = { external: false, isFolder: true, otherNames: false, isSpecial: false };
     expect(await resolve("src")).toEqual({ ...here, absolute: join(site.inside, "src"), pattern: "src" });
     expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.inside, pattern: "." });
   });
@@ -29,6 +29,8 @@ describe("resolve", () => {
       pattern: "a/c.txt",
       external: false,
       isFolder: false,
+      otherNames: false,
+      isSpecial: false,
     });
   });
 

@@ -2,11 +2,12 @@ import { chmod, link, mkdir, readdir, readFile, rename, stat, symlink, utimes, w
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
+import { createFileChanges } from "../../src/tools/change-file.ts";
 import { read } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
-const write = createWrite();
+const write = createWrite({ changes: createFileChanges() });
 let site: Site;
 beforeEach(async () => {
   site = await openSite();
@@ -118,7 +119,7 @@ describe("an existing file", () => {
     const { plan } = await planCall(site, write, { filePath: "a.txt", content: "new" });
     const inspected = await plan.inspect?.();
     expect(inspected?.preview?.diff).toBe(
-      "(No diff, because it is too large: the whole file will be replaced by 1 lines.)",
+      "(No diff, because it is too large: 300000 lines will be replaced by 1 lines.)",
     );
   });
 });
@@ -163,6 +164,16 @@ describe("a link", () => {
   test("that takes the place of the folder after the approval is not followed", async () => {
     await mkdir(at("folder"));
     const call = await planCall(site, write, { filePath: "folder/a", content: "x" });
+    await call.plan.inspect?.();
+    await rename(at("folder"), at("moved"));
+    await symlink(site.outside, at("folder"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+    expect(await readdir(site.outside)).toEqual([]);
+  });
+
+  test("that takes the place of a folder in which more would be made is not followed", async () => {
+    await mkdir(at("folder"));
+    const call = await planCall(site, write, { filePath: "folder/b/c/a", content: "x" });
     await call.plan.inspect?.();
     await rename(at("folder"), at("moved"));
     await symlink(site.outside, at("folder"));

@@ -1,4 +1,4 @@
-import { PermissionAction, PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionLayer, PermissionReason } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "../opinion.ts";
 import type { Command } from "./command.ts";
 
@@ -30,5 +30,6 @@ function askInstead(why: string): Opinion {
     action: PermissionAction.ASK,
     layer: PermissionLayer.UNSPECIFIED,
     reason: `a command line with shell syntax: ${why}: ask`,
+    code: PermissionReason.OPAQUE_COMMAND,
   };
 }

@@ -1,13 +1,13 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord, CallRef } from "../../permission/ports.ts";
-import { callName, decodeSnapshot, decodeSpec, ids } from "./call-records.ts";
+import { callName, decodeSnapshot, decodeSpec } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, type Fields, fields, list, text, texts } from "./reply.ts";
+import { bytes, type Fields, fields, list, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
@@ -39,6 +39,17 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
     return (await Promise.all(portions)).flat();
   }
 
+  async function loadOf(ref: CallRef): Promise<AskRecord[]> {
+    const { asked, settled, call } = keys.tree(ref.root);
+    const name = callName(ref);
+    const found = list(await link.run("read_asks", { asked, settled, [`call ${name}`]: call(name) }, { of: name }));
+    const waiting = fields(found.at(-1));
+    return found.slice(0, -1).flatMap((ask) => {
+      const [request, end] = list(ask).map(bytes);
+      return request?.byteLength && waiting ? [decode(ref.root, request, end, waiting)] : [];
+    });
+  }
+
   async function openIn(root: string) {
     const found = texts(await link.command("zrange", keys.tree(root).asks, 0, -1, "WITHSCORES"));
     return withPlaces(found).map((entry) => ({ ...entry, root }));
@@ -50,10 +61,7 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
       return found?.call.sessionId === sessionId ? found : undefined;
     },
 
-    async ofCall(ref: CallRef): Promise<AskRecord[]> {
-      const asks = text(await link.command("hget", keys.tree(ref.root).call(callName(ref)), "asks"));
-      return loadAll(ref.root, ids(asks));
-    },
+    ofCall: loadOf,
 
     async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
       const roots = root === undefined ? await live.all() : [root];

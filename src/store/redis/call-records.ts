@@ -20,6 +20,7 @@ export function createCallRecords({ link, keys, trees }: { link: Link; keys: Key
       epoch: call.number("epoch"),
       owner: call.number("lease") > link.now() ? call.text("owner") : "",
       attempts: call.number("attempts"),
+      repeats: call.has("repeats") ? call.number("repeats") : 0,
       ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
     };

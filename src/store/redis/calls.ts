@@ -36,27 +36,32 @@ export function createCalls(options: {
   async function openCall(
     opened: Parameters<CallStore["openCall"]>[0],
   ): Promise<{ record: CallRecord; created: boolean }> {
-    const { ref, spec, owner, leaseMs, maxOpenCalls } = opened;
+    const { ref, spec, owner, leaseMs, maxOpenCalls, mostRepeats } = opened;
     const { root, sessionId, callId } = ref;
     const tree = keys.tree(root);
     const name = callName(ref);
     const pending = encodePart(sessionId, name, opened.part);
     const start = opened.start && encodePart(sessionId, "start", opened.start);
     const bytes = { ...pending.bytes, ...start?.bytes };
-    const started = start === undefined ? 0 : 1;
     const names = { calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases, ...namesOf(ref) };
-    const values = { session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, spec: JSON.stringify(spec) };
+    const values = {
+      ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, mostRepeats },
+      request: spec.requestDigest,
+      spec: JSON.stringify(spec),
+    };
 
     for (let generation = await live.enter(root); ; ) {
-      const [result, value, last] = list(
+      const [result, value, last, repeats, begun] = list(
         await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
       );
       switch (text(result)) {
         case "opened": {
           const openedSeq = number(value);
           held.add(owner, ref);
-          const part = { ...(start ?? pending).part, revision: BigInt(number(last)) };
-          const versions = { version: 1 + started, epoch: 1, attempts: started };
+          const started = number(begun);
+          const { part: written } = started === 1 && start ? start : pending;
+          const part = { ...written, revision: BigInt(number(last)) };
+          const versions = { version: 1 + started, epoch: 1, attempts: started, repeats: number(repeats) };
           return { record: { ref, part, spec, openedSeq, owner, ...versions }, created: true };
         }
         case "generation":

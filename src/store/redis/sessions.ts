@@ -7,7 +7,7 @@ import { day, recordsKept } from "./kept.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing, withPlaces } from "./listing.ts";
-import { type Fields, fields, text, texts } from "./reply.ts";
+import { type Fields, fields, list, number, text, texts } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
@@ -148,6 +148,16 @@ export function createSessions(options: { link: Link; keys: Keys; trees: Trees; 
         if (text(open) === "retry") continue;
         return callRefs(root, texts(open));
       }
+    },
+
+    async repeatsOf(sessionId: string, requestDigest: string): Promise<number> {
+      const found = await trees.find(sessionId, async (root) => {
+        const [latest, repeats] = list(
+          await link.command("hmget", keys.tree(root).session(sessionId), "latest", "repeats"),
+        );
+        return latest === null ? undefined : text(latest) === requestDigest ? number(repeats) + 1 : 0;
+      });
+      return found ?? 0;
     },
 
     getRead: async (root: string, path: string) =>

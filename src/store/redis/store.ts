@@ -113,6 +113,7 @@ export async function openRedisStore(options: {
     orphans: leases.orphans,
     sweep,
     getCall: records.get,
+    repeatsOf: sessions.repeatsOf,
     listCalls: records.list,
     getRead: sessions.getRead,
     recordRead: sessions.recordRead,

@@ -15,6 +15,7 @@ export interface CallRow {
   version: number;
   epoch: number;
   attempts: number;
+  repeats: number;
   cancel: string | null;
   expired: number;
   spec: string;
@@ -23,7 +24,7 @@ export interface CallRow {
 
 /** The columns of a `CallRow`. */
 export const callColumns =
-  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, cancel, expired, spec, snapshot";
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, cancel, expired, spec, snapshot";
 
 /** Calls as they are stored. */
 export type CallRecords = ReturnType<typeof createCallRecords>;
@@ -63,6 +64,7 @@ export function createCallRecords(options: {
       epoch: row.epoch,
       owner: open !== undefined && open.leaseUntil > now() ? open.owner : "",
       attempts: row.attempts,
+      repeats: row.repeats,
       ...(row.cancel === null ? {} : { cancel: row.cancel }),
       ...(row.expired === 1 ? { expired: true } : {}),
     };

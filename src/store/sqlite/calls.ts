@@ -5,7 +5,7 @@ import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import type { Asks } from "./asks.ts";
 import type { Audit } from "./audit.ts";
-import type { CallRecords } from "./call-records.ts";
+import { type CallRecords, decodeSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { Encoded } from "./encoded.ts";
@@ -13,7 +13,7 @@ import type { Grants } from "./grants.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
-import type { Sessions } from "./sessions.ts";
+import type { SessionHead, Sessions } from "./sessions.ts";
 
 /** The transitions of a call. */
 export type Calls = ReturnType<typeof createCalls>;
@@ -63,10 +63,28 @@ export function createCalls(options: {
     raiseVersion(step, call, { settled: step.now });
   }
 
+  function repeatsOf(head: SessionHead, requestDigest: string): number {
+    head.latest ??= latestIn(head);
+    return head.latest.request === requestDigest ? head.latest.repeats + 1 : 0;
+  }
+
+  function latestIn({ ordinal }: SessionHead): { request: string; repeats: number } {
+    const row = sql.latest.get(ordinal);
+    return row === undefined
+      ? { request: "", repeats: 0 }
+      : { request: decodeSpec(row.spec).requestDigest, repeats: row.repeats };
+  }
+
   return {
     raiseVersion,
     edit,
     end,
+
+    /** See the port. */
+    repeatsOf(sessionId: string, requestDigest: string): number {
+      const head = sessions.find(sessionId);
+      return head === undefined ? 0 : repeatsOf(head, requestDigest);
+    },
 
     openCall(step: Step, opened: Parameters<CallStore["openCall"]>[0]): { record: CallRecord; created: boolean } {
       const { spec, owner, leaseMs, maxOpenCalls } = opened;
@@ -79,8 +97,10 @@ export function createCalls(options: {
 
       const ref: CallRef = { root: head.root, sessionId, callId };
       const pending = writePart(step, options, sessionId, opened.part);
-      const { part, snapshot } = opened.start ? writePart(step, options, sessionId, opened.start) : pending;
-      const started = opened.start === undefined ? 0 : 1;
+      const repeats = repeatsOf(head, spec.requestDigest);
+      const start = repeats > (opened.mostRepeats ?? repeats) ? undefined : opened.start;
+      const { part, snapshot } = start ? writePart(step, options, sessionId, start) : pending;
+      const started = start === undefined ? 0 : 1;
       const openedSeq = Number(pending.part.revision);
       const versions = { version: 1 + started, epoch: 1 };
       const ordinal = Number(
@@ -91,15 +111,18 @@ export function createCalls(options: {
           started,
           versions.version,
           started,
+          repeats,
           JSON.stringify(spec),
           snapshot,
         ).lastInsertRowid,
       );
+      // What was written has put the head under change: a rollback drops it, and this with it.
+      head.latest = { request: spec.requestDigest, repeats };
       const leaseUntil = step.now + leaseMs;
       const isOpen = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
       openCalls.set(step, { ordinal, ref, ...versions, ...isOpen });
-      audit.append(step, ref.root, opened.decisions);
-      return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started }, created: true };
+      if (started === 1) audit.append(step, ref.root, opened.decisions);
+      return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started, repeats }, created: true };
     },
 
     claimCall(step: Step, ...claim: Parameters<CallStore["claimCall"]>): CallRecord | undefined {
@@ -196,7 +219,11 @@ function prepare(db: DatabaseSync) {
   return {
     insert: statement(
       db,
-      "INSERT INTO calls (session, call_id, opened, started, version, attempts, spec, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+      "INSERT INTO calls (session, call_id, opened, started, version, attempts, repeats, spec, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    ),
+    latest: statement<{ spec: string; repeats: number }>(
+      db,
+      "SELECT spec, repeats FROM calls WHERE session = ? ORDER BY ordinal DESC LIMIT 1",
     ),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),

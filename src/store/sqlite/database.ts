@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
-import { schema, schemaVersion, upgrades } from "./schema.ts";
+import { migrations, schema, schemaVersion } from "./schema.ts";
 
 /** An open database that no other process can open. */
 export interface Database {
@@ -72,14 +72,14 @@ function prepareSchema(db: DatabaseSync, path: string): string {
       `${path} was written by a newer Toolgate (schema ${version}, this one knows ${schemaVersion}): start that version, or use another data directory`,
     );
   }
+  if (version > 0 && version < schemaVersion) {
+    db.exec(`BEGIN; ${migrations.slice(version - 1).join("; ")}; PRAGMA user_version = ${schemaVersion}; COMMIT`);
+  }
   if (version === 0) {
     db.exec(`BEGIN; ${schema} PRAGMA user_version = ${schemaVersion};`);
     const storeId = `sto_${randomBytes(16).toString("hex")}`;
     statement(db, "INSERT INTO meta (key, value) VALUES ('store_id', ?)").run(storeId);
     db.exec("COMMIT");
-  }
-  for (let from = version; from > 0 && from < schemaVersion; from++) {
-    db.exec(`BEGIN; ${upgrades.get(from)} PRAGMA user_version = ${from + 1}; COMMIT`);
   }
   const row = statement<{ value: string }>(db, "SELECT value FROM meta WHERE key = 'store_id'").get();
   if (row === undefined) throw new Error(`${path} has no store id: it is not a store of Toolgate`);

@@ -1,5 +1,5 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 2;
+export const schemaVersion = 3;
 
 const decisions = `
   -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
@@ -15,15 +15,13 @@ const decisions = `
   CREATE INDEX decisions_by_time ON decisions (time);
 `;
 
-/** What makes a store of an earlier version one of the next. */
-export const upgrades: ReadonlyMap<number, string> = new Map([
-  [
-    1,
-    `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
-     ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
-     ${decisions}`,
-  ],
-]);
+/** What makes the next version of a store of each version, from 1 on. */
+export const migrations: readonly string[] = [
+  "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
+  `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
+   ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
+   ${decisions}`,
+];
 
 /**
  * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
@@ -74,6 +72,7 @@ export const schema = `
     version INTEGER NOT NULL DEFAULT 1,
     epoch INTEGER NOT NULL DEFAULT 1,
     attempts INTEGER NOT NULL DEFAULT 0,
+    repeats INTEGER NOT NULL DEFAULT 0,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,

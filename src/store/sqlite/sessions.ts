@@ -24,6 +24,8 @@ export interface SessionHead {
   /** Whether the log has events, and about when the last one came. */
   logged: boolean;
   active: number;
+  /** What the call accepted last asked for, and how many before it in a row did; absent until somebody looked. */
+  latest?: { request: string; repeats: number };
 }
 
 /** The sessions of a store. */

@@ -78,6 +78,7 @@ export async function openSqliteStore(options: {
     orphans: (limit) => read(() => calls.orphans(now(), limit)),
     sweep,
     getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
+    repeatsOf: (sessionId, requestDigest) => read(() => calls.repeatsOf(sessionId, requestDigest)),
     listCalls: (filter) => read(() => records.list(filter)),
     getRead: (root, path) => read(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),

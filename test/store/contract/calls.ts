@@ -56,6 +56,50 @@ export function callsContract(open: OpenStore): void {
     expect(ended).toMatchObject({ revision: 3n, state: { case: "completed" } });
   });
 
+  test("a call knows how many before it in a row were the same request", async () => {
+    const store = await open();
+    await addSession(store);
+    const opened = async (id: string, requestDigest: string) =>
+      (await openCall(store, callRef(id), { spec: callSpec({ requestDigest }) })).repeats;
+    const { repeatsOf } = store.calls;
+    expect([await repeatsOf("ses_root", "a"), await repeatsOf("ses_none", "a")]).toEqual([0, 0]);
+    expect([await opened("c1", "a"), await opened("c2", "a"), await opened("c3", "a")]).toEqual([0, 1, 2]);
+    expect([await repeatsOf("ses_root", "a"), await repeatsOf("ses_root", "b")]).toEqual([3, 0]);
+    expect([await opened("c2", "a"), await opened("c4", "b"), await opened("c5", "a")]).toEqual([1, 0, 0]);
+    expect([await repeatsOf("ses_root", "a"), (await recordOf(store, callRef("c3"))).repeats]).toEqual([1, 2]);
+    await addSession(store, "ses_other");
+    const other = callRef("c6", "ses_other", "ses_other");
+    expect((await openCall(store, other, { spec: callSpec({ requestDigest: "a" }) })).repeats).toBe(0);
+  });
+
+  test("of calls that open at the same time no two have the same number of repeats", async () => {
+    const store = await open();
+    await addSession(store);
+    const ids = Array.from({ length: 20 }, (_, i) => `c${i}`);
+    const opened = await Promise.all(ids.map((id) => openCall(store, callRef(id))));
+    expect(opened.map(({ repeats }) => repeats).toSorted((a, b) => a - b)).toEqual(ids.map((_, i) => i));
+  });
+
+  test("a call that repeats others too often is accepted and not started", async () => {
+    const store = await open();
+    await addSession(store);
+    const opened = async (id: string) => {
+      const ref = callRef(id);
+      const call = { ref, part: pending(ref), start: running(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10 };
+      return (await store.calls.openCall({ ...call, mostRepeats: 1 })).record;
+    };
+    expect([(await opened("c1")).part.state.case, (await opened("c2")).part.state.case]).toEqual([
+      "running",
+      "running",
+    ]);
+    const third = await opened("c3");
+    expect(third).toMatchObject({ repeats: 2, attempts: 0, version: 1, part: { state: { case: "pending" } } });
+    expect(await recordOf(store, callRef("c3"))).toEqual(third);
+    expect(kinds(await logOf(store)).at(-1)).toBe("c3 pending");
+    const fence = fenceOf(third);
+    expect(await store.calls.startCall({ fence, version: 1, part: running(third.ref) })).toBe("started");
+  });
+
   test("the same call again is the first one, and nothing happens", async () => {
     const store = await open();
     await addSession(store);

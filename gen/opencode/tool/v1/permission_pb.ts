@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAimQIKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCUINCgtfcnVsZV9pbmRleCJqCgpHcmFudE1hdGNoEg8KBWV4YWN0GAEgASgJSAASLgoGcHJlZml4GAIgASgLMhwub3BlbmNvZGUudG9vbC52MS5Bcmd2UHJlZml4SAASEgoId2lsZGNhcmQYAyABKAlIAEIHCgVtYXRjaCIbCgpBcmd2UHJlZml4Eg0KBXdvcmRzGAEgAygJIp0BCgVPZmZlchIKCgJpZBgBIAEoCRIMCgR0ZXh0GAIgASgJEisKBXNjb3BlGAMgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEisKBW1hdGNoGAQgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEg8KB2V4cGlyZXMYBSABKAESDwoHYmluZGluZxgGIAEoCSLVAgoFR3JhbnQSCgoCaWQYASABKAkSKwoFc2NvcGUYAiABKA4yHC5vcGVuY29kZS50b29sLnYxLkdyYW50U2NvcGUSEgoKc2Vzc2lvbl9pZBgDIAEoCRISCgpwZXJtaXNzaW9uGAQgASgJEisKBW1hdGNoGAUgASgLMhwub3BlbmNvZGUudG9vbC52MS5HcmFudE1hdGNoEgwKBHRleHQYBiABKAkSEQoJd29ya3NwYWNlGAcgASgJEgwKBHRvb2wYCCABKAkSDwoHYmluZGluZxgJIAEoCRIVCg1wZXJtaXNzaW9uX2lkGAogASgJEhIKCmdyYW50ZWRfYnkYCyABKAkSDwoHY3JlYXRlZBgMIAEoARIPCgdleHBpcmVzGA0gASgBEg8KB3Jldm9rZWQYDiABKAESDQoFYWdlbnQYDyABKAkSEQoJbGFzdF91c2VkGBAgASgBIoECChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAESFQoNYW5zd2VyX2RpZ2VzdBgKIAEoCRIUCgxzZXR0bGVkX3dpdGgYCyABKAki3wIKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiowEKCkF1ZGl0RW50cnkSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESFwoPcm9vdF9zZXNzaW9uX2lkGAMgASgJEhAKCHByZXZpb3VzGAQgASgJEgwKBGhhc2gYBSABKAkSDwoHY29udGVudBgGIAEoDBIwCgZyZWNvcmQYByABKAsyIC5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uUmVjb3JkKokBChBQZXJtaXNzaW9uQWN0aW9uEiEKHVBFUk1JU1NJT05fQUNUSU9OX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9BQ1RJT05fQUxMT1cQARIZChVQRVJNSVNTSU9OX0FDVElPTl9BU0sQAhIaChZQRVJNSVNTSU9OX0FDVElPTl9ERU5ZEAMqoAIKD1Blcm1pc3Npb25MYXllchIgChxQRVJNSVNTSU9OX0xBWUVSX1VOU1BFQ0lGSUVEEAASHQoZUEVSTUlTU0lPTl9MQVlFUl9ERUZBVUxUUxABEhsKF1BFUk1JU1NJT05fTEFZRVJfQ09ORklHEAISGgoWUEVSTUlTU0lPTl9MQVlFUl9BR0VOVBADEhwKGFBFUk1JU1NJT05fTEFZRVJfUkVRVUVTVBAEEhwKGFBFUk1JU1NJT05fTEFZRVJfU0VTU0lPThAFEh4KGlBFUk1JU1NJT05fTEFZRVJfSU5IRVJJVEVEEAYSGgoWUEVSTUlTU0lPTl9MQVlFUl9HUkFOVBAHEhsKF1BFUk1JU1NJT05fTEFZRVJfRU5HSU5FEAgqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqsQEKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAViBnByb3RvMw", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4IrABCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgiagoKR3JhbnRNYXRjaBIPCgVleGFjdBgBIAEoCUgAEi4KBnByZWZpeBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXJndlByZWZpeEgAEhIKCHdpbGRjYXJkGAMgASgJSABCBwoFbWF0Y2giGwoKQXJndlByZWZpeBINCgV3b3JkcxgBIAMoCSKdAQoFT2ZmZXISCgoCaWQYASABKAkSDAoEdGV4dBgCIAEoCRIrCgVzY29wZRgDIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRIrCgVtYXRjaBgEIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIPCgdleHBpcmVzGAUgASgBEg8KB2JpbmRpbmcYBiABKAki1QIKBUdyYW50EgoKAmlkGAEgASgJEisKBXNjb3BlGAIgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEhIKCnNlc3Npb25faWQYAyABKAkSEgoKcGVybWlzc2lvbhgEIAEoCRIrCgVtYXRjaBgFIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIMCgR0ZXh0GAYgASgJEhEKCXdvcmtzcGFjZRgHIAEoCRIMCgR0b29sGAggASgJEg8KB2JpbmRpbmcYCSABKAkSFQoNcGVybWlzc2lvbl9pZBgKIAEoCRISCgpncmFudGVkX2J5GAsgASgJEg8KB2NyZWF0ZWQYDCABKAESDwoHZXhwaXJlcxgNIAEoARIPCgdyZXZva2VkGA4gASgBEg0KBWFnZW50GA8gASgJEhEKCWxhc3RfdXNlZBgQIAEoASKBAgoRUGVybWlzc2lvblNldHRsZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSNAoHb3V0Y29tZRgEIAEoDjIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbk91dGNvbWUSCgoCYnkYBSABKAkSDwoHbWVzc2FnZRgGIAEoCRIQCghyZXBseV9pZBgHIAEoCRIQCghncmFudF9pZBgIIAEoCRIMCgR0aW1lGAkgASgBEhUKDWFuc3dlcl9kaWdlc3QYCiABKAkSFAoMc2V0dGxlZF93aXRoGAsgASgJIt8CCg5EZWNpc2lvblJlY29yZBIsCgRraW5kGAEgASgOMh4ub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvbktpbmQSEgoKc2Vzc2lvbl9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEgwKBHRvb2wYBCABKAkSDQoFYWdlbnQYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEgoKAmJ5GAcgASgJEg4KBmRpZ2VzdBgIIAEoCRI3CglkZWNpc2lvbnMYCSADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIWCg5wZXJtaXNzaW9uX2lkcxgKIAMoCRI0CgdzZXR0bGVkGAsgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBInCgZncmFudHMYDCADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50IqMBCgpBdWRpdEVudHJ5EgsKA3NlcRgBIAEoBBIMCgR0aW1lGAIgASgBEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgDIAEoCRIQCghwcmV2aW91cxgEIAEoCRIMCgRoYXNoGAUgASgJEg8KB2NvbnRlbnQYBiABKAwSMAoGcmVjb3JkGAcgASgLMiAub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvblJlY29yZCqJAQoQUGVybWlzc2lvbkFjdGlvbhIhCh1QRVJNSVNTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fQUNUSU9OX0FMTE9XEAESGQoVUEVSTUlTU0lPTl9BQ1RJT05fQVNLEAISGgoWUEVSTUlTU0lPTl9BQ1RJT05fREVOWRADKuMCCg9QZXJtaXNzaW9uTGF5ZXISIAocUEVSTUlTU0lPTl9MQVlFUl9VTlNQRUNJRklFRBAAEh0KGVBFUk1JU1NJT05fTEFZRVJfREVGQVVMVFMQARIbChdQRVJNSVNTSU9OX0xBWUVSX0NPTkZJRxACEhoKFlBFUk1JU1NJT05fTEFZRVJfQUdFTlQQAxIcChhQRVJNSVNTSU9OX0xBWUVSX1JFUVVFU1QQBBIcChhQRVJNSVNTSU9OX0xBWUVSX1NFU1NJT04QBRIeChpQRVJNSVNTSU9OX0xBWUVSX0lOSEVSSVRFRBAGEhoKFlBFUk1JU1NJT05fTEFZRVJfR1JBTlQQBxIbChdQRVJNSVNTSU9OX0xBWUVSX0VOR0lORRAIEiEKHVBFUk1JU1NJT05fTEFZRVJfQUdFTlRfTElNSVRTEAkSHgoaUEVSTUlTU0lPTl9MQVlFUl9XT1JLU1BBQ0UQCirgAgoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqsQEKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAViBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides for every permission and pattern that it matches; of several in one list the last one wins.
@@ -53,7 +53,7 @@ export const PermissionRuleSchema: GenMessage<PermissionRule> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 0);
 
 /**
- * PermissionDecision is what holds for one pattern, and why.
+ * PermissionDecision is what holds for one pattern, and the whole trace of why. ExplainPermission and PlanTool return it.
  *
  * @generated from message opencode.tool.v1.PermissionDecision
  */
@@ -80,7 +80,8 @@ export type PermissionDecision = Message<"opencode.tool.v1.PermissionDecision"> 
   action: PermissionAction;
 
   /**
-   * layer is where the deciding rule stands.
+   * layer is where the deciding rule stands; of what no rule decided: UNSPECIFIED, ENGINE or WORKSPACE. GRANT: the rule, if
+   * there is one, asked, and the grant answered for it.
    *
    * @generated from field: opencode.tool.v1.PermissionLayer layer = 4;
    */
@@ -113,6 +114,28 @@ export type PermissionDecision = Message<"opencode.tool.v1.PermissionDecision"> 
    * @generated from field: string reason = 8;
    */
   reason: string;
+
+  /**
+   * reason_code says it for a program.
+   *
+   * @generated from field: opencode.tool.v1.PermissionReason reason_code = 9;
+   */
+  reasonCode: PermissionReason;
+
+  /**
+   * matches are the rules that matched, in the order in which layers and rules stand, the deciding one among them. Of more
+   * than 50 the first ones are left out; the deciding one never is.
+   *
+   * @generated from field: repeated opencode.tool.v1.RuleMatch matches = 10;
+   */
+  matches: RuleMatch[];
+
+  /**
+   * more_matches is how many were left out.
+   *
+   * @generated from field: uint32 more_matches = 11;
+   */
+  moreMatches: number;
 };
 
 /**
@@ -121,6 +144,63 @@ export type PermissionDecision = Message<"opencode.tool.v1.PermissionDecision"> 
  */
 export const PermissionDecisionSchema: GenMessage<PermissionDecision> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 1);
+
+/**
+ * RuleMatch is a rule that matched what was judged, whether it decided or not.
+ *
+ * @generated from message opencode.tool.v1.RuleMatch
+ */
+export type RuleMatch = Message<"opencode.tool.v1.RuleMatch"> & {
+  /**
+   * layer is where the rule stands.
+   *
+   * @generated from field: opencode.tool.v1.PermissionLayer layer = 1;
+   */
+  layer: PermissionLayer;
+
+  /**
+   * source is whose rule it is, where the layer alone does not say that: of SESSION the session's id; of AGENT and
+   * AGENT_LIMITS the agent; of INHERITED the session or the agent; of WORKSPACE the file, relative to the workspace root.
+   *
+   * @generated from field: string source = 2;
+   */
+  source: string;
+
+  /**
+   * rule_index is its place in that list, from 0.
+   *
+   * @generated from field: uint32 rule_index = 3;
+   */
+  ruleIndex: number;
+
+  /**
+   * rule is the rule itself.
+   *
+   * @generated from field: opencode.tool.v1.PermissionRule rule = 4;
+   */
+  rule?: PermissionRule | undefined;
+
+  /**
+   * text is what it met, where that is another spelling than the pattern: `rm -r x` of the command `/bin/rm -r x`.
+   *
+   * @generated from field: string text = 5;
+   */
+  text: string;
+
+  /**
+   * decided is true for the rule that decided.
+   *
+   * @generated from field: bool decided = 6;
+   */
+  decided: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RuleMatch.
+ * Use `create(RuleMatchSchema)` to create a new message.
+ */
+export const RuleMatchSchema: GenMessage<RuleMatch> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 2);
 
 /**
  * GrantMatch is what a grant covers. It is not a rule pattern: characters stand for themselves except in `wildcard`.
@@ -165,7 +245,7 @@ export type GrantMatch = Message<"opencode.tool.v1.GrantMatch"> & {
  * Use `create(GrantMatchSchema)` to create a new message.
  */
 export const GrantMatchSchema: GenMessage<GrantMatch> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 2);
+  messageDesc(file_opencode_tool_v1_permission, 3);
 
 /**
  * ArgvPrefix is the beginning of a command, word by word.
@@ -186,7 +266,7 @@ export type ArgvPrefix = Message<"opencode.tool.v1.ArgvPrefix"> & {
  * Use `create(ArgvPrefixSchema)` to create a new message.
  */
 export const ArgvPrefixSchema: GenMessage<ArgvPrefix> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 3);
+  messageDesc(file_opencode_tool_v1_permission, 4);
 
 /**
  * Offer is one thing that "always" may save. The server makes it; a client shows `text` and sends back `id`.
@@ -242,7 +322,7 @@ export type Offer = Message<"opencode.tool.v1.Offer"> & {
  * Use `create(OfferSchema)` to create a new message.
  */
 export const OfferSchema: GenMessage<Offer> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 4);
+  messageDesc(file_opencode_tool_v1_permission, 5);
 
 /**
  * Grant is what somebody approved with "always". It turns ask into allow; it never beats deny.
@@ -369,7 +449,7 @@ export type Grant = Message<"opencode.tool.v1.Grant"> & {
  * Use `create(GrantSchema)` to create a new message.
  */
 export const GrantSchema: GenMessage<Grant> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 5);
+  messageDesc(file_opencode_tool_v1_permission, 6);
 
 /**
  * PermissionSettled is the end of an ask. There is exactly one for each.
@@ -462,7 +542,7 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
  * Use `create(PermissionSettledSchema)` to create a new message.
  */
 export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 6);
+  messageDesc(file_opencode_tool_v1_permission, 7);
 
 /**
  * DecisionRecord is what was decided, about what, and by whom or what. It is written in the same atomic step as what it
@@ -563,7 +643,7 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
  * Use `create(DecisionRecordSchema)` to create a new message.
  */
 export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 7);
+  messageDesc(file_opencode_tool_v1_permission, 8);
 
 /**
  * AuditEntry is one link of the chain of records of a session tree. The chain makes it evident if a record was changed,
@@ -629,7 +709,7 @@ export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
  * Use `create(AuditEntrySchema)` to create a new message.
  */
 export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 8);
+  messageDesc(file_opencode_tool_v1_permission, 9);
 
 /**
  * PermissionAction is what a rule says about what it matches.
@@ -680,8 +760,9 @@ export const PermissionActionSchema: GenEnum<PermissionAction> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_permission, 0);
 
 /**
- * PermissionLayer is where a decision came from. DEFAULTS, CONFIG, AGENT and REQUEST are one list in this order, of which
- * the last match wins; SESSION and INHERITED are lists of their own that can only narrow; the strictest wins.
+ * PermissionLayer is where a rule stands. DEFAULTS, CONFIG, AGENT and REQUEST are one list in this order, of which the last
+ * match wins. AGENT_LIMITS, WORKSPACE, INHERITED and SESSION are lists of their own that can only narrow: where nothing
+ * of such a list matches it has no opinion, and of all lists the strictest wins.
  *
  * @generated from enum opencode.tool.v1.PermissionLayer
  */
@@ -729,7 +810,7 @@ export const PermissionLayer = {
   SESSION: 5,
 
   /**
-   * PERMISSION_LAYER_INHERITED: a deny of a parent session or of its agent.
+   * PERMISSION_LAYER_INHERITED: what the rules of a parent session, or of its agent, deny. Only their denies count here.
    *
    * @generated from enum value: PERMISSION_LAYER_INHERITED = 6;
    */
@@ -743,17 +824,37 @@ export const PermissionLayer = {
   GRANT: 7,
 
   /**
-   * PERMISSION_LAYER_ENGINE: built into the engine and lifted by nothing: the data directory, the configuration, policy
-   * files; and that text of which a person would not see everything is asked.
+   * PERMISSION_LAYER_ENGINE: built into the engine, and neither rule nor grant lifts it. DENY: the data directory, the
+   * configuration, edits of policy files; addresses that are not public, unless a rule names them. ASK, each time:
+   * edits of files that run unasked (git's own, start files of shells, CI, settings of package managers and editors),
+   * keys and credentials, the kernel's doors (/proc, /sys, /dev), files with other names (hard links);
+   * text of which a person would not see everything, such as with characters that change its direction.
    *
    * @generated from enum value: PERMISSION_LAYER_ENGINE = 8;
    */
   ENGINE: 8,
+
+  /**
+   * PERMISSION_LAYER_AGENT_LIMITS: what a built-in agent is limited to (`plan` and `explore` change nothing), followed by
+   * the rules of `[agent.NAME.permission]`, which may lift it.
+   *
+   * @generated from enum value: PERMISSION_LAYER_AGENT_LIMITS = 9;
+   */
+  AGENT_LIMITS: 9,
+
+  /**
+   * PERMISSION_LAYER_WORKSPACE: `.opencode/config.toml` in the session's folder or in one above it, up to the workspace
+   * root. It is read again when it changes.
+   *
+   * @generated from enum value: PERMISSION_LAYER_WORKSPACE = 10;
+   */
+  WORKSPACE: 10,
 } as const;
 
 /**
- * PermissionLayer is where a decision came from. DEFAULTS, CONFIG, AGENT and REQUEST are one list in this order, of which
- * the last match wins; SESSION and INHERITED are lists of their own that can only narrow; the strictest wins.
+ * PermissionLayer is where a rule stands. DEFAULTS, CONFIG, AGENT and REQUEST are one list in this order, of which the last
+ * match wins. AGENT_LIMITS, WORKSPACE, INHERITED and SESSION are lists of their own that can only narrow: where nothing
+ * of such a list matches it has no opinion, and of all lists the strictest wins.
  *
  * @generated from enum opencode.tool.v1.PermissionLayer
  */
@@ -764,6 +865,100 @@ export type PermissionLayer = (typeof PermissionLayer)[keyof typeof PermissionLa
  */
 export const PermissionLayerSchema: GenEnum<PermissionLayer> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_permission, 1);
+
+/**
+ * PermissionReason is why a decision is what it is, for programs; `PermissionDecision.reason` says it in words.
+ *
+ * @generated from enum opencode.tool.v1.PermissionReason
+ */
+export const PermissionReason = {
+  /**
+   * PERMISSION_REASON_UNSPECIFIED is never sent.
+   *
+   * @generated from enum value: PERMISSION_REASON_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * PERMISSION_REASON_RULE: a rule decided: `layer`, `rule_index` and `rule` name it.
+   *
+   * @generated from enum value: PERMISSION_REASON_RULE = 1;
+   */
+  RULE: 1,
+
+  /**
+   * PERMISSION_REASON_NO_RULE: no rule matches, so it is ASK.
+   *
+   * @generated from enum value: PERMISSION_REASON_NO_RULE = 2;
+   */
+  NO_RULE: 2,
+
+  /**
+   * PERMISSION_REASON_NO_PATTERN: nothing says what would be touched, so it is never ALLOW.
+   *
+   * @generated from enum value: PERMISSION_REASON_NO_PATTERN = 3;
+   */
+  NO_PATTERN: 3,
+
+  /**
+   * PERMISSION_REASON_OPAQUE_COMMAND: a command line that could hold anything, so the ALLOW of a rule for some commands
+   * does not count for it.
+   *
+   * @generated from enum value: PERMISSION_REASON_OPAQUE_COMMAND = 4;
+   */
+  OPAQUE_COMMAND: 4,
+
+  /**
+   * PERMISSION_REASON_GRANT: the rules said ask, and what a person approved with "always" covers it: `grant_id`.
+   *
+   * @generated from enum value: PERMISSION_REASON_GRANT = 5;
+   */
+  GRANT: 5,
+
+  /**
+   * PERMISSION_REASON_PROTECTED: the engine itself denies it, whatever the rules say.
+   *
+   * @generated from enum value: PERMISSION_REASON_PROTECTED = 6;
+   */
+  PROTECTED: 6,
+
+  /**
+   * PERMISSION_REASON_BROKEN_POLICY: a policy file of the workspace cannot be read or used, so everything asks, and no
+   * grant counts, until it is corrected. `reason` names the file and the problem.
+   *
+   * @generated from enum value: PERMISSION_REASON_BROKEN_POLICY = 7;
+   */
+  BROKEN_POLICY: 7,
+
+  /**
+   * PERMISSION_REASON_ALWAYS_ASKED: the rules may allow it, but the engine asks in any case, and no grant counts: a file that
+   * runs code elsewhere, a file with other names, a door of the kernel.
+   *
+   * @generated from enum value: PERMISSION_REASON_ALWAYS_ASKED = 8;
+   */
+  ALWAYS_ASKED: 8,
+
+  /**
+   * PERMISSION_REASON_NOT_NAMED: the rule that allows it does not reach so far: a port that it does not name, a path that
+   * leads elsewhere.
+   *
+   * @generated from enum value: PERMISSION_REASON_NOT_NAMED = 9;
+   */
+  NOT_NAMED: 9,
+} as const;
+
+/**
+ * PermissionReason is why a decision is what it is, for programs; `PermissionDecision.reason` says it in words.
+ *
+ * @generated from enum opencode.tool.v1.PermissionReason
+ */
+export type PermissionReason = (typeof PermissionReason)[keyof typeof PermissionReason] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.PermissionReason.
+ */
+export const PermissionReasonSchema: GenEnum<PermissionReason> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_permission, 2);
 
 /**
  * GrantScope is whom a grant serves.
@@ -811,7 +1006,7 @@ export type GrantScope = (typeof GrantScope)[keyof typeof GrantScope] | UnknownE
  * Describes the enum opencode.tool.v1.GrantScope.
  */
 export const GrantScopeSchema: GenEnum<GrantScope> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_permission, 2);
+  enumDesc(file_opencode_tool_v1_permission, 3);
 
 /**
  * PermissionOutcome is how an ask was settled.
@@ -891,7 +1086,7 @@ export type PermissionOutcome = (typeof PermissionOutcome)[keyof typeof Permissi
  * Describes the enum opencode.tool.v1.PermissionOutcome.
  */
 export const PermissionOutcomeSchema: GenEnum<PermissionOutcome> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_permission, 3);
+  enumDesc(file_opencode_tool_v1_permission, 4);
 
 /**
  * DecisionKind is what a record of the audit is about.
@@ -954,5 +1149,5 @@ export type DecisionKind = (typeof DecisionKind)[keyof typeof DecisionKind] | Un
  * Describes the enum opencode.tool.v1.DecisionKind.
  */
 export const DecisionKindSchema: GenEnum<DecisionKind> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_permission, 4);
+  enumDesc(file_opencode_tool_v1_permission, 5);
 

@@ -371,7 +371,8 @@ export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*
  */
 export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissionRequest"> & {
   /**
-   * session_id is the session whose rules, grants and default agent count; empty: none.
+   * session_id is the session whose rules, workspace and default agent count; empty: none, and the workspace `default`.
+   * Grants do not count: they are bound to a tool and, of commands, to a folder; PlanTool looks at them.
    *
    * @generated from field: string session_id = 1;
    */
@@ -538,8 +539,8 @@ export const PermissionService: GenService<{
     output: typeof ListDecisionsResponseSchema;
   },
   /**
-   * ExplainPermission says which rule of which layer decides, for each pattern. It takes the patterns as they are: no
-   * path is resolved and no command analysed (PlanTool does both). It records nothing.
+   * ExplainPermission says which rule of which layer decides, for each pattern, and which others match. It takes the
+   * patterns as they are: no path is resolved and no command analysed (PlanTool does both). It records nothing.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.ExplainPermission
    */

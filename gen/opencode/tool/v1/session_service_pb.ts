@@ -46,7 +46,9 @@ export type Session = Message<"opencode.tool.v1.Session"> & {
   agent: string;
 
   /**
-   * rules narrow what calls of this session and its descendants may do; they never widen it.
+   * rules narrow what calls of this session may do; they never widen it. They are one list, of which the last match counts;
+   * where nothing matches it has no opinion. What they deny is denied in all descendants, too, and so is what the limits
+   * and rules of `agent` deny, whatever agent a descendant has.
    *
    * @generated from field: repeated opencode.tool.v1.PermissionRule rules = 4;
    */
@@ -137,7 +139,7 @@ export type CreateSessionRequest = Message<"opencode.tool.v1.CreateSessionReques
   workspace: string;
 
   /**
-   * agent is the default agent; empty: `build`.
+   * agent is the default agent; empty: the parent's, else `build`.
    *
    * @generated from field: string agent = 3;
    */

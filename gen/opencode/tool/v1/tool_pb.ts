@@ -616,21 +616,23 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   sessionId: string;
 
   /**
-   * permission is the kind, such as `bash` or `edit`.
+   * permission is the kind, such as `bash` or `edit`. `doom_loop` is asked in addition when a call is the third or a later
+   * one in a row in its session for the same tool and input, whatever their ids.
    *
    * @generated from field: string permission = 3;
    */
   permission: string;
 
   /**
-   * patterns are what is asked for: a command, a path, an address; for external_directory a folder with `/*`.
+   * patterns are what is asked for: a command, a path, an address; for external_directory a folder with `/*`, for doom_loop
+   * the tool's name.
    *
    * @generated from field: repeated string patterns = 4;
    */
   patterns: string[];
 
   /**
-   * metadata is what the tool tells user interfaces.
+   * metadata is what the tool tells user interfaces; of doom_loop `tool`, and `repeats`: how many such calls came before.
    *
    * @generated from field: google.protobuf.Struct metadata = 5;
    */

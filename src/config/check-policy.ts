@@ -1,0 +1,109 @@
+import { resolve } from "node:path";
+import type { PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { createLayers } from "../permission/layers.ts";
+import { strictestOf } from "../permission/opinion.ts";
+import { permissionNames } from "../permission/permission-names.ts";
+import { createPolicy } from "../permission/policy.ts";
+import { covers } from "../permission/rule-cover.ts";
+import { actions, expandHome, permissionOf } from "../permission/rules.ts";
+import { isLiteral } from "../permission/wildcard.ts";
+import { nearest } from "./nearest.ts";
+import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
+
+/** Something to correct in a policy: an error stops the start, a warning does not. */
+export interface Finding {
+  severity: "error" | "warning";
+  /** From 1; undefined where it is not known. */
+  line: number | undefined;
+  message: string;
+}
+
+/** Runs the tests of a policy, and finds names that nothing asks for and rules that can never decide. In order of lines. */
+export async function checkPolicy(
+  policy: WrittenPolicy,
+  given: { home: string; dataDirectory: string },
+): Promise<Finding[]> {
+  const lists = [policy.config, ...policy.agents.values()];
+  const judge = createJudge(policy, given);
+  const failures: Finding[] = [];
+  for (const test of policy.tests) failures.push(...(await runTest(test, policy, judge)));
+  const found = [...lists.flatMap((list) => [...unknownNames(list), ...neverDecides(list, given.home)]), ...failures];
+  return found.toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0));
+}
+
+type Judge = (test: RuleTest) => Promise<PermissionDecision | undefined>;
+
+async function runTest(test: RuleTest, { agents }: WrittenPolicy, judge: Judge): Promise<Finding[]> {
+  const { permission, pattern, expect, agent = "build", line } = test;
+  const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
+  if (!agents.has(agent)) {
+    const message = `${what}: there is no such agent, the nearest is "${nearest(agent, [...agents.keys()])}"`;
+    return [{ severity: "error", line, message }];
+  }
+  const decided = await judge(test);
+  if (!decided || decided.action === actions[expect]) return [];
+  const action = Object.entries(actions).find(([, value]) => value === decided.action)?.[0];
+  const part = decided.permission === permission && decided.pattern === pattern ? "" : ` ${askOf(decided)}:`;
+  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}`;
+  return [{ severity: "error", line, message }];
+}
+
+const askOf = ({ permission, pattern }: PermissionDecision) => `${permission} ${JSON.stringify(pattern)}`;
+
+/** Judges as a call in a workspace without anything in it, and without a session, would be. */
+function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: string; dataDirectory: string }): Judge {
+  const engine = createPolicy({ guard: { dataDirectory }, home });
+  const layersFor = createLayers(rulesOf(policy));
+  const workspace = "/workspace";
+  const place = (path: string, cwd: string) => {
+    const absolute = resolve(cwd, expandHome(path, home));
+    const external = absolute !== workspace && !absolute.startsWith(`${workspace}/`);
+    return { absolute, external, isFolder: false };
+  };
+  return async ({ permission, pattern, agent = "build" }) => {
+    const asked = {
+      permission,
+      patterns: [pattern],
+      ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
+    };
+    const layers = layersFor({ session: undefined, ancestors: [], agent });
+    const questions = await engine.expand(asked, async (path, cwd) => place(path, cwd));
+    return strictestOf(questions.flatMap((question) => engine.judge(question, layers)));
+  };
+}
+
+/** The rules of a policy as the engine takes them. */
+export function rulesOf({ config, agents }: WrittenPolicy) {
+  return { config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
+}
+
+function unknownNames({ rules, lineOf }: WrittenRules): Finding[] {
+  return rules.flatMap(({ permission }, i): Finding[] => {
+    if (!isLiteral(permission) || permissionNames.includes(permission)) return [];
+    const meant = permissionOf(permission);
+    const hint =
+      meant === permission
+        ? `the nearest known one is "${nearest(permission, permissionNames)}"`
+        : `that tool asks for "${meant}"`;
+    return [
+      {
+        severity: "warning",
+        line: lineOf(i),
+        message: `nothing built in asks for permission "${permission}": ${hint}`,
+      },
+    ];
+  });
+}
+
+function neverDecides({ rules, lineOf }: WrittenRules, home: string): Finding[] {
+  return rules.flatMap((rule, i): Finding[] => {
+    const later = rules.findLastIndex((other, place) => place > i && covers(other, rule, home));
+    const winner = rules[later];
+    if (!winner) return [];
+    const [named, by] = [rule, winner].map(({ permission, pattern }) => `${permission} ${JSON.stringify(pattern)}`);
+    const place = lineOf(later);
+    const where = place === undefined ? "which comes later" : `which comes later, on line ${place}`;
+    const message = `the rule ${named} never decides: ${by}, ${where}, matches all that it matches and the last match wins; move it down, or remove it`;
+    return [{ severity: "warning", line: lineOf(i), message }];
+  });
+}

@@ -1,0 +1,56 @@
+import { builtInAgents } from "../permission/agents.ts";
+import { parseRules, rulePaths } from "../permission/parse-rules.ts";
+import type { Rule } from "../permission/rules.ts";
+import type { Settings } from "./file.ts";
+import type { Toml } from "./toml.ts";
+
+/** A list of rules as somebody wrote it. */
+export interface WrittenRules {
+  readonly rules: readonly Rule[];
+  /** The line on which a rule is written. */
+  lineOf(index: number): number | undefined;
+}
+
+/** An agent and what the configuration adds to it. */
+export interface Agent extends WrittenRules {
+  readonly description: string;
+}
+
+/** A decision that the configuration must lead to, or the server does not start. */
+export type RuleTest = NonNullable<Settings["permission_test"]>[number] & { readonly line: number | undefined };
+
+/** What a configuration says about permission. */
+export interface WrittenPolicy {
+  readonly config: WrittenRules;
+  /** The built-in agents, then the others as configured. */
+  readonly agents: ReadonlyMap<string, Agent>;
+  readonly tests: readonly RuleTest[];
+}
+
+/** Reads the rules, agents and tests among the settings. */
+export function readPolicy(
+  { permission, agent, permission_test }: Settings,
+  lineOf: Toml["lineOf"],
+  home: string,
+): WrittenPolicy {
+  const written = (table: unknown, path: readonly string[]): WrittenRules => {
+    const paths = rulePaths(table ?? {});
+    return {
+      rules: parseRules(table ?? {}, path.join("."), home),
+      lineOf: (index) => lineOf([...path, ...(paths[index] ?? [])]),
+    };
+  };
+  const agents = new Map<string, Agent>();
+  for (const name of new Set([...builtInAgents.keys(), ...Object.keys(agent ?? {})])) {
+    const own = agent?.[name];
+    agents.set(name, {
+      description: own?.description ?? builtInAgents.get(name)?.description ?? "",
+      ...written(own?.permission, ["agent", name, "permission"]),
+    });
+  }
+  return {
+    config: written(permission, ["permission"]),
+    agents,
+    tests: (permission_test ?? []).map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
+  };
+}

@@ -1,0 +1,138 @@
+import { isIP } from "node:net";
+import { domainToASCII } from "node:url";
+import ipaddr from "ipaddr.js";
+import { matcher } from "./wildcard.ts";
+
+/** A web address in the one form that rules meet, whatever spelling it was given in. */
+export interface Address {
+  /** Lower-case scheme and host, no default port, no fragment, `..` resolved, nothing escaped that need not be. */
+  url: string;
+  /** A name without a dot at its end, or an IP address without brackets. */
+  host: string;
+  /** Empty if it is the scheme's own. */
+  port: string;
+}
+
+/** Reads an http or https address; undefined if it is none. */
+export function readAddress(text: string): Address | undefined {
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  if (url === undefined || !/^https?:$/.test(url.protocol)) return undefined;
+  const { protocol, hostname, port, pathname, search } = url;
+  const name = hostname.replace(/\.+$/, "");
+  return {
+    url: unescapePlain(`${protocol}//${name}${port && `:${port}`}${pathname}${search}`),
+    host: name.replace(/^\[|\]$/g, ""),
+    port,
+  };
+}
+
+/**
+ * Makes the test of a rule's pattern for addresses, whose scheme and host it may spell differently. Of a pattern that
+ * allows, what stands for the host meets nothing but the host: a `*` in it ends where the path begins.
+ */
+export function addressTest(pattern: string, allows: boolean): (url: string) => boolean {
+  const parts = partsOf(pattern);
+  const whole = matcher(parts ? parts.join("") : pattern);
+  if (!parts) return whole;
+  const [scheme, authority, path] = parts;
+  // `https://example.com*` would allow `https://example.com.evil.net`, which nobody means.
+  const endsOpen = path === "" && /[^*?:]\*$/.test(authority);
+  const tests = [matcher(scheme), matcher(endsOpen ? authority.slice(0, -1) : authority), matcher(path || "*")];
+  const byPart = (url: string) => {
+    const shown = partsOf(url);
+    return shown !== undefined && tests.every((meets, i) => meets(shown[i] ?? ""));
+  };
+  return allows ? byPart : (url) => byPart(url) || whole(url);
+}
+
+/** Whether a pattern names an address's host, and whether it names its port, in letters and not by a wildcard. */
+export function namesIn(pattern: string, { host, port }: Pick<Address, "host" | "port">) {
+  const named = splitAuthority(partsOf(pattern)?.[1] ?? "");
+  return {
+    host: named.host.replace(/^\[|\]$/g, "") === host,
+    // `host:*` says that every port of this host is meant.
+    port: named.port === port || (named.port === "*" && named.host !== "" && !/[*?]/.test(named.host)),
+  };
+}
+
+/** Why a host is not one of the public web; undefined if it is. */
+export function privateHost(host: string): string | undefined {
+  if (isIP(host) !== 0) {
+    const range = rangeOf(ipaddr.parse(host));
+    return range === "unicast" ? undefined : `${host} is not a public address (${range})`;
+  }
+  if (!host.includes(".")) return `${host} is a name of this machine or of its own network`;
+  if (privateNames.some((meets) => meets(`.${host}`)))
+    return `${host} is a name of this machine, of its own network or of its cloud`;
+  return undefined;
+}
+
+/** Whether a server could read a path as another one than rules do: with `..` that only it would see. */
+export function isAmbiguous({ url }: Pick<Address, "url">): boolean {
+  let path = url.replace(/[?].*$/s, "");
+  // Servers and the proxies before them may each decode once.
+  for (let i = 0; i < 5 && path.includes("%"); i++) {
+    const decoded = path.replace(/%([0-7][0-9a-f])/gi, (_, hex: string) =>
+      String.fromCharCode(Number.parseInt(hex, 16)),
+    );
+    if (decoded === path) break;
+    path = decoded;
+  }
+  return path.split(/[/\\]/).some((segment) => /^\.\.?(;.*)?$/.test(segment)) || path.includes("\\");
+}
+
+/** The kind of an address's range; of one that holds another one, as tunnels do, the kind of the tunnel. */
+function rangeOf(address: ipaddr.IPv4 | ipaddr.IPv6): string {
+  if (address instanceof ipaddr.IPv4) {
+    // Public by number, but the host's own at Azure.
+    return address.toString() === "168.63.129.16" ? "cloud" : address.range();
+  }
+  const [first = 0] = address.parts;
+  const range = address.range();
+  if (range !== "unicast") return range;
+  // Only 2000::/3 was ever given out; `::127.0.0.1` is among the others.
+  if (first < 0x2000 || first > 0x3fff) return "reserved";
+  const interfaceId = address.parts.slice(4, 6);
+  const isatap = (interfaceId[0] === 0 || interfaceId[0] === 0x200) && interfaceId[1] === 0x5efe;
+  return isatap ? "isatap" : range;
+}
+
+/** Names that lead to this machine, its network or its cloud, and those under which anybody may write down any address. */
+const privateNames = [
+  "localhost local localdomain internal intranet private corp lan home home.arpa svc test invalid onion",
+  "metadata.goog metadata.tencentyun.com metadata.packet.net metadata.platformequinix.com",
+  "localtest.me lvh.me vcap.me lacolhost.com nip.io sslip.io xip.io traefik.me",
+]
+  .flatMap((names) => names.split(" "))
+  .map((name) => matcher(`*.${name}`));
+
+/** Scheme with `://`, host with port, and path of an address or pattern; undefined without the first. */
+function partsOf(text: string): [string, string, string] | undefined {
+  const [, scheme = "", authority = "", path = ""] = /^([a-z*?]+:\/\/)([^/]*)(.*)$/is.exec(text) ?? [];
+  if (scheme === "") return undefined;
+  const { host, port } = splitAuthority(authority.toLowerCase());
+  const ownPort = { "http://": "80", "https://": "443" }[scheme.toLowerCase()];
+  const shownPort = port === undefined || port === ownPort ? "" : `:${port}`;
+  // Without a path and without wildcards it is the host's first page.
+  const rest = path === "" && !/[*?]/.test(authority) ? "/" : path;
+  return [scheme.toLowerCase(), canonicalHost(host) + shownPort, unescapePlain(rest)];
+}
+
+function splitAuthority(authority: string): { host: string; port: string | undefined } {
+  const [, host = authority, port] = /^(\[[^\]]*\]|[^:]*)(?::([\d*?]+))?$/.exec(authority) ?? [];
+  return { host, port };
+}
+
+/** A host of a pattern as addresses spell it; one with wildcards stays as it is. */
+function canonicalHost(host: string): string {
+  if (/[*?]/.test(host)) return domainToASCII(host) || host;
+  return URL.canParse(`http://${host}/`) ? new URL(`http://${host}/`).hostname.replace(/\.+$/, "") : host;
+}
+
+/** Undoes escapes of letters, digits, `-`, `.`, `_` and `~`, which mean the same without; writes the others in capitals. */
+function unescapePlain(url: string): string {
+  return url.replace(/%[0-9a-f]{2}/gi, (escaped) => {
+    const character = String.fromCharCode(Number.parseInt(escaped.slice(1), 16));
+    return /[\w.~-]/.test(character) ? character : escaped.toUpperCase();
+  });
+}

@@ -1,0 +1,56 @@
+import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Address, isAmbiguous } from "./address.ts";
+import { warningsAbout } from "./display.ts";
+import type { Opinion } from "./opinion.ts";
+import type { Question } from "./policy.ts";
+import { protectedFile } from "./protected-files.ts";
+import { foldCase } from "./wildcard.ts";
+
+/** What a person is asked about although a rule allows it; undefined if the rule stands. `at` is the place in the question's patterns. */
+export function caution({ permission, patterns, paths, alwaysAsk }: Question, at: number): Opinion | undefined {
+  const path = paths?.[at] ?? patterns[at] ?? "";
+  const file = protectedFile(permission, path);
+  if (file !== undefined) return alwaysAsked(`${path} is ${file}`);
+  const system = systemFile(permission, path);
+  if (system !== undefined) return alwaysAsked(`${path} is ${system}`);
+  return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
+}
+
+/** The same for text of which a person would not see everything. */
+export function hiddenText(pattern: string): Opinion | undefined {
+  const [warning] = warningsAbout(pattern);
+  return warning === undefined ? undefined : alwaysAsked(warning);
+}
+
+/** The same for an address that rules allow: whether a person is to be asked about its port or its path. */
+export function addressCaution(address: Address, namesPort: boolean): Opinion | undefined {
+  if (isAmbiguous(address)) return askedFirst("its path holds `..` that only the server would see");
+  if (!namesPort) return askedFirst(`it has port ${address.port}, which the rule does not name`);
+  return undefined;
+}
+
+/** What the kernel shows as files: reading or writing it has effects that no file has. */
+function systemFile(permission: string, path: string): string | undefined {
+  const folded = foldCase(path);
+  if (/^\/proc\/(\d+|self|thread-self)(\/|$)/.test(folded)) return "the memory and environment of a process";
+  if (permission === "external_directory" || folded === "/dev/null") return undefined;
+  return /^\/(proc|sys|dev)(\/|$)/.test(folded) ? "no file but a door of the kernel" : undefined;
+}
+
+function alwaysAsked(why: string): Opinion {
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.ENGINE,
+    reason: `engine: ${why}: always asked`,
+    code: PermissionReason.ALWAYS_ASKED,
+  };
+}
+
+function askedFirst(why: string): Opinion {
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.UNSPECIFIED,
+    reason: `${why}: ask`,
+    code: PermissionReason.NOT_NAMED,
+  };
+}

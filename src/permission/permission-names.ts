@@ -1,0 +1,20 @@
+/** The permissions that the built-in tools and the engine ask for. Other tools ask for their own name. */
+export const permissionNames: readonly string[] = [
+  "bash",
+  "codesearch",
+  "doom_loop",
+  "edit",
+  "external_directory",
+  "glob",
+  "grep",
+  "list",
+  "lsp",
+  "question",
+  "read",
+  "skill",
+  "task",
+  "todoread",
+  "todowrite",
+  "webfetch",
+  "websearch",
+];

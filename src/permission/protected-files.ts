@@ -1,0 +1,99 @@
+import { foldCase } from "./wildcard.ts";
+
+/** What a file is that runs as code, or lets somebody in, without being asked for; undefined for others. `path` is absolute or relative. */
+export function protectedFile(permission: string, path: string): string | undefined {
+  if (permission !== "edit" && permission !== "read") return undefined;
+  const folded = fold(path);
+  const secret = meets(secrets, folded);
+  if (secret !== undefined || permission === "read") return secret;
+  return meets(startedUnasked, folded);
+}
+
+/** Shows credentials to whoever reads them. */
+const secrets = table([
+  ["a folder of keys", ".ssh/ .gnupg/"],
+  ["a file of credentials", ".netrc _netrc .git-credentials .pgpass .aws/credentials .docker/config.json .kube/config"],
+]);
+
+/** Is run, or says what is run, by a program that the user starts for something else. */
+const startedUnasked = table([
+  ["git's own files, some of which run as code", ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/"],
+  [
+    "a hook that git runs",
+    ".husky/ .githooks/ .pre-commit-config.yaml .pre-commit-config.yml lefthook.yml lefthook.yaml .lefthook.yml",
+  ],
+  [
+    "a start file of a shell",
+    ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout " +
+      ".kshrc .cshrc .tcshrc .login .inputrc .tmux.conf .envrc .config/fish/ etc/profile etc/bash.bashrc etc/profile.d/",
+  ],
+  [
+    "a list of what the system starts",
+    ".config/autostart/ .config/systemd/ .config/environment.d/ launchagents/ etc/crontab etc/cron.d/ etc/cron.daily/ " +
+      "etc/cron.hourly/ etc/systemd/ etc/init.d/ spool/cron/ etc/ld.so.preload etc/sudoers etc/sudoers.d/",
+  ],
+  [
+    "a build that a CI service runs",
+    ".github/workflows/ .github/actions/ .gitea/ .forgejo/ .gitlab-ci.yml .gitlab-ci.yaml .gitlab/ .circleci/ .buildkite/ " +
+      ".woodpecker/ .woodpecker.yml .woodpecker.yaml .travis.yml .drone.yml .cirrus.yml .teamcity/ .appveyor.yml appveyor.yml " +
+      "jenkinsfile azure-pipelines.yml azure-pipelines.yaml bitbucket-pipelines.yml cloudbuild.yaml cloudbuild.yml",
+  ],
+  [
+    "a setting of a package manager",
+    ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnpmfile.js bunfig.toml .pypirc pip.conf pip.ini .condarc .gemrc nuget.config " +
+      ".cargo/config .cargo/config.toml .cargo/credentials .cargo/credentials.toml .m2/settings.xml .mvn/ .gradle/init.gradle " +
+      ".gradle/init.d/ .bundle/config .composer/auth.json .config/pip/",
+  ],
+  [
+    "a setting of an editor, which may run code",
+    ".vscode/ .idea/ .zed/ .devcontainer/ .devcontainer.json .vimrc .exrc .gvimrc .nvimrc .nvim.lua .config/nvim/ .vim/ " +
+      ".emacs .emacs.d/ .dir-locals.el .mise.toml mise.toml .mise/",
+  ],
+  [
+    "a setting of an agent, which may run code",
+    ".opencode/ opencode.json opencode.jsonc .claude/ .claude.json .codex/ .gemini/ .cursor/ .windsurf/ .continue/ .aider.conf.yml " +
+      ".mcp.json mcp.json .roo/ .clinerules",
+  ],
+]);
+
+interface Table {
+  /** A path without any of these meets nothing, as nearly all do. */
+  words: readonly string[];
+  /** By the last part, or the last two, of a path. */
+  files: ReadonlyMap<string, string>;
+  /** By one or two parts in the middle. */
+  folders: ReadonlyMap<string, string>;
+}
+
+function table(groups: readonly [what: string, names: string][]): Table {
+  const all = groups.flatMap(([what, names]) => names.split(" ").map((name) => [name, what] as const));
+  return {
+    words: all.map(([name]) => name.replace(/\/$/, "")),
+    files: new Map(all.filter(([name]) => !name.endsWith("/"))),
+    folders: new Map(all.filter(([name]) => name.endsWith("/")).map(([name, what]) => [name.slice(0, -1), what])),
+  };
+}
+
+function meets({ words, files, folders }: Table, path: string): string | undefined {
+  if (!words.some((word) => path.includes(word))) return undefined;
+  const segments = path.split("/");
+  const at = (i: number) => [segments[i] ?? "", `${segments[i - 1]}/${segments[i]}`];
+  for (const name of at(segments.length - 1)) {
+    const what = files.get(name) ?? folders.get(name);
+    if (what !== undefined) return what;
+  }
+  for (let i = 0; i < segments.length - 1; i++) {
+    for (const name of at(i)) {
+      const what = folders.get(name);
+      if (what !== undefined) return what;
+    }
+  }
+  return undefined;
+}
+
+/** Also as file systems fold names that ignore case, composition, or characters that nobody sees. */
+function fold(path: string): string {
+  return foldCase(
+    /^[ -~]*$/.test(path) ? path : path.normalize("NFKC").replace(/\p{Default_Ignorable_Code_Point}/gu, ""),
+  );
+}

@@ -1,0 +1,166 @@
+import { createHash } from "node:crypto";
+import { type BigIntStats, constants } from "node:fs";
+import { access } from "node:fs/promises";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
+import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
+import { compare } from "./diff.ts";
+import { bytesOf, openFile, readThrough } from "./open-file.ts";
+import { replaceFile } from "./replace-file.ts";
+
+const largestText = 16 * 1024 * 1024;
+const longestDiff = 16_384;
+
+/** A file as it was looked at. */
+export interface ExistingFile {
+  stats: BigIntStats;
+  sha256: string;
+  /** Without a byte order mark; undefined if it is over 16 MiB. */
+  text: string | undefined;
+  /** The mark that it begins with, or nothing. */
+  mark: string;
+  /** Whether writing the text down again gives the same bytes. */
+  isUtf8: boolean;
+}
+
+/** The new text of a file, made from the present one; undefined if there is none. A byte order mark stays without its doing. */
+type NewText = (before: ExistingFile | undefined, path: string) => string;
+
+export type FileChanges = ReturnType<typeof createFileChanges>;
+
+/**
+ * What the tools that change one file have in common: they ask `edit`, an existing file must have been read in its present
+ * form, people see a diff, and what they saw is what is replaced. Changes of one file take turns; none waits for a person.
+ */
+export function createFileChanges() {
+  const inTurn = createTurns();
+  return {
+    /** Plans to make the file at a path say `newText`. */
+    async plan(filePath: string, newText: NewText, { workspace, reads }: PlanContext) {
+      const path = await workspace.resolve(filePath);
+      // Set by inspect: the version that people were shown.
+      const seen: { version?: string } = {};
+      return {
+        title: path.pattern,
+        asks: pathAsks("edit", path, { filepath: path.absolute }),
+        binds: [path],
+        reveals: [path],
+        path,
+        seen,
+        async inspect() {
+          const before = await look(path);
+          await checkRead(path, before, reads);
+          seen.version = versionOf(before);
+          const { diff } = compare(path.pattern, before, newText(before, path.absolute));
+          return { preview: { diff, paths: [path.pattern] } };
+        },
+      } satisfies Plan & { path: ResolvedPath; seen: { version?: string } };
+    },
+
+    /** Does what was planned; says what has changed, for the metadata. */
+    async execute(
+      newText: NewText,
+      {
+        plan: { path, seen },
+        reads,
+        signal,
+      }: ToolContext & { plan: { path: ResolvedPath; seen: { version?: string } } },
+    ): Promise<JsonObject> {
+      return await inTurn(path.absolute, async () => {
+        signal.throwIfAborted();
+        const before = await look(path);
+        if (seen.version !== undefined && seen.version !== versionOf(before)) throw changed(path);
+        // Outside the workspace the plan was not inspected.
+        await checkRead(path, before, reads);
+        const text = newText(before, path.absolute);
+        const content = Buffer.from((before?.mark ?? "") + text);
+        await replaceFile(path, before?.stats, content);
+        await reads.record(path.absolute, createHash("sha256").update(content).digest("hex"));
+        const { diff, additions, deletions } = compare(path.pattern, before, text);
+        return {
+          filepath: path.absolute,
+          exists: before !== undefined,
+          additions,
+          deletions,
+          diff: shorten(diff),
+        };
+      });
+    },
+  };
+}
+
+const byteOrderMark = "\uFEFF";
+
+/** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
+async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
+  await using file = await openFile(path);
+  if (file === undefined) return undefined;
+  const stats = await file.stat({ bigint: true });
+  if (stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
+  if (stats.nlink > 1n) {
+    throw new ToolFailure(
+      `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
+    );
+  }
+  await access(path.absolute, constants.W_OK).catch((cause: unknown) => {
+    throw new ToolFailure(`${path.absolute} is read-only. Make it writable first.`, { cause });
+  });
+  const chunks: Uint8Array[] = [];
+  const sha256 = await readThrough(bytesOf(file), (chunk) => {
+    // Of a larger one only the beginning is needed, for its byte order mark.
+    if (chunks.length === 0 || stats.size <= largestText) chunks.push(chunk);
+  });
+  const bytes = Buffer.concat(chunks);
+  const text = bytes.toString("utf8");
+  const mark = text.startsWith(byteOrderMark) ? byteOrderMark : "";
+  return {
+    stats,
+    sha256,
+    mark,
+    text: stats.size <= largestText ? text.slice(mark.length) : undefined,
+    isUtf8: Buffer.from(text).equals(bytes),
+  };
+}
+
+async function checkRead(
+  { absolute }: ResolvedPath,
+  before: ExistingFile | undefined,
+  reads: PlanContext["reads"],
+): Promise<void> {
+  if (before === undefined) return;
+  const known = await reads.get(absolute);
+  if (known === undefined) {
+    throw new ToolFailure(`You must read the file ${absolute} before overwriting it. Use the Read tool first`);
+  }
+  if (known === before.sha256) return;
+  throw new ToolFailure(
+    `File ${absolute} has been modified since it was last read. Please read the file again before modifying it.`,
+  );
+}
+
+const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
+
+const changed = ({ absolute }: ResolvedPath) =>
+  new ChangedAfterApproval(`${absolute} has changed since the call was approved. Read it and call the tool again.`);
+
+function shorten(diff: string): string {
+  const bytes = Buffer.from(diff);
+  if (bytes.length <= longestDiff) return diff;
+  return `${bytes.subarray(0, longestDiff).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;
+}
+
+/** Of the works on one path each starts when the one before it has ended. */
+function createTurns() {
+  const last = new Map<string, Promise<unknown>>();
+  return async <Result>(path: string, work: () => Promise<Result>): Promise<Result> => {
+    const turn = (last.get(path) ?? Promise.resolve()).then(work);
+    const ended = turn.catch(() => {});
+    last.set(path, ended);
+    try {
+      return await turn;
+    } finally {
+      if (last.get(path) === ended) last.delete(path);
+    }
+  };
+}

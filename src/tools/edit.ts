@@ -1,0 +1,132 @@
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool, type Tool } from "../tool/tool.ts";
+import { filePath } from "../tool/workspace.ts";
+import type { ExistingFile, FileChanges } from "./change-file.ts";
+import { findText, type Place } from "./find-text.ts";
+
+/** Replaces a part of a file. What it replaces is what was given, line for line, in one place or said to be in all. */
+export function createEdit({ changes }: { changes: FileChanges }): Tool {
+  return defineTool({
+    name: "edit",
+    description: [
+      "Replace oldString by newString in a file that was read with the read tool. oldString must occur once, or set replaceAll;",
+      "give it as it stands in the file, without the line numbers of read. An empty oldString makes a new file.",
+    ].join(" "),
+    input: z
+      .object({
+        filePath: filePath.describe("File, absolute or relative to the workspace"),
+        oldString: z.string().describe("The text to replace; empty to make a new file"),
+        newString: z.string().describe("What stands in its place"),
+        replaceAll: z
+          .boolean()
+          .default(false)
+          .describe("Replace every occurrence; default only one, which must be the only one"),
+      })
+      .refine(({ oldString, newString }) => oldString !== newString, {
+        error: "No changes to apply: oldString and newString are identical.",
+        path: ["newString"],
+      }),
+    destructive: true,
+    plan: (input, ctx) => changes.plan(input.filePath, (before, path) => edited(path, before, input).text, ctx),
+    async execute(input, ctx) {
+      let done: Edited | undefined;
+      const metadata = await changes.execute((before, path) => {
+        done = edited(path, before, input);
+        return done.text;
+      }, ctx);
+      const { count = 0, ignoring } = done ?? {};
+      const how = ignoring === undefined ? "" : ` oldString was found without regard to ${ignoring}: check the result.`;
+      return {
+        output: `Edit applied successfully (${count} ${count === 1 ? "replacement" : "replacements"}).${how}`,
+        metadata: { ...metadata, replacements: count },
+      };
+    },
+  });
+}
+
+interface Edited {
+  text: string;
+  count: number;
+  ignoring?: string;
+}
+
+interface Wanted {
+  oldString: string;
+  newString: string;
+  replaceAll: boolean;
+}
+
+function edited(path: string, before: ExistingFile | undefined, { oldString, newString, replaceAll }: Wanted): Edited {
+  if (oldString === "") {
+    if (before === undefined || before.stats.size === 0n) return { text: newString, count: 1 };
+    throw new ToolFailure(`oldString is empty, but ${path} exists. Use the write tool to overwrite it.`);
+  }
+  if (before === undefined) throw new ToolFailure(`File ${path} not found. Use an empty oldString to make it.`);
+  if (before.text === undefined) throw new ToolFailure(`${path} is too large to edit (over 16 MiB).`);
+  if (!before.isUtf8) throw new ToolFailure(`${path} is not UTF-8 text, so editing it would damage it.`);
+  // Compared with one kind of line end, written back with that of the lines they stand in.
+  const text = before.text.replaceAll("\r\n", "\n");
+  const wanted = oldString.replaceAll("\r\n", "\n");
+  const found = findText(text, wanted, newString.replaceAll("\r\n", "\n"));
+  if (found === undefined) throw notFound(text, wanted);
+  const { places, ignoring } = found;
+  if (places.length > 1 && !replaceAll) throw ambiguous(text, places);
+  return {
+    text: splice(before.text, places.map(placesIn(before.text))),
+    count: places.length,
+    ...(ignoring !== undefined && { ignoring }),
+  };
+}
+
+/** Turns places of the text with `\n` into those of the file. */
+function placesIn(original: string): (place: Place) => Place {
+  if (!original.includes("\r\n")) return (place) => place;
+  // For each line end that lost its \r, where it stands in the shorter text.
+  const ends = [...original.matchAll(/\r\n/g)].map(({ index }, i) => index - i);
+  const moved = (at: number) => {
+    let [low, high] = [0, ends.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if ((ends[middle] ?? 0) < at) low = middle + 1;
+      else high = middle;
+    }
+    return at + low;
+  };
+  return ({ start, end, replacement }) => ({
+    start: moved(start),
+    end: moved(end),
+    replacement: replacement.replaceAll("\n", "\r\n"),
+  });
+}
+
+function splice(text: string, places: readonly Place[]): string {
+  const kept = places.map(({ start, replacement }, i) => text.slice(places[i - 1]?.end ?? 0, start) + replacement);
+  return kept.join("") + text.slice(places.at(-1)?.end ?? 0);
+}
+
+function ambiguous(text: string, places: readonly Place[]): ToolFailure {
+  const shown = places.slice(0, 10).map(({ start }) => lineAt(text, start));
+  const more = places.length > shown.length ? ", …" : "";
+  return new ToolFailure(
+    `Found ${places.length} matches for oldString, at lines ${shown.join(", ")}${more}. ` +
+      "Provide more surrounding context to make the match unique, or set replaceAll.",
+  );
+}
+
+function notFound(text: string, wanted: string): ToolFailure {
+  const first =
+    wanted
+      .split("\n")
+      .find((line) => line.trim() !== "")
+      ?.trim() ?? "";
+  const at = first === "" ? -1 : text.indexOf(first);
+  const hint = at === -1 ? "" : ` Its first line occurs at line ${lineAt(text, at)}; what follows there differs.`;
+  return new ToolFailure(
+    `Could not find oldString in the file. It must match exactly, including whitespace, indentation, and line endings.${hint}`,
+  );
+}
+
+function lineAt(text: string, at: number): number {
+  return text.slice(0, at).split("\n").length;
+}

@@ -1,0 +1,108 @@
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool, type ToolContext } from "../tool/tool.ts";
+import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { byDate, type DatedFile, named, newestFirst, readable, searchNotes } from "./found-files.ts";
+import { type GlobPattern, meetsGlob, nameFilter, readGlob } from "./glob-pattern.ts";
+import { openFolder } from "./open-file.ts";
+import { everySearch, ripgrep } from "./ripgrep.ts";
+
+const mostShown = 100;
+
+/** A folder to search, and the patterns that begin there. */
+interface Root {
+  folder: ResolvedPath;
+  patterns: GlobPattern[];
+}
+
+/** Finds files by name, the newest first. What it asks for is where the pattern leads, not only what it says. */
+export const glob = defineTool({
+  name: "glob",
+  description: [
+    "Find files by a glob pattern such as `**/*.ts` or `src/{a,b}/*.md`; a pattern without a slash is found at any depth.",
+    "Files that git ignores are left out, hidden ones are not. Returns the 100 that were modified last.",
+  ].join(" "),
+  input: z.object({
+    pattern: filePath.describe("The glob pattern"),
+    path: filePath.optional().describe("Folder to search; default the workspace"),
+  }),
+  readOnly: true,
+  idempotent: true,
+  async plan({ pattern, path = "." }, { workspace }) {
+    const folder = await workspace.resolve(path);
+    const roots: Root[] = [];
+    for (const alternative of readGlob(pattern)) {
+      const base = /^[/~]/.test(alternative.base) ? alternative.base : `${folder.absolute}/${alternative.base}`;
+      const resolved = await workspace.resolve(base);
+      const known = roots.find((root) => root.folder.absolute === resolved.absolute);
+      if (known) known.patterns.push(alternative);
+      else roots.push({ folder: resolved, patterns: [alternative] });
+    }
+    const outside = [folder, ...roots.map((root) => root.folder)].filter(({ external }) => external);
+    const asked = [...new Map(outside.map((place) => [place.absolute, { ...place, isFolder: true }])).values()];
+    return {
+      title: pattern,
+      asks: [
+        ...asked.flatMap(externalAsks),
+        {
+          permission: "glob",
+          patterns: [pattern],
+          paths: [folder.absolute],
+          metadata: { pattern, path: folder.pattern },
+        },
+      ],
+      reveals: [folder, ...asked],
+      folder,
+      roots,
+      async inspect() {
+        if (!folder.isFolder) throw new ToolFailure(`glob path must be a directory: ${folder.absolute}`);
+        return { preview: { paths: roots.map((root) => root.folder.pattern) } };
+      },
+    };
+  },
+  async execute(_input, ctx) {
+    const { folder, roots } = ctx.plan;
+    if (!folder.isFolder) throw new ToolFailure(`glob path must be a directory: ${folder.absolute}`);
+    const found = new Map<string, DatedFile>();
+    let [total, leftOut] = [0, 0];
+    let stopped: string | undefined;
+    for (const root of roots.filter(({ folder }) => folder.isFolder)) {
+      const result = await search(root, ctx);
+      for (const file of result.newest) found.set(file.absolute, file);
+      total += result.total;
+      leftOut += result.leftOut;
+      stopped ??= result.stopped;
+      ctx.metadata({ metadata: { count: total } });
+    }
+    const shown = [...found.values()].sort(newestFirst).slice(0, mostShown);
+    const truncated = total > shown.length || stopped !== undefined;
+    const notes = [
+      ...(total > shown.length
+        ? [
+            `(Results are truncated: showing the newest ${mostShown} of ${total}. Consider using a more specific path or pattern.)`,
+          ]
+        : []),
+      ...searchNotes({ leftOut, stopped }),
+    ];
+    const names = shown.length === 0 ? ["No files found"] : shown.map((file) => file.shown);
+    return {
+      output: [...names, ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
+      metadata: { count: shown.length, total, leftOut, truncated },
+    };
+  },
+});
+
+/** The newest files of a root that its patterns mean; ripgrep names the newest first. */
+async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolContext, "judge" | "signal">) {
+  await using opened = await openFolder(folder.absolute);
+  const searched = { ...folder, opened };
+  const names: string[] = [];
+  const args = [...everySearch, "--files", "--null", "--sortr=modified", ...nameFilter(patterns), "--", "./"];
+  const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) => {
+    const name = record.slice(2);
+    if (patterns.some((pattern) => meetsGlob(pattern, name))) names.push(name);
+  });
+  const allowed = readable(named(names, searched), judge);
+  const newest = await byDate(allowed.slice(0, mostShown), searched);
+  return { newest, total: allowed.length, leftOut: names.length - allowed.length, stopped };
+}

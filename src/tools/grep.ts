@@ -1,0 +1,233 @@
+import type { FileHandle } from "node:fs/promises";
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
+import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { byDate, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
+import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
+import { openFile, openFolder } from "./open-file.ts";
+import { everySearch, ripgrep } from "./ripgrep.ts";
+
+const mostMatches = 100;
+const longestLine = 2_000;
+const outputPrefix = "toolgate-output:";
+
+const input = z.object({
+  pattern: z.string().min(1, "pattern is required").describe("A regular expression, as ripgrep understands it"),
+  path: filePath.optional().describe("File or folder to search, or toolgate-output:ID; default the workspace"),
+  include: filePath.optional().describe('Which files to search, as a glob: "*.ts", "src/**/*.{ts,tsx}"'),
+  context: z.int().min(0).max(20).default(0).describe("How many lines to show before and after each match"),
+  multiline: z.boolean().default(false).describe("Whether a match may span lines; `.` then means line ends too"),
+  show: z
+    .enum(["lines", "files", "count"])
+    .default("lines")
+    .describe("Of a folder: matching lines, only the files that have any, or how many each has"),
+});
+type Input = z.output<typeof input>;
+
+/** Searches the content of files. What may not be read without asking is left out, and said to be. */
+export const grep = defineTool({
+  name: "grep",
+  description: [
+    "Search the content of files by a regular expression. Files that git ignores and binary files are left out, hidden ones are not.",
+    "Returns at most 100 matching lines, those of the files that were modified last.",
+  ].join(" "),
+  input,
+  readOnly: true,
+  idempotent: true,
+  async plan({ pattern, path = ".", include }, { workspace }) {
+    if (path.startsWith(outputPrefix)) return { title: pattern, asks: [] };
+    const folder = await workspace.resolve(path);
+    const metadata = { pattern, path: folder.pattern, ...(include !== undefined && { include }) };
+    return {
+      title: pattern,
+      asks: [...externalAsks(folder), { permission: "grep", patterns: [pattern], paths: [folder.absolute], metadata }],
+      reveals: [folder],
+      folder,
+      async inspect() {
+        await checkPlace(folder);
+        return { preview: { paths: [folder.pattern] } };
+      },
+    };
+  },
+  async execute(input, ctx) {
+    const { folder } = ctx.plan;
+    if (folder === undefined) return await searchOutput(input, ctx);
+    await checkPlace(folder);
+    return folder.isFolder ? await searchFolder(input, folder, ctx) : await searchFile(input, folder, ctx);
+  },
+});
+
+async function checkPlace(path: ResolvedPath): Promise<void> {
+  if (path.isFolder) return;
+  await using file = await openFile(path);
+  if (file === undefined) throw new ToolFailure(`Search path not found: ${path.absolute}`);
+}
+
+async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
+  const { include, show } = input;
+  await using opened = await openFolder(folder.absolute);
+  const searched = { ...folder, opened };
+  const patterns = include === undefined ? [] : readGlob(include);
+  if (patterns.some(({ base }) => /^[/~]|(^|\/)\.\.(\/|$)/.test(base))) {
+    throw new ToolFailure(
+      `include ${include} leads out of the folder. Name the folder as path, and the files in it as include.`,
+    );
+  }
+  const counts = new Map<string, number>();
+  const filter = patterns.length === 0 ? [] : nameFilter(patterns);
+  const args = [...everySearch, "--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
+  let tell = 0;
+  const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\n", signal: ctx.signal }, (record) => {
+    const [name = "", count] = record.slice(2).split("\0");
+    if (patterns.length > 0 && !patterns.some((pattern) => meetsBelow(pattern, name))) return;
+    counts.set(name, Number(count));
+    tell += 1;
+    if (tell % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
+  });
+  const found = await byDate(named([...counts.keys()], searched), searched);
+  const files = readable(found, ctx.judge);
+  const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
+  const total = files.reduce((sum, file) => sum + countOf(file), 0);
+  const leftOut = found.length - files.length;
+  if (show !== "lines") {
+    const shown = files.slice(0, mostMatches);
+    const lines = shown.map((file) => (show === "count" ? `${file.shown}: ${countOf(file)}` : file.shown));
+    return result(lines, { shown: shown.length, total: files.length, leftOut, stopped, unit: "files" });
+  }
+  let room = mostMatches;
+  const newest = files.filter((file) => {
+    if (room <= 0) return false;
+    room -= countOf(file);
+    return true;
+  });
+  return await showLines(input, newest, { total, leftOut, stopped }, ctx);
+}
+
+async function searchFile(input: Input, file: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
+  const { absolute, pattern: shown, otherNames } = file;
+  const files = readable([{ name: "", absolute, shown, otherNames, modified: 0 }], ctx.judge);
+  return await showLines(input, files, { leftOut: 1 - files.length, stopped: undefined }, ctx);
+}
+
+async function searchOutput(input: Input, { outputs, signal }: ToolContext): Promise<ToolResult> {
+  const name = input.path ?? "";
+  const id = name.slice(outputPrefix.length);
+  const isKnown = /^[A-Za-z0-9_-]+$/.test(id) && (await outputs.read(id, 0, 1)) !== undefined;
+  if (!isKnown)
+    throw new ToolFailure(
+      `There is no stored output ${id} in this session. Take the ID from an earlier call's output.`,
+    );
+  async function* chunks() {
+    for (let offset = 0; ; ) {
+      const { data = new Uint8Array() } = (await outputs.read(id, offset, 65_536)) ?? {};
+      if (data.length === 0) return;
+      yield data;
+      offset += data.length;
+    }
+  }
+  const found = createFindings([name]);
+  const stopped = await ripgrep({ args: lineArgs(input, "-"), input: chunks(), delimiter: "\n", signal }, found.add);
+  return result(found.lines(), { shown: found.matches(), leftOut: 0, stopped, unit: "matches" });
+}
+
+/** Shows matching lines of files, in their order. The files that are searched are those that were opened, whatever takes their place. */
+async function showLines(
+  input: Input,
+  files: readonly FoundFile[],
+  found: { total?: number; leftOut: number; stopped: string | undefined },
+  { signal }: ToolContext,
+): Promise<ToolResult> {
+  const handles: FileHandle[] = [];
+  const opened: string[] = [];
+  try {
+    for (const file of files) {
+      // What was replaced meanwhile is no longer what was found.
+      const handle = await openFile(file).catch(() => undefined);
+      if (handle === undefined) continue;
+      handles.push(handle);
+      opened.push(file.shown);
+    }
+    const findings = createFindings(opened);
+    const paths = handles.map((_, i) => `/dev/fd/${firstDescriptor + i}`);
+    const search = {
+      args: lineArgs(input, ...paths),
+      files: handles.map(({ fd }) => fd),
+      delimiter: "\n",
+      signal,
+    } as const;
+    const stopped = opened.length === 0 ? undefined : await ripgrep(search, findings.add);
+    const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
+    return result(findings.lines(), end);
+  } finally {
+    await Promise.all(handles.map((handle) => handle.close()));
+  }
+}
+
+const firstDescriptor = 3;
+
+function lineArgs(input: Input, ...paths: string[]): string[] {
+  return [
+    ...everySearch,
+    ...["--line-number", "--with-filename", "--null", "--no-heading", `--context=${input.context}`],
+    ...[`--max-count=${mostMatches + 1}`, `--max-columns=${longestLine}`, "--max-columns-preview"],
+    ...expression(input),
+    "--",
+    ...paths,
+  ];
+}
+
+function expression({ pattern, multiline }: Input): string[] {
+  return [...(multiline ? ["--multiline", "--multiline-dotall"] : []), `--regexp=${pattern}`];
+}
+
+/** Gathers what ripgrep prints of files that it knows by number, up to the most matches there may be. */
+function createFindings(names: readonly string[]) {
+  const byFile = names.map((): { line: string; isMatch: boolean }[] => []);
+  return {
+    add(record: string): void {
+      const [path = "", line] = record.split("\0", 2);
+      const at = path.startsWith("/dev/fd/") ? Number(path.slice("/dev/fd/".length)) - firstDescriptor : 0;
+      const [, number, sign, text] = /^(\d+)([:-])(.*)$/s.exec(line ?? "") ?? [];
+      if (number === undefined) byFile.at(-1)?.push({ line: "  --", isMatch: false });
+      else byFile[at]?.push({ line: `  Line ${number}${sign} ${text?.replace(/\r$/, "")}`, isMatch: sign === ":" });
+    },
+    matches: () => byFile.flat().filter(({ isMatch }) => isMatch).length,
+    /** File by file, with its name before. */
+    lines(): string[] {
+      let room = mostMatches;
+      const shown: string[] = [];
+      for (const [i, lines] of byFile.entries()) {
+        const end = lines.findIndex(({ isMatch }) => isMatch && room-- <= 0);
+        const kept = end === -1 ? lines : lines.slice(0, end);
+        if (kept.length > 0)
+          shown.push(...(shown.length > 0 ? [""] : []), `${names[i]}:`, ...kept.map(({ line }) => line));
+      }
+      return shown;
+    },
+  };
+}
+
+interface End {
+  shown: number;
+  total?: number;
+  leftOut: number;
+  stopped: string | undefined;
+  unit: "matches" | "files";
+}
+
+function result(lines: readonly string[], { shown, total = shown, leftOut, stopped, unit }: End): ToolResult {
+  const count = Math.min(shown, mostMatches);
+  const truncated = total > count || stopped !== undefined;
+  const more = total > count ? `, the first ${count} of the files modified last are shown` : "";
+  const head =
+    lines.length === 0 ? "No files found" : `Found ${total} ${total === 1 ? unit.replace(/e?s$/, "") : unit}${more}`;
+  const notes = [
+    ...(total > count ? ["(Results truncated. Consider using a more specific path or pattern.)"] : []),
+    ...searchNotes({ leftOut, stopped }),
+  ];
+  return {
+    output: [head, ...lines, ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
+    metadata: { [unit]: total, leftOut, truncated },
+  };
+}

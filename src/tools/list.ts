@@ -1,0 +1,84 @@
+import { basename, dirname } from "node:path";
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool } from "../tool/tool.ts";
+import { filePath, pathAsks } from "../tool/workspace.ts";
+import { named, readable, searchNotes } from "./found-files.ts";
+import { openFolder } from "./open-file.ts";
+import { everySearch, ripgrep } from "./ripgrep.ts";
+
+const mostShown = 100;
+/** What nobody wants to see, also where no .gitignore says so. */
+const noise = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
+
+/** Shows the files of a folder and of the folders in it as a tree. */
+export const list = defineTool({
+  name: "list",
+  description: [
+    "List the files below a folder as a tree, at most 100. Files that git ignores are left out, and folders of dependencies and builds.",
+    "To see all of one folder use read; to find files by name use glob.",
+  ].join(" "),
+  input: z.object({
+    path: filePath.optional().describe("Folder; default the workspace"),
+    ignore: z.array(filePath).max(50).default([]).describe("Globs of what to leave out besides"),
+  }),
+  readOnly: true,
+  idempotent: true,
+  async plan({ path = "." }, { workspace }) {
+    const folder = await workspace.resolve(path);
+    const checkFolder = () => {
+      if (!folder.isFolder) throw new ToolFailure(`list path must be a directory: ${folder.absolute}`);
+    };
+    return {
+      title: folder.pattern,
+      asks: pathAsks("list", folder),
+      reveals: [folder],
+      folder,
+      checkFolder,
+      async inspect() {
+        checkFolder();
+        return { preview: { paths: [folder.pattern] } };
+      },
+    };
+  },
+  async execute({ ignore }, { plan: { folder, checkFolder }, judge, signal }) {
+    checkFolder();
+    await using opened = await openFolder(folder.absolute);
+    const names: string[] = [];
+    // Only to leave out: a glob that takes in would bring back what git ignores.
+    const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
+    const args = [...everySearch, ...excluded, "--files", "--null", "--sort=path", "--", "./"];
+    const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) =>
+      names.push(record.slice(2)),
+    );
+    const files = readable(named(names, { ...folder, opened }), judge);
+    const shown = files.slice(0, mostShown).map(({ name }) => name);
+    const notes = [
+      ...(files.length > shown.length
+        ? [`(Showing the first ${mostShown} of ${files.length} files. Name a folder further down.)`]
+        : []),
+      ...searchNotes({ leftOut: names.length - files.length, stopped }),
+    ];
+    return {
+      output: [`${folder.absolute}/`, ...tree(shown), ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
+      metadata: {
+        count: shown.length,
+        total: files.length,
+        truncated: files.length > shown.length || stopped !== undefined,
+      },
+    };
+  },
+});
+
+/** Files under their folders, each level indented further; they come sorted. */
+function tree(names: readonly string[]): string[] {
+  const known = new Set<string>(["."]);
+  const open = (folder: string): string[] => {
+    if (known.has(folder)) return [];
+    known.add(folder);
+    return [...open(dirname(folder)), `${indent(folder)}${basename(folder)}/`];
+  };
+  return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${basename(name)}`]);
+}
+
+const indent = (path: string) => "  ".repeat(path.split("/").length);

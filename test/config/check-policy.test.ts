@@ -1,0 +1,130 @@
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { checkConfig } from "../../src/config.ts";
+import { startService } from "../e2e/service.ts";
+import { main } from "../main.ts";
+
+function write(text: string) {
+  const home = mkdtempSync(join(tmpdir(), "toolgate-check-"));
+  onTestFinished(() => rmSync(home, { recursive: true }));
+  const file = join(home, "toolgate.toml");
+  writeFileSync(file, text);
+  return { home, file };
+}
+
+async function findings(text: string) {
+  const { home, file } = write(text);
+  const checked = await checkConfig(file, { env: {}, home, directory: home });
+  return checked.findings.map(({ severity, line, message }) => `${line} ${severity} ${message}`);
+}
+
+describe("a test of a policy", () => {
+  const rules =
+    '[permission.bash]\n"*" = "ask"\n"git *" = "allow"\n"git push *" = "deny"\n[permission.edit]\n"~/x/*" = "allow"';
+  const run = (lines: string) => findings(`${rules}\n[[permission_test]]\n${lines}`);
+
+  test.each([
+    ["bash", "git log", "allow"],
+    ["bash", "git push -f", "deny"],
+    ["bash", "git log $(id)", "ask"],
+    ["bash", "cat /etc/passwd", "ask"],
+    ["read", "src/a.ts", "allow"],
+    ["read", "deploy/prod.env", "ask"],
+    ["edit", "/somewhere/x", "ask"],
+    ["edit", "~/x/y", "allow"],
+    ["edit", "toolgate.toml", "deny"],
+    ["task", "x", "ask"],
+  ])("passes: %s %j is %s", async (permission, pattern, expected) => {
+    expect(await run(`permission = "${permission}"\npattern = "${pattern}"\nexpect = "${expected}"`)).toEqual([]);
+  });
+
+  test("that fails is an error with its line, what was expected and what decided", async () => {
+    expect(await run('permission = "bash"\npattern = "git push"\nexpect = "allow"')).toEqual([
+      '7 error permission test: bash "git push" for agent build: expected allow, but it is deny: config rule 2 (bash "git push *" deny)',
+    ]);
+    expect(await run('permission = "read"\npattern = "a"\nexpect = "deny"\nagent = "plam"')).toEqual([
+      '7 error permission test: read "a" for agent plam: there is no such agent, the nearest is "plan"',
+    ]);
+  });
+
+  test("is judged for its agent, built in or not", async () => {
+    const agent = '[agent.careful.permission]\nread = "deny"\n[[permission_test]]';
+    const careful = 'permission = "read"\npattern = "a.ts"\nexpect = "deny"\nagent = "careful"';
+    expect(await findings(`${agent}\n${careful}`)).toEqual([]);
+    expect(await run('permission = "edit"\npattern = "a.ts"\nexpect = "deny"\nagent = "plan"')).toEqual([]);
+  });
+});
+
+test("a permission that nothing asks for is told with the nearest one, or with what the tool asks for", async () => {
+  expect(
+    await findings('[permission]\nbahs = "deny"\n"mcp_*" = "ask"\nmcp_x = "ask"\n[agent.a.permission]\nwrite = "deny"'),
+  ).toEqual([
+    '2 warning nothing built in asks for permission "bahs": the nearest known one is "bash"',
+    expect.stringMatching(/^4 warning nothing built in asks for permission "mcp_x"/),
+    '6 warning nothing built in asks for permission "write": that tool asks for "edit"',
+  ]);
+});
+
+test("a rule that can never decide is told with the rule that always wins", async () => {
+  expect(
+    await findings('[permission.bash]\n"git push *" = "deny"\n"ls *" = "ask"\n"git *" = "allow"\n"l*" = "allow"'),
+  ).toEqual([
+    '2 warning the rule bash "git push *" never decides: bash "git *", which comes later, on line 4, matches all that it matches and the last match wins; move it down, or remove it',
+    expect.stringContaining('3 warning the rule bash "ls *" never decides: bash "l*", which comes later, on line 5,'),
+  ]);
+});
+
+describe("toolgate check-config", () => {
+  const check = (file: string, home: string, ...more: string[]) =>
+    main(["check-config", file, ...more], { HOME: home });
+
+  test("prints what it finds by file and line, and creates nothing", async () => {
+    const { home, file } = write(
+      '[permission]\nbahs = "deny"\n[[permission_test]]\npermission = "bash"\npattern = "x"\nexpect = "deny"',
+    );
+    const failed = await check(file, home);
+    expect(failed.stdout.split("\n")).toEqual([
+      `${file}:2: warning: nothing built in asks for permission "bahs": the nearest known one is "bash"`,
+      `${file}:3: error: permission test: bash "x" for agent build: expected deny, but it is ask: no rule matches: ask`,
+      "",
+    ]);
+    expect(failed.stderr).toMatch(/a server does not start with 1 error\n.*next: correct the rules or the tests/);
+    expect(failed.code).toBe(1);
+    expect(readdirSync(home)).toEqual(["toolgate.toml"]);
+  });
+
+  test("ends with 0 where there are only warnings, and says how many rules and tests there are", async () => {
+    const { home, file } = write('[permission]\nbahs = "deny"');
+    const good = await check(file, home);
+    expect(good).toMatchObject({
+      code: 0,
+      stderr: expect.stringContaining("is good: 1 rule, 0 tests passed, 1 warning"),
+    });
+    expect(JSON.parse((await check(file, home, "--json")).stdout)).toMatchObject({
+      file,
+      line: 2,
+      severity: "warning",
+    });
+  });
+
+  test("ends with 1 for settings that cannot be read, and for a file that is not there", async () => {
+    const { home, file } = write('[permission]\nbash = "alow"');
+    expect(await check(file, home)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("line 2: permission.bash: must be"),
+    });
+    expect(await check(join(home, "none"), home)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining("does not exist; create it"),
+    });
+  });
+});
+
+test("a server does not start with a test that fails", async () => {
+  const settings = '[[permission_test]]\npermission = "bash"\npattern = "rm x"\nexpect = "deny"\n';
+  await expect(startService({ settings })).rejects.toThrow(
+    /toolgate\.toml:1 permission test: bash "rm x" for agent build: expected deny, but it is ask.*\n.*check-config/,
+  );
+});

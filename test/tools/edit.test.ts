@@ -1,0 +1,193 @@
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import fc from "fast-check";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ChangedAfterApproval, InvalidInput } from "../../src/tool/errors.ts";
+import { createFileChanges } from "../../src/tools/change-file.ts";
+import { createEdit } from "../../src/tools/edit.ts";
+import { read } from "../../src/tools/read.ts";
+import { createWrite } from "../../src/tools/write.ts";
+import { callTool, openSite, planCall, type Site } from "./harness.ts";
+
+const changes = createFileChanges();
+const edit = createEdit({ changes });
+let site: Site;
+beforeEach(async () => {
+  site = await openSite();
+});
+afterEach(() => site.remove());
+
+const at = (name: string) => join(site.inside, name);
+const text = () => readFile(at("a.txt"), "utf8");
+async function given(content: string | Buffer): Promise<void> {
+  await writeFile(at("a.txt"), content);
+  await callTool(site, read, { filePath: "a.txt" });
+}
+const change = (oldString: string, newString: string, rest = {}) =>
+  callTool(site, edit, { filePath: "a.txt", oldString, newString, ...rest });
+
+describe("an edit", () => {
+  test("replaces what occurs once, and is shown before as a diff", async () => {
+    await given("one\ntwo\nthree\n");
+    const input = { filePath: "a.txt", oldString: "two", newString: "2\n2" };
+    const { plan } = await planCall(site, edit, input);
+    expect(plan.asks).toMatchObject([{ permission: "edit", patterns: ["a.txt"], paths: [at("a.txt")] }]);
+    expect((await plan.inspect?.())?.preview).toEqual({
+      diff: "--- a.txt\n+++ a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n+2\n three\n",
+      paths: ["a.txt"],
+    });
+    const { output, metadata } = await change("two", "2\n2");
+    expect(output).toBe("Edit applied successfully (1 replacement).");
+    expect(metadata).toMatchObject({ additions: 2, deletions: 1, replacements: 1 });
+    expect(await text()).toBe("one\n2\n2\nthree\n");
+  });
+
+  test("may follow another without reading the file again", async () => {
+    await given("one two");
+    await change("one", "1");
+    await change("two", "2");
+    expect(await text()).toBe("1 2");
+  });
+
+  test("of a text that occurs more than once names the lines, or replaces all of them", async () => {
+    await given("x = 1\ny = 2\nx = 1\n");
+    await expect(change("x = 1", "z")).rejects.toThrow(
+      "Found 2 matches for oldString, at lines 1, 3. Provide more surrounding context",
+    );
+    expect((await change("x = 1", "$&$1", { replaceAll: true })).metadata).toMatchObject({ replacements: 2 });
+    expect(await text()).toBe("$&$1\ny = 2\n$&$1\n");
+  });
+
+  test("of a text that does not occur changes nothing and says where it begins to differ", async () => {
+    await given("function a() {\n  one();\n  two();\n}\n");
+    await expect(change("function a() {\n  one();\n  three();\n}", "x")).rejects.toThrow(
+      "Could not find oldString in the file. It must match exactly, including whitespace, indentation, and line endings. Its first line occurs at line 1",
+    );
+    expect(await text()).toBe("function a() {\n  one();\n  two();\n}\n");
+  });
+
+  test("never takes a block for another because their first and last lines are the same", async () => {
+    const source = "if (a) {\n  save();\n  log();\n}\n";
+    await given(source);
+    await expect(change("if (a) {\n  drop();\n  exit();\n}", "")).rejects.toThrow("Could not find oldString");
+    expect(await text()).toBe(source);
+  });
+
+  test("keeps line ends, those of the lines it makes, too, and the byte order mark", async () => {
+    await given("\uFEFFone\r\ntwo\r\nthree\r\n");
+    await change("one\ntwo", "1\n2\n2b");
+    expect(await text()).toBe("\uFEFF1\r\n2\r\n2b\r\nthree\r\n");
+  });
+
+  test("touches no line end besides, in a file that has both kinds", async () => {
+    await given("one\r\ntwo\nthree\r\nfour\n");
+    await change("three", "3");
+    expect(await text()).toBe("one\r\ntwo\n3\r\nfour\n");
+  });
+
+  test("ignores spaces at the ends of lines where nothing else fits, and says so", async () => {
+    await given("a {  \n  b\t\n}\n");
+    const { output } = await change("a {\n  b\n}", "c");
+    expect(output).toContain("without regard to spaces at the ends of lines");
+    expect(await text()).toBe("c\n");
+  });
+
+  test("takes typographic characters for plain ones where nothing else fits", async () => {
+    await given("say “hello” – it’s here\n");
+    await change(`say "hello" - it's here`, "bye");
+    expect(await text()).toBe("bye\n");
+  });
+
+  test("that is indented otherwise as a whole is made with the indentation of the file", async () => {
+    await given("class A {\n    one() {\n        return 1;\n    }\n}\n");
+    const { output } = await change("one() {\n    return 1;\n}", "one() {\n    return 2;\n}\n\ntwo() {}");
+    expect(output).toContain("without regard to how far it is indented");
+    expect(await text()).toBe("class A {\n    one() {\n        return 2;\n    }\n\n    two() {}\n}\n");
+  });
+
+  test("in all places indents each of them as it is", async () => {
+    await given("{\n  if (a) {\n    b();\n  }\n}\n\tif (a) {\n\t  b();\n\t}\n");
+    await expect(change("if (a) {\n  b();\n}", "c();\nd();")).rejects.toThrow(
+      "Found 2 matches for oldString, at lines 2, 6.",
+    );
+    await change("if (a) {\n  b();\n}", "c();\nd();", { replaceAll: true });
+    expect(await text()).toBe("{\n  c();\n  d();\n}\n\tc();\n\td();\n");
+  });
+
+  test("that is indented otherwise line by line is not made", async () => {
+    await given("if a:\n    b()\n    c()\n");
+    await expect(change("if a:\n    b()\nc()", "x")).rejects.toThrow("Could not find oldString");
+  });
+});
+
+describe("an edit is refused", () => {
+  test("of a file that was not read, or has changed since", async () => {
+    await writeFile(at("a.txt"), "one");
+    await expect(change("one", "1")).rejects.toThrow("You must read the file");
+    await given("one");
+    await writeFile(at("a.txt"), "one!");
+    await expect(change("one", "1")).rejects.toThrow("has been modified since it was last read");
+  });
+
+  test("that was approved for another content", async () => {
+    await given("one");
+    const call = await planCall(site, edit, { filePath: "a.txt", oldString: "one", newString: "1" });
+    await call.plan.inspect?.();
+    await writeFile(at("a.txt"), "one!");
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+    expect(await text()).toBe("one!");
+  });
+
+  test("of what is not text, since it would be damaged", async () => {
+    await given(Buffer.from("caf\xe9 one", "latin1"));
+    await expect(change("one", "1")).rejects.toThrow("is not UTF-8 text");
+  });
+
+  test("that changes nothing, or is for a missing file", async () => {
+    await expect(change("a", "a")).rejects.toThrow(InvalidInput);
+    await expect(change("a", "b")).rejects.toThrow("not found");
+  });
+
+  test("with an empty oldString, unless it makes a file", async () => {
+    await change("", "new\n");
+    expect(await text()).toBe("new\n");
+    await expect(change("", "other")).rejects.toThrow("oldString is empty, but");
+  });
+});
+
+test("edit and write of one file take turns: of two that were approved for one content one is refused", async () => {
+  await given("one");
+  const write = createWrite({ changes });
+  const calls = [
+    await planCall(site, edit, { filePath: "a.txt", oldString: "one", newString: "1" }),
+    await planCall(site, write, { filePath: "a.txt", content: "2" }),
+  ];
+  for (const call of calls) await call.plan.inspect?.();
+  const results = await Promise.allSettled(calls.map((call) => call.run()));
+  expect(results.map(({ status }) => status)).toEqual(["fulfilled", "rejected"]);
+  expect(await text()).toBe("1");
+});
+
+test("an edit and its reverse give the original, and nothing outside what was named changes", async () => {
+  const line = fc.constantFrom("", "a", "  b", "\tc  ", "d”");
+  const ends = fc.constantFrom("\n", "\r\n");
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.tuple(line, ends), { maxLength: 8 }),
+      fc.array(fc.tuple(line, ends), { maxLength: 8 }),
+      fc.array(line, { minLength: 1, maxLength: 3 }),
+      async (before, after, middle) => {
+        const [head, tail] = [before, after].map((lines) => lines.flat().join(""));
+        const lineEnd = `${head}${tail}`.includes("\r\n") ? "\r\n" : "\n";
+        const [old, made] = [`<${middle.join(lineEnd)}>`, `[${middle.toReversed().join(lineEnd)}]`];
+        const original = `${head}${old}${tail}`;
+        await given(original);
+        await change(old, made);
+        expect(await text()).toBe(`${head}${made}${tail}`);
+        await change(made, old);
+        expect(await text()).toBe(original);
+      },
+    ),
+    { numRuns: 150 },
+  );
+});

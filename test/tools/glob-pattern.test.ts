@@ -1,0 +1,61 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { ToolFailure } from "../../src/tool/errors.ts";
+import { meetsBelow, readGlob } from "../../src/tools/glob-pattern.ts";
+
+const meets = (glob: string, path: string) => readGlob(glob).some((pattern) => meetsBelow(pattern, path));
+
+describe("a glob meets", () => {
+  test.each([
+    ["*.ts", ["a.ts", "x/y/a.ts", ".ts"], ["a.tsx", "a.ts/b"]],
+    ["src/*.ts", ["src/a.ts"], ["src/x/a.ts", "x/src/a.ts"]],
+    ["src/**/*.ts", ["src/a.ts", "src/x/y/a.ts"], ["a.ts", "srcx/a.ts"]],
+    ["**/test/**", ["test/a", "x/test/y/a"], ["tests/a", "test"]],
+    ["a?c", ["abc", "x/a-c"], ["ac", "abbc"]],
+    ["[a-c]x[!0-9]", ["bxy"], ["dxy", "ax1"]],
+    ["*.{ts,tsx}", ["a.ts", "a.tsx"], ["a.js", "a.{ts,tsx}"]],
+    ["{a,b/{c,d}}/*.md", ["a/x.md", "b/c/x.md", "b/d/x.md"], ["b/x.md"]],
+    ["a\\*b", ["a*b"], ["axb"]],
+    ["./src/*", ["src/a"], ["a"]],
+    ["*a*b*c*", ["xaybzc", "abc"], ["acb"]],
+    ["é?", ["é🙂"], ["e🙂"]],
+  ])("%s", (glob, yes, no) => {
+    for (const path of yes) expect([path, meets(glob, path)]).toEqual([path, true]);
+    for (const path of no) expect([path, meets(glob, path)]).toEqual([path, false]);
+  });
+});
+
+test("where a pattern leads is what stands before its first wildcard, for each of its braces", () => {
+  expect(readGlob("{..,src}/*.pem").map(({ base }) => base)).toEqual(["..", "src"]);
+  expect(readGlob("/etc/*").map(({ base }) => base)).toEqual(["/etc"]);
+  expect(readGlob("/*").map(({ base }) => base)).toEqual(["/"]);
+  expect(readGlob("a/{b,../..}/c*").map(({ base }) => base)).toEqual(["a/b", "a/../.."]);
+});
+
+test.each(["*/../x", "**/..", "a*/../../b", "{a,*/..}/x"])("%s leads nobody knows where", (glob) => {
+  expect(() => readGlob(glob)).toThrow("behind a wildcard");
+});
+
+test("too many braces and braces that are not closed are refused", () => {
+  expect(() => readGlob("{a,b}".repeat(10))).toThrow(ToolFailure);
+  expect(() => readGlob("{a,b")).toThrow("not closed");
+});
+
+test("stars in a row cost no more than their number times the length", () => {
+  const path = "a".repeat(250);
+  expect(meets(`${"*a".repeat(100)}b`, path)).toBe(false);
+  expect(meets(`${"**/a/".repeat(20)}b`, `${"a/".repeat(120)}c`)).toBe(false);
+});
+
+test("names without wildcards meet themselves and nothing else", () => {
+  const name = fc.stringMatching(/^[a-z.]{1,6}$/).filter((name) => !/^\.+$/.test(name));
+  fc.assert(
+    fc.property(
+      fc.array(name, { minLength: 2, maxLength: 4 }),
+      fc.array(name, { minLength: 2, maxLength: 4 }),
+      (a, b) => {
+        expect(meets(a.join("/"), b.join("/"))).toBe(a.join("/") === b.join("/"));
+      },
+    ),
+  );
+});

@@ -1,0 +1,284 @@
+import { execFileSync } from "node:child_process";
+import { link, mkdir, rename, rm, symlink, utimes, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ChangedAfterApproval } from "../../src/tool/errors.ts";
+import { glob } from "../../src/tools/glob.ts";
+import { grep } from "../../src/tools/grep.ts";
+import { list } from "../../src/tools/list.ts";
+import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
+
+let site: Site;
+beforeEach(async () => {
+  site = await openSite();
+  // As a service has it without any configuration.
+  site.judge = judgeBy({});
+});
+afterEach(() => site.remove());
+
+const at = (name: string) => join(site.inside, name);
+/** Writes files, each a second newer than the one before. */
+async function put(files: Record<string, string>): Promise<void> {
+  for (const [i, [name, content]] of Object.entries(files).entries()) {
+    await mkdir(dirname(at(name)), { recursive: true });
+    await writeFile(at(name), content);
+    await utimes(at(name), 1_000 + i, 1_000 + i);
+  }
+}
+const find = async (pattern: string, rest = {}) => await callTool(site, glob, { pattern, ...rest });
+const search = async (pattern: string, rest = {}) => await callTool(site, grep, { pattern, ...rest });
+
+describe("glob", () => {
+  test("finds files by name, the newest first", async () => {
+    await put({ "old.ts": "", "src/mid.ts": "", "src/deep/new.ts": "", "other.md": "" });
+    expect((await find("*.ts")).output).toBe("src/deep/new.ts\nsrc/mid.ts\nold.ts");
+    expect((await find("src/*.ts")).output).toBe("src/mid.ts");
+    expect((await find("{src/deep,.}/*.{ts,md}")).output).toBe("other.md\nsrc/deep/new.ts\nold.ts");
+    expect((await find("*.ts", { path: "src" })).output).toBe("src/deep/new.ts\nsrc/mid.ts");
+    expect((await find("*.rs")).output).toBe("No files found");
+  });
+
+  test("shows the newest 100 of all, not of those found first", async () => {
+    await put(Object.fromEntries(Array.from({ length: 120 }, (_, i) => [`d${i % 7}/f${i}.txt`, ""])));
+    const { output = "", metadata } = await find("*.txt");
+    const lines = output.split("\n");
+    expect(lines.slice(0, 2)).toEqual([`d${119 % 7}/f119.txt`, `d${118 % 7}/f118.txt`]);
+    expect(lines[99]).toBe(`d${20 % 7}/f20.txt`);
+    expect(lines.slice(100)).toEqual([
+      "",
+      "(Results are truncated: showing the newest 100 of 120. Consider using a more specific path or pattern.)",
+    ]);
+    expect(metadata).toMatchObject({ count: 100, total: 120, truncated: true });
+  });
+
+  test("leaves out what git ignores, however it is asked for, and shows what is hidden", async () => {
+    await put({ ".gitignore": "*.log\nbuilt/\n", "a.log": "", "built/b.ts": "", ".hidden/c.ts": "", "src/d.log": "" });
+    expect((await find("**/*")).output).toBe(".hidden/c.ts\n.gitignore");
+    expect((await find("*.log")).output).toBe("No files found");
+    expect((await find("src/*.log")).output).toBe("No files found");
+  });
+
+  test("leaves out what may not be read without asking, and says how many", async () => {
+    await put({ ".env": "", "a/.env.local": "", "a/.env.example": "", "a/b": "" });
+    const { output, metadata } = await find("**/*");
+    expect(output).toBe(
+      "a/b\na/.env.example\n\n(2 files are left out, because reading needs approval. Use the read tool to ask for it.)",
+    );
+    expect(metadata).toMatchObject({ leftOut: 2 });
+  });
+
+  test.each([
+    ["a pattern that climbs out", { pattern: "../*.pem" }],
+    ["braces that climb out", { pattern: "{..,src}/*.pem" }],
+    ["an absolute pattern", { pattern: "/etc/*" }],
+    ["a pattern of the home folder", { pattern: "~/*" }],
+    ["a link", { pattern: "link/*" }],
+    ["a path", { pattern: "*", path: "../other" }],
+    ["a path and a pattern", { pattern: "../../*", path: "src" }],
+  ])("asks for the folder outside to which %s leads", async (_, input) => {
+    await symlink(site.outside, at("link"));
+    const { plan } = await planCall(site, glob, input);
+    expect(plan.asks.map(({ permission }) => permission)).toContain("external_directory");
+    expect(plan.asks.at(-1)).toMatchObject({ permission: "glob", patterns: [input.pattern] });
+  });
+
+  test("inside asks only for the pattern", async () => {
+    const { plan } = await planCall(site, glob, { pattern: "{src,test/..}/**/*.ts" });
+    expect(plan.asks).toMatchObject([
+      { permission: "glob", patterns: ["{src,test/..}/**/*.ts"], paths: [site.inside] },
+    ]);
+  });
+
+  test("does not follow links on its way", async () => {
+    await writeFile(join(site.outside, "secret"), "");
+    await symlink(site.outside, at("link"));
+    expect((await find("**/secret")).output).toBe("No files found");
+  });
+
+  test("in what is no folder fails before anyone is asked", async () => {
+    await put({ "a.txt": "" });
+    const { plan } = await planCall(site, glob, { pattern: "*", path: "a.txt" });
+    await expect(plan.inspect?.()).rejects.toThrow(`glob path must be a directory: ${at("a.txt")}`);
+  });
+
+  test("approved for a folder is not one for the link that replaces it", async () => {
+    await mkdir(at("folder"));
+    await writeFile(join(site.outside, "secret"), "");
+    const call = await planCall(site, glob, { pattern: "*", path: "folder" });
+    await rm(at("folder"), { recursive: true });
+    await symlink(site.outside, at("folder"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+  });
+});
+
+describe("grep", () => {
+  test("shows matching lines with their numbers, the files that were modified last first", async () => {
+    await put({ "a.ts": "one\ntwo\none\n", "src/b.ts": "\tone more\r\n", "c.md": "nothing" });
+    const { output, metadata } = await search("one");
+    expect(output).toBe(
+      ["Found 3 matches", "src/b.ts:", "  Line 1: \tone more", "", "a.ts:", "  Line 1: one", "  Line 3: one"].join(
+        "\n",
+      ),
+    );
+    expect(metadata).toMatchObject({ matches: 3, truncated: false });
+    expect((await search("^never$")).output).toBe("No files found");
+  });
+
+  test("shows lines around a match", async () => {
+    await put({ "a.txt": "1\n2\n3\n4\n5\n6\n7\n8\n9\n" });
+    const { output } = await search("[28]", { context: 1 });
+    expect(output).toBe(
+      [
+        "Found 2 matches",
+        "a.txt:",
+        "  Line 1- 1",
+        "  Line 2: 2",
+        "  Line 3- 3",
+        "  --",
+        "  Line 7- 7",
+        "  Line 8: 8",
+        "  Line 9- 9",
+      ].join("\n"),
+    );
+  });
+
+  test("takes a glob of files to look into, and leaves out what git ignores all the same", async () => {
+    await put({
+      ".gitignore": "ignored.ts\n",
+      "a.ts": "x",
+      "src/b.tsx": "x",
+      "src/c/d.ts": "x",
+      "e.md": "x",
+      "ignored.ts": "x",
+    });
+    const files = async (include: string) => (await search("x", { include, show: "files" })).output;
+    expect(await files("*.ts")).toBe("Found 2 files\nsrc/c/d.ts\na.ts");
+    expect(await files("src/**/*.{ts,tsx}")).toBe("Found 2 files\nsrc/c/d.ts\nsrc/b.tsx");
+    await expect(search("x", { include: "../*.ts" })).rejects.toThrow("leads out of the folder");
+  });
+
+  test("counts, by file", async () => {
+    await put({ "a.txt": "x\nx\ny\n", "b.txt": "x\n" });
+    expect((await search("x", { show: "count" })).output).toBe("Found 2 files\nb.txt: 1\na.txt: 2");
+  });
+
+  test("finds what spans lines where it is told to", async () => {
+    await put({ "a.txt": "begin\nmiddle\nend\n" });
+    expect((await search("begin.*end")).output).toBe("No files found");
+    expect((await search("begin.*end", { multiline: true })).output).toContain(
+      "  Line 1: begin\n  Line 2: middle\n  Line 3: end",
+    );
+  });
+
+  test("shows at most 100 lines, of the newest files, and says how many there are", async () => {
+    await put({ "old.txt": "x\n".repeat(50), "new.txt": "x\n".repeat(80) });
+    const { output = "", metadata } = await search("x");
+    expect(output).toMatch(/^Found 130 matches, the first 100 of the files modified last are shown\nnew\.txt:\n/);
+    expect(output.match(/ {2}Line /g)).toHaveLength(100);
+    expect(output.split("old.txt:\n")[1]?.match(/ {2}Line /g)).toHaveLength(20);
+    expect(metadata).toMatchObject({ matches: 130, truncated: true });
+  });
+
+  test("cuts long lines", async () => {
+    await put({ "a.min.js": `needle${"x".repeat(100_000)}` });
+    expect(((await search("needle")).output ?? "").length).toBeLessThan(2_200);
+  });
+
+  test("leaves out files that may not be read without asking, by any of their names, and says how many", async () => {
+    await put({ ".env": "KEY=1", "a.txt": "KEY=2" });
+    await link(at(".env"), at("innocent.txt"));
+    const { output, metadata } = await search("KEY");
+    expect(output).toBe(
+      "Found 1 match\na.txt:\n  Line 1: KEY=2\n\n(2 files are left out, because reading needs approval. Use the read tool to ask for it.)",
+    );
+    expect(metadata).toMatchObject({ leftOut: 2 });
+    expect((await search("KEY", { path: ".env" })).output).toContain("(1 file is left out");
+    expect((await search("KEY", { path: ".env" })).output).not.toContain("KEY=1");
+  });
+
+  test("explains a pattern that is not one", async () => {
+    await expect(search("a(b")).rejects.toThrow(/not a regular expression .*unclosed group.*Escape characters/s);
+  });
+
+  test("searches one file, and an output of an earlier call", async () => {
+    await put({ "a.txt": "one\ntwo\n" });
+    expect((await search("two", { path: "a.txt" })).output).toBe("Found 1 match\na.txt:\n  Line 2: two");
+    site.outputs.set("out_1", Buffer.from(`${"line\n".repeat(100_000)}needle\n`));
+    const call = await planCall(site, grep, { pattern: "needle", path: "toolgate-output:out_1" });
+    expect(call.plan.asks).toEqual([]);
+    expect((await call.run()).output).toBe("Found 1 match\ntoolgate-output:out_1:\n  Line 100001: needle");
+    await expect(search("x", { path: "toolgate-output:../x" })).rejects.toThrow("There is no stored output");
+    await expect(search("x", { path: "none" })).rejects.toThrow(`Search path not found: ${at("none")}`);
+  });
+
+  test("outside the workspace asks for the folder, too", async () => {
+    const { plan } = await planCall(site, grep, { pattern: "KEY", path: "../other" });
+    expect(plan.asks).toMatchObject([
+      { permission: "external_directory", patterns: [`${site.outside}/*`] },
+      { permission: "grep", patterns: ["KEY"], paths: [site.outside] },
+    ]);
+  });
+
+  test("a pattern that takes others forever ends at once", async () => {
+    await put({ "redos.txt": `${"a".repeat(5_000)}!` });
+    expect((await search("(a+)+$", { path: "redos.txt" })).output).toBe("No files found");
+    expect((await search("^(a|a)*$")).output).toBe("No files found");
+  });
+
+  test("approved for a file is not one for the link that replaces it", async () => {
+    await put({ "a.txt": "x" });
+    await writeFile(join(site.outside, "secret"), "x");
+    const call = await planCall(site, grep, { pattern: "x", path: "a.txt" });
+    await rename(at("a.txt"), at("b.txt"));
+    await symlink(join(site.outside, "secret"), at("a.txt"));
+    await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
+  });
+
+  test("stops when the call is cancelled", async () => {
+    const stop = new AbortController();
+    stop.abort(new Error("enough"));
+    await put({ "a.txt": "x" });
+    await expect(callTool(site, grep, { pattern: "x" }, { signal: stop.signal })).rejects.toThrow("enough");
+  });
+
+  test("is not held up by a pipe", async () => {
+    execFileSync("mkfifo", [at("pipe")]);
+    await put({ "a.txt": "x" });
+    expect((await search("x")).output).toContain("a.txt");
+    await expect(search("x", { path: "pipe" })).rejects.toThrow("neither a file nor a folder");
+  });
+});
+
+describe("list", () => {
+  test("shows files as a tree, without what git ignores and what is not for reading", async () => {
+    await put({
+      ".gitignore": "*.log",
+      "a.log": "",
+      "src/deep/x.ts": "",
+      "src/a.ts": "",
+      "node_modules/m/i.js": "",
+      ".env": "",
+    });
+    const { output, metadata } = await callTool(site, list, {});
+    expect(output).toBe(
+      [
+        `${site.inside}/`,
+        "  .gitignore",
+        "  src/",
+        "    a.ts",
+        "    deep/",
+        "      x.ts",
+        "",
+        "(1 file is left out, because reading needs approval. Use the read tool to ask for it.)",
+      ].join("\n"),
+    );
+    expect(metadata).toMatchObject({ count: 3, total: 3, truncated: false });
+    expect((await callTool(site, list, { path: "src", ignore: ["deep"] })).output).toBe(`${at("src")}/\n  a.ts`);
+  });
+
+  test("asks for the folder", async () => {
+    const { plan } = await planCall(site, list, { path: "../other" });
+    expect(plan.asks.map(({ permission }) => permission)).toEqual(["external_directory", "list"]);
+    await expect(callTool(site, list, { path: "none" })).rejects.toThrow("list path must be a directory");
+  });
+});
