@@ -8,6 +8,8 @@ import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory
 import { readPolicy, type WrittenPolicy } from "./config/policy.ts";
 import { readTls, type Tls } from "./config/tls.ts";
 import { readTokens, type Token } from "./config/tokens.ts";
+import { readTracing } from "./config/tracing.ts";
+import { isWorkspaceFile, readWorkspaceSettings } from "./config/workspace-rules.ts";
 
 export { checkPolicy, type Finding, rulesOf } from "./config/check-policy.ts";
 export { ConfigError } from "./config/errors.ts";
@@ -43,13 +45,38 @@ export interface Config {
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
+  /** Whether OpenTelemetry spans are sent. */
+  readonly tracing: boolean;
+  /** Files of plugins, outside every workspace. */
+  readonly plugins: readonly string[];
+  /** The experimental tools that are offered, by name. */
+  readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
+  readonly sandbox: SandboxSettings;
 }
 
 /** Where to listen. Port 0 takes a free one. */
 export interface Address {
   host: string;
   port: number;
+}
+
+/** What commands may change, and whether they reach the network. */
+export interface Confinement {
+  readonly profile: "off" | "workspace-write" | "read-only";
+  readonly network: boolean;
+}
+
+/** How commands are confined where an agent says nothing else. */
+export interface SandboxSettings extends Confinement {
+  /** The agents that differ. */
+  readonly agents: ReadonlyMap<string, Confinement>;
+  /** Whether the file wants one: then a server that cannot have it does not start. */
+  readonly required: boolean;
+  /** Further folders that `workspace-write` leaves writable. */
+  readonly writable: readonly string[];
+  /** Files of the operator that no command may see (canonical); the data directory comes on top. */
+  readonly hidden: readonly string[];
 }
 
 /** What requests are measured by. */
@@ -112,6 +139,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
+  for (const plugin of settings.plugin ?? []) checkOutside(plugin, "the plugin", workspaces);
   const dataDirectory = createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
@@ -133,7 +161,11 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
+    tracing: readTracing(env),
+    plugins: settings.plugin ?? [],
+    experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
+    sandbox: readSandbox(settings, written === undefined ? [] : [file]),
   });
 }
 
@@ -143,7 +175,7 @@ export async function checkConfig(
   environment: Environment,
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
-  const read = readSettings(file, environment.home);
+  const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
   if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const { home } = environment;
   const policy = readPolicy(read.settings, read.lineOf, home);
@@ -191,6 +223,24 @@ function checkListen(host: string, { insecure_no_auth, insecure_listen, tls_cert
   throw new ConfigError(
     `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
   );
+}
+
+function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
+  const { agent = {}, writable = [], ...own } = settings.sandbox ?? {};
+  const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
+  const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
+  const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
+  return {
+    ...confinement(own),
+    agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
+    required: named.some((profile) => profile !== undefined && profile !== "off"),
+    writable: writable.map(canonicalPath),
+    hidden: [...files, ...keys, ...tokens].map(canonicalPath),
+  };
+}
+
+function confinement({ profile = "workspace-write", network = true }: Settings["sandbox"] = {}): Confinement {
+  return { profile, network };
 }
 
 function readLimits(limits: Settings["limits"] = {}): ConfigLimits {

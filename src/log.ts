@@ -4,20 +4,31 @@ import { destination, multistream, pino } from "pino";
 /** The level from which on lines are written. */
 export type LogLevel = "debug" | "info" | "warn" | "error";
 
-/** What a line may hold besides its message: nothing that a tool, a token or a person's file could have put there. */
+/**
+ * What a line may hold besides its message: nothing that a tool, a token or a person's file could have put there, but in `args`
+ * and `result`, which are censored and cut before.
+ */
 export interface LogFields {
   address?: string;
   agent?: string;
+  args?: unknown;
   callId?: string;
   count?: number;
-  durationMs?: number;
+  /** Milliseconds. */
+  duration?: number;
   error?: unknown;
+  line?: number;
+  path?: string;
   permissionId?: string;
   principal?: string;
   reason?: string;
   requestId?: string;
+  result?: unknown;
   rpc?: string;
+  /** The part of the program, such as `tool.bash`. */
+  service?: string;
   sessionId?: string;
+  success?: boolean;
   tool?: string;
   workspace?: string;
 }

@@ -5,12 +5,13 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { styleText } from "node:util";
-import { cli } from "./cli/cli.ts";
+import { cli, type TrustFlags } from "./cli/cli.ts";
 import { type Config, checkConfig, type Flags, loadConfig, readEnvironment } from "./config.ts";
 import { createLogger } from "./log.ts";
-import { startServer, version } from "./server.ts";
+import { startServer, trustWorkspace, version } from "./server.ts";
 
-await cli({ serve, embed, checkConfig: (file) => checkConfig(file, readEnvironment()), version }).parseAsync();
+const parts = { serve, embed, trust, checkConfig: (file?: string) => checkConfig(file, readEnvironment()), version };
+await cli(parts).parseAsync();
 
 /** Runs the service until it is told to stop; a second signal stops it at once. */
 async function serve(flags: Flags): Promise<void> {
@@ -38,6 +39,7 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
   const config: Config = {
     ...loadConfig(flags, readEnvironment()),
     tls: undefined,
+    tracing: false,
     drainMs: 2_000,
     tokens: [token("caller", caller), token("approver", approver)],
   };
@@ -50,6 +52,17 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
       await rm(data, { recursive: true, force: true });
     },
   };
+}
+
+/** Trusts the code of a workspace's tools as it is now, or no longer. */
+async function trust(folder: string, { data, config: file, remove }: TrustFlags) {
+  const flags: Flags = {
+    workspace: folder,
+    ...(data !== undefined && { data }),
+    ...(file !== undefined && { config: file }),
+  };
+  const { dataDirectory, workspaces } = loadConfig(flags, readEnvironment());
+  return await trustWorkspace(dataDirectory, workspaces.get("default") ?? folder, remove ?? false);
 }
 
 function token(role: "caller" | "approver", value: string): Config["tokens"][number] {

@@ -1,15 +1,17 @@
 import { createHash, randomUUID } from "node:crypto";
 import { homedir } from "node:os";
+import { dirname, join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
-import { LimitsSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
+import { LimitsSchema, SandboxState, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
 import { createAudit } from "./call/audit.ts";
-import { createCalls } from "./call/calls.ts";
+import { type Calls, createCalls } from "./call/calls.ts";
 import { createEdit } from "./call/edit.ts";
 import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
+import { type CallObserver, tellingEnds } from "./call/observer.ts";
 import { createPlanner } from "./call/planner.ts";
 import { createPlanning } from "./call/planning.ts";
 import type { CallStore, OutputStore } from "./call/ports.ts";
@@ -31,10 +33,18 @@ import { sessionService } from "./rpc/session-service.ts";
 import { toolService } from "./rpc/tool-service.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
+import { createTelemetry } from "./telemetry/telemetry.ts";
 import { canonicalJson } from "./tool/canonical-json.ts";
-import { createRegistry } from "./tool/registry.ts";
+import { type CustomTools, createCustomTools } from "./tool/custom/custom-tools.ts";
+import { createModules } from "./tool/custom/modules.ts";
+import { readSources } from "./tool/custom/sources.ts";
+import { createTrust } from "./tool/custom/trust.ts";
+import { createHooks, type HookChain } from "./tool/hooks.ts";
+import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
+import { createPipes } from "./tools/pipe.ts";
+import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
 
 export const version = packageJson.version;
@@ -43,6 +53,10 @@ export const version = packageJson.version;
 export interface Server {
   /** Where it is reached. */
   readonly url: string;
+  /** Adds tools of the embedding program, for one workspace root or for all, and returns the function that removes them. */
+  register: Registry["register"];
+  /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
+  addHooks: HookChain["add"];
   /** Drains and stops: streams end so that clients resume, waiting calls are kept, running ones get `drainMs`. */
   close(): Promise<void>;
 }
@@ -68,23 +82,38 @@ export async function startServer(
   await checkRules(config, log);
   const rules = rulesOf(config.policy);
   const replicaId = randomUUID();
+  const sandbox = await startSandbox(config, log);
   const store = await open(config, log);
   // What is kept in memory by Redis is kept smaller.
   const outputBytes =
     config.store === "sqlite" ? config.limits.outputBytes : Math.min(config.limits.outputBytes, redisOutputBytes);
+  const telemetry = await createTelemetry({ log, version, tracing: config.tracing });
   const supervisor = createSupervisor({ replicaId, leaseMs: config.leaseMs });
-  const { calls, permissions, sessions, planner } = createReplica({
+  const pipes = createPipes();
+  const { calls, permissions, sessions, planner, registry, hooks } = createReplica({
     config: { ...config, limits: { ...config.limits, outputBytes } },
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor }), ...tools],
+    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools].filter(
+      ({ name, experimental }) => !experimental || config.experimental.includes(name),
+    ),
+    observer: telemetry.observer,
     log,
   });
   const { calls: callStore, permissions: asks, outputs } = store;
+  const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
+    await callStore.close();
+    throw error;
+  });
   const about = {
     version,
     workspaces: [...config.workspaces.keys()],
+    sandbox: {
+      sandbox: sandboxState(sandbox),
+      sandboxNetwork: sandbox.state.network,
+      sandboxProblem: sandbox.problem ?? "",
+    },
     agentsOf: (principal: { agents: readonly string[] }) =>
       [...config.policy.agents]
         .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
@@ -110,6 +139,7 @@ export async function startServer(
       { every: config.leaseMs / 3, work: calls.renew },
       { every: 500, work: calls.supervise },
       { every: 500, work: calls.heedCancels },
+      { every: 1_000, work: custom.refresh },
       { every: 10_000, work: comparePolicy },
       { every: 3_600_000, work: sweep },
     ],
@@ -132,6 +162,7 @@ export async function startServer(
     log,
     ready: callStore.ready,
     agrees: () => agrees,
+    metrics: telemetry.metrics,
     routes(router) {
       router.service(
         ToolService,
@@ -141,6 +172,8 @@ export async function startServer(
           reader: createReader({ sessions, outputs }),
           store: callStore,
           asksOf: asks.asksOf,
+          stats: telemetry.stats,
+          custom,
           about,
         }),
       );
@@ -160,13 +193,69 @@ export async function startServer(
   });
   return {
     url: listener.url,
+    register: registry.register,
+    addHooks: hooks.add,
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
+      custom.close();
       await supervisor.close();
+      await pipes.close();
+      await telemetry.close();
       await callStore.close();
     },
   };
+}
+
+/** Loads the tools and plugins that are no part of the service; refuses to go on without a plugin, which may guard calls. */
+async function openCustomTools(
+  { file, workspaces, plugins, dataDirectory }: Config,
+  registry: Registry,
+  hooks: HookChain,
+  log: Logger,
+): Promise<CustomTools> {
+  const user = dirname(file);
+  const isOpen = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
+  const [first = "/"] = workspaces.values();
+  const custom = createCustomTools({
+    places: [
+      // What tools could write to is no place for tools.
+      ...(isOpen ? [] : [{ folder: user }]),
+      ...[...workspaces].map(([name, directory]) => ({
+        folder: join(directory, ".opencode"),
+        workspace: { name, directory },
+      })),
+    ],
+    plugins,
+    pluginInput: { directory: first, worktree: first },
+    registry,
+    hooks,
+    modules: createModules(),
+    trust: createTrust(join(dataDirectory, "trust")),
+    report: ({ path, line, reason }) =>
+      log.warn("a tool or plugin file is not loaded as it is", { path, line, reason }),
+  });
+  await custom.refresh();
+  const [problem] = custom.pluginProblems();
+  if (!problem) return custom;
+  custom.close();
+  throw new ConfigError(
+    `the plugin ${problem.path}, line ${problem.line}, cannot be loaded: ${problem.reason}; correct it, or take it out of "plugin" in ${file}`,
+  );
+}
+
+/** Trusts the code in a workspace's `.opencode` as it is now, or no longer; returns the files of its tools. A running service heeds it. */
+export async function trustWorkspace(
+  dataDirectory: string,
+  directory: string,
+  remove: boolean,
+): Promise<{ directory: string; tools: string[] }> {
+  const trust = createTrust(join(dataDirectory, "trust"));
+  const folder = join(directory, ".opencode");
+  const { entries, digest } = await readSources(folder, [folder]);
+  if (remove) await trust.remove(directory);
+  else await trust.set(directory, digest);
+  return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
 }
 
 /** One replica over a store, which it may share with others: everything but timers and the way in. */
@@ -176,6 +265,7 @@ export function createReplica({
   store,
   replicaId,
   tools,
+  observer,
   log,
 }: {
   config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
@@ -183,14 +273,20 @@ export function createReplica({
   store: Store;
   replicaId: string;
   tools: readonly Tool[];
+  observer: CallObserver;
   log: Logger;
 }) {
-  const { calls: callStore, permissions: asks, outputs } = store;
+  const registry = createRegistry();
+  registry.register(tools);
+
+  const {
+    calls: callStore,
+    permissions: asks,
+    outputs,
+  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
   const now = callStore.now;
 
-  const registry = createRegistry();
-  for (const tool of tools) registry.register(tool);
-
+  const hooks = createHooks();
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
     guard: { dataDirectory: config.dataDirectory, configFile: config.file },
@@ -222,11 +318,14 @@ export function createReplica({
     planning,
     layersFor,
     registry,
+    hooks,
     limits: { ...config.limits, askMs: config.askMs },
     unattended: config.unattended,
+    observer,
+    makeCalls: (...made) => calls.makeCalls(...made),
     log,
   });
-  const calls = createCalls({
+  const calls: Calls = createCalls({
     store: callStore,
     outputs,
     sessions,
@@ -245,10 +344,11 @@ export function createReplica({
     policy,
     layersFor,
     registry,
+    hooks,
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner };
+  return { calls, permissions, sessions, planner, registry, hooks };
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;
@@ -274,6 +374,29 @@ async function checkRules({ policy, file, dataDirectory }: Config, log: Logger):
   throw new ConfigError(
     `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
   );
+}
+
+/** Where the configuration wants a sandbox and none can start, nothing starts; where it says nothing, the log and GetServerInfo say so. */
+async function startSandbox({ sandbox: wanted, dataDirectory }: Config, log: Logger): Promise<Sandbox> {
+  const sandbox = await openSandbox({
+    wanted,
+    agents: wanted.agents,
+    writable: wanted.writable,
+    hidden: [
+      { path: dataDirectory, kind: "folder" as const },
+      ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
+    ],
+  });
+  if (sandbox.problem === undefined) return sandbox;
+  if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
+  log.warn(`commands run without a sandbox: ${sandbox.problem}`);
+  return sandbox;
+}
+
+function sandboxState({ state, problem }: Sandbox): SandboxState {
+  if (problem !== undefined) return SandboxState.UNAVAILABLE;
+  if (state.profile === "off") return SandboxState.OFF;
+  return state.profile === "read-only" ? SandboxState.READ_ONLY : SandboxState.WORKSPACE_WRITE;
 }
 
 /** Repeats work, never two rounds of the same at once; what fails is logged and tried again. Resolves when all have stopped. */

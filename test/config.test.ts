@@ -26,12 +26,15 @@ describe("without any setting", () => {
       listen: { host: "127.0.0.1", port: 7420 },
       hosts: [],
       origins: [],
+      plugins: [],
+      experimental: [],
       insecureNoAuth: false,
       unattended: "wait",
       askMs: 900_000,
       leaseMs: 15_000,
       drainMs: 30_000,
       logLevel: "info",
+      tracing: false,
       limits: {
         requestBytes: 4_194_304,
         inputBytes: 524_288,
@@ -45,6 +48,8 @@ describe("without any setting", () => {
     expect([...config.workspaces]).toEqual([["default", project]]);
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
+    const sandbox = { profile: "workspace-write", network: true, agents: new Map(), required: false };
+    expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
   test("the data directory and two tokens are made for this user alone, and found again", () => {
@@ -138,6 +143,26 @@ describe("the file", () => {
     });
   });
 
+  test("confines commands, of one agent otherwise, and hides the operator's files from them", () => {
+    const { load, home } = machine(`
+      [sandbox]
+      profile = "read-only"
+      writable = ["~/cache"]
+      [sandbox.agent.plan]
+      network = false
+      [[token]]
+      id = "host"
+      roles = ["caller"]
+      file = "host.token"`);
+    const own = join(home, ".config/toolgate");
+    writeFileSync(join(own, "host.token"), "aaa\n");
+    const { sandbox } = load();
+    const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
+    const writable = [join(home, "cache")];
+    const agents = new Map([["plan", { profile: "read-only", network: false }]]);
+    expect(sandbox).toEqual({ profile: "read-only", network: true, agents, required: true, writable, hidden });
+  });
+
   test("gives tokens by value, by file and by environment", () => {
     const { load, home } = machine(`
       [[token]]
@@ -190,6 +215,13 @@ describe("a start is refused, and the message says what to do", () => {
         {},
         { TOOLGATE_ASK_MS: "soon" },
         /the environment cannot be used.*\n.*TOOLGATE_ASK_MS: /,
+      ],
+      [
+        "spans over a protocol that is not spoken",
+        "",
+        {},
+        { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4317", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" },
+        'over the protocol "grpc"; only http/protobuf is spoken',
       ],
       ["a wrong flag", "", { unattended: "maybe" }, {}, /the command line cannot be used.*\n.*--unattended: /],
       ["an address without a port", "", { listen: "localhost" }, {}, "--listen: write it as HOST:PORT"],
@@ -390,6 +422,19 @@ describe("TLS", () => {
       expect(() => load({ ...pair(), [flag]: file })).toThrow(`${file} lies inside the workspace "default"`);
     }
   });
+});
+
+test.each<[boolean, Record<string, string>]>([
+  [false, {}],
+  [true, { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [true, { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://localhost:4318/v1/traces" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp,console", OTEL_EXPORTER_OTLP_PROTOCOL: "http/protobuf" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }],
+  [false, { OTEL_SDK_DISABLED: "true", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+])("whether spans are sent is %s with %o", (tracing, env) => {
+  expect(machine().load({}, env).tracing).toBe(tracing);
 });
 
 /** A home, a project folder and, if there is text for it, a configuration file; all are removed when the test ends. */

@@ -7,17 +7,20 @@ const root = resolve(import.meta.dirname, "..");
 /** Folder or file of src → what its files may import of ours; gen and its own files always. */
 const allowed: Record<string, readonly string[]> = {
   "main.ts": ["cli", "config.ts", "log.ts", "server.ts"],
-  "server.ts": ["call", "config.ts", "log.ts", "permission", "rpc", "store", "tool", "tools"],
+  "server.ts": ["call", "config.ts", "log.ts", "permission", "rpc", "store", "telemetry", "tool", "tools"],
   "config.ts": ["config"],
-  config: ["config.ts", "permission"],
+  config: ["config.ts", "nearest.ts", "permission"],
   "log.ts": [],
-  rpc: ["call", "config.ts", "log.ts", "permission"],
-  call: ["log.ts", "permission", "tool"],
+  "nearest.ts": [],
+  rpc: ["call", "config.ts", "log.ts", "permission", "tool/tool.ts"],
+  telemetry: ["call/observer.ts", "call/ports.ts", "log.ts", "tool/tool.ts"],
+  call: ["log.ts", "nearest.ts", "permission", "tool"],
   permission: [],
   tool: [],
-  tools: ["tool"],
+  tools: ["nearest.ts", "tool"],
   store: ["call/ports.ts", "log.ts", "permission/errors.ts", "permission/ports.ts"],
-  cli: [],
+  "json-form": [],
+  cli: ["json-form"],
 };
 
 const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((file) =>
@@ -43,6 +46,14 @@ test.each(files)("src/%s imports only what its place allows", (file) => {
 test("only config and the command line read the environment", () => {
   const readers = files.filter((file) => readFileSync(join(root, "src", file), "utf8").includes("process.env"));
   expect(readers.toSorted()).toEqual(["cli/environment.ts", "config.ts", "tools/bash.ts"]);
+});
+
+test("nothing of OpenTelemetry is loaded until it is asked for", () => {
+  const loading = files.filter((file) => {
+    const text = readFileSync(join(root, "src", file), "utf8");
+    return /^import (?!type).*"(?:@opentelemetry\/|.*\/spans\.ts)/m.test(text.replaceAll(/\{[^}]*\}/g, "{}"));
+  });
+  expect(loading).toEqual(["telemetry/spans.ts"]);
 });
 
 test("only rpc/errors.ts makes errors of the wire", () => {

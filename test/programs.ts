@@ -6,6 +6,7 @@ const programs = [
   ["openssl", "openssl"],
   ["script", "bsdutils"],
   ["faketime", "faketime"],
+  ["bwrap", "bubblewrap"],
 ] as const;
 
 /** Before all tests: installs what is missing where that is ours to do (root on Debian), else says which line does. */

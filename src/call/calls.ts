@@ -4,14 +4,16 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { CreateSessionRequest } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { Permissions } from "../permission/permissions.ts";
+import { type Permissions, workspaceRoot } from "../permission/permissions.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import type { Registry } from "../tool/registry.ts";
+import type { TraceContext } from "../tool/tool.ts";
+import { createChildren, type StartGate, startsWithOthers } from "./children.ts";
 import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
@@ -99,7 +101,12 @@ export function createCalls({
   }
 
   /** Runs a call that this replica holds, on its own signal: what becomes of the request does not matter to it. */
-  function launch(record: CallRecord, opened: OpenSession, confirmed: number, ready?: Ready): void {
+  function launch(
+    record: CallRecord,
+    opened: OpenSession,
+    confirmed: number,
+    { ready, gate }: { ready?: Ready | undefined; gate?: StartGate | undefined } = {},
+  ): void {
     const key = keyOf(record.ref);
     const controller = new AbortController();
     const run = {
@@ -110,6 +117,7 @@ export function createCalls({
       started: record.part.state.case !== "pending",
     };
     const hold = {
+      gate,
       isSure: () => isHeld(run),
       starting: () => {
         run.started = true;
@@ -137,23 +145,37 @@ export function createCalls({
   }
 
   /** Accepts a call, or attaches to the one of that id. */
-  async function open(principal: Principal, request: CallRequest): Promise<Accepted> {
+  async function open(principal: Principal, request: CallRequest, trace?: TraceContext): Promise<Accepted> {
+    checkServing();
+    return await beforeDrain(accept(principal, request, trace));
+  }
+
+  function checkServing(): void {
     if (draining)
       throw new RequestError(
         ErrorReason.DRAINING,
         "this replica is going away; try again, at another one or in a moment",
       );
-    return await beforeDrain(accept(principal, request));
   }
 
-  async function accept(principal: Principal, request: CallRequest): Promise<Accepted> {
+  async function accept(principal: Principal, request: CallRequest, trace?: TraceContext): Promise<Accepted> {
     sessions.checkStore(request.expectedStoreId);
     checkSize("metadata", request.metadata, 64 * 1024);
+    const opened = await sessions.open(principal, request.sessionId || (await newSession(principal)), "call");
+    const agent = sessions.agentFor(principal, request.agent, opened.session);
+    return await enter({ ...request, agent }, opened, principal.id, { trace });
+  }
+
+  /** Accepts a call in a session that was opened for it, as an agent that may be used. */
+  async function enter(
+    request: CallRequest,
+    opened: OpenSession,
+    principal: string,
+    { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
+  ): Promise<Accepted> {
     const input = request.input ?? {};
     const canonical = canonicalJson(input);
     if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
-    const opened = await sessions.open(principal, request.sessionId || (await newSession(principal)), "call");
-    const agent = sessions.agentFor(principal, request.agent, opened.session);
     const now = store.now();
     const callId = request.callId || newId("call", now);
     const requestDigest = digestOfRequest(request.tool, canonical);
@@ -165,21 +187,24 @@ export function createCalls({
         messageId: request.messageId || newId("msg", now),
         callId,
         tool: request.tool,
-        agent,
+        agent: request.agent,
         input,
         ...(request.metadata && { metadata: request.metadata }),
       }),
       spec: {
-        principal: principal.id,
+        principal,
         requestDigest,
         timeoutMs: request.timeoutMs,
         providerId: request.providerId,
         modelId: request.modelId,
-        definitionId: request.definitionId || (registry.get(request.tool)?.definition.definitionId ?? ""),
+        definitionId:
+          request.definitionId ||
+          (registry.get(request.tool, workspaceRoot(opened.workspace.name))?.definition.definitionId ?? ""),
         accepted: now,
+        ...(trace && { trace }),
       },
     };
-    const ready = await executor.prepare(call, opened);
+    const ready = gate ? undefined : await executor.prepare(call, opened);
     const asked = performance.now();
     const { record, created } = await take(call.ref, () =>
       store.openCall({
@@ -192,7 +217,7 @@ export function createCalls({
         maxOpenCalls: limits.runningCalls,
       }),
     );
-    if (created) launch(record, opened, asked, record.attempts > 0 ? ready : undefined);
+    if (created) launch(record, opened, asked, { ready: record.attempts > 0 ? ready : undefined, gate });
     else checkAttach(record, requestDigest);
     return { record, opened };
   }
@@ -310,13 +335,14 @@ export function createCalls({
 
   /** Takes a call over if this replica serves its workspace and its tool's definition, and the tool may be entered once more. */
   async function claim({ ref, part, spec, attempts }: CallRecord): Promise<boolean> {
-    const tool = registry.get(part.tool);
-    const maxAttempts = tool?.idempotent ? idempotentAttempts : 1;
-    if (draining || tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
+    if (draining || attempts >= idempotentAttempts || startsWithOthers(part)) return false;
     const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
       log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
       return undefined;
     });
+    const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
+    const maxAttempts = tool?.idempotent ? idempotentAttempts : 1;
+    if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
     const asked = performance.now();
     const claimed = opened && (await take(ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
     if (!claimed) return false;
@@ -346,6 +372,7 @@ export function createCalls({
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (!record || isTerminal(record.part) || record.owner !== replicaId || isTaken(ref) || draining) return;
     if (record.part.state.case === "running") return await lose(record, lostWhileRunning);
+    if (startsWithOthers(record.part)) return await lose(record, nobodyTookIt);
     const opened = await sessions.load(ref.sessionId);
     if (opened) launch(record, opened, asked);
   }
@@ -371,8 +398,29 @@ export function createCalls({
     }
   }
 
+  const makeCalls = createChildren({
+    async enter({ record: { part, spec }, opened }, { tool, input, callId, gate }) {
+      checkServing();
+      const request = create(CallToolRequestSchema, {
+        sessionId: part.sessionId,
+        messageId: part.messageId,
+        callId,
+        agent: part.agent,
+        tool,
+        input,
+        metadata: { ...part.metadata, parentCallId: part.callId, ...(gate && { startsWithOthers: true }) },
+        providerId: spec.providerId,
+        modelId: spec.modelId,
+      });
+      return (await beforeDrain(enter(request, opened, spec.principal, { gate, trace: spec.trace }))).record.ref;
+    },
+    ended: async (ref) => (await wait({ ref }, lifeMs, new AbortController().signal)).part,
+    cancel,
+  });
+
   return {
     open,
+    makeCalls,
     wait,
     events,
     getRecord,

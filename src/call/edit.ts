@@ -7,17 +7,18 @@ import { RequestError } from "../permission/errors.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { InvalidInput } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
+import type { Tool } from "../tool/tool.ts";
 import { checkSize } from "./sessions.ts";
 import { edited, inputOf } from "./state.ts";
 
 /** Makes the check that stands between a person's edit and a call: only what the call's tool can take replaces its arguments. */
 export function createEdit({ registry, inputBytes }: { registry: Registry; inputBytes: number }): CallChanges["edit"] {
-  return (part, input, by) => {
+  return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";
     checkSize("input", input, Math.min(inputBytes, mostEdited));
     if (!part.originalInput) checkSize("the original input", before, mostEdited);
-    decode(registry, part, input);
+    decode(registry.get(part.tool, workspace), part.tool, input);
     return { part: edited(part, input, by), difference: difference(before, input) };
   };
 }
@@ -31,8 +32,7 @@ export function noteOfEdit(part: ToolPart): string | undefined {
   return `The user changed the arguments of this call before it ran: ${difference(part.originalInput, inputOf(part))}`;
 }
 
-function decode(registry: Registry, { tool: name }: ToolPart, input: JsonObject): void {
-  const tool = registry.get(name);
+function decode(tool: Tool | undefined, name: string, input: JsonObject): void {
   if (!tool) {
     throw new RequestError(
       ErrorReason.UNKNOWN_TOOL,

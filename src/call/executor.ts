@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { create, type JsonObject } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import {
@@ -7,6 +8,7 @@ import {
   type DecisionRecord,
   PermissionAction,
   type PermissionDecision,
+  PermissionDecisionSchema,
   PermissionOutcome,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
@@ -20,6 +22,7 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
+import { similar } from "../nearest.ts";
 import { refusalText } from "../permission/answers.ts";
 import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
@@ -27,16 +30,27 @@ import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/perm
 import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
-import { ChangedAfterApproval, InvalidInput, OutputLimit, ToolFailure } from "../tool/errors.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
+import {
+  ChangedAfterApproval,
+  HookFailure,
+  InvalidInput,
+  InvalidOutput,
+  OutputLimit,
+  ToolFailure,
+} from "../tool/errors.ts";
+import type { HookChain, HookedCall } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import type { createChildren, StartGate } from "./children.ts";
 import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
+import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { beginning, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
-import { completed, failed, inputOf, isTerminal, running } from "./state.ts";
+import { completed, failed, inputOf, isTerminal, prepared, running } from "./state.ts";
 import { createWaits } from "./waits.ts";
 
 /** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
@@ -76,8 +90,11 @@ export function createExecutor({
   planning,
   layersFor,
   registry,
+  hooks,
   limits,
   unattended,
+  observer,
+  makeCalls,
   log,
 }: {
   store: CallStore;
@@ -87,8 +104,12 @@ export function createExecutor({
   planning: Planning;
   layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
   registry: Registry;
+  hooks: HookChain;
   limits: ExecutorLimits;
   unattended: "wait" | "deny";
+  observer: CallObserver;
+  /** Makes calls for a tool. */
+  makeCalls: ReturnType<typeof createChildren>;
   log: Logger;
 }) {
   const waits = createWaits({ calls: store, outputs });
@@ -104,14 +125,29 @@ export function createExecutor({
     hold: Hold,
     ready?: Ready,
   ): Promise<ToolPart | undefined> {
-    const call: Running = { record, opened, controller, signal: controller.signal, fence: fenceOf(record), hold };
+    const observed = observer.began(record);
+    const call: Running = {
+      record,
+      opened,
+      controller,
+      signal: controller.signal,
+      fence: fenceOf(record),
+      hold,
+      observed,
+      environments: new Map(),
+      waived: new Set(),
+    };
     try {
-      const tool = ready?.tool ?? resolve(record);
-      const { input, plan } = ready ?? (await approve(call, tool));
-      const result = await execute(call, tool, input, plan);
+      const tool = ready?.tool ?? resolve(record, opened);
+      call.tool = tool;
+      await prepareInput(call);
+      const { input, plan, outside } = ready ?? (await approve(call, tool));
+      const result = await execute(call, tool, input, plan, outside);
       return await settle(call, plan, result);
     } catch (cause) {
       return await end(call, cause);
+    } finally {
+      observed.over(call.record.part);
     }
   }
 
@@ -123,21 +159,23 @@ export function createExecutor({
     call: Pick<CallRecord, "ref" | "part" | "spec">,
     opened: OpenSession,
   ): Promise<Ready | undefined> {
+    // What hooks make of a call is stored before it is planned, and theirs to do once.
+    if (hooks.has("tool.execute.before", "shell.env")) return undefined;
     try {
-      const tool = resolve(call);
+      const tool = resolve(call, opened);
       const input = decode(tool, call);
       const subject = subjectFor(opened, call.part.agent, tool);
       const layers = layersFor(subject);
       // How many such calls came before it only the step knows that accepts it: `mostRepeats`.
       const by: JudgedBy = { layers, grants: "none" };
-      const judged = await planning.judge(tool, input, planContext(call, opened), subject, 0, by);
+      const judged = await planning.judge(tool, input, planContext(call, opened, noEnvironment), subject, 0, by);
       if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
       const { problem } = await planning.inspect(judged, layers);
       if (problem) return undefined;
       return {
         tool,
         input,
-        plan: judged.plan,
+        ...judged,
         start: running(call.part, judged.plan.title, store.now()),
         decision: allowed(call, judged),
         mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
@@ -148,13 +186,16 @@ export function createExecutor({
   }
 
   /** 1. The registration that serves now; it is captured, later changes do not touch this call. */
-  function resolve({ part, spec }: Pick<CallRecord, "part" | "spec">): Tool {
-    const tool = registry.get(part.tool);
+  function resolve({ part, spec }: Pick<CallRecord, "part" | "spec">, opened: OpenSession): Tool {
+    const workspace = workspaceRoot(opened.workspace.name);
+    const tool = registry.get(part.tool, workspace);
     if (!tool) {
-      const known = registry.list().map(({ name }) => name);
+      const known = registry.list(workspace).map(({ name }) => name);
+      const [meant] = similar(part.tool, known, 1);
+      const hint = meant === undefined ? "" : ` Did you mean "${meant}"?`;
       throw new CallEnd(
         ToolErrorReason.UNKNOWN_TOOL,
-        `There is no tool "${part.tool}". Use one of: ${known.join(", ")}.`,
+        `There is no tool "${part.tool}".${hint} Use one of: ${known.join(", ")}.`,
       );
     }
     if (spec.definitionId !== "" && spec.definitionId !== tool.definition.definitionId) {
@@ -164,6 +205,18 @@ export function createExecutor({
       );
     }
     return tool;
+  }
+
+  /** 2. What the hooks before a call leave as its input is stored once, and never replaced: also another replica plans with it. */
+  async function prepareInput(call: Running): Promise<void> {
+    const { part, prepared: isPrepared } = call.record;
+    if (isPrepared || part.state.case !== "pending" || !hooks.has("tool.execute.before")) return;
+    const input = inputOf(part);
+    const { args } = await hooks.run("tool.execute.before", hookedCall(part), { args: structuredClone(input) });
+    const changed = canonicalJson(args) === canonicalJson(input) ? undefined : prepared(part, args);
+    const step = { fence: call.fence, part: changed };
+    while ((await store.prepareCall(step).catch(unlessAway(call))) === undefined);
+    await refresh(call);
   }
 
   /** 3. Invalid input never reaches the tool. */
@@ -178,28 +231,36 @@ export function createExecutor({
   }
 
   /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
-  async function approve(call: Running, tool: Tool): Promise<Pick<Ready, "input" | "plan">> {
-    const ctx = planContext(call.record, call.opened);
+  async function approve(call: Running, tool: Tool): Promise<Judged & Pick<Ready, "input">> {
+    const ctx = planContext(call.record, call.opened, environmentOf(call));
     const subject = subjectOf(call, tool);
-    async function attempt(): Promise<Pick<Ready, "input" | "plan"> | undefined> {
+    async function attempt(): Promise<(Judged & Pick<Ready, "input">) | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
       const input = decode(tool, call.record);
-      const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
-      if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
-      const { preview, problem } = await planning.inspect(judged, layersFor(subject));
+      const { judged, preview, problem } = await call.observed.step("plan", async () => {
+        const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
+        if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
+        return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
+      });
       if (problem) throw problem;
       const isAsked = judged.verdict.action === PermissionAction.ASK;
       const approved = isAsked ? await answered(call, tool, judged, preview, subject) : [];
       if (!approved) return undefined;
-      if (await start(call, judged, approved)) return { input, plan: judged.plan };
+      const { gate } = call.hold;
+      if (gate && !gate.isOpen) {
+        await gate.arrive(call.signal);
+        // While the others were waited for, rules and files may have changed.
+        return undefined;
+      }
+      if (await start(call, judged, approved)) return { ...judged, input };
       await refresh(call);
       return undefined;
     }
     for (;;) {
       call.signal.throwIfAborted();
-      const ready = await attempt().catch(unlessAway(call));
-      if (ready) return ready;
+      const allowed = await attempt().catch(unlessAway(call));
+      if (allowed) return allowed;
     }
   }
 
@@ -218,10 +279,11 @@ export function createExecutor({
   async function answered(
     call: Running,
     tool: Tool,
-    { plan, verdict }: Judged,
+    judged: Judged,
     preview: Inspected["preview"],
     subject: Subject,
   ): Promise<PermissionRequest[] | undefined> {
+    const { plan, verdict } = judged;
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = await asksOf(call.record.ref);
     const same = (question: Question) => (ask: AskRecord) =>
@@ -229,7 +291,9 @@ export function createExecutor({
       ask.request.permission === question.permission &&
       equal(ask.request.patterns, question.patterns);
     const approved = asks.filter((ask) => isApproved(ask, asks));
-    const missing = verdict.needs.filter((question) => !approved.some(same(question)));
+    const missing = verdict.needs.filter(
+      (question) => !call.waived.has(waiver(digest, question)) && !approved.some(same(question)),
+    );
     if (missing.length === 0) {
       return approved.map(({ request }) => request).filter((request) => request.digest === digest);
     }
@@ -242,10 +306,16 @@ export function createExecutor({
     }
     const open = asks.filter(({ settled }) => !settled);
     const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
-    const unasked = missing.filter((question) => !open.some(same(question)));
+    const unasked = await unlessHooksDecide(
+      call,
+      tool,
+      missing.filter((question) => !open.some(same(question))),
+      plan,
+      digest,
+    );
     if (stale.length > 0 || unasked.length > 0) {
       const kept = preview && (await keepPreview(call, preview));
-      const requests = unasked.map((question) => requestFor(call, { question, plan, verdict }, kept, subject, digest));
+      const requests = unasked.map((question) => requestFor(call, { ...judged, question }, kept, subject, digest));
       await openAsks(call, requests, verdict, stale);
     }
     await settledAll(call);
@@ -281,7 +351,13 @@ export function createExecutor({
   }
 
   /** 8. The body, under its own signal and deadline, whatever becomes of the request that began it. */
-  async function execute(call: Running, tool: Tool, input: unknown, plan: Plan): Promise<Returned> {
+  async function execute(
+    call: Running,
+    tool: Tool,
+    input: unknown,
+    plan: Plan,
+    outside: readonly string[],
+  ): Promise<Returned> {
     const { ref, part, spec } = call.record;
     // A process that was frozen since the start mark may have been given up; nothing may run then.
     if (!call.hold.isSure()) throw new CallGone();
@@ -311,21 +387,35 @@ export function createExecutor({
     call.output = output;
     try {
       const ctx: ToolContext = {
-        ...planContext(call.record, call.opened),
+        ...planContext(call.record, call.opened, environmentOf(call)),
         messageId: part.messageId,
         model: { providerId: spec.providerId, modelId: spec.modelId },
         signal: call.signal,
+        outside,
         reads: {
           get: (path) => store.getRead(ref.root, path),
           record: (path, sha256) => store.recordRead(ref.root, path, sha256),
         },
+        state: {
+          async get(name) {
+            const value = await store.getState(ref, name);
+            return value === undefined ? undefined : JSON.parse(value);
+          },
+          set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
+        },
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
         metadata: call.progress.update,
         output: output.write,
-        ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, ask)),
+        calls: (children, options) =>
+          deadline.whilePaused(() =>
+            makeCalls({ record: call.record, opened: call.opened, signal: call.signal }, children, options),
+          ),
+        ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, plan, ask)),
         extra: part.metadata ?? {},
       };
-      const result = await orAborted(tool.execute(input, plan, ctx), call.signal);
+      const result = await call.observed.step("execute", (trace) =>
+        orAborted(tool.execute(input, plan, { ...ctx, ...(trace && { trace }) }), call.signal),
+      );
       call.signal.throwIfAborted();
       await output.end();
       return { result, output };
@@ -338,49 +428,85 @@ export function createExecutor({
   /** 10, 11. Bounds what the model sees, keeps the whole, and writes the end. */
   async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<ToolPart | undefined> {
     const { text, ...sizes } = result.output === undefined ? output.written() : await output.whole(result.output);
+    const structured = await boundStructured(call, result.structured);
     const metadata: JsonObject = {
       ...call.progress?.shown.metadata,
       ...result.metadata,
       ...sizes,
+      ...structured.metadata,
       truncated: sizes.truncated || result.metadata?.truncated === true,
     };
     const attachments: FilePart[] = [];
     for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
-    const title = result.title ?? call.progress?.shown.title ?? plan.title;
+    const shown = await afterHooks(call, "completed", {
+      title: result.title ?? call.progress?.shown.title ?? plan.title,
+      output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
+      metadata,
+    });
     const part = completed(
       call.record.part,
       {
-        title,
-        output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
-        metadata,
+        ...shown,
         attachments,
+        ...(structured.value && { structuredOutput: structured.value }),
       },
       store.now(),
     );
-    return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+    return await finish(call, part);
+  }
+
+  async function finish(
+    call: Running,
+    part: ToolPart,
+    decisions: readonly DecisionRecord[] = [],
+  ): Promise<ToolPart | undefined> {
+    const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
+    if (written) call.record = { ...call.record, part: written };
+    return written;
+  }
+
+  /** 11. What the hooks after a body leave of what is shown. The sizes of the output stay what they are. */
+  async function afterHooks(call: Running, status: "completed" | "error", shown: Shown): Promise<Shown> {
+    if (!hooks.has("tool.execute.after")) return shown;
+    const { part } = call.record;
+    const args = structuredClone(inputOf(part));
+    const left = await hooks.run("tool.execute.after", { ...hookedCall(part), args, status }, structuredClone(shown));
+    const { truncated, originalSize, truncatedSize, outputPath } = shown.metadata;
+    const sizes = Object.entries({ truncated, originalSize, truncatedSize, outputPath });
+    const kept = sizes.flatMap(([name, value]) => (value === undefined ? [] : [[name, value] as const]));
+    return { title: left.title, output: left.output, metadata: { ...left.metadata, ...Object.fromEntries(kept) } };
+  }
+
+  /** What is told of a call that failed: if its body was entered, as the hooks after it leave it. */
+  async function failureTold(call: Running, cause: unknown, metadata: JsonObject | undefined): Promise<Failure> {
+    const failure = { ...failureOf(cause, call), ...(metadata && { metadata }) };
+    // A hook after the body that failed is not run again.
+    if (call.record.part.state.case !== "running" || cause instanceof HookFailure) return failure;
+    const title = call.progress?.shown.title ?? "";
+    try {
+      const left = await afterHooks(call, "error", { title, output: failure.error, metadata: metadata ?? {} });
+      return { ...failure, error: left.output, ...(metadata && { metadata: left.metadata }) };
+    } catch (error) {
+      if (!(error instanceof HookFailure)) throw error;
+      return { ...failure, error: `${failure.error}\n${error.message}` };
+    }
   }
 
   /** The four kinds of end without a result: expected failure, refusal, abort, defect. What is not ours is not written. */
   async function end(call: Running, thrown: unknown): Promise<ToolPart | undefined> {
     const cause = call.signal.aborted ? call.signal.reason : thrown;
-    if (cause instanceof CallGone) return undefined;
+    if (cause instanceof CallGone || isTerminal(call.record.part)) return undefined;
     try {
       // What was written until then is kept and named, unless keeping it is what failed.
       await call.output?.end().catch(() => undefined);
       const written = call.output?.written();
       const { text: _, ...sizes } = written ?? { text: "" };
-      const { error, ...failure } = failureOf(cause, call);
-      const part = failed(
-        call.record.part,
-        {
-          ...failure,
-          error: [error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
-          ...((call.progress || written) && { metadata: { ...call.progress?.shown.metadata, ...sizes } }),
-        },
-        store.now(),
-      );
+      const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
+      const told = await failureTold(call, cause, metadata);
+      const error = [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+      const part = failed(call.record.part, { ...told, error }, store.now());
       const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
-      return await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
+      return await finish(call, part, decisions);
     } catch (error) {
       // The lease lapses and the reaper ends the call.
       log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
@@ -388,16 +514,21 @@ export function createExecutor({
     }
   }
 
-  function failureOf(
-    cause: unknown,
-    { record }: Running,
-  ): { reason: ToolErrorReason; error: string; effects?: ToolEffects } {
-    const readOnly = registry.get(record.part.tool)?.definition.annotations?.readOnly === true;
+  function failureOf(cause: unknown, { record, tool }: Running): Failure {
+    const readOnly = tool?.definition.annotations?.readOnly === true;
     const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
     if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };
     if (cause instanceof InvalidInput) return { reason: ToolErrorReason.INVALID_INPUT, error: cause.message };
     if (cause instanceof ChangedAfterApproval) {
       return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
+    }
+    if (cause instanceof InvalidOutput) {
+      log.warn("a tool broke its own output schema", { error: cause, tool: record.part.tool });
+      return { reason: ToolErrorReason.INVALID_OUTPUT, error: cause.message, effects };
+    }
+    if (cause instanceof HookFailure) {
+      log.warn("a plugin's hook stopped a call", { error: cause, callId: record.ref.callId, tool: record.part.tool });
+      return { reason: ToolErrorReason.FAILED, error: `${cause.message}.`, effects };
     }
     if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
     if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
@@ -414,14 +545,17 @@ export function createExecutor({
   }
 
   /** An ask in the middle of the body: it dies with this replica, and so does the call. */
-  async function askInBody(call: Running, tool: Tool, ask: Ask): Promise<void> {
+  async function askInBody(call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
     const subject = subjectOf(call, tool);
     const verdict = await permissions.decide([ask], subject);
     if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
+    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const requests = verdict.needs.map((question) =>
+    const unasked = await unlessHooksDecide(call, tool, verdict.needs, plan, digest);
+    if (unasked.length === 0) return;
+    const requests = unasked.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
     );
     do await refresh(call);
@@ -438,9 +572,56 @@ export function createExecutor({
     }
   }
 
+  /** The questions that hooks leave to people. One that a hook denies ends the call. */
+  async function unlessHooksDecide(
+    call: Running,
+    tool: Tool,
+    questions: Question[],
+    plan: Plan,
+    digest: string,
+  ): Promise<Question[]> {
+    const left: Question[] = [];
+    for (const question of hooks.has("permission.ask") ? questions : []) {
+      const { part } = call.record;
+      const { permission, patterns } = question;
+      const { status } = await hooks.run(
+        "permission.ask",
+        {
+          id: newId("per", store.now()),
+          type: permission,
+          pattern: [...patterns],
+          sessionID: part.sessionId,
+          messageID: part.messageId,
+          callID: part.callId,
+          title: plan.title,
+          metadata: { ...plan.asks.find((ask) => ask.permission === permission)?.metadata, tool: tool.name },
+          time: { created: store.now() },
+        },
+        { status: "ask" },
+      );
+      if (status === "deny") {
+        throw new CallEnd(
+          ToolErrorReason.DENIED,
+          `${permission} ${patterns.map((pattern) => JSON.stringify(pattern)).join(", ")} is not allowed: a plugin denies it. Do not try it again; go on without it.`,
+          patterns.map((pattern) =>
+            create(PermissionDecisionSchema, {
+              permission,
+              pattern,
+              action: PermissionAction.DENY,
+              reason: "a plugin denies it",
+            }),
+          ),
+        );
+      }
+      if (status === "allow") call.waived.add(waiver(digest, question));
+      else left.push(question);
+    }
+    return hooks.has("permission.ask") ? left : questions;
+  }
+
   function requestFor(
     call: Running,
-    { question, plan, verdict }: Judged & { question: Question },
+    { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: Question },
     preview: Inspected["preview"],
     subject: Subject,
     digest: string,
@@ -491,11 +672,14 @@ export function createExecutor({
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
     try {
-      for (;;) {
-        await refresh(call);
-        if (call.record.part.permissionIds.length === 0) return;
-        await wait.news(call.signal);
-      }
+      await refresh(call);
+      if (call.record.part.permissionIds.length === 0) return;
+      await call.observed.step("wait", async () => {
+        do {
+          await wait.news(call.signal);
+          await refresh(call);
+        } while (call.record.part.permissionIds.length > 0);
+      });
     } finally {
       wait.end();
     }
@@ -504,13 +688,18 @@ export function createExecutor({
   /** Reads the call again; throws if it has ended or is no longer ours. */
   async function refresh(call: Running): Promise<void> {
     const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
+    if (now) call.record = now;
     if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
       throw new CallGone();
-    call.record = now;
   }
 
-  function planContext({ ref, part }: Pick<CallRecord, "ref" | "part">, opened: OpenSession): PlanContext {
+  function planContext(
+    { ref, part }: Pick<CallRecord, "ref" | "part">,
+    opened: OpenSession,
+    environment: PlanContext["environment"],
+  ): PlanContext {
     return {
+      environment,
       sessionId: ref.sessionId,
       callId: ref.callId,
       agent: part.agent,
@@ -520,12 +709,35 @@ export function createExecutor({
     };
   }
 
+  /** What hooks add to the environment of commands; they are asked once for each folder. */
+  function environmentOf({ environments, record: { part } }: Running): PlanContext["environment"] {
+    return (cwd) => {
+      const { sessionID, callID } = hookedCall(part);
+      const known = environments.get(cwd) ?? hooks.run("shell.env", { cwd, sessionID, callID }, { env: {} });
+      environments.set(cwd, known);
+      return known.then(({ env }) => env);
+    };
+  }
+
   /** A diff that is too large for an ask is stored whole, and the ask says where. */
   async function keepPreview({ record: { ref } }: Running, preview: Preview): Promise<Preview> {
     const id = newId("out", store.now());
     const kept = beginning(preview, `toolgate-output:${id}`);
     if (kept.url !== "") await outputs.append(ref.root, id, Buffer.from(preview.diff));
     return kept;
+  }
+
+  /** Structured output as the part holds it; what is too large for that is stored whole, and the metadata says where. */
+  async function boundStructured(
+    { record: { ref } }: Running,
+    output: JsonValue | undefined,
+  ): Promise<{ value?: Value; metadata?: JsonObject }> {
+    if (output === undefined) return {};
+    const bytes = Buffer.from(JSON.stringify(output));
+    if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, output) };
+    const id = newId("out", store.now());
+    await outputs.append(ref.root, id, bytes);
+    return { metadata: { structuredPath: `toolgate-output:${id}` } };
   }
 
   async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {
@@ -553,7 +765,11 @@ function allowed(
 ): DecisionRecord {
   return decisionOn(decidedCall(call), DecisionKind.ALLOWED, {
     digest: approved[0]?.digest ?? call.spec.requestDigest,
-    decisions: verdict.decisions,
+    decisions: verdict.decisions.map((decision) =>
+      decision.action === PermissionAction.ASK && !approved.some(({ permission }) => permission === decision.permission)
+        ? { ...decision, reason: `${decision.reason}; a plugin allowed it` }
+        : decision,
+    ),
     permissionIds: approved.map(({ id }) => id),
   });
 }
@@ -562,11 +778,13 @@ function deniedBy(call: Pick<CallRecord, "part" | "spec">, decisions: readonly P
   return decisionOn(decidedCall(call), DecisionKind.DENIED, { digest: call.spec.requestDigest, decisions });
 }
 
+/** Bytes of structured output, as JSON, that a part holds. */
+const mostStructured = 51_200;
+
 /** A call that may start as soon as it is accepted. */
-export interface Ready {
+export interface Ready extends Judged {
   tool: Tool;
   input: unknown;
-  plan: Plan;
   /** The running part. */
   start: ToolPart;
   /** What lets it start. */
@@ -575,8 +793,10 @@ export interface Ready {
   mostRepeats: number | undefined;
 }
 
-/** What a run and its lease have to do with each other. */
+/** What a run and whoever launched it have to do with each other. */
 export interface Hold {
+  /** What the call waits for before it starts, besides people. */
+  gate?: StartGate | undefined;
   /** Whether the lease is sure to be alive. */
   isSure(): boolean;
   /** The start mark is about to be written: from then on only this run can end the call. */
@@ -591,14 +811,46 @@ interface Running {
   readonly signal: AbortSignal;
   readonly fence: Fence;
   readonly hold: Hold;
+  readonly observed: CallObservation;
+  /** What was resolved for it. */
+  tool?: Tool;
+  /** What hooks add to the environment of commands, by folder. */
+  readonly environments: Map<string, Promise<{ env: Record<string, string> }>>;
+  /** Questions that hooks allow, as `waiver` names them. */
+  readonly waived: Set<string>;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
+}
+
+/** What people and models are shown of an end. */
+interface Shown {
+  title: string;
+  output: string;
+  metadata: JsonObject;
+}
+
+interface Failure {
+  reason: ToolErrorReason;
+  error: string;
+  effects?: ToolEffects;
+  metadata?: JsonObject;
 }
 
 interface Returned {
   result: ToolResult;
   output: CallOutput;
 }
+
+/** The question of a call at one digest: what a hook allows is this and nothing else. */
+function waiver(digest: string, { permission, patterns }: Question): string {
+  return JSON.stringify([digest, permission, patterns]);
+}
+
+function hookedCall({ tool, sessionId, callId }: ToolPart): HookedCall {
+  return { tool, sessionID: sessionId, callID: callId };
+}
+
+const noEnvironment = async () => ({});
 
 function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
   return { ref, owner, epoch };

@@ -1,3 +1,4 @@
+import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   PermissionAction,
@@ -7,7 +8,12 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PlanToolRequest, ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import {
+  type ListToolsRequest,
+  type PlanToolRequest,
+  type ToolDefinition,
+  ToolDefinitionSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../permission/errors.ts";
 import { checkRules, type LayersFor } from "../permission/layers.ts";
 import type { Permissions, Verdict } from "../permission/permissions.ts";
@@ -17,7 +23,9 @@ import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
-import { InvalidInput, ToolFailure } from "../tool/errors.ts";
+import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
+import type { HookChain } from "../tool/hooks.ts";
+import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
@@ -36,6 +44,7 @@ export function createPlanner({
   policy,
   layersFor,
   registry,
+  hooks,
   store,
   askMs,
 }: {
@@ -45,6 +54,7 @@ export function createPlanner({
   policy: Policy;
   layersFor(subject: LayersFor): Layers;
   registry: Registry;
+  hooks: HookChain;
   store: CallStore;
   askMs: number;
 }) {
@@ -78,7 +88,7 @@ export function createPlanner({
     }> {
       const opened = await place(principal, request.sessionId);
       const agent = sessions.agentFor(principal, request.agent, opened.session);
-      const tool = registry.get(request.tool);
+      const tool = registry.get(request.tool, workspaceRoot(opened.workspace.name));
       if (!tool)
         throw new RequestError(
           ErrorReason.UNKNOWN_TOOL,
@@ -94,6 +104,7 @@ export function createPlanner({
         callId: "",
         agent,
         workspace: opened.workspace,
+        environment: async () => ({}),
         reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
         judge: planning.judging(layers),
       };
@@ -163,16 +174,38 @@ export function createPlanner({
     /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */
     asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
 
-    /** The tools an agent may see: not those of which everything is denied. */
-    async tools(principal: Principal, asked: string): Promise<ToolDefinition[]> {
-      const agent = sessions.agentFor(principal, asked);
-      const layers = layersFor({ session: undefined, ancestors: [], agent });
-      return registry
-        .list()
-        .filter(({ name }) => !policy.hides(layers, permissionOf(name)))
-        .map(({ definition }) => definition);
+    /** The tools that an agent may see and that suit its model, with their schemas as that model's provider takes them. */
+    async tools(
+      principal: Principal,
+      request: ListToolsRequest,
+    ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
+      const { session, ancestors, workspace: opened } = await place(principal, request.sessionId);
+      const agent = sessions.agentFor(principal, request.agent, session);
+      const layers = layersFor({ session, ancestors, agent });
+      const workspace = workspaceRoot(opened.name);
+      const offered = offeredTo(request, registry.list(workspace));
+      const shown = offered.filter(({ name }) => !policy.hides(layers, permissionOf(name)));
+      const tools = await Promise.all(
+        shown.map(async ({ definition }) => {
+          const { name: toolID, description, inputSchema = {} } = definition;
+          const told = { description, parameters: structuredClone(inputSchema) };
+          const left = await hooks.run("tool.definition", { toolID }, told).catch(refuse);
+          return create(ToolDefinitionSchema, {
+            ...definition,
+            description: left.description,
+            inputSchema: schemaFor(request, left.parameters),
+          });
+        }),
+      );
+      return { tools, workspace };
     },
   };
+}
+
+function refuse(cause: unknown): never {
+  if (!(cause instanceof HookFailure)) throw cause;
+  const { hook, plugin, message } = cause;
+  throw new RequestError(ErrorReason.HOOK_FAILED, message, { hook, plugin }, { cause });
 }
 
 function decode(tool: Tool, input: PlanToolRequest["input"]): unknown {

@@ -17,6 +17,8 @@ import type { OpenSession } from "./sessions.ts";
 export interface Judged {
   plan: Plan;
   verdict: Verdict;
+  /** The folders outside the workspace that are asked for. */
+  outside: readonly string[];
 }
 
 /** What is seen before a call runs. */
@@ -60,7 +62,12 @@ export function createPlanning({
       ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
     const questions: Question[] = [];
     for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
-    return { plan, verdict: await permissions.decide(questions, subject, by) };
+    const outside = questions.filter(({ permission }) => permission === "external_directory");
+    return {
+      plan,
+      verdict: await permissions.decide(questions, subject, by),
+      outside: outside.flatMap(({ paths }) => paths ?? []),
+    };
   }
 
   /** Then the tool's preview and checks, unless it is denied or they would reveal what may not be read. */
@@ -102,7 +109,7 @@ export function createPlanning({
       input,
       workspace: workspace.directory,
       cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
-      environment: { ...plan.environment },
+      env: { ...plan.env },
       files,
       asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
       policy: policyDigest,

@@ -3,6 +3,7 @@ import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../permission/ports.ts";
+import type { TraceContext } from "../tool/tool.ts";
 
 export type { CallRef } from "../permission/ports.ts";
 
@@ -20,6 +21,8 @@ export interface CallSpec {
   definitionId: string;
   /** When it was accepted, in ms since the epoch. */
   accepted: number;
+  /** The caller's place in a trace, if it said. */
+  trace?: TraceContext;
 }
 
 /** A call as the store has it. */
@@ -40,6 +43,8 @@ export interface CallRecord {
   attempts: number;
   /** How many calls directly before it in its session were the same request: the same tool and input. */
   repeats: number;
+  /** Set once the hooks that come before a call have run: its input is what they left. */
+  prepared?: true;
   /** Set when somebody asked to cancel a running call: the words for the model. */
   cancel?: string;
   /** Set on a tombstone: the call ended, and only its id, digest and end state are left. */
@@ -117,6 +122,11 @@ export interface CallStore {
     decisions?: readonly DecisionRecord[];
   }): Promise<boolean>;
   /**
+   * prepare_call: says that the hooks before a call have run, and writes the part if they changed its input. Once: false if
+   * it was said before, if the call was started, or if it is fenced off.
+   */
+  prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
+  /**
    * start_call: the start mark. Only with a living lease, at the version and (where grants were looked at) the rules version
    * that the decision was made at. "fenced": the call belongs to somebody else or has ended; "retry": judge again.
    */
@@ -161,6 +171,10 @@ export interface CallStore {
   /** What the session tree has read: canonical path → SHA-256 (hex). */
   getRead(root: string, path: string): Promise<string | undefined>;
   recordRead(root: string, path: string, sha256: string): Promise<void>;
+
+  /** What a tool keeps for a session, as JSON text, under a name; it lives as long as the session. */
+  getState(session: Pick<CallRef, "root" | "sessionId">, name: string): Promise<string | undefined>;
+  setState(session: Pick<CallRef, "root" | "sessionId">, name: string, value: string): Promise<void>;
 
   /** The binary form of an event, or of a call's part, that this store handed out; undefined if it would have to be made. */
   bytesOf(message: SessionEvent | ToolPart): Uint8Array | undefined;

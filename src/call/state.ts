@@ -1,4 +1,5 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
+import type { Value } from "@bufbuild/protobuf/wkt";
 import {
   type FilePart,
   ToolEffects,
@@ -17,7 +18,8 @@ type State = ToolPart["state"];
 type Case = Exclude<State["case"], undefined>;
 
 const successors: Record<Case, readonly Case[]> = {
-  pending: ["running", "error"],
+  // Once more, where hooks changed the input.
+  pending: ["pending", "running", "error"],
   // Once more, where a tool that may be repeated lost its executor.
   running: ["running", "completed", "error"],
   completed: [],
@@ -50,14 +52,19 @@ export function pendingPart(
 
 /** The same call with other arguments, which somebody answered with; it must not be started. */
 export function edited(part: ToolPart, input: JsonObject, by: string): ToolPart {
-  if (part.state.case !== "pending") throw new Error(`call ${part.callId} is ${part.state.case}: too late to edit it`);
-  const state = { case: "pending", value: create(ToolStatePendingSchema, { status: "pending", input }) } as const;
+  const value = create(ToolStatePendingSchema, { status: "pending", input });
   return create(ToolPartSchema, {
-    ...part,
-    state,
-    permissionIds: [],
+    ...advance(part, { case: "pending", value }),
     originalInput: part.originalInput ?? inputOf(part),
     editedBy: by,
+  });
+}
+
+/** The call with the input that hooks left. */
+export function prepared(part: ToolPart, input: JsonObject): ToolPart {
+  return advance(part, {
+    case: "pending",
+    value: create(ToolStatePendingSchema, { status: "pending", input }),
   });
 }
 
@@ -77,7 +84,13 @@ export function running(part: ToolPart, title: string, now: number): ToolPart {
 /** The end with a result. */
 export function completed(
   part: ToolPart,
-  result: { title: string; output: string; metadata: JsonObject; attachments: FilePart[] },
+  result: {
+    title: string;
+    output: string;
+    metadata: JsonObject;
+    attachments: FilePart[];
+    structuredOutput?: Value;
+  },
   now: number,
 ): ToolPart {
   return advance(part, {

@@ -24,7 +24,7 @@ export function addCheckConfig(program: Command, check: (file?: string) => Promi
     .description(
       "Check a configuration file: its settings, its rules and their tests ([[permission_test]]), permissions that nothing asks for, rules that never decide. Nothing is started or created",
     )
-    .argument("[file]", "the file (default: what `toolgate serve` would read)")
+    .argument("[file]", "the file, or a workspace's .opencode/config.toml (default: what `toolgate serve` would read)")
     .addHelpText("after", checkExamples)
     .action((file: string | undefined, _options: object, command: Command) =>
       withScreen(command, async (screen) => {
@@ -47,7 +47,9 @@ export function addCheckConfig(program: Command, check: (file?: string) => Promi
         const warned = findings.length === 0 ? "" : `, ${count(findings.length, "warning")}`;
         const { rules, tests } = checked;
         screen.note(`${checked.file} is good: ${count(rules, "rule")}, ${count(tests, "test")} passed${warned}`);
-        screen.note("start the server again: rules are read at its start");
+        screen.note(
+          "a server reads toolgate.toml when it starts, so start it again; .opencode/config.toml it reads by itself",
+        );
         return undefined;
       }),
     );
@@ -68,6 +70,7 @@ const checkExamples = `
 Examples:
   toolgate check-config
   toolgate check-config ./toolgate.toml
+  toolgate check-config ~/project/.opencode/config.toml
 
 A test in the file is checked here and at each start, and a start is refused where it fails:
   [[permission_test]]

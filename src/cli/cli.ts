@@ -12,12 +12,15 @@ import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type ServeFlags } from "./serve.ts";
+import { addStats } from "./stats.ts";
 import { addTools } from "./tools.ts";
+import { addTrust, type TrustFolder } from "./trust.ts";
 import { addWatch } from "./watch.ts";
 
 export type { CheckedConfig } from "./check-config.ts";
 export type { Embedded, EmbedFlags } from "./run.ts";
 export type { ServeFlags } from "./serve.ts";
+export type { TrustFlags } from "./trust.ts";
 
 /** What the command line needs of the rest of the program. */
 export interface CliParts {
@@ -27,11 +30,12 @@ export interface CliParts {
   embed(flags: EmbedFlags): Promise<Embedded>;
   /** Checks a configuration file; without a name the one that a server would read. */
   checkConfig(file?: string): Promise<CheckedConfig>;
+  trust: TrustFolder;
   version: string;
 }
 
 /** The whole command line; `parseAsync` runs one command, prints its errors and sets the exit code. */
-export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
+export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Command {
   const program = new Command("toolgate")
     .description("Runs tools for AI agents: policy, people, record.")
     .version(version)
@@ -62,6 +66,7 @@ export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
   addCall(program);
   addRun(program, embed);
   addCheckConfig(program, checkConfig);
+  addTrust(program, trust);
   for (const add of [
     addAsks,
     addReply,
@@ -72,6 +77,7 @@ export function cli({ serve, embed, checkConfig, version }: CliParts): Command {
     addTools,
     addPlan,
     addExplain,
+    addStats,
     addAudit,
   ])
     add(program);

@@ -16,6 +16,8 @@ import { createScreen, type Screen } from "./screen.ts";
 /** The options that every command has. */
 export interface GlobalOptions extends ServerOptions {
   json?: boolean;
+  /** Of `watch`: the lines are for a program, too. */
+  jsonForm?: boolean;
 }
 
 /** Runs a command's body against the server that its options name, with the token of a role. */
@@ -44,7 +46,8 @@ export async function withScreen(
   body: (screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
   const options = command.optsWithGlobals<GlobalOptions>();
-  const screen = createScreen({ stdout: process.stdout, stderr: process.stderr, json: options.json ?? false });
+  const json = options.json ?? options.jsonForm ?? false;
+  const screen = createScreen({ stdout: process.stdout, stderr: process.stderr, json });
   try {
     process.exitCode = (await body(screen, options)) ?? exitCodes.ok;
   } catch (error) {

@@ -20,9 +20,12 @@ export function addTools(program: Command): void {
     .option("--agent <name>", "what this agent may see (default: build)")
     .action((name: string | undefined, { agent = "" }: { agent?: string }, command: Command) =>
       withServer(command, "caller", async (server, screen) => {
-        const { tools } = await server.tools.listTools({ agent });
+        const { tools, problems } = await server.tools.listTools({ agent });
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));
+        for (const { path, line, reason } of problems) {
+          screen.note(`not loaded: ${oneLine(path)}${line === 0 ? "" : `:${line}`}: ${oneLine(reason)}`);
+        }
         return undefined;
       }),
     );

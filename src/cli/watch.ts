@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchSessionResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { toJsonForm } from "../json-form/convert.ts";
 import { askLines } from "./ask-view.ts";
 import { wholeNumber } from "./call.ts";
 import { partLines } from "./call-view.ts";
@@ -20,6 +21,7 @@ export function addWatch(program: Command): void {
     .argument("<session>", "the session")
     .option("--after <n>", "only what comes after this event", wholeNumber, 0)
     .option("--call <id>", "only this call")
+    .option("--json-form", "like --json, in the words of opencode's JSON: see gen/jsonschema/sessionEvent.schema.json")
     .action((session: string, options: WatchOptions, command: Command) =>
       withServer(command, "approver", (server, screen) => watch(server, screen, session, options)),
     );
@@ -28,13 +30,14 @@ export function addWatch(program: Command): void {
 interface WatchOptions {
   after: number;
   call?: string;
+  jsonForm?: boolean;
 }
 
 async function watch(
   { tools, url }: Connection,
   screen: Screen,
   sessionId: string,
-  { after, call: callId = "" }: WatchOptions,
+  { after, call: callId = "", jsonForm = false }: WatchOptions,
 ): Promise<undefined> {
   const { signal } = new AbortController();
   const linesOf = createEventView(screen, url);
@@ -47,7 +50,8 @@ async function watch(
   });
   for await (const { event } of frames) {
     if (!event) continue;
-    screen.show(SessionEventSchema, event, (paint) => numbered(event.seq, linesOf(event), paint));
+    if (jsonForm) screen.write(`${JSON.stringify(toJsonForm(SessionEventSchema, event))}\n`);
+    else screen.show(SessionEventSchema, event, (paint) => numbered(event.seq, linesOf(event), paint));
   }
 }
 

@@ -1,5 +1,6 @@
 import { resolve } from "node:path";
-import type { PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { nearest } from "../nearest.ts";
 import { createLayers } from "../permission/layers.ts";
 import { strictestOf } from "../permission/opinion.ts";
 import { permissionNames } from "../permission/permission-names.ts";
@@ -7,7 +8,6 @@ import { createPolicy } from "../permission/policy.ts";
 import { covers } from "../permission/rule-cover.ts";
 import { actions, expandHome, permissionOf } from "../permission/rules.ts";
 import { isLiteral } from "../permission/wildcard.ts";
-import { nearest } from "./nearest.ts";
 import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
 
 /** Something to correct in a policy: an error stops the start, a warning does not. */
@@ -33,8 +33,9 @@ export async function checkPolicy(
 
 type Judge = (test: RuleTest) => Promise<PermissionDecision | undefined>;
 
-async function runTest(test: RuleTest, { agents }: WrittenPolicy, judge: Judge): Promise<Finding[]> {
+async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Promise<Finding[]> {
   const { permission, pattern, expect, agent = "build", line } = test;
+  const { agents } = policy;
   const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
   if (!agents.has(agent)) {
     const message = `${what}: there is no such agent, the nearest is "${nearest(agent, [...agents.keys()])}"`;
@@ -44,8 +45,20 @@ async function runTest(test: RuleTest, { agents }: WrittenPolicy, judge: Judge):
   if (!decided || decided.action === actions[expect]) return [];
   const action = Object.entries(actions).find(([, value]) => value === decided.action)?.[0];
   const part = decided.permission === permission && decided.pattern === pattern ? "" : ` ${askOf(decided)}:`;
-  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}`;
+  const message = `${what}: expected ${expect}, but it is ${action}:${part} ${decided.reason}${placeOf(decided, agent, policy)}`;
   return [{ severity: "error", line, message }];
+}
+
+/** Where the deciding rule is written, if this configuration holds it. */
+function placeOf(
+  { layer, ruleIndex = 0 }: PermissionDecision,
+  agent: string,
+  { config, agents }: WrittenPolicy,
+): string {
+  const own = layer === PermissionLayer.AGENT ? agents.get(agent) : undefined;
+  const list = layer === PermissionLayer.CONFIG ? config : own;
+  const line = list?.lineOf(ruleIndex);
+  return line === undefined ? "" : `, on line ${line}`;
 }
 
 const askOf = ({ permission, pattern }: PermissionDecision) => `${permission} ${JSON.stringify(pattern)}`;

@@ -1,6 +1,6 @@
 import { z } from "zod";
+import { nearest } from "../nearest.ts";
 import { ConfigError } from "./errors.ts";
-import { nearest } from "./nearest.ts";
 import { readToml, type Toml } from "./toml.ts";
 
 /** Reads TOML that must fit a schema; what is wrong with it is told all at once, each with its line. */

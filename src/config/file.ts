@@ -52,13 +52,26 @@ const origin = z.string().refine((text) => URL.canParse(text) && new URL(text).o
   error: 'an origin is scheme, host and port without a path, such as "https://console.example"',
 });
 
+/** How commands are confined. */
+const confinement = {
+  profile: z.enum(["off", "workspace-write", "read-only"]).optional(),
+  network: z.boolean().optional(),
+};
+
 const settings = strictTable({
   ...policyTables,
   ...scalars,
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
+  plugin: z.array(z.string().min(1)).optional(),
+  experimental: z.array(z.string().min(1)).optional(),
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
+  sandbox: strictTable({
+    ...confinement,
+    writable: z.array(z.string().min(1)).optional(),
+    agent: z.record(name, strictTable(confinement)).optional(),
+  }).optional(),
   token: z.array(token).optional(),
   limits: strictTable({
     request_bytes: bytes(67_108_864).optional(),
@@ -91,6 +104,10 @@ export function readSettings(file: string, home: string): { settings: Settings; 
   const absoluteSettings = {
     ...withPaths(read, absolute),
     ...(read.workspace === undefined ? {} : { workspace: mapValues(read.workspace, absolute) }),
+    ...(read.sandbox?.writable === undefined
+      ? {}
+      : { sandbox: { ...read.sandbox, writable: read.sandbox.writable.map(absolute) } }),
+    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map(absolute) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),
@@ -114,7 +131,8 @@ export function withPaths<T extends Scalars>(set: T, absolute: (path: string) =>
   return { ...set, ...Object.fromEntries(paths) };
 }
 
-function readIfThere(file: string): string | undefined {
+/** The text of a file; undefined if there is none. */
+export function readIfThere(file: string): string | undefined {
   try {
     return readFileSync(file, "utf8");
   } catch (cause) {

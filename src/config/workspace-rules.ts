@@ -6,10 +6,23 @@ import { parseRules } from "../permission/parse-rules.ts";
 import type { LayerRules } from "../permission/policy.ts";
 import type { Rule } from "../permission/rules.ts";
 import { checkToml, strictTable } from "./check.ts";
+import { readIfThere, type Settings } from "./file.ts";
 import { policyTables } from "./policy-tables.ts";
+import type { Toml } from "./toml.ts";
 
 /** Where a workspace may say how it wants to be treated. */
-export const workspaceFile = join(".opencode", "config.toml");
+const workspaceFile = join(".opencode", "config.toml");
+
+/** Whether a path names such a file. */
+export const isWorkspaceFile = (path: string): boolean => path.endsWith(sep + workspaceFile);
+
+/** Reads such a file as its author checks it; undefined if there is none. */
+export function readWorkspaceSettings(file: string): { settings: Settings; lineOf: Toml["lineOf"] } | undefined {
+  const text = readIfThere(file);
+  if (text === undefined) return undefined;
+  const { value: settings, lineOf } = checkToml(contents, text, file);
+  return { settings, lineOf };
+}
 
 /** The rules of a workspace for one agent: a list for each policy file from the root down to the folder. */
 export type WorkspaceRules = (workspace: { root: string; directory: string }, agent: string) => LayerRules[];

@@ -99,7 +99,7 @@ function rangeOf(address: ipaddr.IPv4 | ipaddr.IPv6): string {
 
 /** Names that lead to this machine, its network or its cloud, and those under which anybody may write down any address. */
 const privateNames = [
-  "localhost local localdomain internal intranet private corp lan home home.arpa svc test invalid onion",
+  "localhost local localdomain internal intranet private corp lan home home.arpa svc",
   "metadata.goog metadata.tencentyun.com metadata.packet.net metadata.platformequinix.com",
   "localtest.me lvh.me vcap.me lacolhost.com nip.io sslip.io xip.io traefik.me",
 ]

@@ -27,7 +27,11 @@ export interface CallChanges {
   /** Ends a call's part with an error. */
   refuse(part: ToolPart, reason: ToolErrorReason, error: string): ToolPart;
   /** Gives a call that is not started other arguments; refuses those that its tool cannot take. */
-  edit(part: ToolPart, input: JsonObject, by: string): { part: ToolPart; difference: string } | "no difference";
+  edit(
+    call: { part: ToolPart; workspace: string },
+    input: JsonObject,
+    by: string,
+  ): { part: ToolPart; difference: string } | "no difference";
   /** The one text that arguments have however they are written. */
   canonical(input: JsonObject): string;
 }
@@ -77,7 +81,7 @@ export function createAnswers({
     const { reply, replyId, message, input } = response;
     const answer = { by: principal.id, replyId, answerDigest: digestOf(response) };
     if (reply === PermissionReply.REJECT) return await refusal(ask, PermissionOutcome.REJECT, { ...answer, message });
-    return (input && (await edit(ask, input, answer))) ?? (await approval(ask, workspace, response, answer));
+    return (input && (await edit(ask, workspace, input, answer))) ?? (await approval(ask, workspace, response, answer));
   }
 
   /** An end by which the call is not approved: it ends with it, its siblings are withdrawn. A running call is told by its own `ask()`. */
@@ -110,9 +114,14 @@ export function createAnswers({
   }
 
   /** Other arguments for the call: whatever it asks was about the old ones. Undefined if they are the same. */
-  async function edit(ask: AskRecord, input: JsonObject, answer: Answer): Promise<Settlement | undefined> {
+  async function edit(
+    ask: AskRecord,
+    workspace: string,
+    input: JsonObject,
+    answer: Answer,
+  ): Promise<Settlement | undefined> {
     if (ask.part.state.case !== "pending") throw notEditable(ask);
-    const edited = changes.edit(ask.part, input, answer.by ?? "");
+    const edited = changes.edit({ part: ask.part, workspace }, input, answer.by ?? "");
     if (edited === "no difference") return undefined;
     const message = edited.difference;
     const others = await siblings(ask);

@@ -1,6 +1,7 @@
 /** The permissions that the built-in tools and the engine ask for. Other tools ask for their own name. */
 export const permissionNames: readonly string[] = [
   "bash",
+  "batch",
   "codesearch",
   "doom_loop",
   "edit",

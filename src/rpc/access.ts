@@ -14,14 +14,20 @@ import type { Principal, Role } from "../permission/principal.ts";
 /** Lets a request in or refuses it, from its headers alone: nothing of a refused body is read. */
 export type Gate = (context: HandlerContext) => void;
 
-/** Creates the gate: who it is by token, and whether one of its roles may call this rpc. */
-export function createGate({ tokens, insecureNoAuth }: Pick<Config, "tokens" | "insecureNoAuth">): Gate {
+/** Says who a request comes from, by its authorization header; throws if it cannot be told. */
+export type Authenticate = (authorization: string | null) => Principal;
+
+/** Creates it for the configured tokens. */
+export function createAuthenticate({
+  tokens,
+  insecureNoAuth,
+}: Pick<Config, "tokens" | "insecureNoAuth">): Authenticate {
   const known = tokens.map(({ id, roles, agents, sha256 }) => ({
     digest: Buffer.from(sha256, "hex"),
     principal: { id, roles: new Set(roles), agents, answersOwn: false },
   }));
 
-  const authenticate = (authorization: string | null): Principal => {
+  return (authorization) => {
     if (insecureNoAuth) return anonymous;
     const presented = createHash("sha256").update(bearer(authorization)).digest();
     // Every token is compared, whichever fits, so that time tells nothing.
@@ -29,16 +35,23 @@ export function createGate({ tokens, insecureNoAuth }: Pick<Config, "tokens" | "
     if (match !== undefined) return match.principal;
     throw unauthenticated("the token is not known; check that it is one of this server's");
   };
+}
 
+/** Creates the gate: whether one of the roles of who asks may call this rpc. */
+export function createGate(authenticate: Authenticate): Gate {
   return ({ method, requestHeader, signal, values }) => {
     if (isPublic(method)) return;
     // While the server drains, every request is aborted from its start.
     signal.throwIfAborted();
     const principal = authenticate(requestHeader.get("authorization"));
-    const roles = rolesFor(method);
-    if (!roles.some((role) => principal.roles.has(role))) throw roleMissing(principal, method, roles);
+    checkRole(principal, rolesFor(method), `${method.parent.typeName}/${method.name}`);
     values.set(principalKey, principal);
   };
+}
+
+/** Whether somebody may read the metrics: they tell of everybody's calls. */
+export function checkReadsMetrics(principal: Principal): void {
+  checkRole(principal, overseers, "/metrics");
 }
 
 /** Who the request comes from, as the gate found. */
@@ -91,6 +104,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listToolParts: everybody,
     readToolOutput: everybody,
     watchSession: everybody,
+    getToolStats: overseers,
     getServerInfo: everybody,
   } satisfies Record<keyof typeof ToolService.method, readonly Role[]>,
   [SessionService.typeName]: {
@@ -115,9 +129,9 @@ function unauthenticated(message: string): RequestError {
   return new RequestError(ErrorReason.UNAUTHENTICATED, message);
 }
 
-function roleMissing({ id }: Principal, { parent, name }: DescMethod, roles: readonly Role[]): RequestError {
-  const rpc = `${parent.typeName}/${name}`;
-  return new RequestError(
+function checkRole({ id, roles: own }: Principal, roles: readonly Role[], rpc: string): void {
+  if (roles.some((role) => own.has(role))) return;
+  throw new RequestError(
     ErrorReason.ROLE_MISSING,
     `the token "${id}" may not call ${rpc}; use one with the role ${roles.join(" or ")}`,
     { rpc, roles: roles.join(",") },

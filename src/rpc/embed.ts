@@ -13,18 +13,18 @@ export type Embed = ReturnType<typeof createEmbed>;
 
 /** For clients that take binary a message goes in as the bytes it has, for others as what it is. */
 export function createEmbed({ bytesOf }: Pick<CallStore, "bytesOf">) {
-  const delimited = new WeakMap<Message, Uint8Array>();
+  const made = new WeakMap<Message, Uint8Array>();
   // It keeps its room from one message to the next.
   const writer = new BinaryWriter();
 
   /** What an answer holds beside its known fields is sent as it is; under a known field's number it is that field. */
   function inBytes({ number: no }: Field, schema: DescMessage, message: SessionEvent | ToolPart) {
-    let data = delimited.get(message);
-    if (data === undefined) {
-      data = writer.bytes(bytesOf(message) ?? toBinary(schema, message)).finish();
-      delimited.set(message, data);
+    let bytes = bytesOf(message) ?? made.get(message);
+    if (bytes === undefined) {
+      bytes = toBinary(schema, message);
+      made.set(message, bytes);
     }
-    return [{ no, wireType: WireType.LengthDelimited, data }];
+    return [{ no, wireType: WireType.LengthDelimited, data: writer.bytes(bytes).finish() }];
   }
 
   return {

@@ -90,6 +90,7 @@ const codes: Readonly<Record<keyof typeof ErrorReason, Code>> = {
   DRAINING: Code.Unavailable,
   INVALID_RANGE: Code.OutOfRange,
   HOST_REFUSED: Code.PermissionDenied,
+  HOOK_FAILED: Code.FailedPrecondition,
   NOT_EDITABLE: Code.FailedPrecondition,
 };
 

@@ -1,20 +1,32 @@
 import { cors } from "@connectrpc/connect";
-import { errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
+import { codeToHttpStatus, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../config.ts";
 import { RequestError } from "../permission/errors.ts";
+import { type Authenticate, checkReadsMetrics } from "./access.ts";
 import type { Errors } from "./errors.ts";
 import type { Readiness } from "./health.ts";
 import type { Handler, Request, Response } from "./sockets.ts";
 
-/** What stands before the rpcs: which hosts are answered for, which web pages may call, and the probes. */
+/** What stands before the rpcs: which hosts are answered for, which web pages may call, the probes and the metrics. */
 export function createGuard(
-  options: { config: Pick<Config, "listen" | "hosts" | "origins">; readiness: Readiness; errors: Errors },
+  options: {
+    config: Pick<Config, "listen" | "hosts" | "origins">;
+    readiness: Readiness;
+    metrics: () => string;
+    authenticate: Authenticate;
+    errors: Errors;
+  },
   next: Handler,
 ): Handler {
-  const { config, readiness, errors } = options;
+  const { config, readiness, metrics, authenticate, errors } = options;
   const hosts = new Set(["localhost", "127.0.0.1", "[::1]", inHeader(config.listen.host), ...config.hosts].map(lower));
   const origins = new Set(config.origins);
+
+  const refuse = (error: unknown, response: Response) => {
+    const refusal = errors.toConnectError(error, "http");
+    send(response, codeToHttpStatus(refusal.code), "application/json", errorToJsonBytes(refusal, undefined));
+  };
 
   const refuseHost = (host: string, response: Response) => {
     const refusal = new RequestError(
@@ -22,7 +34,16 @@ export function createGuard(
       `this server does not answer for the host "${host}"; call it by a name it knows, or add the name to hosts in toolgate.toml`,
       { host },
     );
-    send(response, 403, "application/json", errorToJsonBytes(errors.toConnectError(refusal, "http"), undefined));
+    refuse(refusal, response);
+  };
+
+  const tellMetrics = ({ headers }: Request, response: Response) => {
+    try {
+      checkReadsMetrics(authenticate(headers.authorization ?? null));
+    } catch (error) {
+      return refuse(error, response);
+    }
+    send(response, 200, "text/plain; version=0.0.4; charset=utf-8", metrics());
   };
 
   return (request, response) => {
@@ -33,6 +54,7 @@ export function createGuard(
     if (request.method === "OPTIONS") return preflight(response, allowed);
     if (request.url === "/healthz") return send(response, 200, "text/plain", "ok\n");
     if (request.url === "/readyz") return void readyz(response, readiness);
+    if (request.url === "/metrics") return tellMetrics(request, response);
     next(request, response);
   };
 }
@@ -64,7 +86,10 @@ function preflight(response: Response, allowed: boolean): void {
     return;
   }
   response.setHeader("access-control-allow-methods", "POST");
-  response.setHeader("access-control-allow-headers", [...cors.allowedHeaders, "authorization"].join(", "));
+  response.setHeader(
+    "access-control-allow-headers",
+    [...cors.allowedHeaders, "authorization", "traceparent", "tracestate"].join(", "),
+  );
   response.setHeader("access-control-max-age", "7200");
   response.statusCode = 204;
   response.end();

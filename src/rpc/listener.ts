@@ -12,7 +12,7 @@ import { file_opencode_tool_v1_tool_service } from "../../gen/opencode/tool/v1/t
 import type { Config } from "../config.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
-import { createGate } from "./access.ts";
+import { createAuthenticate, createGate } from "./access.ts";
 import { createErrors } from "./errors.ts";
 import { createGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
@@ -40,6 +40,8 @@ export interface ListenerOptions {
   ready: () => Promise<boolean>;
   /** Whether the replicas that share the store judge by the same policy. */
   agrees: () => boolean;
+  /** What `/metrics` answers, in the text format of Prometheus. */
+  metrics: () => string;
   log: Logger;
   /** How long a client may take to send a request's headers. */
   headersMs?: number;
@@ -47,11 +49,12 @@ export interface ListenerOptions {
 
 /** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export async function createListener(options: ListenerOptions): Promise<Listener> {
-  const { config, routes, ready, agrees, log, headersMs = 15_000 } = options;
+  const { config, routes, ready, agrees, metrics, log, headersMs = 15_000 } = options;
   const shutdown = new AbortController();
   const readiness = createReadiness({ ready, agrees }, shutdown.signal);
   const errors = createErrors({ log, newId: randomUUID });
-  const gate = createGate(config);
+  const authenticate = createAuthenticate(config);
+  const gate = createGate(authenticate);
 
   const rpcs = createRpcHandler({
     log,
@@ -78,7 +81,8 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     maxTimeoutMs: 86_400_000,
     shutdownSignal: shutdown.signal,
   });
-  const sockets = createSockets(createGuard({ config, readiness, errors }, rpcs), { headersMs, tls: config.tls });
+  const guard = createGuard({ config, readiness, metrics, authenticate, errors }, rpcs);
+  const sockets = createSockets(guard, { headersMs, tls: config.tls });
 
   const { host } = config.listen;
   const scheme = config.tls === undefined ? "http" : "https";

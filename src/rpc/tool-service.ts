@@ -1,15 +1,16 @@
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import type { ServiceImpl } from "@connectrpc/connect";
 import { ToolErrorReason as Reason, type ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   CallToolResponseSchema,
   ExecuteToolResponseSchema,
+  type GetServerInfoResponse,
   GetServerInfoResponseSchema,
+  GetToolStatsResponseSchema,
   type Limits,
   OnDisconnect,
   PlanProblemSchema,
   PlanToolResponseSchema,
-  SandboxState,
   type ToolService,
   UnattendedPolicy,
   WatchSessionResponseSchema,
@@ -23,6 +24,7 @@ import type { AskRecord } from "../permission/ports.ts";
 import type { Principal } from "../permission/principal.ts";
 import { principalOf } from "./access.ts";
 import { createEmbed } from "./embed.ts";
+import { traceContextOf } from "./trace-context.ts";
 
 /** ToolService over the domain: check, call, shape the answer. */
 export function toolService({
@@ -31,6 +33,8 @@ export function toolService({
   reader,
   store,
   asksOf,
+  stats,
+  custom,
   about,
 }: {
   calls: Calls;
@@ -38,12 +42,18 @@ export function toolService({
   reader: Reader;
   store: Pick<CallStore, "storeId" | "bytesOf">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
+  stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
+  custom: {
+    refresh(): Promise<void>;
+    problems(workspace: string): { path: string; line: number; reason: string }[];
+  };
   about: {
     version: string;
     workspaces: string[];
     agentsOf(principal: Principal): { agent: string; description: string }[];
     limits: Limits;
     unattended: "wait" | "deny";
+    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
   };
 }): ServiceImpl<typeof ToolService> {
   const embed = createEmbed(store);
@@ -70,8 +80,10 @@ export function toolService({
   }
 
   return {
-    async listTools({ agent }, ctx) {
-      return { tools: await planner.tools(principalOf(ctx), agent) };
+    async listTools(request, ctx) {
+      await custom.refresh();
+      const { tools, workspace } = await planner.tools(principalOf(ctx), request);
+      return { tools, problems: custom.problems(workspace) };
     },
 
     async planTool(request, ctx) {
@@ -93,7 +105,7 @@ export function toolService({
 
     async callTool(request, ctx) {
       const principal = principalOf(ctx);
-      const { record } = await calls.open(principal, request);
+      const { record } = await calls.open(principal, request, traceContextOf(ctx.requestHeader));
       const stay = cancelOnLeave(principal, record.ref, request.onDisconnect, ctx.signal);
       try {
         const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, ctx.signal);
@@ -107,7 +119,7 @@ export function toolService({
 
     async *executeTool(request, ctx) {
       const principal = principalOf(ctx);
-      const call = await calls.open(principal, request);
+      const call = await calls.open(principal, request, traceContextOf(ctx.requestHeader));
       const stay = cancelOnLeave(principal, call.record.ref, request.onDisconnect, ctx.signal);
       try {
         let storeId = store.storeId;
@@ -157,13 +169,15 @@ export function toolService({
       }
     },
 
+    getToolStats: () => create(GetToolStatsResponseSchema, stats()),
+
     getServerInfo(_request, ctx) {
       const principal = principalOf(ctx);
       const agents = about.agentsOf(principal);
       return create(GetServerInfoResponseSchema, {
         version: about.version,
         storeId: store.storeId,
-        sandbox: SandboxState.OFF,
+        ...about.sandbox,
         limits: about.limits,
         workspaces: about.workspaces,
         agents: agents.map(({ agent }) => agent),

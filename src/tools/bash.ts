@@ -1,8 +1,11 @@
+import { constants } from "node:os";
 import * as z from "zod";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import { defineTool, type Tool } from "../tool/tool.ts";
+import { defineTool, type Tool, type TraceContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
+import type { Pipes } from "./pipe.ts";
 import { type EndOfCommand, runCommand } from "./run-command.ts";
+import type { Sandbox } from "./sandbox.ts";
 import type { Supervisor } from "./supervisor.ts";
 
 /** The engine's deadline comes this much later than the command's own, so that a slow end is still a completed call. */
@@ -12,7 +15,15 @@ const longestTimeout = 3_600_000 - grace;
 const longestCommand = 131_071;
 
 /** Runs command lines. Nothing is kept from one to the next; background processes go on until the call is stopped or the service ends. */
-export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
+export function createBash({
+  supervisor,
+  sandbox,
+  pipes,
+}: {
+  supervisor: Supervisor;
+  sandbox: Sandbox;
+  pipes: Pipes;
+}): Tool {
   return defineTool({
     name: "bash",
     description: [
@@ -34,8 +45,9 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description }, { workspace }) {
+    async plan({ command, timeout, workdir, description }, { workspace, environment }) {
       const folder = await workspace.resolve(workdir ?? ".");
+      const env = await environment(folder.absolute);
       const about = description === undefined ? {} : { description };
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
@@ -49,7 +61,7 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
           },
         ],
         cwd: folder.absolute,
-        environment: inherited(),
+        env: { ...inherited(), ...env },
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -64,20 +76,28 @@ export function createBash({ supervisor }: { supervisor: Supervisor }): Tool {
       const marks = await supervisor.watch(ctx).catch((cause: unknown) => {
         throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
       });
+      const cwd = ctx.plan.folder.absolute;
+      const place = { agent: ctx.agent, cwd, workspace: ctx.workspace.directory, folders: ctx.outside };
       const ended = await runCommand({
-        command,
-        cwd: ctx.plan.folder.absolute,
-        env: { ...ctx.plan.environment, ...marks },
+        argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
+        cwd,
+        env: { ...ctx.plan.env, ...traced(ctx.trace), ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,
+        pipes,
         kill: (group) => supervisor.kill(ctx, group),
       });
       const note = describeEnd(ended, timeout);
       return {
         ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
         ...(note === undefined ? {} : { note }),
-        metadata: { exit: ended.code, signal: ended.signal, description },
+        metadata: {
+          exit: ended.code,
+          signal: ended.signal,
+          description,
+          sandbox: { ...sandbox.confinement(ctx.agent), ...(sandbox.problem && { problem: sandbox.problem }) },
+        },
       };
     },
   });
@@ -119,6 +139,13 @@ function inherited(): Record<string, string> {
   };
 }
 
+/** By these names other programs look for the trace that they belong to. */
+function traced(trace: TraceContext | undefined): Record<string, string> {
+  if (!trace) return {};
+  const { traceparent, tracestate } = trace;
+  return { TRACEPARENT: traceparent, ...(tracestate !== undefined && { TRACESTATE: tracestate }) };
+}
+
 /** What the model must know besides the output. */
 function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
   if (timedOut) {
@@ -127,7 +154,14 @@ function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number):
     );
   }
   if (signal !== null) return note(`command was ended by ${signal}`);
-  return code === 0 ? undefined : note(`command exited with code ${code}`);
+  if (code === 0) return undefined;
+  return note(`command exited with code ${code}${signalOf(code)}`);
+}
+
+/** A shell, and so the sandbox, tells of a command that was ended by a signal with 128 and the signal's number. */
+function signalOf(code: number | null): string {
+  const [name] = Object.entries(constants.signals).find(([, number]) => number + 128 === code) ?? [];
+  return name === undefined ? "" : ` (128 + ${name})`;
 }
 
 const note = (text: string) => `<bash_metadata>\n${text}\n</bash_metadata>`;

@@ -36,6 +36,13 @@ export type FileChanges = ReturnType<typeof createFileChanges>;
 export function createFileChanges() {
   const inTurn = createTurns();
   return {
+    /** Works while nobody else changes any of these files. */
+    async inTurns<Result>(paths: readonly string[], work: () => Promise<Result>): Promise<Result> {
+      // Everybody takes them in the same order, so that nobody waits for one who waits for them.
+      const all = paths.toSorted().reduceRight((inner, path) => () => inTurn(path, inner), work);
+      return await all();
+    },
+
     /** Plans to make the file at a path say `newText`. */
     async plan(filePath: string, newText: NewText, { workspace, reads }: PlanContext) {
       const path = await workspace.resolve(filePath);
@@ -93,7 +100,7 @@ export function createFileChanges() {
 const byteOrderMark = "\uFEFF";
 
 /** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
-async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
+export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
   await using file = await openFile(path);
   if (file === undefined) return undefined;
   const stats = await file.stat({ bigint: true });
@@ -123,7 +130,8 @@ async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
   };
 }
 
-async function checkRead(
+/** Throws unless the session tree has read the file in its present form. */
+export async function checkRead(
   { absolute }: ResolvedPath,
   before: ExistingFile | undefined,
   reads: PlanContext["reads"],
@@ -139,12 +147,15 @@ async function checkRead(
   );
 }
 
-const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
+/** Tells two versions of a file apart. */
+export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
 
-const changed = ({ absolute }: ResolvedPath) =>
+/** The error for a file that is no longer what was approved. */
+export const changed = ({ absolute }: ResolvedPath) =>
   new ChangedAfterApproval(`${absolute} has changed since the call was approved. Read it and call the tool again.`);
 
-function shorten(diff: string): string {
+/** As much of a diff as metadata holds. */
+export function shorten(diff: string): string {
   const bytes = Buffer.from(diff);
   if (bytes.length <= longestDiff) return diff;
   return `${bytes.subarray(0, longestDiff).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;

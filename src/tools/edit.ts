@@ -5,6 +5,25 @@ import { filePath } from "../tool/workspace.ts";
 import type { ExistingFile, FileChanges } from "./change-file.ts";
 import { findText, type Place } from "./find-text.ts";
 
+/** The input of one edit, without the file. */
+export const replacement = {
+  oldString: z.string().describe("The text to replace; empty to make a new file"),
+  newString: z.string().describe("What stands in its place"),
+  replaceAll: z
+    .boolean()
+    .default(false)
+    .describe("Replace every occurrence; default only one, which must be the only one"),
+};
+
+/** Whether an edit changes anything; one that does not is a mistake. */
+export const isChange = ({ oldString, newString }: Pick<Wanted, "oldString" | "newString">) => oldString !== newString;
+
+/** What to say of one that does not. */
+export const noChange = {
+  error: "No changes to apply: oldString and newString are identical.",
+  path: ["newString"],
+};
+
 /** Replaces a part of a file. What it replaces is what was given, line for line, in one place or said to be in all. */
 export function createEdit({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
@@ -14,19 +33,8 @@ export function createEdit({ changes }: { changes: FileChanges }): Tool {
       "give it as it stands in the file, without the line numbers of read. An empty oldString makes a new file.",
     ].join(" "),
     input: z
-      .object({
-        filePath: filePath.describe("File, absolute or relative to the workspace"),
-        oldString: z.string().describe("The text to replace; empty to make a new file"),
-        newString: z.string().describe("What stands in its place"),
-        replaceAll: z
-          .boolean()
-          .default(false)
-          .describe("Replace every occurrence; default only one, which must be the only one"),
-      })
-      .refine(({ oldString, newString }) => oldString !== newString, {
-        error: "No changes to apply: oldString and newString are identical.",
-        path: ["newString"],
-      }),
+      .object({ filePath: filePath.describe("File, absolute or relative to the workspace"), ...replacement })
+      .refine(isChange, noChange),
     destructive: true,
     plan: (input, ctx) => changes.plan(input.filePath, (before, path) => edited(path, before, input).text, ctx),
     async execute(input, ctx) {
@@ -45,21 +53,28 @@ export function createEdit({ changes }: { changes: FileChanges }): Tool {
   });
 }
 
-interface Edited {
+/** What an edit makes of a text. */
+export interface Edited {
   text: string;
   count: number;
   ignoring?: string;
 }
 
-interface Wanted {
+/** What an edit replaces by what. */
+export interface Wanted {
   oldString: string;
   newString: string;
   replaceAll: boolean;
 }
 
-function edited(path: string, before: ExistingFile | undefined, { oldString, newString, replaceAll }: Wanted): Edited {
+/** Makes one edit; throws `ToolFailure` if it is not clear what it means. */
+export function edited(
+  path: string,
+  before: Pick<ExistingFile, "text" | "isUtf8"> | undefined,
+  { oldString, newString, replaceAll }: Wanted,
+): Edited {
   if (oldString === "") {
-    if (before === undefined || before.stats.size === 0n) return { text: newString, count: 1 };
+    if (before === undefined || before.text === "") return { text: newString, count: 1 };
     throw new ToolFailure(`oldString is empty, but ${path} exists. Use the write tool to overwrite it.`);
   }
   if (before === undefined) throw new ToolFailure(`File ${path} not found. Use an empty oldString to make it.`);

@@ -1,8 +1,7 @@
 import { extname } from "node:path";
-import { fileTypeFromBuffer } from "file-type";
 
 /** How many bytes of a file's beginning are enough to tell its kind. */
-export const headLength = 4_100;
+export const headLength = 4_096;
 
 /** What is returned as it is, because models can look at it. */
 export interface AttachmentKind {
@@ -11,26 +10,39 @@ export interface AttachmentKind {
 }
 
 /** The kind of attachment that a file is by its content; undefined if it is none. */
-export async function attachmentKind(head: Uint8Array): Promise<AttachmentKind | undefined> {
-  const type = await fileTypeFromBuffer(head);
-  return type === undefined ? undefined : attachmentKinds.get(type.mime);
+export function attachmentKind(head: Uint8Array): AttachmentKind | undefined {
+  // One character for each byte.
+  const start = Buffer.from(head.subarray(0, 16)).toString("latin1");
+  if (start.startsWith("RIFF") && start.startsWith("WEBP", 8)) return image("image/webp");
+  return signatures.find(([signature]) => start.startsWith(signature))?.[1];
+}
+
+const image = (mime: string): AttachmentKind => ({ mime, word: "Image" });
+
+const signatures: readonly (readonly [string, AttachmentKind])[] = [
+  ["\xff\xd8\xff", image("image/jpeg")],
+  ["\x89PNG\r\n\x1a\n", image("image/png")],
+  ["GIF87a", image("image/gif")],
+  ["GIF89a", image("image/gif")],
+  ["%PDF-", { mime: "application/pdf", word: "PDF" }],
+];
+
+/** The encodings that a text says it has; what says nothing is read as UTF-8, and a line that is none as Latin-1. */
+export type MarkedEncoding = "utf-16le" | "utf-16be";
+
+/** The encoding that a byte order mark names, unless it is UTF-8. */
+export function markedEncoding(head: Uint8Array): MarkedEncoding | undefined {
+  if (head[0] === 0xff && head[1] === 0xfe) return "utf-16le";
+  return head[0] === 0xfe && head[1] === 0xff ? "utf-16be" : undefined;
 }
 
 /** Whether a file is not text: by its extension, a NUL, or more than 30 % control characters at its beginning. */
 export function isBinary(name: string, head: Uint8Array): boolean {
-  const sample = head.subarray(0, 4_096);
-  const controls = sample.filter((byte) => byte < 9 || (byte > 13 && byte < 32)).length;
-  return binaryExtensions.has(extname(name).toLowerCase()) || sample.includes(0) || controls > sample.length * 0.3;
+  if (binaryExtensions.has(extname(name).toLowerCase())) return true;
+  if (markedEncoding(head) !== undefined) return false;
+  const controls = head.filter((byte) => byte < 9 || (byte > 13 && byte < 32)).length;
+  return head.includes(0) || controls > head.length * 0.3;
 }
-
-const attachmentKinds = new Map<string, AttachmentKind>([
-  ["image/jpeg", { mime: "image/jpeg", word: "Image" }],
-  ["image/png", { mime: "image/png", word: "Image" }],
-  ["image/apng", { mime: "image/png", word: "Image" }],
-  ["image/gif", { mime: "image/gif", word: "Image" }],
-  ["image/webp", { mime: "image/webp", word: "Image" }],
-  ["application/pdf", { mime: "application/pdf", word: "PDF" }],
-]);
 
 const binaryExtensions = new Set(
   [

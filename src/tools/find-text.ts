@@ -42,7 +42,8 @@ function findPlain(text: string, wanted: string, replacement: string): Found | u
   return places.length === 0 ? undefined : { places, ignoring: "typographic characters" };
 }
 
-function plain(text: string): string {
+/** A text with typographic characters written plainly, one for one. */
+export function plain(text: string): string {
   return text
     .replace(/[\u2018\u2019\u201A\u201B]/g, "'")
     .replace(/[\u201C\u201D\u201E\u201F]/g, '"')

@@ -37,8 +37,14 @@ export function readGlob(glob: string): GlobPattern[] {
   });
 }
 
-/** Whether a path below a pattern's base is one that it means; ripgrep has looked at its name already. */
-export function meetsGlob({ rest }: Pick<GlobPattern, "rest">, path: string): boolean {
+/** Makes the test for paths below the base of patterns whose names `nameFilter` has let pass. */
+export function passedGlob(patterns: readonly GlobPattern[]): (path: string) => boolean {
+  const [{ rest } = { rest: [] }, ...others] = patterns;
+  const isName = others.length === 0 && rest.length === 2 && rest.slice(0, 1).every(isAnyFolders);
+  return isName ? () => true : (path) => patterns.some((pattern) => meetsGlob(pattern, path));
+}
+
+function meetsGlob({ rest }: GlobPattern, path: string): boolean {
   return meets(rest, path.split("/"), isAnyFolders, meetsSegment);
 }
 
@@ -90,7 +96,9 @@ const segment = (text: string): Segment => ({ text, tokens: tokensOf(text) });
 const isAnyFolders = ({ text }: Segment) => text === "**";
 
 function meetsSegment({ tokens }: Segment, name: string): boolean {
-  return meets(tokens, Array.from(name), isAnyRun, (token, character) => token(character));
+  return meets(tokens, /^[ -~]*$/.test(name) ? name : Array.from(name), isAnyRun, (token, character) =>
+    token(character),
+  );
 }
 
 type Token = (character: string) => boolean;

@@ -2,8 +2,8 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, type DatedFile, named, newestFirst, readable, searchNotes } from "./found-files.ts";
-import { type GlobPattern, meetsGlob, nameFilter, readGlob } from "./glob-pattern.ts";
+import { byDate, type DatedFile, type FoundFile, named, newestFirst, readable, searchNotes } from "./found-files.ts";
+import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./glob-pattern.ts";
 import { openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
 
@@ -92,17 +92,27 @@ export const glob = defineTool({
   },
 });
 
-/** The newest files of a root that its patterns mean; ripgrep names the newest first. */
+/**
+ * The newest files of a root that its patterns mean; ripgrep names the newest first. What may not be read is counted as far
+ * as it would have been shown.
+ */
 async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolContext, "judge" | "signal">) {
   await using opened = await openFolder(folder.absolute);
   const searched = { ...folder, opened };
+  const passed = passedGlob(patterns);
   const names: string[] = [];
   const args = [...everySearch, "--files", "--null", "--sortr=modified", ...nameFilter(patterns), "--", "./"];
   const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) => {
     const name = record.slice(2);
-    if (patterns.some((pattern) => meetsGlob(pattern, name))) names.push(name);
+    if (passed(name)) names.push(name);
   });
-  const allowed = readable(named(names, searched), judge);
-  const newest = await byDate(allowed.slice(0, mostShown), searched);
-  return { newest, total: allowed.length, leftOut: names.length - allowed.length, stopped };
+  const allowed: FoundFile[] = [];
+  let leftOut = 0;
+  for (const name of names) {
+    if (allowed.length === mostShown) break;
+    const [file] = readable(named([name], searched), judge);
+    if (file) allowed.push(file);
+    else leftOut += 1;
+  }
+  return { newest: await byDate(allowed, searched), total: names.length - leftOut, leftOut, stopped };
 }

@@ -74,22 +74,33 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
       `include ${include} leads out of the folder. Name the folder as path, and the files in it as include.`,
     );
   }
-  const counts = new Map<string, number>();
+  const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));
+  const mayBeSeen = (name: string) => readable(named([name], searched), ctx.judge).length > 0;
   const filter = patterns.length === 0 ? [] : nameFilter(patterns);
-  const args = [...everySearch, "--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
-  let tell = 0;
-  const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\n", signal: ctx.signal }, (record) => {
-    const [name = "", count] = record.slice(2).split("\0");
-    if (patterns.length > 0 && !patterns.some((pattern) => meetsBelow(pattern, name))) return;
-    counts.set(name, Number(count));
-    tell += 1;
-    if (tell % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
+  const common = { cwd: opened.path, signal: ctx.signal };
+
+  const counts = new Map<string, number>();
+  const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
+  const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
+    const [name = "", lines] = record.slice(2).split("\0");
+    if (!isMeant(name) || !mayBeSeen(name)) return;
+    counts.set(name, Number(lines));
+    if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
   });
+  // By their names alone: how many of them match would tell what is in them.
+  let leftOut = 0;
+  const listing = [...everySearch, "--files", "--null", ...filter, "--", "./"];
+  const naming = ripgrep({ ...common, args: listing, delimiter: "\0" }, (record) => {
+    const name = record.slice(2);
+    if (isMeant(name) && !mayBeSeen(name)) leftOut += 1;
+  });
+  const [stopped] = await Promise.all([counting, naming]);
+
   const found = await byDate(named([...counts.keys()], searched), searched);
   const files = readable(found, ctx.judge);
+  leftOut += found.length - files.length;
   const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
   const total = files.reduce((sum, file) => sum + countOf(file), 0);
-  const leftOut = found.length - files.length;
   if (show !== "lines") {
     const shown = files.slice(0, mostMatches);
     const lines = shown.map((file) => (show === "count" ? `${file.shown}: ${countOf(file)}` : file.shown));

@@ -1,29 +1,42 @@
 import type { Tool } from "../tool/tool.ts";
+import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
+import { batch } from "./batch.ts";
 import { createFileChanges } from "./change-file.ts";
 import { echo } from "./echo.ts";
 import { createEdit } from "./edit.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
+import { createInvalid } from "./invalid.ts";
 import { list } from "./list.ts";
+import { createMultiEdit } from "./multiedit.ts";
+import type { Pipes } from "./pipe.ts";
 import { read } from "./read.ts";
+import type { Sandbox } from "./sandbox.ts";
 import type { Supervisor } from "./supervisor.ts";
+import { todoread, todowrite } from "./todo.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 
 /** The tools that every replica has. */
-export function builtInTools({ supervisor }: { supervisor: Supervisor }): Tool[] {
+export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
-  return [
-    createBash({ supervisor }),
+  const tools = [
+    createApplyPatch({ changes }),
+    batch,
+    createBash(parts),
     createEdit({ changes }),
     createWrite({ changes }),
     echo,
     glob,
     grep,
     list,
+    createMultiEdit({ changes }),
     read,
+    todoread,
+    todowrite,
     webfetch,
   ];
+  return [...tools, createInvalid({ toolNames: tools.map(({ name }) => name) })];
 }

@@ -1,3 +1,5 @@
+import { isUtf8 } from "node:buffer";
+
 const longestLine = 2_000;
 const mostBytes = 51_200;
 /** What holds `longestLine` characters and one more, in the longest encoding. */
@@ -6,10 +8,12 @@ const keptBytes = (longestLine + 1) * 4;
 /** A part of a text, by lines. */
 export interface LineWindow {
   lines: string[];
-  /** How many lines the whole text has. */
+  /** How many lines there are, or were until the reading stopped. */
   total: number;
   /** Whether the window ended early, because it grew too large. */
   capped: boolean;
+  /** Whether a line that is shown is not UTF-8; it was read as Latin-1. */
+  isLatin1: boolean;
 }
 
 /** Collects lines `offset` (1-based) to `offset + limit - 1` of a text that arrives in chunks; it keeps no more than it shows. */
@@ -18,45 +22,71 @@ export function createLineWindow(offset: number, limit: number) {
   let total = 0;
   let bytes = 0;
   let capped = false;
-  let line: { pieces: Uint8Array[]; kept: number; length: number } = { pieces: [], kept: 0, length: 0 };
+  let isLatin1 = false;
+  /** Of the line whose end has not arrived yet. */
+  let pieces: Buffer[] = [];
+  let kept = 0;
 
   const isWanted = () => !capped && total + 1 >= offset && total + 1 < offset + limit;
 
-  function extend(piece: Uint8Array): void {
-    line.length += piece.length;
-    if (!isWanted() || line.kept >= keptBytes) return;
-    const kept = piece.subarray(0, keptBytes - line.kept);
-    line.pieces.push(kept);
-    line.kept += kept.length;
+  function extend(piece: Buffer): void {
+    if (isWanted() && kept < keptBytes) pieces.push(piece.subarray(0, keptBytes - kept));
+    kept += piece.length;
   }
 
-  function endLine(): void {
+  /** `text` is the line, if it is known already. */
+  function endLine(text?: string): void {
     if (isWanted()) {
-      const text = cut(Buffer.concat(line.pieces).toString("utf8"));
-      bytes += Buffer.byteLength(text) + String(total + 1).length + 3;
+      const shown = cut(withoutMark(text ?? decode(Buffer.concat(pieces))));
+      bytes += Buffer.byteLength(shown) + String(total + 1).length + 3;
       capped = bytes > mostBytes;
-      if (!capped) lines.push(text);
+      if (!capped) lines.push(shown);
     }
     total += 1;
-    line = { pieces: [], kept: 0, length: 0 };
+    pieces = [];
+    kept = 0;
   }
 
+  function decode(line: Buffer): string {
+    const whole = line.length < keptBytes ? line : withoutBrokenEnd(line);
+    const isText = isUtf8(whole);
+    isLatin1 ||= !isText;
+    return whole.toString(isText ? "utf8" : "latin1");
+  }
+
+  const withoutMark = (text: string) => (total === 0 && text.startsWith("\uFEFF") ? text.slice(1) : text);
+
   return {
-    add(chunk: Uint8Array): void {
+    add(chunk: Buffer): void {
+      // Most are, and then their lines need not be looked at one by one.
+      const isText = isUtf8(chunk);
       let start = 0;
       for (let end = chunk.indexOf(10); end !== -1; end = chunk.indexOf(10, start)) {
-        extend(chunk.subarray(start, end));
-        endLine();
+        if (isText && kept === 0) {
+          endLine(isWanted() ? chunk.toString("utf8", start, Math.min(end, start + keptBytes)) : "");
+        } else {
+          extend(chunk.subarray(start, end));
+          endLine();
+        }
         start = end + 1;
       }
       if (start < chunk.length) extend(chunk.subarray(start));
     },
+    /** Whether no later line belongs to it. */
+    isFull: () => capped || total + 1 >= offset + limit,
     /** Call it once, after the last chunk. */
     end(): LineWindow {
-      if (line.length > 0) endLine();
-      return { lines, total, capped };
+      if (kept > 0) endLine();
+      return { lines, total, capped, isLatin1 };
     },
   };
+}
+
+/** What is cut off may have left a part of a character. */
+function withoutBrokenEnd(line: Buffer): Buffer {
+  let end = line.length;
+  while (end > line.length - 3 && ((line[end - 1] ?? 0) & 0xc0) === 0x80) end -= 1;
+  return line.subarray(0, end - 1);
 }
 
 function cut(line: string): string {

@@ -1,5 +1,5 @@
 import { execFile } from "node:child_process";
-import { constants, openSync } from "node:fs";
+import { closeSync, constants, openSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { Socket } from "node:net";
 import { tmpdir } from "node:os";
@@ -13,19 +13,72 @@ export interface Pipe {
   writer: number;
 }
 
+/** A supply of pipes of the kernel. */
+export interface Pipes {
+  open(): Promise<Pipe>;
+  /** Closes those that nobody has opened. */
+  close(): Promise<void>;
+}
+
+const mostReady = 32;
+const fewReady = 8;
+
 /**
- * Opens a pipe of the kernel. The "pipes" of Node are sockets, which a command cannot open as /dev/stdout or /dev/stderr;
- * and one pipe for both keeps their order.
+ * Makes pipes before they are needed: Node cannot, so `mkfifo` makes many at once. The "pipes" of Node are sockets, which a
+ * command cannot open as /dev/stdout or /dev/stderr; and one pipe for both keeps their order.
  */
-export async function openPipe(): Promise<Pipe> {
+export function createPipes(): Pipes {
+  const ready: number[] = [];
+  let making: Promise<void> | undefined;
+
+  function make(): Promise<void> {
+    making ??= makePipes(mostReady)
+      .then((made) => void ready.push(...made))
+      .finally(() => {
+        making = undefined;
+      });
+    return making;
+  }
+
+  async function take(): Promise<number> {
+    for (;;) {
+      const pipe = ready.pop();
+      if (pipe === undefined) {
+        await make();
+        continue;
+      }
+      // Whoever finds none is told why there are none.
+      if (ready.length < fewReady) make().catch(() => {});
+      return pipe;
+    }
+  }
+
+  return {
+    async open() {
+      const pipe = await take();
+      try {
+        // The reader first and without waiting: each end would wait for the other one.
+        const reader = openSync(`/proc/self/fd/${pipe}`, constants.O_RDONLY | constants.O_NONBLOCK);
+        const writer = openSync(`/proc/self/fd/${pipe}`, constants.O_WRONLY);
+        return { reader: new Socket({ fd: reader, readable: true, writable: false }), writer };
+      } finally {
+        closeSync(pipe);
+      }
+    },
+    async close() {
+      await making?.catch(() => {});
+      for (const pipe of ready.splice(0)) closeSync(pipe);
+    },
+  };
+}
+
+/** Pipes without a name, each open for reading and writing. */
+async function makePipes(count: number): Promise<number[]> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-"));
   try {
-    const path = join(folder, "pipe");
-    await promisify(execFile)("mkfifo", ["-m", "600", path]);
-    // The reader first and without waiting: each end would wait for the other one.
-    const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-    const writer = openSync(path, constants.O_WRONLY);
-    return { reader: new Socket({ fd: reader, readable: true, writable: false }), writer };
+    const paths = Array.from({ length: count }, (_, index) => join(folder, String(index)));
+    await promisify(execFile)("mkfifo", ["-m", "600", ...paths]);
+    return paths.map((path) => openSync(path, constants.O_RDWR | constants.O_NONBLOCK));
   } finally {
     await rm(folder, { recursive: true });
   }

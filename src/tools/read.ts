@@ -2,12 +2,13 @@ import type { Dirent } from "node:fs";
 import { readdir, stat } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import * as z from "zod";
+import { similar } from "../nearest.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
-import { createLineWindow, type LineWindow } from "./line-window.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./open-file.ts";
+import { showText, type TextSource, type WantedLines } from "./show-text.ts";
 
 const mostLines = 2_000;
 const mostFolderBytes = 51_200;
@@ -16,14 +17,12 @@ const outputPrefix = "toolgate-output:";
 /** Nothing that could lead out of the store. */
 const outputId = /^[A-Za-z0-9_-]+$/;
 
-type Window = { offset: number; limit: number };
-
-/** Shows a file in numbered lines, a folder as a list, an image as an attachment. */
+/** Shows a file in numbered lines, a folder as a list, an image or a PDF as an attachment, a notebook as its cells. */
 export const read = defineTool({
   name: "read",
   description: [
     "Read a file or list a folder. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
-    "continue with offset. Images (JPEG, PNG, GIF, WebP) and PDF files are returned as attachments.",
+    "continue with offset. Images (JPEG, PNG, GIF, WebP) and PDF files are returned as attachments, notebooks (.ipynb) as their cells.",
     "`toolgate-output:ID` reads the whole output of an earlier call.",
   ].join(" "),
   input: z.object({
@@ -59,23 +58,28 @@ export const read = defineTool({
   },
 });
 
-async function readPath(path: ResolvedPath, window: Window, ctx: ToolContext): Promise<ToolResult> {
+async function readPath(path: ResolvedPath, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
   await using file = await openExisting(path);
-  if ((await file.stat()).isDirectory()) return listFolder(path, window);
-  const { sha256, ...result } = await show(path.absolute, bytesOf(file), window, ctx.signal);
-  await ctx.reads.record(path.absolute, sha256);
+  const stats = await file.stat();
+  if (stats.isDirectory()) return listFolder(path, window);
+  const source = { name: path.absolute, readAt: bytesOf(file), size: stats.size };
+  const { sha256, ...result } = await show(source, window, ctx.signal);
+  if (sha256 !== undefined) await ctx.reads.record(path.absolute, sha256);
   return result;
 }
 
-async function readOutput(id: string, window: Window, ctx: ToolContext): Promise<ToolResult> {
-  const readAt: ReadAt = async (offset, limit) => {
+async function readOutput(id: string, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
+  const read = async (offset: number, limit: number) => {
     const part = outputId.test(id) ? await ctx.outputs.read(id, offset, limit) : undefined;
-    if (part !== undefined) return part.data;
+    if (part !== undefined) return part;
     throw new ToolFailure(
       `There is no stored output ${id} in this session. Take the ID from an earlier call's output.`,
     );
   };
-  const { sha256: _, ...result } = await show(`${outputPrefix}${id}`, readAt, window, ctx.signal);
+  const { total: size } = await read(0, 0);
+  const readAt: ReadAt = async (offset, limit) => (await read(offset, limit)).data;
+  const source = { name: `${outputPrefix}${id}`, readAt, size };
+  const { sha256: _, ...result } = await show(source, window, ctx.signal);
   return result;
 }
 
@@ -85,39 +89,21 @@ async function openExisting(path: ResolvedPath) {
   const wanted = basename(path.absolute).toLowerCase();
   const folder = dirname(path.absolute);
   const names = await readdir(folder).catch(() => []);
-  const similar = names
-    .filter((name) => name.toLowerCase().includes(wanted) || wanted.includes(name.toLowerCase()))
+  const parts = names.filter((name) => name.toLowerCase().includes(wanted) || wanted.includes(name.toLowerCase()));
+  const candidates = [...new Set([...parts, ...similar(basename(path.absolute), names, 3)])]
     .slice(0, 3)
     .map((name) => join(folder, name));
-  const suggestion = similar.length === 0 ? "" : `\n\nDid you mean one of these?\n${similar.join("\n")}`;
+  const suggestion = candidates.length === 0 ? "" : `\n\nDid you mean one of these?\n${candidates.join("\n")}`;
   throw new ToolFailure(`File not found: ${path.absolute}${suggestion}`);
 }
 
-async function show(name: string, readAt: ReadAt, window: Window, signal: AbortSignal) {
+async function show(source: Omit<TextSource, "head">, wanted: WantedLines, signal: AbortSignal) {
+  const { name, readAt } = source;
   const head = await readAt(0, headLength);
-  const kind = await attachmentKind(head);
+  const kind = attachmentKind(head);
   if (kind !== undefined) return attach(name, kind, readAt, signal);
   if (isBinary(name, head)) throw new ToolFailure(`Cannot read binary file: ${name}`);
-  const collected = createLineWindow(window.offset, window.limit);
-  const sha256 = await readThrough(readAt, collected.add, signal);
-  return { ...showLines(name, window, collected.end()), sha256 };
-}
-
-function showLines(name: string, { offset }: Window, { lines, total, capped }: LineWindow) {
-  if (offset > Math.max(total, 1)) {
-    throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
-  }
-  const last = offset + lines.length - 1;
-  const range = `Showing lines ${offset}-${last}`;
-  const next = `Use offset=${last + 1} to continue.`;
-  const truncated = last < total;
-  const more = capped ? `(Output capped at 50 KB. ${range}. ${next})` : `(${range} of ${total}. ${next})`;
-  const tail = truncated ? more : `(End of file - total ${total} lines)`;
-  const numbered = lines.map((line, index) => `${offset + index}: ${line}`);
-  return {
-    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...numbered, "", tail, "</content>"].join("\n"),
-    metadata: { preview: lines.slice(0, 20).join("\n"), truncated },
-  };
+  return showText({ ...source, head }, wanted, signal);
 }
 
 async function attach(name: string, { mime, word }: AttachmentKind, readAt: ReadAt, signal: AbortSignal) {
@@ -142,7 +128,7 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
   };
 }
 
-async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }: Window): Promise<ToolResult> {
+async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }: WantedLines): Promise<ToolResult> {
   await using opened = await openFolder(folder);
   const entries = await readdir(opened.path, { withFileTypes: true });
   entries.sort((a, b) => (a.name < b.name ? -1 : 1));

@@ -10,18 +10,20 @@ import { inFolder, openFolder } from "./open-file.ts";
  * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing folders. `before` is that
  * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws
  * `ChangedAfterApproval`. All of it happens in the folder that was opened and checked, whatever takes the place of its path.
+ * A file that is moved here brings mode and owner of `like`.
  */
 export async function replaceFile(
   { absolute }: ResolvedPath,
   before: BigIntStats | undefined,
   content: Uint8Array,
+  like = before,
 ): Promise<void> {
   try {
     await using folder = await makeFolder(dirname(absolute));
     const target = inFolder(folder, absolute);
     const temporary = inFolder(folder, `${dirname(absolute)}/.toolgate-${randomUUID()}`);
     try {
-      await writeNew(temporary, before, content);
+      await writeNew(temporary, like, content);
       await checkUntouched(target, absolute, before);
       await folder.check();
       await rename(temporary, target);
@@ -33,6 +35,36 @@ export async function replaceFile(
     if (!(error instanceof Error && "code" in error)) throw error;
     throw new ToolFailure(`Cannot write ${absolute}: ${error.message}`, { cause: error });
   }
+}
+
+/** A file that is out of its place, under another name in the same folder. */
+export interface AsideFile {
+  putBack(): Promise<void>;
+  remove(): Promise<void>;
+}
+
+/** Takes a file out of its place in one step; if it is another one than `before` by now, nothing changes and it throws `ChangedAfterApproval`. */
+export async function setAside({ absolute }: ResolvedPath, before: BigIntStats): Promise<AsideFile> {
+  const aside = `${dirname(absolute)}/.toolgate-${randomUUID()}`;
+  try {
+    await using folder = await openFolder(dirname(absolute));
+    await checkUntouched(inFolder(folder, absolute), absolute, before);
+    await folder.check();
+    await rename(inFolder(folder, absolute), inFolder(folder, aside));
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error)) throw error;
+    throw new ToolFailure(`Cannot remove ${absolute}: ${error.message}`, { cause: error });
+  }
+  return {
+    async putBack() {
+      await using folder = await openFolder(dirname(absolute));
+      await rename(inFolder(folder, aside), inFolder(folder, absolute));
+    },
+    async remove() {
+      await using folder = await openFolder(dirname(absolute));
+      await rm(inFolder(folder, aside), { force: true });
+    },
+  };
 }
 
 /** Opens a folder, and makes it and those above it that are missing, each in the one that was opened before. */
@@ -49,9 +81,9 @@ async function makeFolder(absolute: string): ReturnType<typeof openFolder> {
   return await openFolder(absolute);
 }
 
-async function writeNew(temporary: string, before: BigIntStats | undefined, content: Uint8Array): Promise<void> {
-  await using file = await open(temporary, "wx", before === undefined ? 0o666 : 0o600);
-  if (before !== undefined) await adopt(file, before);
+async function writeNew(temporary: string, like: BigIntStats | undefined, content: Uint8Array): Promise<void> {
+  await using file = await open(temporary, "wx", like === undefined ? 0o666 : 0o600);
+  if (like !== undefined) await adopt(file, like);
   await file.writeFile(content);
   await file.sync();
 }

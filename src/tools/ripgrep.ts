@@ -38,9 +38,10 @@ export const everySearch = [
  */
 export async function ripgrep(search: Search, onRecord: (record: string) => void): Promise<string | undefined> {
   const { args, cwd, files = [], input, delimiter, signal } = search;
+  const rg = await program();
   signal.throwIfAborted();
   const late = AbortSignal.timeout(longestMs);
-  const child = spawn(await program(), args, {
+  const child = spawn(rg, args, {
     ...(cwd !== undefined && { cwd }),
     env: {},
     stdio: [input === undefined ? "ignore" : "pipe", "pipe", "pipe", ...files],
@@ -51,8 +52,7 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
   const { promise: closed, resolve, reject } = Promise.withResolvers<number | null>();
   child.once("error", reject).once("close", resolve);
   try {
-    // It may end before it has read everything.
-    const fed = input && child.stdin && pipeline(Readable.from(input), child.stdin).catch(() => undefined);
+    const fed = input && child.stdin && pipeline(Readable.from(input), child.stdin).catch(unlessClosed);
     const [isWhole, complaint, code] = await Promise.all([
       readRecords(child.stdout, delimiter, onRecord, kill),
       readComplaint(child.stderr),
@@ -68,6 +68,12 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
     kill();
     stop.removeEventListener("abort", kill);
   }
+}
+
+/** It may end before it has read everything. */
+function unlessClosed(error: unknown): void {
+  const code = error instanceof Error && "code" in error ? error.code : undefined;
+  if (code !== "EPIPE" && code !== "ERR_STREAM_PREMATURE_CLOSE") throw error;
 }
 
 /** Reads records until the end, or until there are too many: then it stops ripgrep and says false. */

@@ -1,11 +1,12 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync } from "node:fs";
 import { ToolFailure } from "../tool/errors.ts";
-import { openPipe, passOn } from "./pipe.ts";
+import { type Pipes, passOn } from "./pipe.ts";
 
 /** What to run and how to end it. */
 export interface CommandRun {
-  command: string;
+  /** The program and its arguments. */
+  argv: readonly [string, ...string[]];
   cwd: string;
   /** The whole environment. */
   env: Record<string, string>;
@@ -14,6 +15,7 @@ export interface CommandRun {
   /** When it is aborted the command is killed and its reason is thrown. */
   signal: AbortSignal;
   output(chunk: Uint8Array): Promise<void>;
+  pipes: Pipes;
   /** Kills the command's process group and whatever else belongs to it. */
   kill(group: number): Promise<void>;
 }
@@ -27,7 +29,7 @@ export interface EndOfCommand {
   bytes: number;
 }
 
-/** Runs a command line with bash in its own session, and returns when bash has exited and its output is passed on, whoever else holds the pipe. */
+/** Runs a program in its own session, and returns when it has exited and its output is passed on, whoever else holds the pipe. */
 export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   const { timeout, signal, kill } = run;
   signal.throwIfAborted();
@@ -46,10 +48,10 @@ export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   }
 }
 
-async function start({ command, cwd, env, output }: CommandRun) {
-  const { reader, writer } = await openPipe().catch(cannotStart);
+async function start({ argv: [program, ...args], cwd, env, output, pipes }: CommandRun) {
+  const { reader, writer } = await pipes.open().catch((cause: unknown) => cannotStart(program, cause));
   try {
-    const child = spawn("/bin/bash", ["--noprofile", "--norc", "-c", command], {
+    const child = spawn(program, args, {
       cwd,
       env,
       detached: true,
@@ -77,14 +79,14 @@ async function start({ command, cwd, env, output }: CommandRun) {
     };
   } catch (cause) {
     reader.destroy();
-    return cannotStart(cause);
+    return cannotStart(program, cause);
   } finally {
     closeSync(writer);
   }
 }
 
-function cannotStart(cause: unknown): never {
-  throw new ToolFailure(`Cannot start /bin/bash: ${String(cause)}`, { cause });
+function cannotStart(program: string, cause: unknown): never {
+  throw new ToolFailure(`Cannot start ${program}: ${String(cause)}`, { cause });
 }
 
 function pidOf(child: ChildProcess): Promise<number> {

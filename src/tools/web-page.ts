@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { type IncomingMessage, type RequestOptions, request as requestPlain } from "node:http";
 import { request as requestSecure } from "node:https";
 import type { LookupFunction } from "node:net";
-import { pipeline, type Readable } from "node:stream";
+import { pipeline, type Readable, type Transform } from "node:stream";
 import { createBrotliDecompress, createGunzip, createInflate } from "node:zlib";
 import { ToolFailure } from "../tool/errors.ts";
 import type { Judgement } from "../tool/tool.ts";
@@ -127,6 +127,8 @@ async function send(url: URL, { judge, accept, signal }: Parameters<typeof fetch
   request.end();
   try {
     const [response] = await once(request, "response");
+    // From here on whoever reads the response is told.
+    request.on("error", () => undefined);
     return response;
   } catch (cause) {
     if (signal.aborted || cause instanceof ToolFailure) throw cause;
@@ -171,23 +173,20 @@ async function bodyOf(response: IncomingMessage): Promise<Buffer> {
 }
 
 function decompressed(response: IncomingMessage): Readable {
-  const encodings = (response.headers["content-encoding"] ?? "").toLowerCase().split(",");
-  return encodings.reverse().reduce<Readable>((stream, encoding) => {
-    const decoder = decoders[encoding.trim()]?.();
-    if (decoder === undefined) {
-      if (encoding.trim() === "" || encoding.trim() === "identity") return stream;
-      throw new ToolFailure(`The answer has an unknown content encoding: ${encoding}`);
-    }
-    // An error of either ends the reading of the last one.
-    return pipeline(stream, decoder, () => undefined);
-  }, response);
+  const encoding = (response.headers["content-encoding"] ?? "").trim().toLowerCase();
+  if (encoding === "" || encoding === "identity") return response;
+  const decoder = decoders.get(encoding)?.();
+  // Several in a row are allowed, but nobody sends them for a reason.
+  if (decoder === undefined) throw new ToolFailure(`The answer has an unknown content encoding: ${encoding}`);
+  // An error of either ends the reading of the second.
+  return pipeline(response, decoder, () => undefined);
 }
 
-const decoders: Readonly<Record<string, () => ReturnType<typeof createGunzip>>> = {
-  gzip: createGunzip,
-  "x-gzip": createGunzip,
-  deflate: createInflate,
-  br: createBrotliDecompress,
-};
+const decoders = new Map<string, () => Transform>([
+  ["gzip", createGunzip],
+  ["x-gzip", createGunzip],
+  ["deflate", createInflate],
+  ["br", createBrotliDecompress],
+]);
 
 const tooLarge = () => new ToolFailure("Response too large (exceeds 5MB limit)");

@@ -82,7 +82,7 @@ async function show(page: WebPage, format: Format, signal: AbortSignal): Promise
   const [mime = ""] = contentType.toLowerCase().split(";");
   const title = `${url.href} (${contentType})`;
   const metadata = { url: url.href, contentType, bytes: body.length };
-  const kind = await attachmentKind(body);
+  const kind = attachmentKind(body);
   if (kind !== undefined) {
     const filename = basename(url.pathname) || url.hostname;
     return {
@@ -114,7 +114,8 @@ const isUtf16 = ([a, b]: Uint8Array) => (a === 0xff && b === 0xfe) || (a === 0xf
 /** By byte order mark, header, or what the page says of itself; else UTF-8. */
 function decode(body: Buffer, contentType: string): string {
   if (isUtf16(body)) return new TextDecoder(body[0] === 0xff ? "utf-16le" : "utf-16be").decode(body);
-  const [, named] = /charset\s*=\s*["']?([\w:.-]+)/i.exec(`${contentType} ${body.toString("latin1", 0, 1_024)}`) ?? [];
+  const page = /html/i.test(contentType) ? body.toString("latin1", 0, 1_024) : "";
+  const [, named] = /charset\s*=\s*["']?([\w:.-]+)/i.exec(`${contentType} ${page}`) ?? [];
   try {
     return new TextDecoder(named ?? "utf-8").decode(body);
   } catch {

@@ -11,11 +11,11 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
-import { defineTool, type ToolContext } from "../../src/tool/tool.ts";
+import { defineTool, type ToolContext, type ToolResult } from "../../src/tool/tool.ts";
 import { serve } from "./server.ts";
 
 /** A tool without asks whose body is the test's. */
-function tool(execute: (ctx: ToolContext) => ReturnType<Parameters<typeof defineTool>[0]["execute"]>) {
+function tool(execute: (ctx: ToolContext) => Promise<ToolResult> | ToolResult) {
   return defineTool({
     name: "probe",
     description: "Does what the test says.",

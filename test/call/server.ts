@@ -8,7 +8,7 @@ import { onTestFinished } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { loadConfig } from "../../src/config.ts";
+import { type Config, loadConfig } from "../../src/config.ts";
 import type { LogFields, Logger } from "../../src/log.ts";
 import { type openStore, startServer } from "../../src/server.ts";
 import type { Tool } from "../../src/tool/tool.ts";
@@ -16,7 +16,7 @@ import type { Tool } from "../../src/tool/tool.ts";
 /** A whole service in this process, with tools of the test's own; it ends with the test. */
 export async function serve(
   tools: Tool[],
-  { open, ...settings }: { askMs?: number; store?: string; open?: typeof openStore } = {},
+  { open, ...settings }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & { open?: typeof openStore } = {},
 ) {
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
@@ -38,12 +38,16 @@ export async function serve(
   const logged: { message: string; fields: LogFields | undefined }[] = [];
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
-  const server = await startServer(config, log, { tools, ...(open && { open }) });
-  onTestFinished(async () => {
-    await server.close();
-    await rm(folder, { recursive: true, force: true });
-  });
-  return { workspace, logged, agent: clients(server.url, "caller"), person: clients(server.url, "approver") };
+  const start = async () => {
+    const server = await startServer(config, log, { tools, ...(open && { open }) });
+    let closing: Promise<void> | undefined;
+    const close = () => (closing ??= server.close());
+    onTestFinished(close);
+    const { register, addHooks, url } = server;
+    return { register, addHooks, close, agent: clients(url, "caller"), person: clients(url, "approver") };
+  };
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  return { workspace, logged, restart: start, ...(await start()) };
 }
 
 function clients(baseUrl: string, token: string) {

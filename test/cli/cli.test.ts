@@ -306,6 +306,24 @@ test("toolgate watch shows events with their numbers, from where it is told", as
   expect(stdout).toBe("    2  │ one\n    3  ✓ completed  bash  npm test  40 ms\n");
 });
 
+test("toolgate watch --json-form prints a line of opencode's JSON for each event, and nothing else", async () => {
+  server.log(running, output("one\n"));
+  const { child, sees, finished } = startToolgate(["watch", "ses_1", "--json-form"], environment);
+  await sees('"seq":2');
+  child.kill();
+  const { stdout, stderr } = await finished;
+  expect(stderr).toBe("");
+  const lines = stdout.trimEnd().split("\n");
+  expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+    {
+      seq: 1,
+      type: "part",
+      properties: { sessionID: "ses_1", callID: "c1", tool: "bash", state: { title: "npm test" } },
+    },
+    { seq: 2, type: "output", properties: { callID: "c1", offset: 0, data: "b25lCg==" } },
+  ]);
+});
+
 test("toolgate explain says which rule of which layer decides", async () => {
   await start({
     permissions: {

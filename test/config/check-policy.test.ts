@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
@@ -42,7 +42,7 @@ describe("a test of a policy", () => {
 
   test("that fails is an error with its line, what was expected and what decided", async () => {
     expect(await run('permission = "bash"\npattern = "git push"\nexpect = "allow"')).toEqual([
-      '7 error permission test: bash "git push" for agent build: expected allow, but it is deny: config rule 2 (bash "git push *" deny)',
+      '7 error permission test: bash "git push" for agent build: expected allow, but it is deny: config rule 2 (bash "git push *" deny), on line 4',
     ]);
     expect(await run('permission = "read"\npattern = "a"\nexpect = "deny"\nagent = "plam"')).toEqual([
       '7 error permission test: read "a" for agent plam: there is no such agent, the nearest is "plan"',
@@ -106,6 +106,21 @@ describe("toolgate check-config", () => {
       file,
       line: 2,
       severity: "warning",
+    });
+  });
+
+  test("takes the policy file of a workspace for what it is", async () => {
+    const { home } = write("");
+    const file = join(home, ".opencode/config.toml");
+    mkdirSync(join(home, ".opencode"));
+    writeFileSync(file, '[permission]\nbahs = "deny"');
+    expect((await check(file, home)).stdout).toContain(
+      `${file}:2: warning: nothing built in asks for permission "bahs"`,
+    );
+    writeFileSync(file, 'listen = "127.0.0.1:1"');
+    expect(await check(file, home)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('line 1: top level: unknown key "listen"'),
     });
   });
 

@@ -4,10 +4,10 @@ import { untilDead } from "../tools/processes.ts";
 import { connect } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { nameOf, read } from "./reading.ts";
-import { startService } from "./service.ts";
+import { startService, unconfined } from "./service.ts";
 
 test("kill -9 while a tool runs: its end is EXECUTOR_LOST, its processes are dead, and it never runs again", async () => {
-  const service = await startService({ settings: "lease_ms = 1000" });
+  const service = await startService({ settings: `lease_ms = 1000\n${unconfined}` });
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);
@@ -37,7 +37,7 @@ test("kill -9 while a tool runs: its end is EXECUTOR_LOST, its processes are dea
 });
 
 test("kill -9 while an answer is given: it can be given again, and the call runs at most once", async () => {
-  const service = await startService({ settings: "lease_ms = 1000" });
+  const service = await startService({ settings: `lease_ms = 1000\n${unconfined}` });
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const runs = ledger(service);

@@ -1,14 +1,19 @@
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { mkdir, readFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { PermissionAction as Action } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
+import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
-const service = useService({});
+const service = useService({ settings: '[permission.webfetch]\n"http://127.0.0.1:*" = "ask"\n' });
 
 /** One rule that allows, the tool and its input, and shell lines that run in the workspace before. */
 type Case = [what: string, permission: string, pattern: string, tool: string, input: JsonObject, setup?: string];
@@ -194,6 +199,46 @@ describe("runs without a question:", () => {
   ];
   test.each(cases)("%s", async (...given) => {
     expect(await plan(given)).toMatchObject({ action: Action.ALLOW });
+  });
+});
+
+test("a page is fetched once a person has seen where from, and again without them if they said always", async () => {
+  const server = createServer((request, response) => {
+    if (request.url === "/moved") return response.writeHead(302, { location: "http://localhost/" }).end();
+    response.writeHead(200, { "content-type": "text/html" }).end(`<h1>${request.url}</h1>`);
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const { port } = server.address() as AddressInfo;
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await agent.newSession();
+  const call = (callId: string, path: string) => ({
+    sessionId,
+    callId,
+    tool: "webfetch",
+    input: { url: `http://0x7f.1:${port}${path}` },
+  });
+
+  const stream = read(agent.tools.executeTool(call("w1", "/docs/../a")));
+  const ask = await stream.until("permissionAsked");
+  expect(ask).toMatchObject({
+    permission: "webfetch",
+    patterns: [`http://127.0.0.1:${port}/a`],
+    preview: { hosts: [`127.0.0.1:${port}`] },
+  });
+  await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: PermissionReply.ALWAYS });
+  expect((await stream.end()).state).toMatchObject({ case: "completed", value: { output: "# /a" } });
+
+  const again = await agent.tools.callTool(call("w2", "/a#part"));
+  expect(again.part?.state).toMatchObject({ case: "completed", value: { output: "# /a" } });
+
+  const moved = read(agent.tools.executeTool(call("w3", "/moved")));
+  const asked = await moved.until("permissionAsked");
+  await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: PermissionReply.ONCE });
+  const failed = (await moved.end()).state;
+  expect(failed).toMatchObject({
+    case: "error",
+    value: { error: expect.stringContaining("localhost is a name of this machine") },
   });
 });
 

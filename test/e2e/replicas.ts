@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach } from "vitest";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
-import { createService, type Service } from "./service.ts";
+import { createService, type Service, unconfined } from "./service.ts";
 
 /** Three services that share one Redis and one workspace. */
 export interface Replicas {
@@ -19,7 +19,10 @@ export function useReplicas(): () => Replicas {
     const redis = await startRedis();
     const workspace = await realpath(await mkdtemp(join(tmpdir(), "toolgate-shared-")));
     const create = () =>
-      createService({ settings: `store = "${redis.url}"\nlease_ms = 2000`, flags: ["--workspace", workspace] });
+      createService({
+        settings: `store = "${redis.url}"\nlease_ms = 2000\n${unconfined}`,
+        flags: ["--workspace", workspace],
+      });
     replicas = { redis, workspace, all: [create(), create(), create()] };
   });
   beforeEach(async () => {

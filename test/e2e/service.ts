@@ -54,6 +54,9 @@ export interface ServiceOptions {
   ownTokens?: boolean;
 }
 
+/** Settings with which a command's process ids are those that a test sees. */
+export const unconfined = '[sandbox]\nprofile = "off"\n';
+
 /** One service for all tests of a file. */
 export function useService(options: ServiceOptions = {}): Service {
   const service = createService(options);

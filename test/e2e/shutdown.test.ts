@@ -7,7 +7,7 @@ import { untilDead } from "../tools/processes.ts";
 import { connect, refusal } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
-import { startService } from "./service.ts";
+import { startService, unconfined } from "./service.ts";
 
 test("SIGTERM tells streams to resume, keeps a call that waits, and the next start completes it", async () => {
   const service = await startService();
@@ -54,7 +54,7 @@ test("SIGTERM lets a call that runs come to its end", async () => {
 });
 
 test("a call that takes longer than the drain is ended, and so are its processes", async () => {
-  const service = await startService({ settings: "drain_ms = 100" });
+  const service = await startService({ settings: `drain_ms = 100\n${unconfined}` });
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "echo $$; sleep 600" } };

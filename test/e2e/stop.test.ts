@@ -5,9 +5,9 @@ import { isAlive, untilDead } from "../tools/processes.ts";
 import { connect, kinds } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { nameOf, outputOf, read } from "./reading.ts";
-import { useService } from "./service.ts";
+import { unconfined, useService } from "./service.ts";
 
-const service = useService();
+const service = useService({ settings: unconfined });
 
 /** Commands whose processes say their ids: a child, a grandchild, one that left the group. */
 const family = [

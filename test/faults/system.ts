@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { Redis } from "ioredis";
 import { onTestFinished } from "vitest";
 import { type Clients, connect } from "../e2e/clients.ts";
-import { createService, type Principal, type Service } from "../e2e/service.ts";
+import { createService, type Principal, type Service, unconfined } from "../e2e/service.ts";
 import { startRedis } from "../store/redis-server.ts";
 import type { Break } from "./broken-store.ts";
 import { type Line, startWire, type Wire } from "./wire.ts";
@@ -69,7 +69,7 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
     onTestFinished(wire.close);
     const broken = breaks[index];
     const service = createService({
-      settings: `store = "${wire.url}"\nlease_ms = ${leaseMs}\n${settings}`,
+      settings: `store = "${wire.url}"\nlease_ms = ${leaseMs}\n${settings}\n${unconfined}`,
       flags: ["--workspace", workspace],
       env: { ...env[index], ...(broken && { TOOLGATE_BREAK: broken.join(",") }) },
       ...(broken && { entry: "test/faults/replica.ts" }),

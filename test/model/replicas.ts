@@ -43,6 +43,8 @@ export async function startReplicas(
   let time = 1_800_000_000_000;
   let [turn, started] = [0, 0];
   const errors: unknown[] = [];
+  /** The calls whose end a replica was told that it wrote. */
+  const ends: string[] = [];
   const log: Logger = {
     debug() {},
     info() {},
@@ -76,6 +78,10 @@ export async function startReplicas(
       store: reach.ports,
       replicaId: name,
       tools: toolsOf(reach.gone),
+      observer: {
+        began: () => ({ step: (_, work) => work(undefined), over() {} }),
+        ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
+      },
       log,
     });
     const off = store.calls.onNews(undefined, onNews);
@@ -101,6 +107,9 @@ export async function startReplicas(
 
   return {
     errors,
+    ends,
+    /** Whether none was killed yet. */
+    allLive: () => started === living.size,
     names: () => [...living.keys()],
     /** What the next one will be called. */
     nextName: () => `r${started + 1}`,

@@ -3,6 +3,7 @@ import { expect } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { callOf, createBell } from "../../src/call/log.ts";
+import { isTerminal } from "../../src/call/state.ts";
 import { agent, createClients } from "./clients.ts";
 import { brokenPromises, unapproved, wideKeysOf } from "./history.ts";
 import { createLedger } from "./ledger.ts";
@@ -113,6 +114,9 @@ export async function createWorld(setting: Setting) {
       const settled = [...logs.values()].flat().map(({ event }) => event.value);
       for (const winner of clients.toldWinners) expect(settled).toContainEqual(winner);
       expect(replicas.errors).toEqual([]);
+      const told = replicas.ends.toSorted();
+      expect(told, "no end is told twice").toEqual([...new Set(told)]);
+      if (replicas.allLive()) expect(told, "each end is told").toEqual([...logs.values()].flatMap(endedIn).toSorted());
     },
 
     async stop(): Promise<void> {
@@ -143,6 +147,13 @@ export async function createWorld(setting: Setting) {
       if (page.events.length === 0) return events;
     }
   }
+}
+
+/** The calls whose end is in a log, as a replica is told of them. */
+function endedIn(log: readonly SessionEvent[]): string[] {
+  return log.flatMap(({ event }) =>
+    event.case === "part" && isTerminal(event.value) ? [`${event.value.sessionId} ${event.value.callId}`] : [],
+  );
 }
 
 const isSlow = (act: Act) => act.do === "cancel" || act.do === "close";

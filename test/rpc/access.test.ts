@@ -9,7 +9,7 @@ import { Health } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { createGate, rolesFor } from "../../src/rpc/access.ts";
+import { createAuthenticate, createGate, rolesFor } from "../../src/rpc/access.ts";
 import { roles, startServer } from "./server.ts";
 
 /** Who may call what: c caller, a approver, w watcher, A admin. */
@@ -31,6 +31,7 @@ const pinned: Record<string, string> = {
   "ToolService/ListToolParts": "cawA",
   "ToolService/ReadToolOutput": "cawA",
   "ToolService/WatchSession": "cawA",
+  "ToolService/GetToolStats": "-awA",
   "ToolService/GetServerInfo": "cawA",
   "SessionService/CreateSession": "c--A",
   "SessionService/GetSession": "cawA",
@@ -70,6 +71,24 @@ test("an rpc that is not in the table is open to nobody", () => {
   const unlisted = { ...ToolService.method.listTools, localName: "burnTools" };
   expect(rolesFor(unlisted)).toEqual([]);
   expect(rolesFor({ ...unlisted, localName: "constructor" })).toEqual([]);
+});
+
+test("the metrics are for those who may see the calls of all, and a refusal says why", async () => {
+  const server = await startServer();
+  const asked = async (token?: string) => {
+    const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    const response = await fetch(`${server.url}/metrics`, { headers });
+    return { status: response.status, type: response.headers.get("content-type"), body: await response.text() };
+  };
+  for (const role of ["approver", "watcher", "admin"]) {
+    expect(await asked(`${role}-token`)).toEqual({
+      status: 200,
+      type: "text/plain; version=0.0.4; charset=utf-8",
+      body: "metrics\n",
+    });
+  }
+  expect(await asked("caller-token")).toMatchObject({ status: 403, body: expect.stringContaining("ROLE_MISSING") });
+  expect(await asked()).toMatchObject({ status: 401, body: expect.stringContaining("authorization: Bearer TOKEN") });
 });
 
 test("a missing role is permission_denied and names the roles that would do", async () => {
@@ -120,7 +139,7 @@ test("without authentication everybody is one principal with all roles", async (
 });
 
 test("a request that arrives while the server drains is refused with the reason, whatever its token", () => {
-  const gate = createGate({ tokens: [], insecureNoAuth: true });
+  const gate = createGate(createAuthenticate({ tokens: [], insecureNoAuth: true }));
   const draining = new Error("draining");
   const context = (method: DescMethod) =>
     createHandlerContext({

@@ -32,6 +32,7 @@ export async function startServer(
         .service(SessionService, {}),
     ready: given.ready ?? (async () => true),
     agrees: given.agrees ?? (() => true),
+    metrics: () => "metrics\n",
     log: createLogger({ level: "info", file: logFile }),
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
   });

@@ -3,12 +3,17 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
+import { createPipes } from "../../src/tools/pipe.ts";
+import { openSandbox } from "../../src/tools/sandbox.ts";
 import { createSupervisor } from "../../src/tools/supervisor.ts";
 import { callTool, openSite, planCall, type RunOptions, type Site } from "./harness.ts";
 import { isAlive, untilDead } from "./processes.ts";
 
 const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}`, leaseMs: 15_000 });
-const bash = createBash({ supervisor });
+const pipes = createPipes();
+const wanted = { profile: "off", network: true } as const;
+const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
+const bash = createBash({ supervisor, sandbox, pipes });
 let site: Site;
 beforeAll(async () => {
   process.env.TOOLGATE_TOKEN = "secret";
@@ -16,6 +21,7 @@ beforeAll(async () => {
 afterAll(async () => {
   delete process.env.TOOLGATE_TOKEN;
   await supervisor.close();
+  await pipes.close();
 });
 beforeEach(async () => {
   site = await openSite();
@@ -91,6 +97,12 @@ describe("the end of a command", () => {
     const { metadata, note } = await run("exit 42");
     expect(metadata).toMatchObject({ exit: 42, signal: null });
     expect(note).toBe("<bash_metadata>\ncommand exited with code 42\n</bash_metadata>");
+  });
+
+  test("of a child by a signal is told as the shell tells it", async () => {
+    const { metadata, note } = await run("bash -c 'kill -9 $$'; exit $?");
+    expect(metadata).toMatchObject({ exit: 137, signal: null });
+    expect(note).toContain("command exited with code 137 (128 + SIGKILL)");
   });
 
   test("by a signal is told too", async () => {
@@ -196,6 +208,12 @@ test("a command sees no secret of the service, and nothing on its input", async 
   expect(written).toMatch(/^TOOLGATE_CALL=ses_test\/call-\d+-\d+$/m);
 });
 
+test("many commands at once have each their own output", async () => {
+  const numbers = Array.from({ length: 50 }, (_, number) => number);
+  const ended = await Promise.all(numbers.map((number) => run(`echo ${number}; echo ${number} >&2`)));
+  expect(ended.map(({ written }) => written)).toEqual(numbers.map((number) => `${number}\n${number}\n`));
+});
+
 test("a command does not inherit the files that the service has open", async () => {
   await using _ = await open(join(site.inside, "opened"), "w");
   expect((await run("ls -l /proc/$$/fd")).written).not.toContain("opened");
@@ -264,7 +282,7 @@ test("the longest command that is accepted can be run", async () => {
 test("without a supervisor nothing is run", async () => {
   const closed = createSupervisor({ replicaId: "closed", leaseMs: 15_000 });
   await closed.close();
-  const refused = callTool(site, createBash({ supervisor: closed }), { command: "touch ran" });
+  const refused = callTool(site, createBash({ supervisor: closed, sandbox, pipes }), { command: "touch ran" });
   await expect(refused).rejects.toThrow(new ToolFailure("bash cannot run commands: Error: the service is stopping"));
   await expect(readFile(join(site.inside, "ran"))).rejects.toThrow("ENOENT");
 });

@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, realpath, rm } from "node:fs/promises";
 import { homedir, tmpdir } from "node:os";
 import { join } from "node:path";
-import type { JsonObject } from "@bufbuild/protobuf";
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { judging } from "../../src/call/planning.ts";
 import { defaultRules } from "../../src/permission/default-rules.ts";
@@ -20,6 +20,8 @@ export interface Site {
   reads: Map<string, string>;
   /** Stored outputs by id. */
   outputs: Map<string, Uint8Array>;
+  /** What tools keep for the session. */
+  state: Map<string, JsonValue>;
   /** What rules say of what a tool touches besides; at first that everything is allowed. */
   judge: PlanContext["judge"];
   remove(): Promise<void>;
@@ -37,6 +39,7 @@ export async function openSite(): Promise<Site> {
     outside,
     reads: new Map(),
     outputs: new Map(),
+    state: new Map(),
     judge: judgeBy("allow"),
     remove: () => rm(folder, { recursive: true, force: true }),
   };
@@ -50,6 +53,8 @@ export interface PlannedCall {
 
 export interface RunOptions {
   signal?: AbortSignal;
+  /** The folders outside the workspace that the call was allowed to touch. */
+  outside?: readonly string[];
   /** Called with what was written so far, at each piece of output. */
   onOutput?(text: string): Promise<void> | void;
 }
@@ -78,20 +83,27 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
   };
   const reads: PlanContext["reads"] = { get: async (path) => site.reads.get(path) };
   const decoded = tool.decode(input);
-  const plan = await tool.plan(decoded, { ...shared, reads });
+  const plan = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
   return {
     plan,
-    async run({ signal = new AbortController().signal, onOutput } = {}) {
+    async run({ signal = new AbortController().signal, outside = [], onOutput } = {}) {
       const chunks: Uint8Array[] = [];
       const ctx: ToolContext = {
         ...shared,
         messageId: "msg_test",
         model: { providerId: "", modelId: "" },
         signal,
+        outside,
         reads: {
           ...reads,
           async record(path, sha256) {
             site.reads.set(path, sha256);
+          },
+        },
+        state: {
+          get: async (name) => site.state.get(name),
+          async set(name, value) {
+            site.state.set(name, value);
           },
         },
         outputs: {
@@ -105,6 +117,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
           chunks.push(chunk);
           await onOutput?.(Buffer.concat(chunks).toString());
         },
+        calls: async () => [],
         async ask() {},
         extra: {},
       };

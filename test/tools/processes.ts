@@ -1,4 +1,4 @@
-import { readFile } from "node:fs/promises";
+import { readdir, readFile } from "node:fs/promises";
 import { vi } from "vitest";
 
 /** Whether a process runs; one that has ended but was not yet waited for does not. */
@@ -10,4 +10,11 @@ export async function isAlive(pid: number): Promise<boolean> {
 /** Waits until a process has ended; the test's own timeout is the bound. */
 export async function untilDead(pid: number): Promise<void> {
   await vi.waitUntil(async () => !(await isAlive(pid)), { timeout: 60_000, interval: 20 });
+}
+
+/** The processes whose first word begins so. */
+export async function processesNamed(mark: string): Promise<number[]> {
+  const all = (await readdir("/proc")).filter((name) => /^\d+$/.test(name)).map(Number);
+  const words = await Promise.all(all.map((pid) => readFile(`/proc/${pid}/cmdline`, "utf8").catch(() => "")));
+  return all.filter((_, index) => words[index]?.startsWith(mark));
 }

@@ -3,8 +3,10 @@ import { createHash } from "node:crypto";
 import { link, mkdir, rename, rm, symlink, truncate, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
+import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
+import { createLineWindow } from "../../src/tools/line-window.ts";
 import { read } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
@@ -96,6 +98,76 @@ describe("a text file", () => {
   });
 });
 
+describe("an encoding", () => {
+  test("is read by its byte order mark, which is not shown", async () => {
+    const swapped = Buffer.from("\uFEFFgrün\n😀\n", "utf16le").swap16();
+    for (const [name, content, encoding] of [
+      ["utf-8", Buffer.from("\uFEFFgrün\n😀\n"), undefined],
+      ["utf-16le", Buffer.from("\uFEFFgrün\n😀\n", "utf16le"), "utf-16le"],
+      ["utf-16be", swapped, "utf-16be"],
+    ] as const) {
+      await write(name, content);
+      const { output, metadata } = await show(name);
+      expect(output).toContain("<content>\n1: grün\n2: 😀\n\n(End of file - total 2 lines)");
+      expect(metadata?.encoding).toBe(encoding);
+      expect(site.reads.get(join(site.inside, name))).toBe(createHash("sha256").update(content).digest("hex"));
+    }
+  });
+
+  test("that is none of them is Latin-1, line by line, and said", async () => {
+    await write("a.txt", Buffer.concat([Buffer.from("grün 😀\n"), Buffer.from("grün\n", "latin1")]));
+    const { output, metadata } = await show("a.txt");
+    expect(output).toContain("1: grün 😀\n2: grün\n");
+    expect(metadata?.encoding).toBe("latin-1");
+  });
+
+  test("is decoded the same wherever the file is cut into pieces", async () => {
+    const line = fc.string({ unit: "grapheme", maxLength: 30 }).map((text) => text.replace(/[\r\n\uFEFF]/gu, ""));
+    await fc.assert(
+      fc.property(fc.array(line, { minLength: 1 }), fc.integer({ min: 1, max: 20 }), (texts, size) => {
+        const bytes = Buffer.from(texts.map((text) => `${text}\n`).join(""));
+        const window = createLineWindow(1, 1_000);
+        for (let at = 0; at < bytes.length; at += size) window.add(bytes.subarray(at, at + size));
+        expect(window.end()).toEqual({ lines: texts, total: texts.length, capped: false, isLatin1: false });
+      }),
+    );
+  });
+});
+
+describe("a notebook", () => {
+  const cells = [
+    { cell_type: "markdown", source: ["# Title\n", "text"] },
+    {
+      cell_type: "code",
+      source: "print(1)\n1/0",
+      outputs: [
+        { output_type: "stream", name: "stdout", text: ["1\n"] },
+        { output_type: "display_data", data: { "text/plain": "<Figure>", "image/png": "…" } },
+        { output_type: "error", ename: "E", evalue: "", traceback: ["\u001b[31mZeroDivisionError\u001b[0m"] },
+      ],
+    },
+  ];
+
+  test("is shown as its cells and what they printed, and recorded as the file that it is", async () => {
+    const content = JSON.stringify({ nbformat: 4, nbformat_minor: 5, metadata: {}, cells });
+    await write("a.ipynb", content);
+    const { output } = await show("a.ipynb");
+    expect(output).toContain(
+      [
+        "1: --- cell 1 (markdown) ---\n2: # Title\n3: text\n4: ",
+        "5: --- cell 2 (code) ---\n6: print(1)\n7: 1/0\n8: --- output of cell 2 ---\n9: 1",
+        "10: <Figure>\n11: (image/png)\n12: ZeroDivisionError\n",
+      ].join("\n"),
+    );
+    expect(site.reads.get(join(site.inside, "a.ipynb"))).toBe(createHash("sha256").update(content).digest("hex"));
+  });
+
+  test("that is broken is shown as the text that it is", async () => {
+    await write("a.ipynb", '{"cells": [');
+    expect((await show("a.ipynb")).output).toContain('1: {"cells": [\n');
+  });
+});
+
 test("a folder is listed by name, folders and links to folders with a slash", async () => {
   await mkdir(join(site.inside, "b"));
   await write("a", "");
@@ -119,7 +191,28 @@ test("a file that is missing is named with those that it may have meant", async 
   await expect(call.run()).rejects.toThrow(new ToolFailure(message));
 });
 
+test("a file whose name is mistyped is found too", async () => {
+  await write("README.md", "");
+  await expect(show("REAMDE.md")).rejects.toThrow(`Did you mean one of these?\n${site.inside}/README.md`);
+});
+
 describe("what is not text", () => {
+  test("is attached if it is a PDF", async () => {
+    await write("a.pdf", "%PDF-1.7\n%\u00e2\u00e3");
+    const { output, attachments } = await show("a.pdf");
+    expect(output).toBe("PDF read successfully");
+    expect(attachments).toMatchObject([{ mime: "application/pdf", filename: "a.pdf" }]);
+  });
+
+  test.each([
+    ["image/jpeg", "\xff\xd8\xff\xe0"],
+    ["image/gif", "GIF89a"],
+    ["image/webp", "RIFF\x10\0\0\0WEBPVP8 "],
+  ])("is attached as %s", async (mime, head) => {
+    await write("a", Buffer.from(head, "latin1"));
+    expect((await show("a")).attachments).toMatchObject([{ mime }]);
+  });
+
   test("is attached if it is an image, by content and not by name", async () => {
     await write("picture.bin", pixel);
     const { output, attachments } = await show("picture.bin");
@@ -232,13 +325,23 @@ describe("a stored output", () => {
   });
 });
 
-test("a file much larger than memory allows is read in pieces", async () => {
+test("a large file is read in pieces, whole for its hash", async () => {
   await write("large.txt", "first\n");
-  await execFileSync("bash", ["-c", `yes "$(printf 'y%.0s' {1..99})" | head -c 200000000 >> large.txt`], {
-    cwd: site.inside,
-  });
+  execFileSync("bash", ["-c", `yes "$(printf 'y%.0s' {1..99})" | head -c 60000000 >> large.txt`], { cwd: site.inside });
   const before = process.memoryUsage().rss;
   const { output } = await show("large.txt", { limit: 1 });
-  expect(output).toContain("1: first\n\n(Showing lines 1-1 of 2000001. Use offset=2 to continue.)");
-  expect(process.memoryUsage().rss - before).toBeLessThan(100_000_000);
+  expect(output).toContain("1: first\n\n(Showing lines 1-1 of 600001. Use offset=2 to continue.)");
+  expect(process.memoryUsage().rss - before).toBeLessThan(40_000_000);
+  expect(site.reads.size).toBe(1);
+});
+
+test("a file of gigabytes is read to the lines that are shown, and so does not count as read", async () => {
+  const size = 8 * 1024 ** 4;
+  await write("huge.log", lines(100_000));
+  await truncate(join(site.inside, "huge.log"), size);
+  const { output } = await show("huge.log", { offset: 99_999, limit: 1 });
+  expect(output).toContain(
+    `99999: line 99999\n\n(Showing lines 99999-99999 of a file of ${size} bytes. Use offset=100000 to continue.)`,
+  );
+  expect(site.reads.size).toBe(0);
 });

@@ -192,6 +192,13 @@ describe("grep", () => {
       "Found 1 match\na.txt:\n  Line 1: KEY=2\n\n(2 files are left out, because reading needs approval. Use the read tool to ask for it.)",
     );
     expect(metadata).toMatchObject({ leftOut: 2 });
+    await rm(at("innocent.txt"));
+    // Whether they match is nobody's business either.
+    for (const guess of ["KEY=1", "KEY=7"]) {
+      expect((await search(guess)).output).toBe(
+        "No files found\n\n(1 file is left out, because reading needs approval. Use the read tool to ask for it.)",
+      );
+    }
     expect((await search("KEY", { path: ".env" })).output).toContain("(1 file is left out");
     expect((await search("KEY", { path: ".env" })).output).not.toContain("KEY=1");
   });

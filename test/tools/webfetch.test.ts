@@ -158,6 +158,11 @@ describe("bounds", () => {
     await expect(callTool(site, webfetch, { url }, { signal: stop.signal })).rejects.toThrow("enough");
   });
 
+  test.each(["gzip, gzip", "constructor", "zstd"])("an encoding that is not known fails (%s)", async (encoding) => {
+    const url = await serve((_, response) => response.writeHead(200, { "content-encoding": encoding }).end("x"));
+    await expect(fetch(url)).rejects.toThrow(`unknown content encoding: ${encoding}`);
+  });
+
   test("an answer that breaks off fails", async () => {
     const url = await serve((_, response) => {
       response.writeHead(200, { "content-type": "text/plain", "content-length": 10 }).write("half");

@@ -21,6 +21,7 @@ export function createCallRecords({ link, keys, trees }: { link: Link; keys: Key
       owner: call.number("lease") > link.now() ? call.text("owner") : "",
       attempts: call.number("attempts"),
       repeats: call.has("repeats") ? call.number("repeats") : 0,
+      ...(call.has("prepared") ? { prepared: true } : {}),
       ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
     };

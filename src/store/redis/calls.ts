@@ -122,6 +122,14 @@ export function createCalls(options: {
     return true;
   }
 
+  async function prepareCall({ fence, part }: Parameters<CallStore["prepareCall"]>[0]): Promise<boolean> {
+    const { ref, owner, epoch } = fence;
+    const name = callName(ref);
+    const bytes = part && encodePart(ref.sessionId, name, part).bytes;
+    const values = { session: ref.sessionId, name, owner, epoch };
+    return text(await runStep("prepare_call", ref.root, namesOf(ref), values, bytes)) === "prepared";
+  }
+
   async function startCall(started: Parameters<CallStore["startCall"]>[0]): Promise<"started" | "fenced" | "retry"> {
     const { ref, owner, epoch } = started.fence;
     const { version, rulesVersion, grantIds = [] } = started;
@@ -185,6 +193,7 @@ export function createCalls(options: {
   return {
     openCall,
     openAsks,
+    prepareCall,
     startCall,
     recordEvents,
     finishCall,

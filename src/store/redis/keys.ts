@@ -70,6 +70,8 @@ export function createKeys(prefix: string) {
       const perSession = {
         /** HASH: the session as it was created, and the state of its log. */
         session: (id: string) => name(`session:${id}`),
+        /** HASH: what tools keep for it, by name. */
+        state: (id: string) => name(`state:${id}`),
         /** STREAM of its events. */
         log: (id: string) => name(`log:${id}`),
         /** ZSETs: its calls, and those that are open, by their first number. */

@@ -163,7 +163,12 @@ export function createSessions(options: { link: Link; keys: Keys; trees: Trees; 
     getRead: async (root: string, path: string) =>
       text(await link.command("hget", keys.tree(root).reads, path)) || undefined,
     recordRead: async (root: string, path: string, sha256: string) =>
-      void (await link.run("record_read", { reads: keys.tree(root).reads }, { path, sha256 })),
+      void (await link.run("keep_field", { hash: keys.tree(root).reads }, { field: path, value: sha256 })),
+
+    getState: async ({ root, sessionId }: Pick<CallRef, "root" | "sessionId">, name: string) =>
+      text(await link.command("hget", keys.tree(root).state(sessionId), name)) || undefined,
+    setState: async ({ root, sessionId }: Pick<CallRef, "root" | "sessionId">, name: string, value: string) =>
+      void (await link.run("keep_field", { hash: keys.tree(root).state(sessionId) }, { field: name, value })),
   };
 }
 

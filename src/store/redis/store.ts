@@ -104,6 +104,7 @@ export async function openRedisStore(options: {
     openCall: calls.openCall,
     claimCall: calls.claimCall,
     openAsks: calls.openAsks,
+    prepareCall: calls.prepareCall,
     startCall: calls.startCall,
     recordEvents: calls.recordEvents,
     finishCall: calls.finishCall,
@@ -117,6 +118,8 @@ export async function openRedisStore(options: {
     listCalls: records.list,
     getRead: sessions.getRead,
     recordRead: sessions.recordRead,
+    getState: sessions.getState,
+    setState: sessions.setState,
     // Here events are kept without what their log says of them, so none is found in one piece.
     bytesOf: () => undefined,
     readLog: log.read,

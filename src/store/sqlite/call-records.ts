@@ -16,6 +16,7 @@ export interface CallRow {
   epoch: number;
   attempts: number;
   repeats: number;
+  prepared: number;
   cancel: string | null;
   expired: number;
   spec: string;
@@ -24,7 +25,7 @@ export interface CallRow {
 
 /** The columns of a `CallRow`. */
 export const callColumns =
-  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, cancel, expired, spec, snapshot";
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, cancel, expired, spec, snapshot";
 
 /** Calls as they are stored. */
 export type CallRecords = ReturnType<typeof createCallRecords>;
@@ -65,6 +66,7 @@ export function createCallRecords(options: {
       owner: open !== undefined && open.leaseUntil > now() ? open.owner : "",
       attempts: row.attempts,
       repeats: row.repeats,
+      ...(row.prepared === 1 ? { prepared: true } : {}),
       ...(row.cancel === null ? {} : { cancel: row.cancel }),
       ...(row.expired === 1 ? { expired: true } : {}),
     };

@@ -8,7 +8,6 @@ import type { Audit } from "./audit.ts";
 import { type CallRecords, decodeSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Encoded } from "./encoded.ts";
 import type { Grants } from "./grants.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
@@ -23,7 +22,6 @@ export function createCalls(options: {
   db: DatabaseSync;
   sessions: Sessions;
   log: Log;
-  encoded: Encoded;
   openCalls: OpenCalls;
   records: CallRecords;
   asks: Asks;
@@ -44,7 +42,7 @@ export function createCalls(options: {
   function end(step: Step, call: OpenCall, ended: ToolPart): ToolPart {
     checkEnded(ended);
     if (call.asked) asks.withdraw(step, call, "The call ended.");
-    const { part, snapshot } = writePart(step, options, call.ref.sessionId, ended);
+    const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
     sql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
     openCalls.remove(step, call.ref);
     return part;
@@ -58,7 +56,7 @@ export function createCalls(options: {
   /** Writes the pending part with other arguments. */
   function edit(step: Step, call: OpenCall, part: ToolPart): void {
     if (call.started) throw new Error(`call ${call.ref.callId} runs: it cannot be edited`);
-    const { snapshot } = writePart(step, options, call.ref.sessionId, part);
+    const { snapshot } = writePart(step, log, call.ref.sessionId, part);
     sql.setSnapshot.run(snapshot, call.ordinal);
     raiseVersion(step, call, { settled: step.now });
   }
@@ -96,10 +94,10 @@ export function createCalls(options: {
       if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
 
       const ref: CallRef = { root: head.root, sessionId, callId };
-      const pending = writePart(step, options, sessionId, opened.part);
+      const pending = writePart(step, log, sessionId, opened.part);
       const repeats = repeatsOf(head, spec.requestDigest);
       const start = repeats > (opened.mostRepeats ?? repeats) ? undefined : opened.start;
-      const { part, snapshot } = start ? writePart(step, options, sessionId, start) : pending;
+      const { part, snapshot } = start ? writePart(step, log, sessionId, start) : pending;
       const started = start === undefined ? 0 : 1;
       const openedSeq = Number(pending.part.revision);
       const versions = { version: 1 + started, epoch: 1 };
@@ -151,6 +149,14 @@ export function createCalls(options: {
       return true;
     },
 
+    prepareCall(step: Step, { fence, part }: Parameters<CallStore["prepareCall"]>[0]): boolean {
+      const call = openCalls.fenced(fence);
+      if (call === undefined || call.started || sql.prepare.run(call.ordinal).changes === 0) return false;
+      if (part) sql.setSnapshot.run(writePart(step, log, call.ref.sessionId, part).snapshot, call.ordinal);
+      raiseVersion(step, call);
+      return true;
+    },
+
     startCall(step: Step, started: Parameters<CallStore["startCall"]>[0]): "started" | "fenced" | "retry" {
       const call = openCalls.fenced(started.fence);
       if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
@@ -158,7 +164,7 @@ export function createCalls(options: {
       if (!hasRules(call, started.rulesVersion)) return "retry";
 
       const version = call.version + 1;
-      const { snapshot } = writePart(step, options, call.ref.sessionId, started.part);
+      const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
       grants.use(step, started.grantIds ?? []);
@@ -225,9 +231,10 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT spec, repeats FROM calls WHERE session = ? ORDER BY ordinal DESC LIMIT 1",
     ),
+    prepare: statement(db, "UPDATE calls SET prepared = 1 WHERE ordinal = ? AND prepared = 0"),
+    setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
-    setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     start: statement(
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",

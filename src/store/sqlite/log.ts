@@ -1,11 +1,12 @@
 import type { DatabaseSync } from "node:sqlite";
-import { create, fromBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { BinaryReader } from "@bufbuild/protobuf/wire";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Encoded } from "./encoded.ts";
 import { createRecentEvents } from "./recent-events.ts";
 import type { SessionHead, Sessions } from "./sessions.ts";
 
@@ -19,17 +20,7 @@ export interface LogLimits {
 export type Log = ReturnType<typeof createLog>;
 
 /** Numbers events, session by session, and keeps them. */
-export function createLog({
-  db,
-  sessions,
-  encoded,
-  limits,
-}: {
-  db: DatabaseSync;
-  sessions: Sessions;
-  encoded: Encoded;
-  limits: LogLimits;
-}) {
+export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions: Sessions; limits: LogLimits }) {
   const insert = statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)");
   const touch = statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?");
   const after = statement<{ event: Uint8Array }>(
@@ -50,7 +41,7 @@ export function createLog({
     const head = sessions.change(step, sessionId);
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
-    const bytes = encoded.event(entry);
+    const bytes = toBinary(SessionEventSchema, entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
     insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
     head.lastSeq = seq;
@@ -61,7 +52,7 @@ export function createLog({
       touch.run(step.now, head.ordinal);
     }
     if (isOver(head)) shorten(head);
-    step.onCommit(() => recent.add(entry, bytes.byteLength));
+    step.onCommit(() => recent.add(entry, bytes));
     step.ring(sessionId, seq);
     return bytes;
   }
@@ -126,9 +117,30 @@ export function createLog({
       return { ...bounds, events };
     },
 
+    /** The bytes of a recent event, or of the part that one tells of. */
+    bytesOf(message: SessionEvent | ToolPart): Uint8Array | undefined {
+      if (message.$typeName === "opencode.tool.v1.SessionEvent") {
+        const found = recent.at(message.sessionId, message.seq);
+        return found?.event === message ? found.bytes : undefined;
+      }
+      const found = recent.at(message.sessionId, message.revision);
+      return found?.event.event.value === message ? partIn(found.bytes) : undefined;
+    },
+
     /** Drops what memory has of a session that was removed. */
     forget: recent.forget,
   };
+}
+
+/** The bytes of the part in those of an event. */
+function partIn(event: Uint8Array): Uint8Array | undefined {
+  const reader = new BinaryReader(event);
+  while (reader.pos < reader.len) {
+    const [field, wireType] = reader.tag();
+    if (field === SessionEventSchema.field.part.number) return reader.bytes();
+    reader.skip(wireType, field);
+  }
+  return undefined;
 }
 
 // How far behind the stored time of a session's last event may be, so that not every event writes it.

@@ -1,9 +1,8 @@
-import { create } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withoutLargeInput } from "../parts.ts";
 import type { Step } from "./commit.ts";
-import type { Encoded } from "./encoded.ts";
 import type { Log } from "./log.ts";
 
 /** A part as its record keeps it: with its whole input, the number of its event, and the bytes of both. */
@@ -12,18 +11,13 @@ export interface WrittenPart {
   snapshot: Uint8Array;
 }
 
-interface Writing {
-  log: Log;
-  encoded: Encoded;
-}
-
 /** Appends a call's new snapshot to the log of its session; a large input is told once, with `pending`. */
-export function writePart(step: Step, { log, encoded }: Writing, sessionId: string, given: ToolPart): WrittenPart {
+export function writePart(step: Step, log: Log, sessionId: string, given: ToolPart): WrittenPart {
   const revision = BigInt(log.nextSeq(sessionId));
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision, inputElided: false };
   const told = part.state.case === "pending" ? part : withoutLargeInput(part);
   const bytes = log.append(step, sessionId, { case: "part", value: told });
   if (told === part) return { part, snapshot: bytes };
   const whole = create(SessionEventSchema, { event: { case: "part", value: part } });
-  return { part, snapshot: encoded.event(whole) };
+  return { part, snapshot: toBinary(SessionEventSchema, whole) };
 }

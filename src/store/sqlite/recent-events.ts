@@ -2,7 +2,9 @@ import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 
 /** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
 export interface RecentEvents {
-  add(event: SessionEvent, bytes: number): void;
+  add(event: SessionEvent, bytes: Uint8Array): void;
+  /** The event of this number, with its binary form. */
+  at(sessionId: string, seq: bigint): RecentEvent | undefined;
   /** The events after a number, up to about `maxBytes`; undefined if they are not all here. */
   after(sessionId: string, seq: number, maxBytes: number): SessionEvent[] | undefined;
   forget(sessionId: string): void;
@@ -28,7 +30,7 @@ export function createRecentEvents(): RecentEvents {
         known !== undefined && event.seq === known.next ? known : { entries: [], bytes: 0, next: event.seq };
       forget(sessionId);
       recent.entries.push({ event, bytes });
-      recent.bytes += bytes;
+      recent.bytes += bytes.byteLength;
       recent.next = event.seq + 1n;
       if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept) shorten(recent);
       sessions.set(sessionId, recent);
@@ -38,6 +40,10 @@ export function createRecentEvents(): RecentEvents {
         forget(oldest);
       }
     },
+    at(sessionId, seq) {
+      const recent = sessions.get(sessionId);
+      return recent?.entries[Number(seq - recent.next) + recent.entries.length];
+    },
     after(sessionId, seq, maxBytes) {
       const recent = sessions.get(sessionId);
       const first = recent?.entries[0]?.event.seq;
@@ -46,17 +52,23 @@ export function createRecentEvents(): RecentEvents {
       let bytes = 0;
       for (let index = seq + 1 - Number(first); index < recent.entries.length; index++) {
         const entry = recent.entries[index];
-        if (entry === undefined || (events.length > 0 && bytes + entry.bytes > maxBytes)) break;
+        if (entry === undefined || (events.length > 0 && bytes + entry.bytes.byteLength > maxBytes)) break;
         events.push(entry.event);
-        bytes += entry.bytes;
+        bytes += entry.bytes.byteLength;
       }
       return events;
     },
   };
 }
 
+/** An event and its binary form. */
+export interface RecentEvent {
+  event: SessionEvent;
+  bytes: Uint8Array;
+}
+
 interface Recent {
-  entries: { event: SessionEvent; bytes: number }[];
+  entries: RecentEvent[];
   bytes: number;
   /** The number that continues it. */
   next: bigint;
@@ -71,7 +83,7 @@ function shorten(recent: Recent): void {
   let start = recent.entries.length;
   let bytes = 0;
   while (start > 0 && recent.entries.length - start < eventsKept) {
-    const size = recent.entries[start - 1]?.bytes ?? 0;
+    const size = recent.entries[start - 1]?.bytes.byteLength ?? 0;
     if (bytes > 0 && bytes + size > bytesKept) break;
     bytes += size;
     start -= 1;

@@ -1,5 +1,5 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 3;
+export const schemaVersion = 5;
 
 const decisions = `
   -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
@@ -18,6 +18,8 @@ const decisions = `
 /** What makes the next version of a store of each version, from 1 on. */
 export const migrations: readonly string[] = [
   "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
+  "CREATE TABLE states (session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session, name)) WITHOUT ROWID",
+  "ALTER TABLE calls ADD COLUMN prepared INTEGER NOT NULL DEFAULT 0",
   `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
    ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
    ${decisions}`,
@@ -73,6 +75,7 @@ export const schema = `
     epoch INTEGER NOT NULL DEFAULT 1,
     attempts INTEGER NOT NULL DEFAULT 0,
     repeats INTEGER NOT NULL DEFAULT 0,
+    prepared INTEGER NOT NULL DEFAULT 0,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,
@@ -125,5 +128,13 @@ export const schema = `
     path TEXT NOT NULL,
     sha256 TEXT NOT NULL,
     PRIMARY KEY (root, path)
+  ) WITHOUT ROWID;
+
+  -- What tools keep for a session, as JSON.
+  CREATE TABLE states (
+    session TEXT NOT NULL,
+    name TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (session, name)
   ) WITHOUT ROWID;
 `;

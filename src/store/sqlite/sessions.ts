@@ -123,6 +123,8 @@ export function createSessions(db: DatabaseSync) {
     raiseRulesVersion: (root: string) => void sql.raiseRulesVersion.run(root),
 
     getRead: (root: string, path: string) => sql.getRead.get(root, path)?.sha256,
+    getState: (sessionId: string, name: string) => sql.getState.get(sessionId, name)?.value,
+    setState: (sessionId: string, name: string, value: string) => void sql.setState.run(sessionId, name, value),
     recordRead: (root: string, path: string, sha256: string) => void sql.recordRead.run(root, path, sha256),
   };
 }
@@ -166,6 +168,8 @@ function prepare(db: DatabaseSync) {
     ),
     raiseAsksVersion: statement(db, "UPDATE sessions SET asks_version = asks_version + 1 WHERE id = ?"),
     raiseRulesVersion: statement(db, "UPDATE sessions SET rules_version = rules_version + 1 WHERE id = ?"),
+    getState: statement<{ value: string }>(db, "SELECT value FROM states WHERE session = ? AND name = ?"),
+    setState: statement(db, "INSERT OR REPLACE INTO states (session, name, value) VALUES (?, ?, ?)"),
     getRead: statement<{ sha256: string }>(db, "SELECT sha256 FROM reads WHERE root = ? AND path = ?"),
     recordRead: statement(db, "INSERT OR REPLACE INTO reads (root, path, sha256) VALUES (?, ?, ?)"),
   };

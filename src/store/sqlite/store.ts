@@ -9,7 +9,6 @@ import { createCalls } from "./calls.ts";
 import { createCommit, read } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
 import { createDoorbell } from "./doorbell.ts";
-import { createEncoded } from "./encoded.ts";
 import { createGrants } from "./grants.ts";
 import { createLog, type LogLimits } from "./log.ts";
 import { createOpenCalls } from "./open-calls.ts";
@@ -45,14 +44,13 @@ export async function openSqliteStore(options: {
   const doorbell = createDoorbell();
   const commit = createCommit({ db, now, ring: doorbell.ring, log: logger });
   const sessions = createSessions(db);
-  const encoded = createEncoded();
-  const log = createLog({ db, sessions, encoded, limits });
+  const log = createLog({ db, sessions, limits });
   const openCalls = createOpenCalls(db, now());
   const records = createCallRecords({ db, sessions, openCalls, now });
   const asks = createAsks({ db, log, records });
   const audit = createAudit(db);
   const grants = createGrants({ db, sessions, log, audit });
-  const calls = createCalls({ db, sessions, log, encoded, openCalls, records, asks, grants, audit });
+  const calls = createCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
   const settle = createSettle({ sessions, openCalls, calls, asks, grants, audit });
   const outputs = createOutputs(join(directory, "output"));
   const sweep = createSweep({ db, commit, sessions, log, outputs, now });
@@ -69,6 +67,7 @@ export async function openSqliteStore(options: {
     openCall: (call) => commit.run((step) => calls.openCall(step, call)),
     claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
     openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
+    prepareCall: (prepared) => commit.run((step) => calls.prepareCall(step, prepared)),
     startCall: (started) => commit.run((step) => calls.startCall(step, started)),
     recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),
     finishCall: (finished) => commit.run((step) => calls.finishCall(step, finished)),
@@ -82,7 +81,9 @@ export async function openSqliteStore(options: {
     listCalls: (filter) => read(() => records.list(filter)),
     getRead: (root, path) => read(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
-    bytesOf: encoded.of,
+    getState: ({ sessionId }, name) => read(() => sessions.getState(sessionId, name)),
+    setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
+    bytesOf: log.bytesOf,
     readLog: (sessionId, afterSeq, maxBytes) => read(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: doorbell.listen,
     ready: () =>

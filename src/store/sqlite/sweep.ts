@@ -126,6 +126,7 @@ function prepare(db: DatabaseSync) {
       statement(db, `DELETE FROM grants WHERE root = ? AND scope = ${GrantScope.SESSION}`),
       statement(db, "DELETE FROM grant_users WHERE root = ?"),
       statement(db, "DELETE FROM reads WHERE root = ?"),
+      statement(db, "DELETE FROM states WHERE session IN (SELECT id FROM sessions WHERE root = ?)"),
       statement(db, "DELETE FROM sessions WHERE root = ?"),
     ],
   };

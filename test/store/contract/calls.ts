@@ -153,6 +153,45 @@ export function callsContract(open: OpenStore): void {
     expect(await store.calls.getCall("ses_none", "call_1")).toBeUndefined();
   });
 
+  test("the hooks before a call are said to have run once, with what they made of its input", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    const part = pending(ref, { command: "make -n" });
+    const outcomes = await Promise.all([1, 2].map(() => store.calls.prepareCall({ fence, part })));
+    expect(outcomes.toSorted()).toEqual([false, true]);
+    const record = await recordOf(store, ref);
+    expect(record).toMatchObject({ prepared: true, version: 2, part: { revision: 2n } });
+    expect(record.part.state).toMatchObject({ case: "pending", value: { input: { command: "make -n" } } });
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "call_1 pending"]);
+    expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("retry");
+  });
+
+  test("hooks that changed nothing are told to nobody, and are known to have run by whoever takes the call over", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    expect(await store.calls.prepareCall({ fence })).toBe(true);
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending"]);
+    store.advance(leaseMs);
+    const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs);
+    expect(claimed).toMatchObject({ prepared: true, owner: "replica_2" });
+    expect(await store.calls.prepareCall({ fence })).toBe(false);
+    expect((await (await store.reopen()).calls.getCall("ses_root", "call_1"))?.prepared).toBe(true);
+  });
+
+  test("a call that has started, has ended or is another's is not prepared", async () => {
+    const store = await open();
+    await addSession(store);
+    const started = await startCall(store, ref);
+    expect(await store.calls.prepareCall({ fence: started })).toBe(false);
+    await store.calls.finishCall({ ref, guard: { fence: started }, part: completed(ref) });
+    expect(await store.calls.prepareCall({ fence: started })).toBe(false);
+    const other = fenceOf(await openCall(store, callRef("call_2")));
+    expect(await store.calls.prepareCall({ fence: { ...other, owner: "replica_2" } })).toBe(false);
+    expect((await recordOf(store, callRef("call_2"))).prepared).toBeUndefined();
+  });
+
   test("the start mark makes it running, once", async () => {
     const store = await open();
     await addSession(store);

@@ -87,6 +87,20 @@ export function sessionsContract(open: OpenStore): void {
     expect(await calls.getRead("ses_other", "/w/a")).toBeUndefined();
   });
 
+  test("a session keeps what its tools give it, apart from its parent's", async () => {
+    const store = await open();
+    await addTree(store);
+    const [root, child] = ["ses_root", "ses_child"].map((sessionId) => ({ root: "ses_root", sessionId }));
+    if (!root || !child) throw new Error("there are two");
+    await store.calls.setState(root, "todos", '["a"]');
+    await store.calls.setState(root, "todos", '["ä"]');
+    await store.calls.setState(child, "other", "{}");
+    const { calls } = await store.reopen();
+    expect(await calls.getState(root, "todos")).toBe('["ä"]');
+    expect(await calls.getState(child, "todos")).toBeUndefined();
+    expect(await calls.getState(child, "other")).toBe("{}");
+  });
+
   test("everything is there after it was closed and opened again", async () => {
     const store = await open();
     await addTree(store);

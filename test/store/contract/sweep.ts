@@ -92,6 +92,8 @@ export function sweepContract(open: OpenStore): void {
       part: completed(callRef("call_of_grt_1")),
     });
     await store.calls.recordRead("ses_root", "/w/a", "1");
+    const session = { root: "ses_root", sessionId: "ses_root" };
+    await store.calls.setState(session, "todos", "[]");
     store.advance(30 * day - 1);
     await store.calls.sweep();
     expect(await store.calls.getCall("ses_root", "call_1")).toBeDefined();
@@ -100,6 +102,7 @@ export function sweepContract(open: OpenStore): void {
     expect(await store.calls.getCall("ses_root", "call_1")).toBeUndefined();
     expect(await store.calls.getSession("ses_root")).toBeUndefined();
     expect(await store.calls.getRead("ses_root", "/w/a")).toBeUndefined();
+    expect(await store.calls.getState(session, "todos")).toBeUndefined();
     expect(await store.permissions.getGrant("grt_1")).toBeUndefined();
     await addSession(store);
     expect((await openCall(store, ref)).openedSeq).toBe(1);

@@ -20,7 +20,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIioKEExpc3RUb29sc1JlcXVlc3QSFgoFYWdlbnQYASABKAlCB7pIBHICGEAiRAoRTGlzdFRvb2xzUmVzcG9uc2USLwoFdG9vbHMYASADKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xEZWZpbml0aW9uIuEBCg5Ub29sRGVmaW5pdGlvbhIMCgRuYW1lGAEgASgJEhUKDWRlZmluaXRpb25faWQYAiABKAkSEwoLZGVzY3JpcHRpb24YAyABKAkSLQoMaW5wdXRfc2NoZW1hGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIuCg1vdXRwdXRfc2NoZW1hGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBI2Cgthbm5vdGF0aW9ucxgGIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEFubm90YXRpb25zImEKD1Rvb2xBbm5vdGF0aW9ucxIRCglyZWFkX29ubHkYASABKAgSEgoKaWRlbXBvdGVudBgCIAEoCBITCgtkZXN0cnVjdGl2ZRgDIAEoCBISCgpvcGVuX3dvcmxkGAQgASgIItgBCg9QbGFuVG9vbFJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIWCgVhZ2VudBgCIAEoCUIHukgEcgIYQBIYCgR0b29sGAMgASgJQgq6SAdyBRABGIABEiYKBWlucHV0GAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBI6CgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGVCCbpIBpIBAxDoBxISCgpvbmx5X3J1bGVzGAYgASgIIp0CChBQbGFuVG9vbFJlc3BvbnNlEg0KBXRpdGxlGAEgASgJEjIKBmFjdGlvbhgCIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhIxCgRhc2tzGAMgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI3CglkZWNpc2lvbnMYBCADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIqCgdwcmV2aWV3GAUgASgLMhkub3BlbmNvZGUudG9vbC52MS5QcmV2aWV3Ei4KB3Byb2JsZW0YBiABKAsyHS5vcGVuY29kZS50b29sLnYxLlBsYW5Qcm9ibGVtIlEKC1BsYW5Qcm9ibGVtEjEKBnJlYXNvbhgBIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEVycm9yUmVhc29uEg8KB21lc3NhZ2UYAiABKAkiagoRQ2FuY2VsVG9vbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKB2NhbGxfaWQYAiABKAlCCrpIB3IFEAEYgAESGQoHbWVzc2FnZRgDIAEoCUIIukgFcgMYgCAiPgoSQ2FuY2VsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0IlAKEkdldFRvb2xQYXJ0UmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAASJ5ChNHZXRUb29sUGFydFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdCJwChRMaXN0VG9vbFBhcnRzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJbChVMaXN0VG9vbFBhcnRzUmVzcG9uc2USKQoFcGFydHMYASADKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSK3AQoVUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIaCgZvdXRwdXQYAiABKAlCCrpIB3IFEAEYgAISLAoFYnl0ZXMYAyABKAsyGy5vcGVuY29kZS50b29sLnYxLkJ5dGVSYW5nZUgAEiwKBWxpbmVzGAQgASgLMhsub3BlbmNvZGUudG9vbC52MS5MaW5lUmFuZ2VIAEIHCgVyYW5nZSIqCglCeXRlUmFuZ2USDgoGb2Zmc2V0GAEgASgEEg0KBWxpbWl0GAIgASgNIioKCUxpbmVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iawoWUmVhZFRvb2xPdXRwdXRSZXNwb25zZRIMCgRkYXRhGAEgASgMEg4KBm9mZnNldBgCIAEoBBITCgt0b3RhbF9ieXRlcxgDIAEoBBIRCgluZXh0X2xpbmUYBCABKAQSCwoDZW5kGAUgASgIInQKE1dhdGNoU2Vzc2lvblJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhEKCWFmdGVyX3NlcRgCIAEoBBIZCgdjYWxsX2lkGAMgASgJQgi6SAVyAxiAARIQCghzbmFwc2hvdBgEIAEoCCJ/ChRXYXRjaFNlc3Npb25SZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCLKAgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIc3RvcmVfaWQYAiABKAkSLwoHc2FuZGJveBgDIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuU2FuZGJveFN0YXRlEigKBmxpbWl0cxgEIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuTGltaXRzEhIKCndvcmtzcGFjZXMYBSADKAkSDgoGYWdlbnRzGAYgAygJEhEKCXByaW5jaXBhbBgHIAEoCRINCgVyb2xlcxgIIAMoCRI1Cg1hZ2VudF9kZXRhaWxzGAkgAygLMh4ub3BlbmNvZGUudG9vbC52MS5BZ2VudERldGFpbHMSNgoKdW5hdHRlbmRlZBgKIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuVW5hdHRlbmRlZFBvbGljeSJDCgxBZ2VudERldGFpbHMSDQoFYWdlbnQYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSDwoHY2FuX2FzaxgDIAMoCSKYAQoGTGltaXRzEhUKDXJlcXVlc3RfYnl0ZXMYASABKAQSEwoLaW5wdXRfYnl0ZXMYAiABKAQSFAoMb3V0cHV0X2J5dGVzGAMgASgEEhIKCnRpbWVvdXRfbXMYBCABKAQSDgoGYXNrX21zGAUgASgEEhEKCW9wZW5fYXNrcxgGIAEoDRIVCg1ydW5uaW5nX2NhbGxzGAcgASgNKmEKDE9uRGlzY29ubmVjdBIdChlPTl9ESVNDT05ORUNUX1VOU1BFQ0lGSUVEEAASGAoUT05fRElTQ09OTkVDVF9ERVRBQ0gQARIYChRPTl9ESVNDT05ORUNUX0NBTkNFTBACKm0KEFVuYXR0ZW5kZWRQb2xpY3kSIQodVU5BVFRFTkRFRF9QT0xJQ1lfVU5TUEVDSUZJRUQQABIaChZVTkFUVEVOREVEX1BPTElDWV9XQUlUEAESGgoWVU5BVFRFTkRFRF9QT0xJQ1lfREVOWRACKkQKDFNhbmRib3hTdGF0ZRIdChlTQU5EQk9YX1NUQVRFX1VOU1BFQ0lGSUVEEAASFQoRU0FOREJPWF9TVEFURV9PRkYQATKmBwoLVG9vbFNlcnZpY2USVAoJTGlzdFRvb2xzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXNwb25zZRJRCghQbGFuVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlc3BvbnNlElEKCENhbGxUb29sEiEub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVzcG9uc2USXAoLRXhlY3V0ZVRvb2wSJC5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXNwb25zZTABElcKCkNhbmNlbFRvb2wSIy5vcGVuY29kZS50b29sLnYxLkNhbmNlbFRvb2xSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVzcG9uc2USWgoLR2V0VG9vbFBhcnQSJC5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuR2V0VG9vbFBhcnRSZXNwb25zZRJgCg1MaXN0VG9vbFBhcnRzEiYub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbFBhcnRzUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1Jlc3BvbnNlEmMKDlJlYWRUb29sT3V0cHV0Eicub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLlJlYWRUb29sT3V0cHV0UmVzcG9uc2USXwoMV2F0Y2hTZXNzaW9uEiUub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXNwb25zZTABEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIhUKE0dldFRvb2xTdGF0c1JlcXVlc3QiUQoUR2V0VG9vbFN0YXRzUmVzcG9uc2USDQoFc2luY2UYASABKAESKgoFdG9vbHMYAiADKAsyGy5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0cyJgCglUb29sU3RhdHMSDAoEdG9vbBgBIAEoCRINCgVjb3VudBgCIAEoBBIUCgxhdmdfZHVyYXRpb24YAyABKAESDgoGZXJyb3JzGAQgASgEEhAKCHRpbWVvdXRzGAUgASgEIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IvwCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5EhcKD3NhbmRib3hfbmV0d29yaxgLIAEoCBIXCg9zYW5kYm94X3Byb2JsZW0YDCABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkimAEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDSphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQyhQgKC1Rvb2xTZXJ2aWNlElQKCUxpc3RUb29scxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVzcG9uc2USUQoIUGxhblRvb2wSIS5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXNwb25zZRJRCghDYWxsVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlc3BvbnNlElwKC0V4ZWN1dGVUb29sEiQub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVzcG9uc2UwARJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJdCgxHZXRUb29sU3RhdHMSJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1Jlc3BvbnNlEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and how long to wait for it. Where it attaches, only `tool` and `input` are compared; the
@@ -341,11 +341,35 @@ export const ExecuteToolResponseSchema: GenMessage<ExecuteToolResponse> = /*@__P
  */
 export type ListToolsRequest = Message<"opencode.tool.v1.ListToolsRequest"> & {
   /**
-   * agent hides the tools of which a rule denies everything to this agent; empty: `build`.
+   * agent hides the tools of which a rule denies everything to this agent; empty: the session's, else `build`.
    *
    * @generated from field: string agent = 1;
    */
   agent: string;
+
+  /**
+   * session_id is the session whose workspace's tools are listed, and whose rules count; empty: the workspace `default`.
+   *
+   * @generated from field: string session_id = 2;
+   */
+  sessionId: string;
+
+  /**
+   * provider_id hides the tools that are for other providers, and gives schemas the form that this provider takes (for
+   * Gemini, enums of numbers move into the description, say); empty: none is hidden.
+   *
+   * @generated from field: string provider_id = 3;
+   */
+  providerId: string;
+
+  /**
+   * model_id chooses between tools that do the same for different families of models: where there is an `apply_patch`,
+   * models whose id contains "gpt-", but neither "oss" nor "gpt-4", are offered it in place of `edit` and `write`, and all
+   * others are not.
+   *
+   * @generated from field: string model_id = 4;
+   */
+  modelId: string;
 };
 
 /**
@@ -367,6 +391,13 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
    * @generated from field: repeated opencode.tool.v1.ToolDefinition tools = 1;
    */
   tools: ToolDefinition[];
+
+  /**
+   * problems are files of tools and plugins that were not loaded, and why; what was loaded is not disturbed by them.
+   *
+   * @generated from field: repeated opencode.tool.v1.ToolProblem problems = 2;
+   */
+  problems: ToolProblem[];
 };
 
 /**
@@ -375,6 +406,41 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
  */
 export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool_service, 5);
+
+/**
+ * ToolProblem is a file that is no tool, or a workspace whose tools are not trusted.
+ *
+ * @generated from message opencode.tool.v1.ToolProblem
+ */
+export type ToolProblem = Message<"opencode.tool.v1.ToolProblem"> & {
+  /**
+   * path is the file, or the folder of an untrusted workspace's tools.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * line is the line, from 1; 0 where it is not known.
+   *
+   * @generated from field: uint32 line = 2;
+   */
+  line: number;
+
+  /**
+   * reason says what is wrong with it and what to do.
+   *
+   * @generated from field: string reason = 3;
+   */
+  reason: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ToolProblem.
+ * Use `create(ToolProblemSchema)` to create a new message.
+ */
+export const ToolProblemSchema: GenMessage<ToolProblem> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 6);
 
 /**
  * ToolDefinition is a tool as a model may be shown it.
@@ -390,7 +456,8 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
   name: string;
 
   /**
-   * definition_id is a hash of name, schemas and version: the same at every replica and after a restart.
+   * definition_id is a hash of name, schemas and version: the same at every replica and after a restart. Send it with the
+   * calls that a model makes of this definition: a tool that is another one by then ends them STALE_TOOL.
    *
    * @generated from field: string definition_id = 2;
    */
@@ -430,7 +497,7 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
  * Use `create(ToolDefinitionSchema)` to create a new message.
  */
 export const ToolDefinitionSchema: GenMessage<ToolDefinition> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 6);
+  messageDesc(file_opencode_tool_v1_tool_service, 7);
 
 /**
  * ToolAnnotations are hints of a tool's author; policy does not rely on them.
@@ -472,7 +539,7 @@ export type ToolAnnotations = Message<"opencode.tool.v1.ToolAnnotations"> & {
  * Use `create(ToolAnnotationsSchema)` to create a new message.
  */
 export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 7);
+  messageDesc(file_opencode_tool_v1_tool_service, 8);
 
 /**
  * PlanToolRequest is a question about a call.
@@ -528,7 +595,7 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
  * Use `create(PlanToolRequestSchema)` to create a new message.
  */
 export const PlanToolRequestSchema: GenMessage<PlanToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 8);
+  messageDesc(file_opencode_tool_v1_tool_service, 9);
 
 /**
  * PlanToolResponse is what a call would do.
@@ -584,7 +651,7 @@ export type PlanToolResponse = Message<"opencode.tool.v1.PlanToolResponse"> & {
  * Use `create(PlanToolResponseSchema)` to create a new message.
  */
 export const PlanToolResponseSchema: GenMessage<PlanToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 9);
+  messageDesc(file_opencode_tool_v1_tool_service, 10);
 
 /**
  * PlanProblem is a check of the tool that fails.
@@ -612,7 +679,7 @@ export type PlanProblem = Message<"opencode.tool.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 10);
+  messageDesc(file_opencode_tool_v1_tool_service, 11);
 
 /**
  * CancelToolRequest names a call.
@@ -647,7 +714,7 @@ export type CancelToolRequest = Message<"opencode.tool.v1.CancelToolRequest"> & 
  * Use `create(CancelToolRequestSchema)` to create a new message.
  */
 export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 11);
+  messageDesc(file_opencode_tool_v1_tool_service, 12);
 
 /**
  * CancelToolResponse is the call, ended.
@@ -668,7 +735,7 @@ export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> 
  * Use `create(CancelToolResponseSchema)` to create a new message.
  */
 export const CancelToolResponseSchema: GenMessage<CancelToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 12);
+  messageDesc(file_opencode_tool_v1_tool_service, 13);
 
 /**
  * GetToolPartRequest names a call.
@@ -696,7 +763,7 @@ export type GetToolPartRequest = Message<"opencode.tool.v1.GetToolPartRequest"> 
  * Use `create(GetToolPartRequestSchema)` to create a new message.
  */
 export const GetToolPartRequestSchema: GenMessage<GetToolPartRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 13);
+  messageDesc(file_opencode_tool_v1_tool_service, 14);
 
 /**
  * GetToolPartResponse is a call as it is now.
@@ -724,7 +791,7 @@ export type GetToolPartResponse = Message<"opencode.tool.v1.GetToolPartResponse"
  * Use `create(GetToolPartResponseSchema)` to create a new message.
  */
 export const GetToolPartResponseSchema: GenMessage<GetToolPartResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 14);
+  messageDesc(file_opencode_tool_v1_tool_service, 15);
 
 /**
  * ListToolPartsRequest pages through the calls of a session.
@@ -759,7 +826,7 @@ export type ListToolPartsRequest = Message<"opencode.tool.v1.ListToolPartsReques
  * Use `create(ListToolPartsRequestSchema)` to create a new message.
  */
 export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 15);
+  messageDesc(file_opencode_tool_v1_tool_service, 16);
 
 /**
  * ListToolPartsResponse is a page of calls.
@@ -787,7 +854,7 @@ export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsRespo
  * Use `create(ListToolPartsResponseSchema)` to create a new message.
  */
 export const ListToolPartsResponseSchema: GenMessage<ListToolPartsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 16);
+  messageDesc(file_opencode_tool_v1_tool_service, 17);
 
 /**
  * ReadToolOutputRequest names an output and a range of it.
@@ -838,7 +905,7 @@ export type ReadToolOutputRequest = Message<"opencode.tool.v1.ReadToolOutputRequ
  * Use `create(ReadToolOutputRequestSchema)` to create a new message.
  */
 export const ReadToolOutputRequestSchema: GenMessage<ReadToolOutputRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 17);
+  messageDesc(file_opencode_tool_v1_tool_service, 18);
 
 /**
  * ByteRange is a range of bytes.
@@ -866,7 +933,7 @@ export type ByteRange = Message<"opencode.tool.v1.ByteRange"> & {
  * Use `create(ByteRangeSchema)` to create a new message.
  */
 export const ByteRangeSchema: GenMessage<ByteRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 18);
+  messageDesc(file_opencode_tool_v1_tool_service, 19);
 
 /**
  * LineRange is a range of lines.
@@ -894,7 +961,7 @@ export type LineRange = Message<"opencode.tool.v1.LineRange"> & {
  * Use `create(LineRangeSchema)` to create a new message.
  */
 export const LineRangeSchema: GenMessage<LineRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 19);
+  messageDesc(file_opencode_tool_v1_tool_service, 20);
 
 /**
  * ReadToolOutputResponse is a range of an output.
@@ -943,7 +1010,7 @@ export type ReadToolOutputResponse = Message<"opencode.tool.v1.ReadToolOutputRes
  * Use `create(ReadToolOutputResponseSchema)` to create a new message.
  */
 export const ReadToolOutputResponseSchema: GenMessage<ReadToolOutputResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 20);
+  messageDesc(file_opencode_tool_v1_tool_service, 21);
 
 /**
  * WatchSessionRequest says what to watch.
@@ -986,7 +1053,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
  * Use `create(WatchSessionRequestSchema)` to create a new message.
  */
 export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 21);
+  messageDesc(file_opencode_tool_v1_tool_service, 22);
 
 /**
  * WatchSessionResponse is an event, the mark, or (neither) a heartbeat, sent every 15 s.
@@ -1028,7 +1095,99 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
  * Use `create(WatchSessionResponseSchema)` to create a new message.
  */
 export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 22);
+  messageDesc(file_opencode_tool_v1_tool_service, 23);
+
+/**
+ * GetToolStatsRequest is empty.
+ *
+ * @generated from message opencode.tool.v1.GetToolStatsRequest
+ */
+export type GetToolStatsRequest = Message<"opencode.tool.v1.GetToolStatsRequest"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetToolStatsRequest.
+ * Use `create(GetToolStatsRequestSchema)` to create a new message.
+ */
+export const GetToolStatsRequestSchema: GenMessage<GetToolStatsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
+
+/**
+ * GetToolStatsResponse is how calls went at this replica.
+ *
+ * @generated from message opencode.tool.v1.GetToolStatsResponse
+ */
+export type GetToolStatsResponse = Message<"opencode.tool.v1.GetToolStatsResponse"> & {
+  /**
+   * since is when the replica started, in ms since the epoch.
+   *
+   * @generated from field: double since = 1;
+   */
+  since: number;
+
+  /**
+   * tools are sorted by name; only those that were called. Calls of names that no tool has are together `(unknown)`.
+   *
+   * @generated from field: repeated opencode.tool.v1.ToolStats tools = 2;
+   */
+  tools: ToolStats[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetToolStatsResponse.
+ * Use `create(GetToolStatsResponseSchema)` to create a new message.
+ */
+export const GetToolStatsResponseSchema: GenMessage<GetToolStatsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
+
+/**
+ * ToolStats is how the calls of one tool went.
+ *
+ * @generated from message opencode.tool.v1.ToolStats
+ */
+export type ToolStats = Message<"opencode.tool.v1.ToolStats"> & {
+  /**
+   * tool is the tool's name.
+   *
+   * @generated from field: string tool = 1;
+   */
+  tool: string;
+
+  /**
+   * count is how many calls ended, in whatever way.
+   *
+   * @generated from field: uint64 count = 2;
+   */
+  count: bigint;
+
+  /**
+   * avg_duration is the mean run from the start mark to the end, in ms, of the calls whose body was entered; 0 if none was.
+   *
+   * @generated from field: double avg_duration = 3;
+   */
+  avgDuration: number;
+
+  /**
+   * errors is how many of them ended in `error`, for any reason.
+   *
+   * @generated from field: uint64 errors = 4;
+   */
+  errors: bigint;
+
+  /**
+   * timeouts is how many of the errors are TIMEOUT. A command that bash stops at its own `timeout` completes.
+   *
+   * @generated from field: uint64 timeouts = 5;
+   */
+  timeouts: bigint;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ToolStats.
+ * Use `create(ToolStatsSchema)` to create a new message.
+ */
+export const ToolStatsSchema: GenMessage<ToolStats> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1043,7 +1202,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 23);
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
 
 /**
  * GetServerInfoResponse is what the server is.
@@ -1066,7 +1225,8 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
   storeId: string;
 
   /**
-   * sandbox is how children of tools are confined.
+   * sandbox is how commands are confined; agents may be configured otherwise, and the result of each bash call says what held
+   * for it (metadata.sandbox).
    *
    * @generated from field: opencode.tool.v1.SandboxState sandbox = 3;
    */
@@ -1120,6 +1280,20 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
    * @generated from field: opencode.tool.v1.UnattendedPolicy unattended = 10;
    */
   unattended: UnattendedPolicy;
+
+  /**
+   * sandbox_network is whether commands reach the network; agents may be configured otherwise.
+   *
+   * @generated from field: bool sandbox_network = 11;
+   */
+  sandboxNetwork: boolean;
+
+  /**
+   * sandbox_problem is, where the sandbox cannot start, why and what to do; else empty.
+   *
+   * @generated from field: string sandbox_problem = 12;
+   */
+  sandboxProblem: string;
 };
 
 /**
@@ -1127,7 +1301,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 28);
 
 /**
  * AgentDetails is what a host must know of an agent before it relies on it.
@@ -1165,7 +1339,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 29);
 
 /**
  * Limits are what requests are measured by.
@@ -1228,7 +1402,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 30);
 
 /**
  * OnDisconnect is what becomes of a call when its ExecuteTool or CallTool is cut off by the client.
@@ -1313,7 +1487,8 @@ export const UnattendedPolicySchema: GenEnum<UnattendedPolicy> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_tool_service, 1);
 
 /**
- * SandboxState says how the processes that tools start are confined.
+ * SandboxState says how the commands that bash runs are confined. Within a sandbox they see neither the data directory, tokens
+ * and configuration of the service nor other processes.
  *
  * @generated from enum opencode.tool.v1.SandboxState
  */
@@ -1331,10 +1506,33 @@ export const SandboxState = {
    * @generated from enum value: SANDBOX_STATE_OFF = 1;
    */
   OFF: 1,
+
+  /**
+   * SANDBOX_STATE_WORKSPACE_WRITE: they can write in the workspace, in folders outside that were allowed (external_directory) or
+   * configured, and in the temporary folder; everything else is read-only.
+   *
+   * @generated from enum value: SANDBOX_STATE_WORKSPACE_WRITE = 2;
+   */
+  WORKSPACE_WRITE: 2,
+
+  /**
+   * SANDBOX_STATE_READ_ONLY: they can write nothing that lasts; the temporary folder is their own and empty.
+   *
+   * @generated from enum value: SANDBOX_STATE_READ_ONLY = 3;
+   */
+  READ_ONLY: 3,
+
+  /**
+   * SANDBOX_STATE_UNAVAILABLE: one is wanted and cannot start: it is as if it were off. sandbox_problem says why.
+   *
+   * @generated from enum value: SANDBOX_STATE_UNAVAILABLE = 4;
+   */
+  UNAVAILABLE: 4,
 } as const;
 
 /**
- * SandboxState says how the processes that tools start are confined.
+ * SandboxState says how the commands that bash runs are confined. Within a sandbox they see neither the data directory, tokens
+ * and configuration of the service nor other processes.
  *
  * @generated from enum opencode.tool.v1.SandboxState
  */
@@ -1357,8 +1555,9 @@ export const SandboxStateSchema: GenEnum<SandboxState> = /*@__PURE__*/
  */
 export const ToolService: GenService<{
   /**
-   * ListTools returns the tools that an agent may see, in the order of their names. Hiding is not authorization: a call to
-   * a hidden tool is judged like any other.
+   * ListTools returns the tools that an agent may see and that suit its model, in the order of their names. A workspace's
+   * own tools stand in for others of the same name. Hiding is not authorization: a call to a hidden tool is judged like any
+   * other.
    *
    * @generated from rpc opencode.tool.v1.ToolService.ListTools
    */
@@ -1452,6 +1651,18 @@ export const ToolService: GenService<{
     methodKind: "server_streaming";
     input: typeof WatchSessionRequestSchema;
     output: typeof WatchSessionResponseSchema;
+  },
+  /**
+   * GetToolStats returns how calls went, by tool, for all callers together: those whose end this replica wrote, since it
+   * started. Nothing of it is kept; what is to outlive a restart, or is of all replicas, is for a Prometheus that reads
+   * `/metrics` of each (with a token, too). Roles: approver, watcher, admin.
+   *
+   * @generated from rpc opencode.tool.v1.ToolService.GetToolStats
+   */
+  getToolStats: {
+    methodKind: "unary";
+    input: typeof GetToolStatsRequestSchema;
+    output: typeof GetToolStatsResponseSchema;
   },
   /**
    * GetServerInfo returns what the server is and what it limits. Any role may call it.

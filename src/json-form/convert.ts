@@ -1,0 +1,103 @@
+import {
+  type DescField,
+  type DescMessage,
+  fromJson,
+  type JsonObject,
+  type JsonValue,
+  type MessageShape,
+  ScalarType,
+  toJson,
+} from "@bufbuild/protobuf";
+
+/**
+ * Writes a message in the JSON form: the JSON that opencode's own clients read. It says what proto JSON says, with other words:
+ * keys end in `ID` (`sessionID`), enum values are bare words (`once`), 64-bit numbers are numbers, a call's `state` is told
+ * apart by its `status`, an event by its `type` with the rest in `properties`, and what the contract does not mark
+ * `optional` is always there. `fromJsonForm` gives the same message back.
+ */
+export function toJsonForm<D extends DescMessage>(schema: D, message: MessageShape<D>): JsonObject {
+  return toForm(schema, objectOf(toJson(schema, message, { alwaysEmitImplicit: true }), schema.name));
+}
+
+/** Reads a message in the JSON form. It leaves out keys that it does not know, and throws at a value that does not fit. */
+export function fromJsonForm<D extends DescMessage>(schema: D, form: JsonObject): MessageShape<D> {
+  return fromJson(schema, fromForm(schema, form));
+}
+
+/** The key of a field in the JSON form. */
+export function keyOf({ jsonName }: DescField): string {
+  return jsonName.replace(/Id(s?)$/, "ID$1");
+}
+
+function toForm(message: DescMessage, json: JsonObject): JsonObject {
+  const form: JsonObject = {};
+  for (const field of message.fields) {
+    const value = json[field.jsonName] ?? (isAlwaysThere(field) ? {} : undefined);
+    if (value === undefined) continue;
+    const written = each(field, value, writtenValue);
+    if (message.name === "ToolState") return objectOf(written, field.name);
+    if (field.oneof?.name === "state") form.state = written;
+    else if (field.oneof?.name === "event") Object.assign(form, { type: field.name, properties: written });
+    else form[keyOf(field)] = written;
+  }
+  return form;
+}
+
+function fromForm(message: DescMessage, form: JsonObject): JsonObject {
+  const json: JsonObject = {};
+  for (const field of message.fields) {
+    const value = message.name === "ToolState" ? armOfState(field, form) : valueIn(field, form);
+    if (value !== undefined) json[field.jsonName] = each(field, value, readValue);
+  }
+  return json;
+}
+
+/** Where the form holds the value of a field. */
+function valueIn(field: DescField, form: JsonObject): JsonValue | undefined {
+  if (field.oneof?.name === "state") return armOfState(field, form.state);
+  if (field.oneof?.name === "event") return form.type === field.name ? form.properties : undefined;
+  return form[keyOf(field)];
+}
+
+function armOfState({ name, oneof }: DescField, state: JsonValue | undefined): JsonValue | undefined {
+  if (state === undefined) return undefined;
+  const { status } = objectOf(state, "state");
+  if (status === name) return state;
+  const known = oneof?.fields.map((arm) => arm.name) ?? [];
+  if (known.some((arm) => arm === status)) return undefined;
+  throw new Error(`status is ${JSON.stringify(status)}; it must be one of ${known.join(", ")}`);
+}
+
+function writtenValue(field: DescField, value: JsonValue): JsonValue {
+  if (field.message) return isStruct(field) ? value : toForm(field.message, objectOf(value, field.name));
+  // A value that a newer contract has added stays the number that it is on the wire.
+  if (field.enum) return field.enum.values.find(({ name }) => name === value)?.localName.toLowerCase() ?? value;
+  return field.scalar === ScalarType.UINT64 ? Number(value) : value;
+}
+
+function readValue(field: DescField, value: JsonValue): JsonValue {
+  if (field.message) return isStruct(field) ? value : fromForm(field.message, objectOf(value, field.name));
+  if (field.enum) return field.enum.values.find(({ localName }) => localName.toLowerCase() === value)?.name ?? value;
+  return value;
+}
+
+/** Converts a value, or each of a repeated field. */
+function each(field: DescField, value: JsonValue, convert: (field: DescField, value: JsonValue) => JsonValue) {
+  if (field.fieldKind !== "list") return convert(field, value);
+  if (Array.isArray(value)) return value.map((one) => convert(field, one));
+  throw new Error(`${keyOf(field)} must be a list`);
+}
+
+/** What a tool, a caller or a model wrote is passed on as it is. */
+function isStruct({ message }: DescField): boolean {
+  return message?.typeName === "google.protobuf.Struct";
+}
+
+function isAlwaysThere(field: DescField): boolean {
+  return isStruct(field) && !field.proto.proto3Optional;
+}
+
+function objectOf(value: JsonValue | undefined, name: string): JsonObject {
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
+  throw new Error(`${name} must be an object`);
+}

@@ -1,0 +1,234 @@
+import * as z from "zod";
+
+/** What a tool, a caller or a model wrote: any JSON object. */
+const anything = z.record(z.string(), z.unknown());
+const moment = z.number().describe("Milliseconds since the epoch");
+const count = z.int().nonnegative();
+
+/**
+ * Each schema of the JSON form by the name of its file, `NAME.schema.json`. Keys that opencode's own JSON does not have are
+ * optional, so that it fits too; Toolgate always writes them.
+ */
+export const jsonForm = z.registry<{ id: string }>();
+
+/** Names a schema: others refer to it, and a file is generated of it. */
+function named<T extends z.ZodType>(id: string, description: string, schema: T): T {
+  const described = schema.describe(description);
+  jsonForm.add(described, { id });
+  return described;
+}
+
+const started = z.object({ start: moment });
+const ended = z.object({ start: moment, end: moment, compacted: moment.optional() });
+const file = z.object({
+  type: z.literal("file"),
+  mime: z.string(),
+  filename: z.string().optional(),
+  url: z.string().describe("A data: URL, or toolgate-output:ID"),
+  size: count.optional().describe("Bytes"),
+});
+
+export const toolStatePending = named(
+  "toolStatePending",
+  "A call that was accepted and not started",
+  z.object({ status: z.literal("pending"), input: anything, raw: z.string() }),
+);
+
+export const toolStateRunning = named(
+  "toolStateRunning",
+  "A call whose tool runs",
+  z.object({
+    status: z.literal("running"),
+    input: anything,
+    title: z.string().optional(),
+    metadata: anything.optional(),
+    time: started,
+  }),
+);
+
+export const toolStateCompleted = named(
+  "toolStateCompleted",
+  "A call whose tool returned a result",
+  z.object({
+    status: z.literal("completed"),
+    input: anything,
+    output: z.string(),
+    title: z.string(),
+    metadata: anything,
+    time: ended,
+    attachments: z.array(file).optional(),
+  }),
+);
+
+export const toolStateError = named(
+  "toolStateError",
+  "A call that ended without a result",
+  z.object({
+    status: z.literal("error"),
+    input: anything,
+    error: z.string(),
+    metadata: anything.optional(),
+    time: ended,
+    reason: z
+      .enum([
+        "unspecified",
+        "invalid_input",
+        "unknown_tool",
+        "stale_tool",
+        "denied",
+        "rejected",
+        "expired",
+        "failed",
+        "invalid_output",
+        "output_limit",
+        "timeout",
+        "cancelled",
+        "executor_lost",
+        "changed_after_approval",
+      ])
+      .optional(),
+    effects: z
+      .enum(["unspecified", "none", "unknown"])
+      .optional()
+      .describe("Whether the tool may have changed anything"),
+  }),
+);
+
+export const toolState = named(
+  "toolState",
+  "The state of a call",
+  z.discriminatedUnion("status", [toolStatePending, toolStateRunning, toolStateCompleted, toolStateError]),
+);
+
+export const toolPart = named(
+  "toolPart",
+  "A tool call, as a part of a message",
+  z.object({
+    id: z.string(),
+    sessionID: z.string(),
+    messageID: z.string(),
+    type: z.literal("tool"),
+    callID: z.string(),
+    tool: z.string(),
+    state: toolState,
+    metadata: anything.optional(),
+    agent: z.string().optional(),
+    permissionIDs: z.array(z.string()).optional().describe("The asks that are open"),
+    revision: count.optional().describe("The number of the last event that is folded in"),
+    inputElided: z.boolean().optional().describe("The state leaves out an input of over 16 KiB"),
+  }),
+);
+
+export const permissionToolContext = named(
+  "permissionToolContext",
+  "The call of an ask",
+  z.object({ messageID: z.string(), callID: z.string() }),
+);
+
+export const permissionReply = named(
+  "permissionReply",
+  "A person's answer to an ask",
+  z.enum(["once", "always", "reject"]),
+);
+
+const scope = z.enum(["unspecified", "session", "agent", "project"]);
+const match = z.union([
+  z.object({ exact: z.string() }),
+  z.object({ prefix: z.object({ words: z.array(z.string()) }) }),
+  z.object({ wildcard: z.string() }),
+]);
+
+export const permissionRequest = named(
+  "permissionRequest",
+  "A question that a call waits on",
+  z.object({
+    id: z.string().regex(/^per/),
+    sessionID: z.string().regex(/^ses/),
+    permission: z.string(),
+    patterns: z.array(z.string()),
+    metadata: anything,
+    always: z.array(z.string()),
+    tool: permissionToolContext.optional(),
+    agent: z.string().optional(),
+    ancestry: z.array(z.string()).optional().describe("Session ids, root first"),
+    created: moment.optional(),
+    expires: moment.optional(),
+    digest: z.string().optional(),
+    preview: z
+      .object({
+        diff: z.string(),
+        command: z.string(),
+        paths: z.array(z.string()),
+        hosts: z.array(z.string()),
+        url: z.string(),
+      })
+      .optional()
+      .describe("What will happen"),
+    offers: z
+      .array(
+        z.object({
+          id: z.string(),
+          text: z.string(),
+          scope,
+          match: match.optional(),
+          expires: moment,
+          binding: z.string(),
+        }),
+      )
+      .optional()
+      .describe('What "always" may save, narrowest first'),
+  }),
+);
+
+const progress = z.object({ callID: z.string(), title: z.string().optional(), metadata: anything.optional() });
+const output = z.object({
+  callID: z.string(),
+  offset: count,
+  data: z.string().describe("Base64"),
+  length: count,
+  output: z.string(),
+});
+const settled = z.object({
+  permissionID: z.string(),
+  sessionID: z.string(),
+  callID: z.string(),
+  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied"]),
+  by: z.string(),
+  message: z.string(),
+  replyID: z.string(),
+  grantID: z.string(),
+  time: moment,
+});
+const grant = z.object({
+  id: z.string(),
+  scope,
+  sessionID: z.string(),
+  permission: z.string(),
+  match: match.optional(),
+  text: z.string(),
+  workspace: z.string(),
+  tool: z.string(),
+  binding: z.string(),
+  permissionID: z.string(),
+  grantedBy: z.string(),
+  created: moment,
+  expires: moment,
+  revoked: moment,
+  agent: z.string(),
+});
+
+const entry = { seq: count, time: moment, sessionID: z.string() };
+
+export const sessionEvent = named(
+  "sessionEvent",
+  "An entry of a session's log",
+  z.discriminatedUnion("type", [
+    z.object({ ...entry, type: z.literal("part"), properties: toolPart }),
+    z.object({ ...entry, type: z.literal("progress"), properties: progress }),
+    z.object({ ...entry, type: z.literal("output"), properties: output }),
+    z.object({ ...entry, type: z.literal("permission_asked"), properties: permissionRequest }),
+    z.object({ ...entry, type: z.literal("permission_settled"), properties: settled }),
+    z.object({ ...entry, type: z.literal("granted"), properties: grant }),
+    z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
+  ]),
+);

@@ -1,0 +1,7 @@
+-- keep_field: sets a field of a hash that lives as long as its tree; by its nature it may be repeated.
+-- KEYS   hash
+-- ARGV   field, value
+-- Output "kept"
+redis.call('HSET', K.hash, step.field, step.value)
+keep(K.hash)
+return answer('kept')

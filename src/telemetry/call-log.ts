@@ -1,0 +1,29 @@
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Logger } from "../log.ts";
+import { describeEnd } from "./end.ts";
+import { forLog, textForLog } from "./redact.ts";
+
+/** Writes one line about a call that ended: which tool, how long it ran, how it ended, and a cut, censored view of what went in and out. */
+export function logEnd(log: Logger, part: ToolPart): void {
+  const { sessionId, callId, agent, tool } = part;
+  const { success, reason, durationMs, outputBytes } = describeEnd(part);
+  const state = part.state.value;
+  log.info("call ended", {
+    service: `tool.${tool}`,
+    sessionId,
+    callId,
+    agent,
+    duration: durationMs ?? 0,
+    success,
+    ...(reason !== undefined && { reason }),
+    args: forLog(state?.input ?? {}),
+    result: {
+      bytes: outputBytes,
+      ...(part.state.case === "completed" && {
+        title: textForLog(part.state.value.title),
+        text: textForLog(part.state.value.output),
+      }),
+      ...(part.state.case === "error" && { error: textForLog(part.state.value.error) }),
+    },
+  });
+}

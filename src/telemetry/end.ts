@@ -1,0 +1,30 @@
+import { type ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+
+/** How a call ended, in numbers and words. */
+export interface CallEnding {
+  success: boolean;
+  /** Of an error: a word such as `timeout`. */
+  reason?: string;
+  /** From the start mark to the end; absent if the body was never entered. */
+  durationMs?: number;
+  /** What the tool wrote, before it was bounded. */
+  outputBytes: number;
+}
+
+/** Reads it off the terminal part. */
+export function describeEnd({ state }: ToolPart): CallEnding {
+  if (state.case !== "completed" && state.case !== "error") return { success: false, outputBytes: 0 };
+  const { time, metadata } = state.value;
+  const size = metadata?.originalSize;
+  const ran = state.case === "completed" || (time !== undefined && time.end > time.start);
+  return {
+    success: state.case === "completed",
+    ...(state.case === "error" && { reason: wordOf(state.value.reason) }),
+    ...(ran && time && { durationMs: time.end - time.start }),
+    outputBytes: typeof size === "number" ? size : 0,
+  };
+}
+
+function wordOf(reason: ToolErrorReason): string {
+  return ToolErrorReasonSchema.value[reason]?.localName.toLowerCase() ?? String(reason);
+}

@@ -1,0 +1,127 @@
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { describeEnd } from "./end.ts";
+import { createHistogram, type Histogram } from "./histogram.ts";
+
+/** How calls of one tool went. */
+export interface ToolTally {
+  tool: string;
+  count: bigint;
+  /** Mean of those whose body was entered, in ms; 0 if none was. */
+  avgDuration: number;
+  errors: bigint;
+  timeouts: bigint;
+}
+
+export type Metrics = ReturnType<typeof createMetrics>;
+
+/** Counts, in memory, how the calls went whose ends this replica wrote. */
+export function createMetrics() {
+  const tallies = new Map<string, Tally>();
+
+  function tallyOf(tool: string): Tally {
+    const known = tallies.get(tool);
+    if (known) return known;
+    const tally = {
+      count: 0,
+      errors: new Map<string, number>(),
+      durations: createHistogram(durationBounds),
+      waits: createHistogram(waitBounds),
+      outputBytes: 0,
+    };
+    tallies.set(tool, tally);
+    return tally;
+  }
+
+  const sorted = () => [...tallies].toSorted(([a], [b]) => (a < b ? -1 : 1));
+
+  return {
+    /** A call's end; where no such tool is known its name is the caller's own word, which must not become a label. */
+    ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
+      const { reason, durationMs, outputBytes } = describeEnd(part);
+      const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
+      tally.count += 1;
+      tally.outputBytes += outputBytes;
+      if (reason !== undefined) tally.errors.set(reason, (tally.errors.get(reason) ?? 0) + 1);
+      if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
+    },
+    /** A call has waited for people; also one that another replica goes on with. */
+    waited(tool: string, ms: number): void {
+      tallyOf(tool).waits.add(ms / 1_000);
+    },
+    /** By the names of the tools. */
+    stats(): ToolTally[] {
+      return sorted().map(([tool, { count, errors, durations }]) => ({
+        tool,
+        count: BigInt(count),
+        avgDuration: durations.count === 0 ? 0 : (durations.sum / durations.count) * 1_000,
+        errors: BigInt([...errors.values()].reduce((sum, of) => sum + of, 0)),
+        timeouts: BigInt(errors.get("timeout") ?? 0),
+      }));
+    },
+    /** Everything in the text format of Prometheus. */
+    text(): string {
+      return families
+        .flatMap(({ name, type, help, samples }) => [
+          `# HELP ${name} ${help}`,
+          `# TYPE ${name} ${type}`,
+          ...sorted().flatMap(([tool, tally]) => samples(tally, `tool="${tool}"`).map((sample) => `${name}${sample}`)),
+        ])
+        .map((line) => `${line}\n`)
+        .join("");
+    },
+  };
+}
+
+interface Tally {
+  count: number;
+  errors: Map<string, number>;
+  durations: Histogram;
+  waits: Histogram;
+  outputBytes: number;
+}
+
+/** No tool can have this name. */
+const unknownTool = "(unknown)";
+const durationBounds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800];
+const waitBounds = [1, 5, 15, 60, 300, 900, 3_600, 21_600];
+
+interface Family {
+  name: string;
+  type: "counter" | "histogram";
+  help: string;
+  /** What follows the name, on a line each. */
+  samples(tally: Tally, label: string): string[];
+}
+
+const families: readonly Family[] = [
+  {
+    name: "toolgate_calls_total",
+    type: "counter",
+    help: "Calls that ended.",
+    samples: ({ count }, label) => [`{${label}} ${count}`],
+  },
+  {
+    name: "toolgate_call_errors_total",
+    type: "counter",
+    help: "Calls that ended without a result, by reason.",
+    samples: ({ errors }, label) => [...errors].map(([reason, count]) => `{${label},reason="${reason}"} ${count}`),
+  },
+  {
+    name: "toolgate_call_duration_seconds",
+    type: "histogram",
+    help: "From the start mark to the end, of calls whose body was entered.",
+    samples: ({ durations }, label) => durations.samples(label),
+  },
+  {
+    name: "toolgate_call_wait_seconds",
+    type: "histogram",
+    help: "How long calls waited for people.",
+    samples: ({ waits }, label) => waits.samples(label),
+  },
+  {
+    name: "toolgate_call_output_bytes_total",
+    type: "counter",
+    help: "What tools wrote, before it was bounded for the model.",
+    samples: ({ outputBytes }, label) => [`{${label}} ${outputBytes}`],
+  },
+];

@@ -1,0 +1,212 @@
+import { createHash } from "node:crypto";
+import { stat } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import * as z from "zod";
+import { ToolDefinitionSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { isZod, type ValueSchema } from "../codec.ts";
+import { ToolFailure } from "../errors.ts";
+import { type Attachment, defineTool, type Tool, type ToolContext, type ToolResult } from "../tool.ts";
+import { pathAsks } from "../workspace.ts";
+import { within } from "./modules.ts";
+
+/** What a tool of a file or a plugin is told; the names are those of opencode's. */
+export interface ForeignContext {
+  sessionID: string;
+  messageID: string;
+  callID: string;
+  agent: string;
+  /** The folder that the session works in. */
+  directory: string;
+  /** The folder of the repository around it, else the same. */
+  worktree: string;
+  abort: AbortSignal;
+  model: { providerID: string; modelID: string };
+  /** What the caller's metadata says to tools. */
+  extra: JsonObject;
+  /** Shows title and metadata to whoever watches. */
+  metadata(input: { title?: string; metadata?: object }): void;
+  /** Asks for a permission; throws if it is refused, and the call ends. `always` is not heeded: people choose from offers. */
+  ask(input: { permission: string; patterns: string[]; always?: string[]; metadata?: object }): Promise<void>;
+}
+
+/** What such a tool returns. An attachment's `url` is a `data:` URL. */
+export type ForeignResult =
+  | string
+  | {
+      title?: string;
+      output: string;
+      metadata?: object;
+      attachments?: { type?: "file"; mime: string; url: string; filename?: string }[];
+    };
+
+const foreign = z.object({
+  description: z.string(),
+  execute: z.custom<(args: unknown, ctx: ForeignContext) => unknown>((value) => typeof value === "function"),
+  args: z.unknown().optional(),
+  parameters: z.unknown().optional(),
+});
+
+const result = z.object({
+  title: z.string().optional(),
+  output: z.string(),
+  metadata: z.unknown().optional(),
+  attachments: z.array(z.object({ mime: z.string(), url: z.string(), filename: z.string().optional() })).optional(),
+});
+
+/**
+ * Makes a tool of what a file or a plugin exports: a tool of `defineTool`, of `Tool.define` in each of its forms, or of
+ * opencode's `tool`. Undefined if it is none of them and does not look like one. The version is that of its source: other
+ * code is another definition.
+ */
+export async function toolOf(name: string, exported: unknown, version: string): Promise<Tool | undefined> {
+  if (typeof exported !== "object" || exported === null) return undefined;
+  if (isTool(exported)) return versioned(exported, version);
+  if ("init" in exported) return await toolOf(idOf(exported) ?? name, await initialised(exported.init), version);
+  if (!("execute" in exported)) return undefined;
+  const read = foreign.safeParse(exported);
+  if (!read.success) {
+    throw new Error(
+      `${name} is not a tool: ${read.error.issues.map(({ path, message }) => `${path.join(".")}: ${message}`).join("; ")}`,
+    );
+  }
+  const { description, args, parameters } = read.data;
+  const { execute } = read.data;
+  return defineTool({
+    name,
+    description,
+    version,
+    input: inputOf(name, args ?? parameters),
+    async execute(input, ctx) {
+      const { context, isRefusal } = await contextOf(ctx);
+      try {
+        return resultOf(name, await execute.call(exported, input, context));
+      } catch (cause) {
+        // What such a tool throws is what it tells the model: it has no other way. Refusals and aborts are not its own.
+        if (ctx.signal.aborted || isRefusal(cause) || !(cause instanceof Error)) throw cause;
+        throw new ToolFailure(cause.message, { cause });
+      }
+    },
+  });
+}
+
+function isTool(exported: object): exported is Tool {
+  return "definition" in exported && "decode" in exported && "plan" in exported && Object.isFrozen(exported);
+}
+
+function versioned(tool: Tool, version: string): Tool {
+  const definitionId = createHash("sha256")
+    .update(`${tool.definition.definitionId} ${version}`)
+    .digest("hex")
+    .slice(0, 32);
+  return Object.freeze({ ...tool, definition: create(ToolDefinitionSchema, { ...tool.definition, definitionId }) });
+}
+
+function idOf(exported: object): string | undefined {
+  return "id" in exported && typeof exported.id === "string" ? exported.id : undefined;
+}
+
+async function initialised(init: unknown): Promise<unknown> {
+  return typeof init === "function" ? await within(10_000, Promise.resolve(init({}))) : init;
+}
+
+/** What the arguments have to fit: zod fields, a zod object, JSON Schema properties, or a JSON Schema. */
+function inputOf(name: string, args: unknown): ValueSchema {
+  if (isZod(args)) return args;
+  if (args === undefined) return z.object({});
+  if (typeof args !== "object" || args === null) throw new Error(`${name} has args that are no schema: ${typeof args}`);
+  const fields = Object.entries(args);
+  if (fields.every(([, field]) => isZod(field))) return z.object(Object.fromEntries(fields));
+  if (fields.some(([, field]) => isZod(field))) {
+    throw new Error(`${name} has args of both zod and JSON Schema; write all of them the same way`);
+  }
+  // Schemas are data: what is not JSON in them is not part of them.
+  const schema: JsonObject = JSON.parse(JSON.stringify(args));
+  if (schema.type === "object" && typeof schema.properties === "object") return schema;
+  const wrong = Object.entries(schema).find(([, field]) => !isObject(field));
+  if (wrong)
+    throw new Error(
+      `${name} has an argument ${wrong[0]} that is no schema; write z.string(), say, or { "type": "string" }`,
+    );
+  const required = Object.entries(schema).flatMap(([key, field]) =>
+    isObject(field) && "default" in field ? [] : [key],
+  );
+  return { type: "object", properties: schema, required };
+}
+
+async function contextOf(ctx: ToolContext) {
+  const refusals = new Set<unknown>();
+  const { directory } = ctx.workspace;
+  const context: ForeignContext = {
+    sessionID: ctx.sessionId,
+    messageID: ctx.messageId,
+    callID: ctx.callId,
+    agent: ctx.agent,
+    directory,
+    worktree: await worktreeOf(directory),
+    abort: ctx.signal,
+    model: { providerID: ctx.model.providerId, modelID: ctx.model.modelId },
+    extra: ctx.extra,
+    metadata: ({ title, metadata }) =>
+      ctx.metadata({ ...(title !== undefined && { title }), ...(metadata && { metadata: plainJson(metadata) }) }),
+    async ask({ permission, patterns, metadata }) {
+      try {
+        for (const ask of await asksOf(ctx, permission, patterns, plainJson(metadata ?? {}))) await ctx.ask(ask);
+      } catch (refusal) {
+        refusals.add(refusal);
+        throw refusal;
+      }
+    },
+  };
+  return { context, isRefusal: (error: unknown) => refusals.has(error) };
+}
+
+/** A tool may name a path as it likes; rules meet the one that it leads to. */
+async function asksOf(
+  { workspace }: ToolContext,
+  permission: string,
+  patterns: readonly string[],
+  metadata: JsonObject,
+) {
+  if (!["read", "edit", "list", "lsp"].includes(permission)) return [{ permission, patterns, metadata }];
+  const paths = await Promise.all(patterns.map((pattern) => workspace.resolve(pattern)));
+  return paths.flatMap((path) => pathAsks(permission, path, metadata));
+}
+
+async function worktreeOf(directory: string): Promise<string> {
+  for (let folder = directory; ; folder = dirname(folder)) {
+    if (await stat(join(folder, ".git")).catch(() => undefined)) return folder;
+    if (folder === dirname(folder)) return directory;
+  }
+}
+
+function resultOf(name: string, returned: unknown): ToolResult {
+  const read = result.safeParse(typeof returned === "string" ? { output: returned } : returned);
+  if (!read.success) {
+    throw new ToolFailure(`The tool ${name} returned neither a text nor { title, output, metadata, attachments }.`);
+  }
+  const { title, output, metadata, attachments } = read.data;
+  return {
+    output,
+    ...(title !== undefined && { title }),
+    ...(isObject(metadata) && { metadata: plainJson(metadata) }),
+    ...(attachments && { attachments: attachments.map((file) => attachmentOf(name, file)) }),
+  };
+}
+
+function attachmentOf(
+  name: string,
+  { mime, url, filename }: { mime: string; url: string; filename?: string | undefined },
+): Attachment {
+  const base64 = /^data:[^,]*;base64,(.*)$/s.exec(url)?.[1];
+  if (base64 === undefined) {
+    throw new ToolFailure(`The tool ${name} returned an attachment whose url is not "data:${mime};base64,...".`);
+  }
+  return { mime, data: Buffer.from(base64, "base64"), ...(filename !== undefined && { filename }) };
+}
+
+const plainJson = (value: object): JsonObject => JSON.parse(JSON.stringify(value));
+
+function isObject(value: unknown): value is { [key: string]: JsonValue } {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}

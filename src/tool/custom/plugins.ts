@@ -1,0 +1,68 @@
+import { basename, extname } from "node:path";
+import type { HookName, Hooks } from "../hooks.ts";
+import type { Tool } from "../tool.ts";
+import { toolOf } from "./foreign.ts";
+import { within } from "./modules.ts";
+
+/** What a plugin that is a function is called with. */
+export interface PluginInput {
+  /** The folder of the first workspace. */
+  directory: string;
+  worktree: string;
+}
+
+/** A plugin as it is loaded. */
+export interface LoadedPlugin {
+  name: string;
+  tools: Tool[];
+  hooks: Hooks[];
+  /** Hooks that it has and that are none of ours. */
+  unknown: string[];
+}
+
+/** Reads what a file exports: plugins of `definePlugin`, or functions that return hooks and tools, as opencode has them. */
+export async function readPlugin(
+  path: string,
+  exports: Readonly<Record<string, unknown>>,
+  version: string,
+  input: PluginInput,
+): Promise<LoadedPlugin> {
+  const plugin: LoadedPlugin = { name: basename(path, extname(path)), tools: [], hooks: [], unknown: [] };
+  for (const exported of new Set(Object.values(exports))) {
+    const part = await partOf(exported, input);
+    if (typeof part !== "object" || part === null) continue;
+    if ("name" in part && typeof part.name === "string") plugin.name = part.name;
+    const own: Hooks = {};
+    for (const [name, value] of Object.entries(part)) {
+      if (typeof value !== "function") continue;
+      if (isHook(name)) Object.assign(own, { [name]: value });
+      else plugin.unknown.push(name);
+    }
+    plugin.hooks.push(own);
+    for (const [name, value] of Object.entries("tool" in part ? Object(part.tool) : {})) {
+      const tool = await toolOf(name, value, version);
+      if (!tool) throw new Error(`its tool ${name} is none: write { description, args, execute }`);
+      plugin.tools.push(tool);
+    }
+  }
+  if (plugin.hooks.length === 0)
+    throw new Error("it exports no plugin: export default definePlugin({ name, ... }), say");
+  return plugin;
+}
+
+async function partOf(exported: unknown, input: PluginInput): Promise<unknown> {
+  const make = typeof exported === "object" && exported !== null && "server" in exported ? exported.server : exported;
+  return typeof make === "function" ? await within(10_000, Promise.resolve(make(input, {}))) : exported;
+}
+
+const names: Record<HookName, true> = {
+  "tool.definition": true,
+  "tool.execute.before": true,
+  "permission.ask": true,
+  "tool.execute.after": true,
+  "shell.env": true,
+};
+
+function isHook(name: string): name is HookName {
+  return Object.hasOwn(names, name);
+}

@@ -1,0 +1,63 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import * as z from "zod";
+import { type ChildResult, defineTool } from "../tool/tool.ts";
+
+const mostCalls = 25;
+
+const toolCall = z.object({
+  tool: z
+    .string()
+    .min(1)
+    .refine((tool) => tool !== "batch", "a batch cannot hold another batch; put its calls into this one")
+    .describe("The tool to call"),
+  parameters: z.record(z.string(), z.json()).default({}).describe("Its input"),
+});
+
+/** Makes several calls at the same time; each is a call of its own, with its own asks and its own result. */
+export const batch = defineTool({
+  name: "batch",
+  description: [
+    `Make up to ${mostCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
+    "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does;",
+    "what happens after they have started is not undone.",
+  ].join(" "),
+  input: z.object({
+    tool_calls: z
+      .array(toolCall)
+      .min(1)
+      .max(mostCalls, `at most ${mostCalls} calls; make a second batch for the others`),
+    atomic: z.boolean().default(false).describe("Start all or none"),
+  }),
+  openWorld: true,
+  destructive: true,
+  plan: ({ tool_calls }) => ({
+    title: `${tool_calls.length} ${tool_calls.length === 1 ? "call" : "calls"}`,
+    asks: [{ permission: "batch", patterns: [...new Set(tool_calls.map(({ tool }) => tool))] }],
+  }),
+  async execute({ tool_calls, atomic }, { calls }) {
+    // What zod calls JSON is what proto calls JSON.
+    const children = tool_calls.map(({ tool, parameters }) => ({ tool, input: parameters as JsonObject }));
+    const results = await calls(children, { atomic });
+    const failed = results.filter(({ status }) => status === "error").length;
+    const summary =
+      failed === 0
+        ? `All ${results.length} tools executed successfully.`
+        : `Executed ${results.length - failed}/${results.length} tools successfully. ${failed} failed.`;
+    return {
+      output: [summary, ...results.map((result, index) => section(result, tool_calls[index]?.tool ?? ""))].join("\n\n"),
+      metadata: {
+        calls: results.map(({ callId, status, title }, index) => ({
+          callId,
+          tool: tool_calls[index]?.tool ?? "",
+          status,
+          title,
+        })),
+        failed,
+      },
+    };
+  },
+});
+
+function section({ callId, status, text }: ChildResult, tool: string): string {
+  return `<call id=${JSON.stringify(callId)} tool=${JSON.stringify(tool)} status="${status}">\n${text}\n</call>`;
+}

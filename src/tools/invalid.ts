@@ -1,0 +1,24 @@
+import * as z from "zod";
+import { similar } from "../nearest.ts";
+import { defineTool, type Tool } from "../tool/tool.ts";
+
+/** Answers a call that a host could not make sense of, so that the model learns what was wrong with it. */
+export function createInvalid({ toolNames }: { toolNames: readonly string[] }): Tool {
+  return defineTool({
+    name: "invalid",
+    description:
+      "Do not call this. Agent hosts call it in place of a call that names no tool that exists, or whose arguments are no JSON.",
+    input: z.object({
+      tool: z.string().describe("The tool as the model called it"),
+      error: z.string().describe("What is wrong with the call"),
+    }),
+    readOnly: true,
+    idempotent: true,
+    plan: () => ({ title: "Invalid tool call", asks: [] }),
+    execute({ tool, error }) {
+      const [meant] = toolNames.includes(tool) ? [] : similar(tool, toolNames, 1);
+      const hint = meant === undefined ? "" : `\nThere is no tool "${tool}"; the nearest is "${meant}".`;
+      return { output: `The arguments provided to the tool are invalid: ${error}${hint}` };
+    },
+  });
+}

@@ -1,0 +1,59 @@
+import * as z from "zod";
+import { ToolFailure } from "../tool/errors.ts";
+import { defineTool, type Tool } from "../tool/tool.ts";
+import { filePath } from "../tool/workspace.ts";
+import type { ExistingFile, FileChanges } from "./change-file.ts";
+import { edited, isChange, noChange, replacement, type Wanted } from "./edit.ts";
+
+/** Makes several edits of one file: all of them in one step, or none. */
+export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
+  return defineTool({
+    name: "multiedit",
+    description: [
+      "Make several edits of one file that was read with the read tool, each like the edit tool does it and each on what the",
+      "ones before it left. Either all are made or none.",
+    ].join(" "),
+    input: z.object({
+      filePath: filePath.describe("File, absolute or relative to the workspace"),
+      edits: z.array(z.object(replacement).refine(isChange, noChange)).min(1).max(200).describe("The edits, in order"),
+    }),
+    destructive: true,
+    plan: ({ filePath, edits }, ctx) =>
+      changes.plan(filePath, (before, path) => editedAll(path, before, edits).text, ctx),
+    async execute({ edits }, ctx) {
+      let done = { text: "", replacements: 0, notes: [""] };
+      const metadata = await changes.execute((before, path) => {
+        done = editedAll(path, before, edits);
+        return done.text;
+      }, ctx);
+      const count = `${edits.length} ${edits.length === 1 ? "edit" : "edits"}`;
+      return {
+        output: [`${count} applied successfully.`, ...done.notes].join(" "),
+        metadata: { ...metadata, replacements: done.replacements },
+      };
+    },
+  });
+}
+
+function editedAll(path: string, before: ExistingFile | undefined, edits: readonly Wanted[]) {
+  let now: Pick<ExistingFile, "text" | "isUtf8"> | undefined = before;
+  let replacements = 0;
+  const notes: string[] = [];
+  for (const [index, edit] of edits.entries()) {
+    const { text, count, ignoring } = whole(() => edited(path, now, edit), index, edits.length);
+    now = { text, isUtf8: true };
+    replacements += count;
+    if (ignoring !== undefined) notes.push(`Edit ${index + 1} was found without regard to ${ignoring}: check it.`);
+  }
+  return { text: now?.text ?? "", replacements, notes };
+}
+
+/** Says which edit it is that fails. */
+function whole<Result>(make: () => Result, index: number, count: number): Result {
+  try {
+    return make();
+  } catch (cause) {
+    if (!(cause instanceof ToolFailure)) throw cause;
+    throw new ToolFailure(`Edit ${index + 1} of ${count}: ${cause.message} None of the edits was made.`, { cause });
+  }
+}

@@ -1,0 +1,87 @@
+import { createHash } from "node:crypto";
+import { ToolFailure } from "../tool/errors.ts";
+import { type MarkedEncoding, markedEncoding } from "./file-kind.ts";
+import { createLineWindow, type LineWindow } from "./line-window.ts";
+import { notebookText } from "./notebook.ts";
+import type { ReadAt } from "./open-file.ts";
+
+/** What of a text is wanted: from the line `offset`, counted from 1, so many lines. */
+export interface WantedLines {
+  offset: number;
+  limit: number;
+}
+
+/** A text as bytes. */
+export interface TextSource {
+  /** What it is called in the answer. */
+  name: string;
+  readAt: ReadAt;
+  size: number;
+  /** Its beginning. */
+  head: Uint8Array;
+}
+
+/** Larger ones are read no further than what is shown. */
+const largestWhole = 64 * 1024 * 1024;
+const largestNotebook = 16 * 1024 * 1024;
+
+/** Shows lines of a text with their numbers; the hash is that of all of it, undefined if it was not read to its end. */
+export async function showText(source: TextSource, wanted: WantedLines, signal: AbortSignal) {
+  const { name, readAt, size, head } = source;
+  const encoding = markedEncoding(head);
+  const window = createLineWindow(wanted.offset, wanted.limit);
+  const notebook: Buffer[] | undefined = name.endsWith(".ipynb") && size <= largestNotebook ? [] : undefined;
+  const add = notebook ? (chunk: Buffer) => notebook.push(chunk) : decoded(encoding, window.add);
+  const hash = createHash("sha256");
+  let offset = 0;
+  while (size <= largestWhole || !window.isFull()) {
+    signal.throwIfAborted();
+    const { buffer, byteOffset, length } = await readAt(offset, 65_536);
+    const chunk = Buffer.from(buffer, byteOffset, length);
+    if (chunk.length === 0) {
+      if (notebook) window.add(cellsOf(Buffer.concat(notebook)));
+      return { ...numbered(source, wanted, window.end(), encoding), sha256: hash.digest("hex") };
+    }
+    hash.update(chunk);
+    add(chunk);
+    offset += chunk.length;
+  }
+  return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
+}
+
+/** Turns chunks of an encoding into chunks of UTF-8. */
+function decoded(encoding: MarkedEncoding | undefined, add: (chunk: Buffer) => void) {
+  if (encoding === undefined) return add;
+  const decoder = new TextDecoder(encoding);
+  return (chunk: Buffer) => add(Buffer.from(decoder.decode(chunk, { stream: true })));
+}
+
+const cellsOf = (json: Buffer) => Buffer.from(notebookText(json.toString()) ?? json);
+
+function numbered(
+  { name, size }: TextSource,
+  { offset }: WantedLines,
+  { lines, total, capped, isLatin1 }: LineWindow,
+  encoding: MarkedEncoding | undefined,
+  isPart = false,
+) {
+  if (offset > Math.max(total, 1)) {
+    throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
+  }
+  const last = offset + lines.length - 1;
+  const truncated = isPart || last < total;
+  const of = isPart ? ` of a file of ${size} bytes` : capped ? "" : ` of ${total}`;
+  const range = `Showing lines ${offset}-${last}${of}. Use offset=${last + 1} to continue.`;
+  const more = capped ? `(Output capped at 50 KB. ${range})` : `(${range})`;
+  const tail = truncated ? more : `(End of file - total ${total} lines)`;
+  const read = encoding ?? (isLatin1 ? "latin-1" : undefined);
+  const texts = lines.map((line, index) => `${offset + index}: ${line}`);
+  return {
+    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...texts, "", tail, "</content>"].join("\n"),
+    metadata: {
+      preview: lines.slice(0, 20).join("\n"),
+      truncated,
+      ...(read !== undefined && { encoding: read }),
+    },
+  };
+}

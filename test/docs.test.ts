@@ -1,0 +1,79 @@
+import { execFile } from "node:child_process";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { createService } from "./e2e/service.ts";
+
+const root = join(import.meta.dirname, "..");
+const page = await readFile(join(root, "docs/tools.md"), "utf8");
+const blocks = [...page.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].map(([, language = "", text = ""]) => ({
+  language,
+  text,
+}));
+const textsOf = (language: string) => blocks.filter((block) => block.language === language).map(({ text }) => text);
+
+/** What the page runs, with what it prints: a block of commands is followed by a block of their output. */
+const runs = blocks.flatMap(({ language, text }, i) => {
+  const output = blocks[i + 1];
+  return language === "sh" && output?.language === "text"
+    ? [{ commands: text.trim().split("\n"), output: output.text }]
+    : [];
+});
+
+const service = createService();
+
+beforeAll(async () => {
+  await service.start();
+  await service.stop();
+  const folder = dirname(service.config);
+  for (const text of textsOf("ts")) {
+    const path = /^\/\/ (.+)\n/.exec(text)?.[1];
+    if (path === undefined) throw new Error(`a snippet of the page names no file:\n${text}`);
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await writeFile(join(folder, path), text);
+  }
+  // Tables may stand only once in a file: the page shows the parts of one.
+  const settings = textsOf("toml").join("\n");
+  const rules = settings.replaceAll("[permission]\n", "").replace(/^plugin = .*\n/m, "");
+  const [plain = "", own = ""] = [
+    rules.replace(/\[permission\.release\]\n(.+\n)+/, ""),
+    /\[permission\.release\]\n(.+\n)+/.exec(rules)?.[0],
+  ];
+  const plugin = /^plugin = .*\n/m.exec(settings)?.[0] ?? "";
+  await writeFile(service.config, `${plugin}${await readFile(service.config, "utf8")}\n[permission]\n${plain}\n${own}`);
+  await writeFile(join(service.workspace, "project.json"), '{ "version": "1.2.3" }');
+  await service.start();
+});
+afterAll(service.close);
+
+async function toolgate(line: string): Promise<string> {
+  const [, tool = "", input = ""] = /^toolgate call (\w+) '(.*)'$/.exec(line) ?? [];
+  const args = ["call", tool, input, "--server", service.url, "--token", "caller-token"];
+  const { stdout } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
+  return `${stdout.trimEnd()}\n`;
+}
+
+test.each(runs.map((run, i) => [run.commands[0], run, i === 0]))(
+  "docs/tools.md: %s",
+  async (_title, { commands, output }, isFirst) => {
+    const printed = (await Promise.all(commands.map(toolgate))).join("");
+    // The plugin at the end of the page is there from the beginning here.
+    expect(printed).toBe(isFirst ? `${output.trimEnd()} How are you?\n` : output);
+  },
+);
+
+test("docs/tools.md: the plugin stops what it should, by its name", async () => {
+  const refused = await toolgate(`toolgate call greet '{"name": "Bob"}'`).catch((error: unknown) => error);
+  expect(refused).toMatchObject({
+    stderr: expect.stringContaining("tool.execute.before of the plugin guard stopped this: Bob is not to be disturbed"),
+  });
+});
+
+test("docs/tools.md: all of its tools are there, and nothing is wrong with them", async () => {
+  const args = ["tools", "--server", service.url, "--token", "caller-token"];
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
+  for (const name of ["greet", "letters", "release", "text_upper", "words"])
+    expect(stdout).toMatch(new RegExp(`^${name}  `, "m"));
+  expect(stderr).toBe("");
+});

@@ -1,0 +1,125 @@
+import { readdir, readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "./clients.ts";
+import { read } from "./reading.ts";
+import { useService } from "./service.ts";
+
+const service = useService();
+
+async function begin() {
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await agent.newSession();
+  const partOf = async (callId: string) => (await agent.tools.getToolPart({ sessionId, callId })).part;
+  return { agent, person, sessionId, partOf };
+}
+
+const shell = (command: string) => ({ tool: "bash", parameters: { command } });
+const stateOf = (part: ToolPart | undefined) => part?.state.value;
+
+test("a batch makes calls of their own, which fail on their own", async () => {
+  const { agent, sessionId, partOf } = await begin();
+  await writeFile(join(service.workspace, "a.txt"), "hello\n");
+  const tool_calls = [
+    { tool: "read", parameters: { filePath: "a.txt" } },
+    { tool: "ehco", parameters: { text: "x" } },
+    { tool: "echo", parameters: { text: "y" } },
+  ];
+  const call = { sessionId, callId: "c1", tool: "batch", input: { tool_calls } };
+  const { part } = await agent.tools.callTool(call);
+  expect(stateOf(part)).toMatchObject({
+    output: expect.stringMatching(
+      /^Executed 2\/3 tools successfully\. 1 failed\.\n\n[\s\S]*1: hello[\s\S]*Did you mean "echo"\?/,
+    ),
+    metadata: { failed: 1, calls: [{ callId: "c1.1", tool: "read", status: "completed" }, { status: "error" }, {}] },
+  });
+  expect(stateOf(await partOf("c1.3"))).toMatchObject({ output: "y" });
+  expect(stateOf(await partOf("c1.2"))).toMatchObject({ reason: ToolErrorReason.UNKNOWN_TOOL });
+  expect((await partOf("c1.1"))?.metadata).toMatchObject({ parentCallId: "c1" });
+});
+
+test("of an atomic batch nothing starts before all of it is allowed", async () => {
+  const { agent, person, sessionId, partOf } = await begin();
+  const input = {
+    tool_calls: [shell("touch one"), shell("touch two"), { tool: "echo", parameters: { text: "z" } }],
+    atomic: true,
+  };
+  const stream = read(agent.tools.watchSession({ sessionId }));
+  const running = agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input });
+  const [first, second] = [await stream.until("permissionAsked"), await stream.until("permissionAsked")];
+  await person.permissions.respondToPermission({ sessionId, permissionId: first.id, reply: PermissionReply.ONCE });
+  await stream.until("permissionSettled");
+  for (const number of [1, 2, 3]) expect((await partOf(`c1.${number}`))?.state.case).toBe("pending");
+  await person.permissions.respondToPermission({ sessionId, permissionId: second.id, reply: PermissionReply.ONCE });
+  expect(stateOf((await running).part)).toMatchObject({ output: expect.stringContaining("All 3 tools executed") });
+  expect(await readdir(service.workspace)).toEqual(expect.arrayContaining(["one", "two"]));
+});
+
+test.each([
+  ["a person rejects", { reply: PermissionReply.REJECT }, shell("touch never-2"), ToolErrorReason.REJECTED],
+  ["cannot be decoded", undefined, { tool: "read", parameters: {} }, ToolErrorReason.INVALID_INPUT],
+])("of an atomic batch with a call that %s nothing is run", async (_, answer, other, reason) => {
+  const { agent, person, sessionId, partOf } = await begin();
+  const input = {
+    tool_calls: [shell("touch never"), other, { tool: "echo", parameters: { text: "z" } }],
+    atomic: true,
+  };
+  const stream = read(agent.tools.watchSession({ sessionId }));
+  const running = agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input });
+  if (answer) {
+    const asks = [await stream.until("permissionAsked"), await stream.until("permissionAsked")];
+    const rejected = asks.find(({ tool }) => tool?.callId === "c1.2");
+    await person.permissions.respondToPermission({ sessionId, permissionId: rejected?.id ?? "", ...answer });
+  }
+  expect(stateOf((await running).part)).toMatchObject({ metadata: { failed: 3 } });
+  expect(stateOf(await partOf("c1.2"))).toMatchObject({ reason });
+  for (const number of [1, 3]) {
+    expect(stateOf(await partOf(`c1.${number}`))).toMatchObject({
+      reason: ToolErrorReason.CANCELLED,
+      effects: ToolEffects.NONE,
+      error: expect.stringContaining("Nothing was run, because call c1.2"),
+    });
+  }
+  expect((await readdir(service.workspace)).filter((name) => name.startsWith("never"))).toEqual([]);
+  await expect(readFile(join(service.workspace, "never"))).rejects.toThrow("ENOENT");
+});
+
+test("a batch that is cancelled takes its calls along", async () => {
+  const { agent, sessionId, partOf } = await begin();
+  const input = { tool_calls: [shell("echo started; sleep 600"), shell("sleep 600")] };
+  const stream = read(agent.tools.watchSession({ sessionId }));
+  const running = agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "batch", input });
+  await stream.until("output");
+  await agent.tools.cancelTool({ sessionId, callId: "c1" });
+  expect(stateOf((await running).part)).toMatchObject({ reason: ToolErrorReason.CANCELLED });
+  const left = new Set(["c1.1", "c1.2"]);
+  while (left.size > 0) {
+    const { event } = await stream.find(({ event }) => event.case === "part" && event.value.state.case === "error");
+    if (event.case === "part") left.delete(event.value.callId);
+  }
+  expect(stateOf(await partOf("c1.1"))).toMatchObject({ reason: ToolErrorReason.CANCELLED });
+});
+
+test("a batch in a batch is refused, and so are more than 25 calls", async () => {
+  const { agent, sessionId } = await begin();
+  const echo = { tool: "echo", parameters: { text: "x" } };
+  for (const [index, tool_calls] of [[{ tool: "batch" }], Array.from({ length: 26 }, () => echo), []].entries()) {
+    const { part } = await agent.tools.callTool({
+      sessionId,
+      callId: `c${index}`,
+      tool: "batch",
+      input: { tool_calls },
+    });
+    expect(stateOf(part)).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
+  }
+});
+
+test("a broken call is answered with what was wrong and the nearest tool", async () => {
+  const { agent, sessionId } = await begin();
+  const input = { tool: "Reed", error: "filePath: expected string" };
+  const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "invalid", input });
+  expect(stateOf(part)).toMatchObject({
+    output: `The arguments provided to the tool are invalid: filePath: expected string\nThere is no tool "Reed"; the nearest is "read".`,
+  });
+});

@@ -1,0 +1,384 @@
+import { execFile } from "node:child_process";
+import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import { promisify } from "node:util";
+import { describe, expect, test } from "vitest";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "./clients.ts";
+import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
+
+const root = join(import.meta.dirname, "../..");
+
+/** Writes files into the folder of the user's own configuration. */
+async function writeTools(service: Pick<Service, "config">, files: Record<string, string>): Promise<void> {
+  await writeFiles(dirname(service.config), files);
+}
+
+async function writeFiles(folder: string, files: Record<string, string>): Promise<void> {
+  for (const [path, text] of Object.entries(files)) {
+    await mkdir(dirname(join(folder, path)), { recursive: true });
+    await writeFile(join(folder, path), text);
+  }
+}
+
+/** A running service that has tools of the user's. */
+async function serveWith(files: Record<string, string>, options?: ServiceOptions): Promise<Service> {
+  const service = await startService(options);
+  await writeTools(service, files);
+  return service;
+}
+
+async function list(service: Service) {
+  const { tools, problems } = await connect(service, "caller").tools.listTools({ agent: "free" });
+  const custom = tools.filter(({ name }) => !["bash", "echo", "read", "write"].includes(name));
+  return { names: custom.map(({ name }) => name), tools: custom, problems };
+}
+
+/** Lists, as an agent's host does, and calls a tool as the agent that may do everything. */
+async function call(service: Service, tool: string, input = {}, fields = {}) {
+  const { tools } = connect(service, "caller");
+  await tools.listTools({});
+  const { part } = await tools.callTool({ tool, input, agent: "free", ...fields });
+  return part?.state.value;
+}
+
+async function trust(service: Service, ...flags: string[]): Promise<string> {
+  const paths = ["--data", service.data, "--config", service.config];
+  const { stdout } = await promisify(execFile)(
+    process.execPath,
+    ["src/main.ts", "trust", service.workspace, ...paths, ...flags],
+    { cwd: root },
+  );
+  return stdout;
+}
+
+const hello = `
+import { tool } from "@opencode-ai/plugin";
+export default tool({
+  description: "Say hello.",
+  args: { name: tool.schema.string().describe("Whom to greet") },
+  async execute(args) { return "hello " + args.name; },
+});
+`;
+
+describe("a file of tools", () => {
+  test("is a tool under its name, its other exports behind it; what is no tool is none", async () => {
+    const service = await serveWith({
+      "tool/greet.ts": `${hello}
+import { Tool, z } from "toolgate/plugin";
+export const loud = Tool.define({ description: "Say it loud.", args: { name: { type: "string", description: "Who" } },
+  execute: async (args: { name: string }) => ({ title: "LOUD", output: "HELLO " + args.name.toUpperCase(), metadata: { loud: true } }) });
+export const helper = (text: string) => text;
+export const word = "hello";
+`,
+      "tools/plain.js": `export default { description: "Plain.", args: {}, execute: () => "plain" };`,
+      "tool/named.ts": `import { Tool } from "@opencode-ai/plugin"
+import z from "zod"
+export default Tool.define("my_custom_tool", async () => ({
+  description: "Does something custom",
+  parameters: z.object({ input: z.string().describe("Input parameter"), option: z.boolean().optional() }),
+  async execute(params, ctx) {
+    await ctx.ask({ permission: "my_custom_tool", patterns: [params.input] })
+    await ctx.metadata({ progress: 50 })
+    return { title: "Custom work completed", output: params.input, metadata: { status: "success" } }
+  },
+}))`,
+    });
+    expect(await list(service)).toMatchObject({
+      names: ["greet", "greet_loud", "my_custom_tool", "plain"],
+      problems: [],
+    });
+    expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada", title: "greet" });
+    expect(await call(service, "greet_loud", { name: "Ada" })).toMatchObject({
+      title: "LOUD",
+      output: "HELLO ADA",
+      metadata: { loud: true },
+    });
+    expect(await call(service, "my_custom_tool", { input: "x" })).toMatchObject({
+      title: "Custom work completed",
+      output: "x",
+    });
+    expect(await call(service, "greet", { name: 3 })).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
+    expect(await call(service, "greet_loud", {})).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
+  });
+
+  test("asks before it runs, unless a rule allows it", async () => {
+    const service = await serveWith({ "tool/greet.ts": hello });
+    await list(service);
+    const { tools, newSession } = connect(service, "caller");
+    const sessionId = await newSession();
+    for await (const { event } of tools.executeTool({
+      sessionId,
+      callId: "c1",
+      tool: "greet",
+      input: { name: "Ada" },
+    })) {
+      if (event?.event.case !== "permissionAsked") continue;
+      expect(event.event.value).toMatchObject({ permission: "greet", patterns: ['{"name":"Ada"}'] });
+      return;
+    }
+    expect.unreachable("it was not asked");
+  });
+
+  test("that is broken is told with its line, and disturbs nothing else", async () => {
+    const service = await serveWith({
+      "tool/greet.ts": hello,
+      "tool/syntax.ts": "export const a = 1;\nexport const b = {;\n",
+      "tool/throws.ts": 'const a = 1;\n\nthrow new Error("no database");\n',
+      "tool/import.ts": '\nimport { x } from "./lib/missing.ts";\n',
+      "tool/deep.ts": 'import "./lib/deep.ts";\n',
+      "tool/lib/deep.ts": "\n\n\nfail();\n",
+      "tool/empty.ts": "export const a = 1;\n",
+      "tool/mixed.ts":
+        'import { z } from "zod"; export default { description: "", args: { a: z.string(), b: {} }, execute() {} };',
+      "tool/not a name.ts": hello,
+    });
+    const { names, problems } = await list(service);
+    expect(names).toEqual(["greet"]);
+    const folder = join(dirname(service.config), "tool");
+    expect(problems.map(({ path, line, reason }) => [path.slice(folder.length + 1), line, reason])).toEqual([
+      ["lib/deep.ts", 4, "fail is not defined"],
+      ["empty.ts", 0, expect.stringMatching(/^it exports no tool/)],
+      ["import.ts", 2, expect.stringMatching(/^Cannot find module .*missing\.ts/)],
+      ["mixed.ts", 0, expect.stringContaining("args of both zod and JSON Schema")],
+      ["not a name.ts", 0, expect.stringContaining('"not a name" cannot be a tool\'s name')],
+      ["syntax.ts", 2, expect.stringContaining("Unexpected token")],
+      ["throws.ts", 3, "no database"],
+    ]);
+    expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
+  });
+
+  test("is loaded anew when it, or what it imports, changes; a call of the definition of before is stale", async () => {
+    const service = await serveWith({
+      "tool/count.ts": `import { word } from "./lib/word";\nexport default { description: "One.", args: {}, execute: () => word };`,
+      "tool/lib/word.ts": 'export const word: string = "one";',
+      "tool/greet.ts": hello,
+    });
+    const before = await list(service);
+    expect(await call(service, "count")).toMatchObject({ output: "one" });
+    await writeTools(service, { "tool/lib/word.ts": 'export const word: string = "two";' });
+    expect(await call(service, "count")).toMatchObject({ output: "two" });
+    const definitionId = before.tools.find(({ name }) => name === "count")?.definitionId;
+    expect(await call(service, "count", {}, { definitionId })).toMatchObject({ reason: ToolErrorReason.STALE_TOOL });
+    await writeTools(service, { "tool/count.ts": "export default {;" });
+    expect(await list(service)).toMatchObject({
+      names: ["count", "greet"],
+      problems: [{ line: 1, reason: expect.stringContaining("what was there before still serves") }],
+    });
+    await rm(join(dirname(service.config), "tool/count.ts"));
+    expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });
+  });
+
+  test("that is replaced while it runs ends as it began", async () => {
+    const body = (word: string) => `import { existsSync, writeFileSync } from "node:fs";
+import { setTimeout as delay } from "node:timers/promises";
+export default { description: "Waits.", args: {}, async execute(_, ctx) {
+  writeFileSync(ctx.directory + "/entered", "");
+  while (!existsSync(ctx.directory + "/go")) await delay(5);
+  return "${word}";
+} };`;
+    const service = await serveWith({ "tool/wait.js": body("old") });
+    const running = call(service, "wait");
+    const { tools, newSession } = connect(service, "caller");
+    await untilFile(join(service.workspace, "entered"));
+    await writeTools(service, { "tool/wait.js": body("new") });
+    await tools.listTools({});
+    await writeFile(join(service.workspace, "go"), "");
+    expect(await running).toMatchObject({ output: "old" });
+    await newSession();
+    expect(await call(service, "wait")).toMatchObject({ output: "new" });
+  });
+});
+
+test("a tool of npm's @opencode-ai/plugin loads unchanged, with the package's own zod", async () => {
+  const service = await startService();
+  const packages = join(dirname(service.config), "node_modules/@opencode-ai");
+  await mkdir(packages, { recursive: true });
+  await symlink(join(root, "node_modules/@opencode-ai/plugin"), join(packages, "plugin"));
+  await mkdir(join(service.workspace, ".git"));
+  await writeTools(service, {
+    "tool/project.ts": `
+import { tool } from "@opencode-ai/plugin";
+import { z } from "zod";
+
+export default tool({
+  description: "Describe the project",
+  args: {
+    depth: tool.schema.number().int().default(2).describe("How deep to look"),
+    kind: tool.schema.enum(["short", "long"]).describe("How much to say"),
+  },
+  async execute(args, ctx) {
+    const { sessionID, messageID, agent, directory, worktree, abort } = ctx;
+    ctx.metadata({ title: "looking", metadata: { depth: args.depth } });
+    await ctx.ask({ permission: "read", patterns: [directory + "/secret.env"], always: ["*"], metadata: {} });
+    return JSON.stringify({ sameZod: tool.schema === z, args, sessionID, messageID, agent, directory, worktree, aborted: abort.aborted });
+  },
+});
+
+export const picture = tool({
+  description: "Draw",
+  args: {},
+  async execute() {
+    return { title: "Drawn", output: "a dot", metadata: { dots: 1 }, attachments: [{ type: "file", mime: "image/png", url: "data:image/png;base64,iVBORw0KGgo=" }] } as any;
+  },
+});
+
+export const failing = tool({
+  description: "Fail",
+  args: {},
+  async execute() { throw new Error("File not found: a.txt"); },
+});
+`,
+  });
+  const { tools, names, problems } = await list(service);
+  expect([names, problems]).toEqual([["project", "project_failing", "project_picture"], []]);
+  expect(tools[0]?.inputSchema).toMatchObject({
+    properties: {
+      depth: { type: "integer", default: 2, description: "How deep to look" },
+      kind: { enum: ["short", "long"], description: "How much to say" },
+    },
+    required: ["kind"],
+  });
+  const sessionId = await connect(service, "caller").newSession();
+  const state = await call(service, "project", { kind: "short" }, { sessionId, messageId: "msg_1" });
+  expect(state).toMatchObject({ title: "looking", metadata: { depth: 2 } });
+  expect(JSON.parse(state && "output" in state ? state.output : "{}")).toEqual({
+    sameZod: false,
+    args: { depth: 2, kind: "short" },
+    ...{ sessionID: sessionId, messageID: "msg_1", agent: "free", aborted: false },
+    ...{ directory: service.workspace, worktree: service.workspace },
+  });
+  expect(await call(service, "project_picture")).toMatchObject({
+    title: "Drawn",
+    metadata: { dots: 1 },
+    attachments: [{ mime: "image/png", url: "data:image/png;base64,iVBORw0KGgo=" }],
+  });
+  expect(await call(service, "project_failing")).toMatchObject({
+    reason: ToolErrorReason.FAILED,
+    error: "File not found: a.txt",
+  });
+});
+
+describe("a workspace's own tools", () => {
+  test("run only as they were when they were trusted, and stand before others of their name", async () => {
+    const service = await serveWith({ "tool/greet.ts": hello });
+    const theirs = (word: string) => ({
+      ".opencode/tool/greet.ts": `import { writeFileSync } from "node:fs"; writeFileSync(${JSON.stringify(service.data)} + "/ran-${word}", "");
+export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
+    });
+    await writeFiles(service.workspace, theirs("first"));
+    expect((await list(service)).problems).toMatchObject([
+      {
+        path: join(service.workspace, ".opencode"),
+        reason: expect.stringContaining(`toolgate trust ${service.workspace}`),
+      },
+    ]);
+    expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
+    await expect(readFile(join(service.data, "ran-first"))).rejects.toThrow("ENOENT");
+
+    expect(await trust(service)).toBe(`${service.workspace} is trusted\n  .opencode/tool/greet.ts\n`);
+    expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });
+    expect(await call(service, "greet")).toMatchObject({ output: "first" });
+
+    // As an agent that may edit the workspace could do.
+    await writeFiles(service.workspace, theirs("second"));
+    expect((await list(service)).problems).toMatchObject([
+      { reason: expect.stringContaining("has changed since it was trusted") },
+    ]);
+    expect(await call(service, "greet")).toMatchObject({ output: "first" });
+    await expect(readFile(join(service.data, "ran-second"))).rejects.toThrow("ENOENT");
+
+    await trust(service);
+    expect(await call(service, "greet")).toMatchObject({ output: "second" });
+    expect(await trust(service, "--remove")).toContain("no longer trusted");
+    expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
+  });
+
+  test("that were changed while the service was down are not loaded when it comes up", async () => {
+    const service = await startService();
+    await writeFiles(service.workspace, {
+      ".opencode/tools/one.js": `export default { description: "", args: {}, execute: () => "one" };`,
+    });
+    await trust(service);
+    expect((await list(service)).names).toEqual(["one"]);
+    await service.stop();
+    await writeFiles(service.workspace, { ".opencode/lib/evil.js": "export {};" });
+    await service.start();
+    expect(await list(service)).toMatchObject({
+      names: [],
+      problems: [{ reason: expect.stringContaining("has changed") }],
+    });
+  });
+});
+
+describe("a plugin", () => {
+  const settings = 'plugin = ["plugins/guard.ts"]\n';
+
+  /** Starts a service whose plugin is there before. */
+  async function startWith(source: string): Promise<Service> {
+    const service = createService({ settings: "" });
+    await service.start();
+    await service.stop();
+    await writeTools(service, { "plugins/guard.ts": source });
+    await writeFile(service.config, settings + (await readFile(service.config, "utf8")));
+    return service;
+  }
+
+  async function started(source: string): Promise<Service> {
+    const service = await startWith(source);
+    await service.start();
+    return service;
+  }
+
+  test("brings tools and hooks, and is loaded anew when it changes", async () => {
+    const source = (word: string) => `import { definePlugin } from "toolgate/plugin";
+export default definePlugin({
+  name: "example",
+  tool: { custom_tool: { args: { query: { type: "string" } }, description: "Search", execute: async (args) => "found " + args.query } },
+  "tool.execute.before": (input, output) => { if (input.tool === "custom_tool") output.args.query += "${word}"; },
+});`;
+    const service = await started(source("!"));
+    try {
+      expect(await call(service, "custom_tool", { query: "x" })).toMatchObject({ output: "found x!" });
+      await writeTools(service, { "plugins/guard.ts": source("?!") });
+      expect(await call(service, "custom_tool", { query: "x" })).toMatchObject({ output: "found x?!" });
+    } finally {
+      await service.close();
+    }
+  });
+
+  test("written for opencode as a function guards calls", async () => {
+    const service = await started(`
+export const EnvProtection = async ({ project, client, $, directory, worktree }) => {
+  return {
+    "tool.execute.before": async (input, output) => {
+      if (input.tool === "read" && output.args.filePath.includes(".env")) throw new Error("Do not read .env files");
+    },
+  };
+};`);
+    try {
+      expect(await call(service, "read", { filePath: ".env" })).toMatchObject({
+        error: "The hook tool.execute.before of the plugin guard stopped this: Do not read .env files.",
+      });
+    } finally {
+      await service.close();
+    }
+  });
+
+  test("that cannot be loaded is not gone without: the service does not start", async () => {
+    const service = await startWith('\nthrow new Error("no key");\n');
+    try {
+      await expect(service.start()).rejects.toThrow(/plugins\/guard\.ts, line 2, cannot be loaded: no key/);
+    } finally {
+      await service.close();
+    }
+  });
+});
+
+async function untilFile(path: string): Promise<void> {
+  const { watch, existsSync } = await import("node:fs");
+  const watcher = watch(dirname(path));
+  const there = new Promise<void>((resolve) => watcher.on("change", () => existsSync(path) && resolve()));
+  if (!existsSync(path)) await there;
+  watcher.close();
+}

@@ -1,0 +1,73 @@
+import { mkdir, mkdtemp, readdir, realpath, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { processesNamed, untilDead } from "../tools/processes.ts";
+import { connect } from "./clients.ts";
+import { read } from "./reading.ts";
+import { startService } from "./service.ts";
+
+test("a command writes outside the workspace only where a person let it, and sees neither configuration nor tokens", async () => {
+  const outside = await realpath(await mkdtemp("/var/tmp/toolgate-test-"));
+  onTestFinished(() => rm(outside, { recursive: true }));
+  await mkdir(join(outside, "mine"));
+  const service = await startService();
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  expect(await agent.tools.getServerInfo({})).toMatchObject({
+    sandbox: SandboxState.WORKSPACE_WRITE,
+    sandboxNetwork: true,
+    sandboxProblem: "",
+  });
+  const sessionId = await agent.newSession();
+  const touch = { command: `touch ${outside}/mine/file` };
+  const stream = read(agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: touch }));
+  const approve = async ({ id: permissionId }: PermissionRequest) =>
+    await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  await approve(await stream.until("permissionAsked"));
+  await approve(await stream.until("permissionAsked"));
+  expect((await stream.end()).state.value).toMatchObject({
+    metadata: { exit: 0, sandbox: { profile: "workspace-write" } },
+  });
+  expect(await readdir(join(outside, "mine"))).toEqual(["file"]);
+
+  // What hides a path from the analysis does not hide it from the wall.
+  const spy = { command: `up=$(dirname "$PWD"); cat $up/*.toml; find $up; f=$(echo ${outside})/file; touch $f; true` };
+  const call = { sessionId, callId: "c2", tool: "bash", input: spy };
+  const asked = read(agent.tools.executeTool(call));
+  await approve(await asked.until("permissionAsked"));
+  const { state } = await asked.end();
+  expect(state.value).toMatchObject({ output: expect.stringContaining("Read-only file system") });
+  const told = JSON.stringify(state.value);
+  expect(told).toContain(service.data);
+  expect(told).not.toContain(`${service.data}/`);
+  expect(told).not.toContain("-token");
+  expect(await readdir(outside)).toEqual(["mine"]);
+});
+
+test("when the service is killed, what runs in the sandbox is killed, also what has left its session", async () => {
+  const service = await startService();
+  const agent = connect(service, "caller");
+  const name = `sandboxed-${process.pid}-${Date.now()}`;
+  const command = `setsid bash -c "exec -a ${name} sleep 600" & exec -a ${name} sleep 600`;
+  const stream = read(agent.tools.executeTool({ callId: "c1", agent: "free", tool: "bash", input: { command } }));
+  await stream.find(({ event }) => event.case === "part" && event.value.state.case === "running");
+  const pids = await vi.waitFor(async () => {
+    const found = await processesNamed(name);
+    expect(found).toHaveLength(2);
+    return found;
+  });
+  await service.kill();
+  for (const pid of pids) await untilDead(pid);
+});
+
+test("where it cannot start, GetServerInfo says why; where the configuration wants it, the service does not start", async () => {
+  const env = { PATH: "/nowhere" };
+  const service = await startService({ env });
+  expect(await connect(service, "caller").tools.getServerInfo({})).toMatchObject({
+    sandbox: SandboxState.UNAVAILABLE,
+    sandboxProblem: expect.stringContaining("apt-get install bubblewrap"),
+  });
+  const wanting = startService({ env, settings: '[sandbox]\nprofile = "read-only"\n' });
+  await expect(wanting).rejects.toThrow("the sandbox that is configured cannot start: bubblewrap is not installed");
+});

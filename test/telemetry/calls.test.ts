@@ -1,0 +1,106 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { toolgate } from "../cli/toolgate.ts";
+import { connect } from "../e2e/clients.ts";
+import { read } from "../e2e/reading.ts";
+import { type Service, startService } from "../e2e/service.ts";
+
+test("each end is one line in the log, one count and one of the stats, whoever brought it about", async () => {
+  const service = await startService();
+  await everyEnd(service);
+  const lines = (await logOf(service)).filter(({ message }) => message === "call ended");
+  const ends = lines.map(({ callId, service, reason = "completed" }) => `${callId} ${service} ${reason}`);
+  expect(ends.toSorted()).toEqual([
+    "c1 tool.echo completed",
+    "c2 tool.bash completed",
+    "c3 tool.bash rejected",
+    "c4 tool.bash cancelled",
+    "c5 tool.bash timeout",
+    "c6 tool.read failed",
+    'c7 tool.no "such" tool unknown_tool',
+  ]);
+
+  const metrics = await metricsOf(service);
+  expect(metrics).toContain('toolgate_calls_total{tool="bash"} 4\n');
+  expect(metrics).toContain('toolgate_calls_total{tool="(unknown)"} 1\n');
+  for (const reason of ["rejected", "cancelled", "timeout"])
+    expect(metrics).toContain(`toolgate_call_errors_total{tool="bash",reason="${reason}"} 1\n`);
+  // c2, c3 and c4 waited; c5 did not.
+  expect(metrics).toContain('toolgate_call_wait_seconds_count{tool="bash"} 3\n');
+
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "watcher-token" };
+  const { stdout } = await toolgate(["stats", "--json"], cli);
+  const stats = stdout
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+  expect(stats).toMatchObject([
+    { tool: "(unknown)", count: "1", errors: "1" },
+    { tool: "bash", count: "4", errors: "3", timeouts: "1" },
+    { tool: "echo", count: "1" },
+    { tool: "read", count: "1", errors: "1" },
+  ]);
+  const shown = await toolgate(["stats"], cli);
+  expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
+});
+
+test("a line says what went in and out, cut, and without what looks like a secret", async () => {
+  const service = await startService();
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const command = `API_TOKEN=tok-8812-aab printf '%s\\n' '{"password": "hunter22"}' "$(seq 500)"`;
+  await agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "bash", input: { command } });
+  const [line] = (await logOf(service)).filter(({ message }) => message === "call ended");
+  expect(line).toMatchObject({
+    level: "info",
+    service: "tool.bash",
+    sessionId,
+    callId: "c1",
+    agent: "free",
+    success: true,
+    args: { command: `API_TOKEN=[redacted] printf '%s\\n' '{"password": [redacted]}' "$(seq 500)"` },
+    result: { bytes: 1917 },
+  });
+  expect(line.duration).toBeGreaterThan(0);
+  expect(line.result.text).toMatch(/^\{"password": \[redacted\]\}\n1\n2\n3\n[\d\n]+…$/);
+  expect(line.result.text.length).toBeLessThan(202);
+});
+
+/** Calls that end in every way that takes no fault. */
+async function everyEnd(service: Service): Promise<void> {
+  const agent = connect(service, "caller");
+  const person = connect(service, "approver");
+  const sessionId = await agent.newSession();
+  const execute = (callId: string, tool: string, input: Record<string, string | number>, fields = {}) =>
+    read(agent.tools.executeTool({ sessionId, callId, tool, input, ...fields }));
+  const answer = async (callId: string, reply: Reply) => {
+    const call = execute(callId, "bash", { command: `echo ${callId}` });
+    const { id } = await call.until("permissionAsked");
+    await person.permissions.respondToPermission({ sessionId, permissionId: id, reply });
+    await call.end();
+  };
+  await execute("c1", "echo", { text: "hello" }).end();
+  await answer("c2", Reply.ONCE);
+  await answer("c3", Reply.REJECT);
+  const waiting = execute("c4", "bash", { command: "echo c4" });
+  await waiting.until("permissionAsked");
+  await agent.tools.cancelTool({ sessionId, callId: "c4" });
+  await waiting.end();
+  await execute("c5", "bash", { command: "sleep 60" }, { agent: "free", timeoutMs: 200 }).end();
+  await execute("c6", "read", { filePath: "missing.txt" }).end();
+  await execute("c7", 'no "such" tool', {}).end();
+}
+
+async function logOf({ data }: Service) {
+  const text = await readFile(join(data, "log", "toolgate.log"), "utf8");
+  return text
+    .trimEnd()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+}
+
+async function metricsOf({ url }: Service): Promise<string> {
+  return await (await fetch(`${url}/metrics`, { headers: { authorization: "Bearer watcher-token" } })).text();
+}

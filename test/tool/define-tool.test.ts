@@ -1,0 +1,237 @@
+import { createHash } from "node:crypto";
+import { toJson } from "@bufbuild/protobuf";
+import { ValueSchema } from "@bufbuild/protobuf/wkt";
+import { describe, expect, test } from "vitest";
+import * as z from "zod";
+import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { defineTool, type Tool } from "../../src/tool/tool.ts";
+import { serve } from "../call/server.ts";
+
+const sum = defineTool({
+  name: "sum",
+  description: "Adds numbers.",
+  input: z.object({ numbers: z.array(z.number()) }),
+  output: z.object({
+    total: z.number(),
+    at: z.codec(z.string(), z.date(), { decode: (s) => new Date(s), encode: (d) => d.toISOString() }),
+  }),
+  plan: () => ({ title: "sum", asks: [] }),
+  execute: ({ numbers }) => ({ total: numbers.reduce((a, b) => a + b, 0), at: new Date(0) }),
+});
+
+/** Calls a tool to its end; a person approves whatever it asks. */
+async function call(tool: Tool, input = {}): Promise<ToolPart["state"]> {
+  const { agent, person } = await serve([tool]);
+  const sessionId = "ses_test";
+  await agent.sessions.createSession({ sessionId });
+  const request = { sessionId, callId: "c1", tool: tool.name, input };
+  for await (const { event } of agent.tools.executeTool(request)) {
+    if (event?.event.case === "permissionAsked") {
+      const permissionId = event.event.value.id;
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    }
+  }
+  const { part } = await agent.tools.getToolPart({ sessionId, callId: "c1" });
+  if (!part) throw new Error("there is no such call");
+  return part.state;
+}
+
+describe("a tool with an output schema", () => {
+  test("completes with the encoded value, and the model sees its JSON", async () => {
+    const { value } = await call(sum, { numbers: [1, 2] });
+    expect(value).toMatchObject({ status: "completed", output: '{"total":3,"at":"1970-01-01T00:00:00.000Z"}' });
+    const structured = value && "structuredOutput" in value ? value.structuredOutput : undefined;
+    expect(structured && toJson(ValueSchema, structured)).toEqual({ total: 3, at: "1970-01-01T00:00:00.000Z" });
+  });
+
+  test("shows the model what toModelOutput makes of input and encoded output", async () => {
+    const { value } = await call(
+      defineTool({
+        name: "chart",
+        description: "Draws.",
+        input: z.object({ of: z.string() }),
+        output: z.object({ bytes: z.number() }),
+        plan: () => ({ title: "chart", asks: [] }),
+        execute: () => ({ bytes: 3 }),
+        toModelOutput: ({ input, output }) => [
+          { type: "text", text: `${input.of}: ${output.bytes} bytes` },
+          { type: "media", mime: "image/png", data: new Uint8Array([1, 2, 3]) },
+        ],
+      }),
+      { of: "sales" },
+    );
+    expect(value).toMatchObject({ output: "sales: 3 bytes", attachments: [{ mime: "image/png", size: 3n }] });
+  });
+
+  test("never completes with another value: INVALID_OUTPUT, which names the field", async () => {
+    const { case: state, value } = await call(
+      defineTool({
+        name: "liar",
+        description: "Says a number.",
+        input: z.object({}),
+        output: z.object({ total: z.number().max(9) }),
+        plan: () => ({ title: "liar", asks: [] }),
+        execute: () => ({ total: 10 }),
+      }),
+    );
+    expect(state).toBe("error");
+    expect(value).toMatchObject({ reason: ToolErrorReason.INVALID_OUTPUT, effects: ToolEffects.UNKNOWN });
+    expect(value).toMatchObject({ error: expect.stringMatching(/^The liar tool returned .*\n- total: Too big/) });
+  });
+
+  test("keeps a value over 51,200 bytes out of the part, and says where it is", async () => {
+    const { value } = await call(
+      defineTool({
+        name: "long",
+        description: "Returns much.",
+        input: z.object({}),
+        output: z.string(),
+        plan: () => ({ title: "long", asks: [] }),
+        execute: () => "x".repeat(60_000),
+        toModelOutput: () => [{ type: "text", text: "many x" }],
+      }),
+    );
+    expect(value).toMatchObject({
+      output: "many x",
+      metadata: { structuredPath: expect.stringMatching(/^toolgate-output:/) },
+    });
+    expect(value).not.toHaveProperty("structuredOutput");
+  });
+
+  test("says its schema, and another schema is another definition", () => {
+    expect(sum.definition.outputSchema).toMatchObject({ properties: { at: { type: "string" } } });
+    const make = (output: z.ZodType) =>
+      defineTool({ name: "t", description: "", input: z.object({}), output, execute: () => "" });
+    expect(make(z.string()).definition.definitionId).not.toBe(make(z.string().max(3)).definition.definitionId);
+  });
+});
+
+describe("a tool without a plan", () => {
+  const deploy = defineTool({
+    name: "deploy",
+    description: "Deploys.",
+    input: z.object({ env: z.string(), dry: z.boolean().default(false) }),
+    execute: ({ env }) => ({ output: `deployed to ${env}` }),
+  });
+
+  test("asks for the permission of its name, with the input that would run as the pattern", async () => {
+    const { agent } = await serve([deploy]);
+    for await (const { event } of agent.tools.executeTool({ tool: "deploy", input: { env: "prod" } })) {
+      if (event?.event.case !== "permissionAsked") continue;
+      expect(event.event.value).toMatchObject({ permission: "deploy", patterns: ['{"dry":false,"env":"prod"}'] });
+      return;
+    }
+    expect.unreachable("nothing was asked");
+  });
+
+  test("runs what was approved", async () => {
+    expect((await call(deploy, { env: "prod" })).value).toMatchObject({ title: "deploy", output: "deployed to prod" });
+  });
+
+  test("names an input that is too long to show by its hash", async () => {
+    const env = "x".repeat(10_000);
+    const { patterns } = (await deploy.plan(deploy.decode({ env }), planContext)).asks[0] ?? { patterns: [] };
+    const whole = JSON.stringify({ dry: false, env });
+    expect(patterns[0]).toHaveLength(8_192 + "… sha256:".length + 64);
+    expect(patterns[0]).toContain(createHash("sha256").update(whole).digest("hex"));
+  });
+
+  test("asks no second time for its own permission; for another it does", async () => {
+    const asked: string[] = [];
+    const tool = defineTool({
+      name: "greedy",
+      description: "Asks in its body.",
+      input: z.object({}),
+      async execute(_input, ctx) {
+        await ctx.ask({ permission: "greedy", patterns: ["more"] });
+        await ctx.ask({ permission: "other", patterns: ["else"] });
+        return { output: "done" };
+      },
+    });
+    const { agent, person } = await serve([tool]);
+    const sessionId = "ses_test";
+    await agent.sessions.createSession({ sessionId });
+    for await (const { event } of agent.tools.executeTool({ sessionId, callId: "c1", tool: "greedy", input: {} })) {
+      if (event?.event.case !== "permissionAsked") continue;
+      const { id: permissionId, permission } = event.event.value;
+      asked.push(permission);
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    }
+    expect(asked).toEqual(["greedy", "other"]);
+  });
+});
+
+describe("a tool with a JSON Schema", () => {
+  const search = defineTool({
+    name: "search",
+    description: "Searches.",
+    input: {
+      type: "object",
+      properties: { q: { type: "string" }, limit: { type: "integer", default: 10 } },
+      required: ["q"],
+      additionalProperties: false,
+    },
+    plan: () => ({ title: "search", asks: [] }),
+    execute: (input) => ({ output: JSON.stringify(input) }),
+  });
+
+  test("gets input that fits it, defaults filled in, and leaves the caller's alone", () => {
+    const input = { q: "a" };
+    expect(search.decode(input)).toEqual({ q: "a", limit: 10 });
+    expect(input).toEqual({ q: "a" });
+  });
+
+  test("is never entered with other input; the error names each field", async () => {
+    const { value } = await call(search, { limit: "3", other: 1 });
+    expect(value).toMatchObject({
+      reason: ToolErrorReason.INVALID_INPUT,
+      error: expect.stringMatching(
+        /must have required property 'q'.*\n.*additional properties: other.*\n- limit: must be integer/,
+      ),
+    });
+  });
+
+  test("of draft-07 is read as such", () => {
+    const $schema = "http://json-schema.org/draft-07/schema#";
+    const input = { $schema, type: "object", properties: { p: { type: "array", items: [{ type: "number" }] } } };
+    const old = defineTool({ name: "old", description: "", input, execute: () => ({ output: "" }) });
+    expect(() => old.decode({ p: ["x"] })).toThrow("- p.0: must be number");
+  });
+
+  test("that is none is refused when the tool is made", () => {
+    expect(() => defineTool({ name: "bad", description: "", input: { type: "nothing" }, execute: () => ({}) })).toThrow(
+      'tool "bad" has a schema that is not a JSON Schema',
+    );
+  });
+});
+
+test("a tool's own timeout ends its call", async () => {
+  const { value } = await call(
+    defineTool({
+      name: "slow",
+      description: "Waits.",
+      input: z.object({}),
+      timeoutMs: 20,
+      plan: () => ({ title: "slow", asks: [] }),
+      execute: (_input, { signal }) =>
+        new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason), { once: true })),
+    }),
+  );
+  expect(value).toMatchObject({ reason: ToolErrorReason.TIMEOUT });
+});
+
+test.each(["", "1st", "a b", "ä", "x".repeat(65), "_x", "a.b"])("no tool is called %j", (name) => {
+  expect(() => defineTool({ name, description: "", input: z.object({}), execute: () => ({}) })).toThrow(
+    `${JSON.stringify(name)} cannot be a tool's name`,
+  );
+});
+
+const planContext = {
+  sessionId: "ses_test",
+  callId: "c1",
+  agent: "build",
+  workspace: { name: "default", directory: "/", resolve: () => Promise.reject(new Error("no path is resolved")) },
+  environment: async () => ({}),
+  judge: () => expect.unreachable("nothing is judged"),
+  reads: { get: async () => undefined },
+};

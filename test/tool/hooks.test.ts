@@ -1,0 +1,327 @@
+import { ConnectError } from "@connectrpc/connect";
+import { describe, expect, test } from "vitest";
+import * as z from "zod";
+import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolFailure } from "../../src/tool/errors.ts";
+import { createHooks, type Hooks } from "../../src/tool/hooks.ts";
+import { defineTool, type ToolContext } from "../../src/tool/tool.ts";
+import { serve } from "../call/server.ts";
+
+type Service = Awaited<ReturnType<typeof serve>>;
+
+/** Says its words in capitals; `shout` asks first. */
+function words(name: string, asks: boolean, execute: (words: string, ctx: ToolContext) => string = (text) => text) {
+  return defineTool({
+    name,
+    description: "Says words.",
+    input: z.object({ words: z.string() }),
+    plan: ({ words }) => ({ title: name, asks: asks ? [{ permission: name, patterns: [words] }] : [] }),
+    execute: ({ words }, ctx) => ({ output: execute(words, ctx) }),
+  });
+}
+
+async function serveWith(hooks: Hooks, tools = [words("say", false), words("shout", true)]): Promise<Service> {
+  const service = await serve(tools);
+  service.addHooks("guard", hooks);
+  return service;
+}
+
+/** Calls a tool; asks are answered "once", and told. */
+async function call({ agent, person }: Service, tool: string, text = "hello", callId = "c1") {
+  const sessionId = "ses_test";
+  await agent.sessions.createSession({ sessionId });
+  const asked: string[][] = [];
+  const inputs: unknown[] = [];
+  for await (const { event } of agent.tools.executeTool({ sessionId, callId, tool, input: { words: text } })) {
+    if (event?.event.case === "part") inputs.push(event.event.value.state.value?.input);
+    if (event?.event.case !== "permissionAsked") continue;
+    asked.push(event.event.value.patterns);
+    const permissionId = event.event.value.id;
+    await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+  }
+  const { part } = await agent.tools.getToolPart({ sessionId, callId });
+  return { asked, inputs, state: part?.state.value };
+}
+
+async function reasonOf(refused: Promise<unknown>): Promise<string | undefined> {
+  const error = await refused.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+  return ConnectError.from(error).findDetails(ErrorInfoSchema)[0]?.reason;
+}
+
+describe("tool.execute.before", () => {
+  test.each([
+    ["changes args in place", (output: { args: object }) => void Object.assign(output.args, { words: "changed" })],
+    [
+      "replaces args",
+      (output: { args: object }) => {
+        output.args = { words: "changed" };
+      },
+    ],
+  ])("%s: people see, and the tool runs, the result", async (_how, change) => {
+    const service = await serveWith({ "tool.execute.before": (_input, output) => change(output) });
+    const { asked, inputs, state } = await call(service, "shout");
+    expect(asked).toEqual([["changed"]]);
+    expect(inputs).toEqual([{ words: "hello" }, ...Array(3).fill({ words: "changed" })]);
+    expect(state).toMatchObject({ output: "changed", input: { words: "changed" } });
+  });
+
+  test("runs once for a call; the same call again, compared with the input as sent, attaches to it", async () => {
+    const seen: unknown[] = [];
+    const service = await serveWith({
+      "tool.execute.before"(input, output) {
+        seen.push(input);
+        output.args.words = `${output.args.words}!`;
+      },
+    });
+    await call(service, "shout");
+    expect((await call(service, "shout")).state).toMatchObject({ output: "hello!" });
+    expect(seen).toEqual([{ tool: "shout", sessionID: "ses_test", callID: "c1" }]);
+    expect(await reasonOf(call(service, "shout", "hello!"))).toBe("CALL_ID_REUSED");
+  });
+
+  test("does not run again at the replica that takes the call over; what it left is what runs", async () => {
+    const { agent, close, restart, addHooks } = await serve([words("shout", true)]);
+    addHooks("guard", {
+      "tool.execute.before"(_input, output) {
+        output.args.words = "from the first";
+      },
+    });
+    const sessionId = "ses_test";
+    await agent.sessions.createSession({ sessionId });
+    const request = { sessionId, callId: "c1", tool: "shout", input: { words: "hello" } };
+    for await (const { event } of agent.tools.executeTool(request)) if (event?.event.case === "permissionAsked") break;
+    await close();
+    const second = await restart();
+    second.addHooks("guard", { "tool.execute.before": () => expect.unreachable("it runs a second time") });
+    for await (const { event } of second.agent.tools.executeTool(request)) {
+      if (event?.event.case !== "permissionAsked") continue;
+      expect(event.event.value.patterns).toEqual(["from the first"]);
+      const permissionId = event.event.value.id;
+      await second.person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    }
+    const { part } = await second.agent.tools.getToolPart({ sessionId, callId: "c1" });
+    expect(part?.state.value).toMatchObject({ output: "from the first" });
+  });
+
+  test("of several plugins each gets what the one before it left", async () => {
+    const service = await serve([words("say", false)]);
+    for (const mark of ["a", "b"]) {
+      service.addHooks(mark, {
+        "tool.execute.before": (_input, output) => {
+          output.args.words += mark;
+        },
+      });
+    }
+    expect((await call(service, "say")).state).toMatchObject({ output: "helloab" });
+  });
+
+  test("that throws stops the call before anything is asked or run; the error names it", async () => {
+    const service = await serveWith(
+      {
+        "tool.execute.before"() {
+          throw new Error("no shouting today");
+        },
+      },
+      [words("shout", true, () => expect.unreachable())],
+    );
+    const { asked, state } = await call(service, "shout");
+    expect(asked).toEqual([]);
+    expect(state).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      effects: ToolEffects.NONE,
+      error: "The hook tool.execute.before of the plugin guard stopped this: no shouting today.",
+    });
+  });
+
+  test("that makes the input invalid stops it: the tool is not entered", async () => {
+    const service = await serveWith({
+      "tool.execute.before"(_input, output) {
+        output.args = {};
+      },
+    });
+    expect((await call(service, "say")).state).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
+  });
+});
+
+describe("permission.ask", () => {
+  const deciding = (status: "allow" | "deny") =>
+    serveWith({
+      "permission.ask"(input, output) {
+        if (input.type === "shout" && input.pattern[0] === "hello") output.status = status;
+      },
+    });
+
+  test("that allows spares the person this ask and no other", async () => {
+    const service = await deciding("allow");
+    const { asked, state } = await call(service, "shout");
+    expect([asked, state?.status]).toEqual([[], "completed"]);
+    expect((await call(service, "shout", "other", "c2")).asked).toEqual([["other"]]);
+  });
+
+  test("that denies ends the call DENIED", async () => {
+    expect((await call(await deciding("deny"), "shout")).state).toMatchObject({ reason: ToolErrorReason.DENIED });
+  });
+
+  test("is not asked about what rules deny", async () => {
+    const service = await serve([words("shout", true)]);
+    service.addHooks("guard", { "permission.ask": () => expect.unreachable() });
+    const sessionId = "ses_test";
+    await service.agent.sessions.createSession({
+      sessionId,
+      rules: [{ permission: "shout", pattern: "*", action: 3 }],
+    });
+    expect((await call(service, "shout")).state).toMatchObject({ reason: ToolErrorReason.DENIED });
+  });
+
+  test("that throws stops the call: nothing is asked", async () => {
+    const service = await serveWith({ "permission.ask": () => Promise.reject(new Error("broken")) });
+    const { asked, state } = await call(service, "shout");
+    expect(asked).toEqual([]);
+    expect(state).toMatchObject({
+      error: expect.stringContaining("permission.ask of the plugin guard"),
+      effects: ToolEffects.NONE,
+    });
+  });
+
+  test("decides an ask of the body, too", async () => {
+    const tool = defineTool({
+      name: "asks",
+      description: "",
+      input: z.object({ words: z.string() }),
+      plan: () => ({ title: "", asks: [] }),
+      async execute(_input, ctx) {
+        await ctx.ask({ permission: "inner", patterns: ["x"] });
+        return { output: "went on" };
+      },
+    });
+    const service = await serveWith(
+      {
+        "permission.ask"(_input, output) {
+          output.status = "allow";
+        },
+      },
+      [tool],
+    );
+    expect(await call(service, "asks")).toMatchObject({ asked: [], state: { output: "went on" } });
+  });
+});
+
+describe("tool.execute.after", () => {
+  test("changes what is shown of a result; the sizes of the output stay true", async () => {
+    const service = await serveWith({
+      "tool.execute.after"(input, output) {
+        output.title = `${input.tool} ${input.status}`;
+        output.output += " (checked)";
+        output.metadata = { args: input.args, truncated: "yes" };
+      },
+    });
+    expect((await call(service, "say")).state).toMatchObject({
+      title: "say completed",
+      output: "hello (checked)",
+      metadata: { args: { words: "hello" }, truncated: false, originalSize: 5 },
+    });
+  });
+
+  test("runs on failure, with the error", async () => {
+    const service = await serveWith(
+      {
+        "tool.execute.after"(input, output) {
+          output.output = `${input.status}: ${output.output}`;
+        },
+      },
+      [
+        words("say", false, () => {
+          throw new ToolFailure("no voice");
+        }),
+      ],
+    );
+    expect((await call(service, "say")).state).toMatchObject({
+      error: "error: no voice",
+      reason: ToolErrorReason.FAILED,
+    });
+  });
+
+  test("that throws fails the call, whose effects are not known", async () => {
+    const service = await serveWith({ "tool.execute.after": () => Promise.reject(new Error("broken")) });
+    expect((await call(service, "say")).state).toMatchObject({
+      error: "The hook tool.execute.after of the plugin guard stopped this: broken.",
+      effects: ToolEffects.UNKNOWN,
+    });
+  });
+});
+
+describe("tool.definition", () => {
+  test("changes what models are told, not what is accepted nor the definition's id", async () => {
+    const service = await serve([words("say", false)]);
+    const list = async () => (await service.agent.tools.listTools({})).tools.find(({ name }) => name === "say");
+    const before = await list();
+    const remove = service.addHooks("guard", {
+      "tool.definition"({ toolID }, output) {
+        output.description += ` (${toolID})`;
+        output.parameters.title = "Words";
+      },
+    });
+    const after = await list();
+    expect(after).toMatchObject({ description: "Says words. (say)", inputSchema: { title: "Words" } });
+    expect(after?.definitionId).toBe(before?.definitionId);
+    remove();
+    expect(await list()).toEqual(before);
+  });
+
+  test("that throws is an error of ListTools that names it", async () => {
+    const service = await serveWith({ "tool.definition": () => Promise.reject(new Error("broken")) });
+    expect(await reasonOf(service.agent.tools.listTools({}))).toBe("HOOK_FAILED");
+  });
+});
+
+test("shell.env adds to the environment of bash, once for a call", async () => {
+  const seen: unknown[] = [];
+  const service = await serve([]);
+  service.addHooks("guard", {
+    "shell.env"(input, output) {
+      seen.push(input);
+      output.env.GREETING = "hello";
+    },
+  });
+  const { agent, person, workspace } = service;
+  const sessionId = "ses_test";
+  await agent.sessions.createSession({ sessionId });
+  const request = { sessionId, callId: "c1", tool: "bash", input: { command: "echo $GREETING" } };
+  let output: unknown;
+  for await (const { event } of agent.tools.executeTool(request)) {
+    if (event?.event.case === "permissionAsked") {
+      const permissionId = event.event.value.id;
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+    }
+    if (event?.event.case === "part" && event.event.value.state.case === "completed")
+      output = event.event.value.state.value.output;
+  }
+  expect(output).toBe("hello\n");
+  expect(seen).toEqual([{ cwd: workspace, sessionID: sessionId, callID: "c1" }]);
+});
+
+describe("a hook", () => {
+  test("that does not end is given up", async () => {
+    const hooks = createHooks({ timeoutMs: 1 });
+    hooks.add("slow", { "tool.execute.before": () => new Promise(() => undefined) });
+    const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
+    await expect(run).rejects.toThrow(
+      "The hook tool.execute.before of the plugin slow stopped this: it did not end within 1 ms",
+    );
+  });
+
+  test("that leaves what cannot be used is refused", async () => {
+    const hooks = createHooks();
+    hooks.add("odd", {
+      "tool.execute.before"(_input, output) {
+        Object.assign(output, { args: "text" });
+      },
+    });
+    const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
+    await expect(run).rejects.toThrow("it left args as something that cannot be used");
+  });
+});

@@ -1,0 +1,126 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import * as z from "zod";
+import { offeredTo, schemaFor } from "../../src/tool/offered.ts";
+import { defineTool } from "../../src/tool/tool.ts";
+import { serve } from "../call/server.ts";
+
+const named = (name: string, options: { providers?: string[]; experimental?: boolean } = {}) =>
+  defineTool({
+    name,
+    description: "",
+    input: z.object({ n: z.literal([1, 2]).describe("How many.") }),
+    execute: () => ({}),
+    ...options,
+  });
+
+describe("ListTools", () => {
+  test("lists by name, with JSON Schemas of draft 2020-12", async () => {
+    const { agent } = await serve([named("zebra"), named("apple")]);
+    const { tools } = await agent.tools.listTools({});
+    const names = tools.map(({ name }) => name);
+    expect(names).toEqual(names.toSorted());
+    expect(names).toEqual(expect.arrayContaining(["apple", "echo", "zebra"]));
+    for (const { inputSchema } of tools) {
+      expect(inputSchema).toMatchObject({ $schema: "https://json-schema.org/draft/2020-12/schema", type: "object" });
+    }
+  });
+
+  test("hides tools for other providers", async () => {
+    const { agent } = await serve([named("special", { providers: ["acme"] })]);
+    const has = async (providerId: string) =>
+      (await agent.tools.listTools({ providerId })).tools.some(({ name }) => name === "special");
+    expect(await Promise.all([has("acme"), has("other"), has("")])).toEqual([true, false, true]);
+  });
+
+  test("gives schemas the form that the model's provider takes", async () => {
+    const { agent } = await serve([named("count")]);
+    const schemaOf = async (request: object) =>
+      (await agent.tools.listTools(request)).tools.find(({ name }) => name === "count")?.inputSchema;
+    expect(await schemaOf({})).toMatchObject({ properties: { n: { enum: [1, 2], description: "How many." } } });
+    expect(await schemaOf({ providerId: "google" })).toMatchObject({
+      properties: { n: { description: "How many. One of 1, 2." } },
+    });
+  });
+
+  test("has an experimental tool only where the configuration names it", async () => {
+    const tools = [named("batch", { experimental: true })];
+    const off = await serve(tools);
+    const on = await serve(tools, { experimental: ["batch"] });
+    const has = async ({ agent }: typeof off) =>
+      (await agent.tools.listTools({})).tools.some(({ name }) => name === "batch");
+    expect([await has(off), await has(on)]).toEqual([false, true]);
+    const { part } = await off.agent.tools.callTool({ tool: "batch", input: { n: 1 } });
+    expect(part?.state.case).toBe("error");
+  });
+});
+
+describe("of the tools that change files a model is offered", () => {
+  const offered = (modelId: string, names: string[]) =>
+    offeredTo(
+      { providerId: "", modelId },
+      names.map((name) => named(name)),
+    ).map(({ name }) => name);
+  const all = ["apply_patch", "edit", "read", "write"];
+
+  test.each([
+    ["gpt-5", ["apply_patch", "read"]],
+    ["gpt-4.1", ["edit", "read", "write"]],
+    ["gpt-oss-120b", ["edit", "read", "write"]],
+    ["claude-sonnet-5", ["edit", "read", "write"]],
+    ["", ["edit", "read", "write"]],
+  ])("%j: %j", (model, names) => expect(offered(model, all)).toEqual(names));
+
+  test("edit and write where there is no apply_patch", () => {
+    expect(offered("gpt-5", ["edit", "read", "write"])).toEqual(["edit", "read", "write"]);
+  });
+});
+
+describe("a schema for Gemini", () => {
+  const gemini = { providerId: "google", modelId: "gemini-3" };
+  const keyword = fc.constantFrom("type", "enum", "items", "properties", "required", "description", "anyOf", "const");
+  const schema: fc.Arbitrary<JsonObject> = fc.letrec<{ schema: JsonObject; value: JsonValue }>((tie) => ({
+    value: fc.oneof(
+      { depthSize: "small" },
+      fc.constantFrom("string", "integer", "array", "object"),
+      fc.array(fc.oneof(fc.integer(), fc.string()), { maxLength: 3 }),
+      tie("schema"),
+    ),
+    schema: fc.dictionary(keyword, tie("value"), { maxKeys: 4 }),
+  })).schema;
+
+  test("is the same when it is made twice, and the tool's own is not changed", () => {
+    fc.assert(
+      fc.property(schema, (schema) => {
+        const before = structuredClone(schema);
+        const once = schemaFor(gemini, schema);
+        expect(schema).toEqual(before);
+        const again = schemaFor(gemini, once);
+        expect(again).toEqual(once);
+        expect(schemaFor({ providerId: "anthropic", modelId: "claude" }, schema)).toBe(schema);
+      }),
+    );
+  });
+
+  test("has no enum of numbers, no array without items, no required name without a property", () => {
+    const written = {
+      type: "object",
+      properties: {
+        size: { type: "integer", enum: [1, 2] },
+        list: { type: "array" },
+        text: { type: "string", properties: {}, required: ["x"] },
+      },
+      required: ["size", "gone"],
+    };
+    expect(schemaFor(gemini, written)).toEqual({
+      type: "object",
+      properties: {
+        size: { type: "integer", description: "One of 1, 2." },
+        list: { type: "array", items: { type: "string" } },
+        text: { type: "string" },
+      },
+      required: ["size"],
+    });
+  });
+});

@@ -1,0 +1,189 @@
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
+import { createBash } from "../../src/tools/bash.ts";
+import { createPipes } from "../../src/tools/pipe.ts";
+import { type Confinement, openSandbox, type SandboxProfile } from "../../src/tools/sandbox.ts";
+import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { callTool, openSite, type RunOptions, type Site } from "./harness.ts";
+import { processesNamed, untilDead } from "./processes.ts";
+
+const supervisor = createSupervisor({ replicaId: `sandbox-test-${process.pid}`, leaseMs: 15_000 });
+const pipes = createPipes();
+let site: Site;
+/** Not in the temporary folder, which commands may write to. */
+let outside: string;
+let secrets: string;
+beforeEach(async () => {
+  site = await openSite();
+  outside = await realpath(await mkdtemp("/var/tmp/toolgate-test-"));
+  secrets = join(outside, "service");
+  await mkdir(secrets);
+  await writeFile(join(secrets, "token"), "secret");
+  await writeFile(join(outside, "toolgate.toml"), "secret");
+});
+afterEach(async () => {
+  await site.remove();
+  await rm(outside, { recursive: true });
+});
+afterAll(async () => {
+  await supervisor.close();
+  await pipes.close();
+});
+
+async function run(
+  confinement: Partial<Confinement>,
+  command: string,
+  options: RunOptions & { writable?: string[]; agents?: ReadonlyMap<string, Confinement>; timeout?: number } = {},
+) {
+  const wanted = { profile: "workspace-write", network: true, ...confinement } as const;
+  const { writable = [], agents = new Map(), timeout } = options;
+  const hidden = [
+    { path: secrets, kind: "folder" },
+    { path: join(outside, "toolgate.toml"), kind: "file" },
+  ] as const;
+  const sandbox = await openSandbox({ wanted, agents, writable, hidden });
+  expect(sandbox.problem).toBeUndefined();
+  const input = timeout === undefined ? { command } : { command, timeout };
+  return await callTool(site, createBash({ supervisor, sandbox, pipes }), input, options);
+}
+
+const written = async (...args: Parameters<typeof run>) => (await run(...args)).written;
+const profiles: SandboxProfile[] = ["workspace-write", "read-only"];
+
+describe("workspace-write", () => {
+  test("lets a command write in the workspace and in the temporary folder, and nowhere else", async () => {
+    const temporary = await mkdtemp(join(tmpdir(), "toolgate-test-"));
+    await run({}, `echo in > inside; echo tmp > ${temporary}/file`);
+    expect(await readFile(join(site.inside, "inside"), "utf8")).toBe("in\n");
+    expect(await readFile(join(temporary, "file"), "utf8")).toBe("tmp\n");
+    await rm(temporary, { recursive: true });
+    expect(await written({}, `touch ${outside}/file /usr/file ~/file; true`)).toMatch(
+      /^(touch: .*Read-only file system\n){3}$/,
+    );
+    expect(await readdir(outside)).not.toContain("file");
+  });
+
+  test("lets a command write where the person let it, and where the configuration lets all", async () => {
+    await mkdir(join(outside, "configured"));
+    await mkdir(join(outside, "approved"));
+    const options = { writable: [join(outside, "configured")], outside: [join(outside, "approved")] };
+    await run({}, `touch ${outside}/configured/a ${outside}/approved/b ${outside}/c`, options);
+    expect(await readdir(join(outside, "configured"))).toEqual(["a"]);
+    expect(await readdir(join(outside, "approved"))).toEqual(["b"]);
+    expect(await readdir(outside)).not.toContain("c");
+  });
+
+  test("does not take a link in the workspace for the workspace", async () => {
+    await symlink(outside, join(site.inside, "link"));
+    expect(await written({}, "touch link/file")).toContain("Read-only file system");
+  });
+
+  test("leaves what the service loads from the workspace as it is", async () => {
+    await mkdir(join(site.inside, ".opencode"));
+    await run({}, "touch .opencode/config.toml; mv .opencode elsewhere");
+    expect(await readdir(join(site.inside, ".opencode"))).toEqual([]);
+  });
+});
+
+describe("read-only", () => {
+  test("lets a command write nothing that lasts, also not in a folder that was allowed", async () => {
+    await writeFile(join(site.inside, "file"), "old");
+    await mkdir(join(outside, "approved"));
+    const said = await written(
+      { profile: "read-only" },
+      `cat file; echo new > file; touch ${outside}/approved/a; echo kept > $(mktemp) && echo temporary`,
+      { outside: [join(outside, "approved")] },
+    );
+    expect(said).toMatch(/^old.*Read-only.*\ntouch: .*Read-only file system\ntemporary\n$/);
+    expect(await readFile(join(site.inside, "file"), "utf8")).toBe("old");
+  });
+});
+
+describe.each(profiles)("%s", (profile) => {
+  test("hides the service's folder and files, also where they lie in a folder that was allowed", async () => {
+    const said = await written({ profile }, `ls -A ${secrets}; cat ${secrets}/token ${outside}/toolgate.toml; true`, {
+      outside: [outside],
+    });
+    expect(said).not.toContain("secret\n");
+    expect(said).toContain("No such file or directory");
+  });
+
+  test("hides other processes and their environment", async () => {
+    const said = await written(
+      { profile },
+      `cat /proc/${process.pid}/environ; kill -0 ${process.pid}; ls -d /proc/[0-9]*`,
+    );
+    expect(said).toContain(`/proc/${process.pid}/environ: No such file`);
+    expect(said).toContain("No such process");
+  });
+
+  test("cannot be undone by mounting", async () => {
+    const said = await written({ profile }, `umount ${secrets}; mount -o remount,rw /; touch /usr/file; true`);
+    expect(said).toMatch(/Read-only file system\n$/);
+    expect(await written({ profile }, `cat ${secrets}/token; true`)).toContain("No such file");
+  });
+
+  test("says itself in the result", async () => {
+    expect((await run({ profile, network: false }, "true")).metadata?.sandbox).toEqual({ profile, network: false });
+  });
+});
+
+test("the network can be taken away", async () => {
+  const server = createServer((_, response) => response.end("reached"));
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = server.address();
+  const port = typeof address === "object" ? address?.port : undefined;
+  const ask = `exec 3<>/dev/tcp/127.0.0.1/${port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3`;
+  try {
+    expect(await written({ network: true }, ask)).toContain("reached");
+    expect(await written({ network: false }, ask)).not.toContain("reached");
+  } finally {
+    server.close();
+  }
+});
+
+test("an agent can have a profile of its own", async () => {
+  const agents = new Map([["build", { profile: "read-only", network: true } as const]]);
+  expect(await written({}, "touch file", { agents })).toContain("Read-only file system");
+  expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({ profile: "read-only", network: true });
+});
+
+test("output, exit code and background processes are as without a sandbox", async () => {
+  const { written, metadata } = await run({}, "echo a; echo b >&2; echo c > /dev/stdout; sleep 1000 & exit 3");
+  expect(written).toBe("a\nb\nc\n");
+  expect(metadata).toMatchObject({ exit: 3, signal: null });
+});
+
+test("at the timeout the whole family ends, also what has left group and session and ignores SIGTERM", async () => {
+  const mark = `sandbox-${process.pid}-${Date.now()}`;
+  const command = `(trap '' TERM; exec -a ${mark} sleep 1000) & setsid bash -c "trap '' TERM; exec -a ${mark} sleep 1000" & echo started; wait`;
+  const pids: number[] = [];
+  const { written, note } = await run({}, command, {
+    timeout: 1_000,
+    async onOutput() {
+      pids.push(...(await processesNamed(mark)));
+    },
+  });
+  expect(written).toBe("started\n");
+  expect(note).toContain("exceeding timeout");
+  for (const pid of pids) await untilDead(pid);
+  expect(await processesNamed(mark)).toEqual([]);
+});
+
+test("where it cannot start the reason names what to do, and commands run with that said", async () => {
+  const path = process.env.PATH;
+  process.env.PATH = site.inside;
+  const wanted = { profile: "workspace-write", network: false } as const;
+  const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] }).finally(() => {
+    process.env.PATH = path;
+  });
+  expect(sandbox).toMatchObject({
+    state: { profile: "off", network: true },
+    problem: "bubblewrap is not installed: apt-get install bubblewrap, then start the service again",
+  });
+  const { metadata } = await callTool(site, createBash({ supervisor, sandbox, pipes }), { command: "true" });
+  expect(metadata?.sandbox).toEqual({ profile: "off", network: true, problem: sandbox.problem });
+});
