@@ -28,6 +28,10 @@ export interface Service {
   readonly config: string;
   /** Its process, while it runs. */
   readonly pid: number | undefined;
+  /** What its environment holds besides; counts from the next start on. */
+  readonly env: Record<string, string>;
+  /** Writes the top of its toolgate.toml anew; counts from the next start on. */
+  configure(settings: string): Promise<void>;
   start(): Promise<void>;
   /** kill -9. */
   kill(): Promise<void>;
@@ -78,7 +82,8 @@ const tokens = Object.entries(principals)
 
 /** A service that whoever made it starts and closes. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
+  const { settings = "", flags = [], entry = "src/main.ts", ownTokens = false } = options;
+  const env = { ...options.env };
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -96,7 +101,12 @@ export function createService(options: ServiceOptions = {}): Service {
     return code;
   }
 
+  const configure = (top: string) =>
+    writeFile(join(folder, "toolgate.toml"), `${top}\n${free}\n${ownTokens ? "" : tokens}`);
+
   return {
+    env,
+    configure,
     get url() {
       return url;
     },
@@ -116,7 +126,7 @@ export function createService(options: ServiceOptions = {}): Service {
       if (folder === "") {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
-        await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${ownTokens ? "" : tokens}`);
+        await configure(settings);
       }
       child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
