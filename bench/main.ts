@@ -2,13 +2,17 @@
 import { parseArgs } from "node:util";
 import { compare } from "./compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
 const usage = `npm run bench                       compare, then scale: about 15 minutes
 npm run bench -- --scale            only replicas, asks, watchers and long sessions
+npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
+npm run bench -- --tools            only what the tools themselves take, beside the least that does the same
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
 
@@ -30,7 +34,13 @@ const shortScale: ScalePlan = {
   history: { warmUp: 300, earlier: [10, 100, 1_000], rounds: 2, calls: 100 },
 };
 
-const { quick, scale, profile: name, help } = readOptions();
+const fullPipeline = { warmUp: 4_000, rounds: 5, calls: 4_000 };
+const shortPipeline = { warmUp: 160, rounds: 2, calls: 160 };
+
+const fullTools: ToolsPlan = { rounds: 5, files: 50_000, share: 1, outputBytes: 50_000_000 };
+const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes: 5_000_000 };
+
+const { quick, scale, pipeline, tools, profile: name, help } = readOptions();
 if (help) print(usage);
 else await run();
 
@@ -39,7 +49,8 @@ async function run(): Promise<void> {
   // A server that hangs must not hang whoever waits for the bench.
   setTimeout(() => fail("the bench did not end within 40 minutes; a server seems to hang"), 2_400_000).unref();
   try {
-    if (name === undefined) await measureAll(processes);
+    if (pipeline) await measurePipelineAlone(processes);
+    else if (name === undefined) await measureAll(processes);
     else await profileOne(processes, name);
   } finally {
     await processes.stopAll();
@@ -48,8 +59,15 @@ async function run(): Promise<void> {
 
 async function measureAll(processes: Processes): Promise<void> {
   print(machineLine(new Date()));
+  if (tools || !scale) await measureTools(processes, quick ? shortTools : fullTools, print);
+  if (tools) return;
   if (!scale) await measurePeers(processes);
   await measureScale(processes, quick ? shortScale : fullScale, print);
+}
+
+async function measurePipelineAlone({ folder }: Processes): Promise<void> {
+  print(machineLine(new Date()));
+  await measurePipeline(folder, quick ? shortPipeline : fullPipeline, print);
 }
 
 async function measurePeers(processes: Processes): Promise<void> {
@@ -76,7 +94,8 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 function readOptions() {
   try {
     const flag = { type: "boolean" } as const;
-    const options = { quick: flag, scale: flag, profile: { type: "string" }, help: flag } as const;
+    const flags = { quick: flag, scale: flag, pipeline: flag, tools: flag, help: flag };
+    const options = { ...flags, profile: { type: "string" } } as const;
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

@@ -39,9 +39,11 @@ import {
   OutputLimit,
   ToolFailure,
 } from "../tool/errors.ts";
-import type { HookChain, HookedCall } from "../tool/hooks.ts";
+import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+
+import { type CallHooks, createCallHooks } from "./call-hooks.ts";
 import type { createChildren, StartGate } from "./children.ts";
 import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
@@ -134,8 +136,7 @@ export function createExecutor({
       fence: fenceOf(record),
       hold,
       observed,
-      environments: new Map(),
-      waived: new Set(),
+      hooks: createCallHooks(hooks, record.part, { newId: () => newId("per", store.now()), now: store.now }),
     };
     try {
       const tool = ready?.tool ?? resolve(record, opened);
@@ -210,9 +211,10 @@ export function createExecutor({
   /** 2. What the hooks before a call leave as its input is stored once, and never replaced: also another replica plans with it. */
   async function prepareInput(call: Running): Promise<void> {
     const { part, prepared: isPrepared } = call.record;
-    if (isPrepared || part.state.case !== "pending" || !hooks.has("tool.execute.before")) return;
+    if (isPrepared || part.state.case !== "pending") return;
     const input = inputOf(part);
-    const { args } = await hooks.run("tool.execute.before", hookedCall(part), { args: structuredClone(input) });
+    const args = await call.hooks.before(input);
+    if (args === undefined) return;
     const changed = canonicalJson(args) === canonicalJson(input) ? undefined : prepared(part, args);
     const step = { fence: call.fence, part: changed };
     while ((await store.prepareCall(step).catch(unlessAway(call))) === undefined);
@@ -232,7 +234,7 @@ export function createExecutor({
 
   /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
   async function approve(call: Running, tool: Tool): Promise<Judged & Pick<Ready, "input">> {
-    const ctx = planContext(call.record, call.opened, environmentOf(call));
+    const ctx = planContext(call.record, call.opened, call.hooks.environment);
     const subject = subjectOf(call, tool);
     async function attempt(): Promise<(Judged & Pick<Ready, "input">) | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
@@ -292,7 +294,7 @@ export function createExecutor({
       equal(ask.request.patterns, question.patterns);
     const approved = asks.filter((ask) => isApproved(ask, asks));
     const missing = verdict.needs.filter(
-      (question) => !call.waived.has(waiver(digest, question)) && !approved.some(same(question)),
+      (question) => !call.hooks.allows(digest, question) && !approved.some(same(question)),
     );
     if (missing.length === 0) {
       return approved.map(({ request }) => request).filter((request) => request.digest === digest);
@@ -308,7 +310,6 @@ export function createExecutor({
     const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
     const unasked = await unlessHooksDecide(
       call,
-      tool,
       missing.filter((question) => !open.some(same(question))),
       plan,
       digest,
@@ -387,7 +388,7 @@ export function createExecutor({
     call.output = output;
     try {
       const ctx: ToolContext = {
-        ...planContext(call.record, call.opened, environmentOf(call)),
+        ...planContext(call.record, call.opened, call.hooks.environment),
         messageId: part.messageId,
         model: { providerId: spec.providerId, modelId: spec.modelId },
         signal: call.signal,
@@ -438,7 +439,7 @@ export function createExecutor({
     };
     const attachments: FilePart[] = [];
     for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
-    const shown = await afterHooks(call, "completed", {
+    const shown = await call.hooks.after(call.record.part, "completed", {
       title: result.title ?? call.progress?.shown.title ?? plan.title,
       output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
       metadata,
@@ -465,18 +466,6 @@ export function createExecutor({
     return written;
   }
 
-  /** 11. What the hooks after a body leave of what is shown. The sizes of the output stay what they are. */
-  async function afterHooks(call: Running, status: "completed" | "error", shown: Shown): Promise<Shown> {
-    if (!hooks.has("tool.execute.after")) return shown;
-    const { part } = call.record;
-    const args = structuredClone(inputOf(part));
-    const left = await hooks.run("tool.execute.after", { ...hookedCall(part), args, status }, structuredClone(shown));
-    const { truncated, originalSize, truncatedSize, outputPath } = shown.metadata;
-    const sizes = Object.entries({ truncated, originalSize, truncatedSize, outputPath });
-    const kept = sizes.flatMap(([name, value]) => (value === undefined ? [] : [[name, value] as const]));
-    return { title: left.title, output: left.output, metadata: { ...left.metadata, ...Object.fromEntries(kept) } };
-  }
-
   /** What is told of a call that failed: if its body was entered, as the hooks after it leave it. */
   async function failureTold(call: Running, cause: unknown, metadata: JsonObject | undefined): Promise<Failure> {
     const failure = { ...failureOf(cause, call), ...(metadata && { metadata }) };
@@ -484,7 +473,8 @@ export function createExecutor({
     if (call.record.part.state.case !== "running" || cause instanceof HookFailure) return failure;
     const title = call.progress?.shown.title ?? "";
     try {
-      const left = await afterHooks(call, "error", { title, output: failure.error, metadata: metadata ?? {} });
+      const shown = { title, output: failure.error, metadata: metadata ?? {} };
+      const left = await call.hooks.after(call.record.part, "error", shown);
       return { ...failure, error: left.output, ...(metadata && { metadata: left.metadata }) };
     } catch (error) {
       if (!(error instanceof HookFailure)) throw error;
@@ -553,7 +543,7 @@ export function createExecutor({
     if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const unasked = await unlessHooksDecide(call, tool, verdict.needs, plan, digest);
+    const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
     if (unasked.length === 0) return;
     const requests = unasked.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
@@ -575,48 +565,21 @@ export function createExecutor({
   /** The questions that hooks leave to people. One that a hook denies ends the call. */
   async function unlessHooksDecide(
     call: Running,
-    tool: Tool,
-    questions: Question[],
+    questions: readonly Question[],
     plan: Plan,
     digest: string,
   ): Promise<Question[]> {
     const left: Question[] = [];
-    for (const question of hooks.has("permission.ask") ? questions : []) {
-      const { part } = call.record;
+    for (const question of questions) {
+      const decided = await call.hooks.decide(digest, question, plan);
+      if (decided === "ask") left.push(question);
+      if (decided !== "deny") continue;
       const { permission, patterns } = question;
-      const { status } = await hooks.run(
-        "permission.ask",
-        {
-          id: newId("per", store.now()),
-          type: permission,
-          pattern: [...patterns],
-          sessionID: part.sessionId,
-          messageID: part.messageId,
-          callID: part.callId,
-          title: plan.title,
-          metadata: { ...plan.asks.find((ask) => ask.permission === permission)?.metadata, tool: tool.name },
-          time: { created: store.now() },
-        },
-        { status: "ask" },
-      );
-      if (status === "deny") {
-        throw new CallEnd(
-          ToolErrorReason.DENIED,
-          `${permission} ${patterns.map((pattern) => JSON.stringify(pattern)).join(", ")} is not allowed: a plugin denies it. Do not try it again; go on without it.`,
-          patterns.map((pattern) =>
-            create(PermissionDecisionSchema, {
-              permission,
-              pattern,
-              action: PermissionAction.DENY,
-              reason: "a plugin denies it",
-            }),
-          ),
-        );
-      }
-      if (status === "allow") call.waived.add(waiver(digest, question));
-      else left.push(question);
+      const by = { permission, action: PermissionAction.DENY, reason: "a plugin denies it" };
+      const decisions = patterns.map((pattern) => create(PermissionDecisionSchema, { ...by, pattern }));
+      throw denied({ decisions });
     }
-    return hooks.has("permission.ask") ? left : questions;
+    return left;
   }
 
   function requestFor(
@@ -706,16 +669,6 @@ export function createExecutor({
       workspace: opened.workspace,
       reads: { get: (path) => store.getRead(ref.root, path) },
       judge: planning.judging(layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent })),
-    };
-  }
-
-  /** What hooks add to the environment of commands; they are asked once for each folder. */
-  function environmentOf({ environments, record: { part } }: Running): PlanContext["environment"] {
-    return (cwd) => {
-      const { sessionID, callID } = hookedCall(part);
-      const known = environments.get(cwd) ?? hooks.run("shell.env", { cwd, sessionID, callID }, { env: {} });
-      environments.set(cwd, known);
-      return known.then(({ env }) => env);
     };
   }
 
@@ -814,19 +767,9 @@ interface Running {
   readonly observed: CallObservation;
   /** What was resolved for it. */
   tool?: Tool;
-  /** What hooks add to the environment of commands, by folder. */
-  readonly environments: Map<string, Promise<{ env: Record<string, string> }>>;
-  /** Questions that hooks allow, as `waiver` names them. */
-  readonly waived: Set<string>;
+  readonly hooks: CallHooks;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
-}
-
-/** What people and models are shown of an end. */
-interface Shown {
-  title: string;
-  output: string;
-  metadata: JsonObject;
 }
 
 interface Failure {
@@ -839,15 +782,6 @@ interface Failure {
 interface Returned {
   result: ToolResult;
   output: CallOutput;
-}
-
-/** The question of a call at one digest: what a hook allows is this and nothing else. */
-function waiver(digest: string, { permission, patterns }: Question): string {
-  return JSON.stringify([digest, permission, patterns]);
-}
-
-function hookedCall({ tool, sessionId, callId }: ToolPart): HookedCall {
-  return { tool, sessionID: sessionId, callID: callId };
 }
 
 const noEnvironment = async () => ({});
@@ -891,7 +825,7 @@ function equal(a: readonly string[], b: readonly string[]): boolean {
   return a.length === b.length && a.every((text, i) => text === b[i]);
 }
 
-function denied({ decisions }: Verdict): CallEnd {
+function denied({ decisions }: Pick<Verdict, "decisions">): CallEnd {
   const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
   const why = deciding?.reason ?? "a rule denies it";

@@ -179,10 +179,12 @@ export function createPlanner({
       principal: Principal,
       request: ListToolsRequest,
     ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
-      const { session, ancestors, workspace: opened } = await place(principal, request.sessionId);
+      const opened = request.sessionId === "" ? undefined : await sessions.open(principal, request.sessionId, "read");
+      const { session, ancestors = [] } = opened ?? {};
       const agent = sessions.agentFor(principal, request.agent, session);
-      const layers = layersFor({ session, ancestors, agent });
-      const workspace = workspaceRoot(opened.name);
+      const workspace = workspaceRoot(opened?.workspace.name ?? "default");
+      const place = opened && { workspace, directory: opened.workspace.directory };
+      const layers = layersFor({ session, ancestors, agent, ...place });
       const offered = offeredTo(request, registry.list(workspace));
       const shown = offered.filter(({ name }) => !policy.hides(layers, permissionOf(name)));
       const tools = await Promise.all(

@@ -2,12 +2,21 @@ import { execFile } from "node:child_process";
 import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
-import { describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, test } from "vitest";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
 
 const root = join(import.meta.dirname, "../..");
+
+/** What is there without any file. */
+const builtIn = new Set<string>();
+beforeAll(async () => {
+  const service = createService();
+  await service.start();
+  for (const { name } of (await connect(service, "caller").tools.listTools({})).tools) builtIn.add(name);
+  await service.close();
+});
 
 /** Writes files into the folder of the user's own configuration. */
 async function writeTools(service: Pick<Service, "config">, files: Record<string, string>): Promise<void> {
@@ -30,7 +39,7 @@ async function serveWith(files: Record<string, string>, options?: ServiceOptions
 
 async function list(service: Service) {
   const { tools, problems } = await connect(service, "caller").tools.listTools({ agent: "free" });
-  const custom = tools.filter(({ name }) => !["bash", "echo", "read", "write"].includes(name));
+  const custom = tools.filter(({ name }) => !builtIn.has(name));
   return { names: custom.map(({ name }) => name), tools: custom, problems };
 }
 
@@ -292,6 +301,23 @@ export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
     expect(await call(service, "greet")).toMatchObject({ output: "second" });
     expect(await trust(service, "--remove")).toContain("no longer trusted");
     expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
+  });
+
+  test("import nothing later that was changed since they were trusted", async () => {
+    const service = await startService();
+    await writeFiles(service.workspace, {
+      ".opencode/tool/late.ts":
+        'export default { description: "", args: {}, execute: async () => (await import("./lib/word.ts")).word };',
+      ".opencode/tool/lib/word.ts": 'export const word: string = "trusted";',
+    });
+    await trust(service);
+    expect((await list(service)).names).toEqual(["late"]);
+    await writeFiles(service.workspace, { ".opencode/tool/lib/word.ts": 'export const word: string = "other";' });
+    expect(await call(service, "late")).toMatchObject({
+      error: expect.stringContaining("word.ts is not what was trusted"),
+    });
+    await trust(service);
+    expect(await call(service, "late")).toMatchObject({ output: "other" });
   });
 
   test("that were changed while the service was down are not loaded when it comes up", async () => {

@@ -126,8 +126,8 @@ test("a plan of bad input or of an unknown tool is refused", async () => {
 
 test("an agent that may use nothing of a tool is not offered it", async () => {
   const agent = connect(service, "caller");
-  const others = ["echo", "edit", "glob", "grep", "list", "read", "webfetch", "write"];
   const offered = async (name: string) => (await agent.tools.listTools({ agent: name })).tools.map(({ name }) => name);
-  expect(await offered("")).toEqual(["bash", ...others]);
-  expect(await offered("strict")).toEqual(others);
+  const all = await offered("");
+  expect(all).toEqual(expect.arrayContaining(["bash", "edit", "read"]));
+  expect(await offered("strict")).toEqual(all.filter((name) => name !== "bash"));
 });

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { readFile, stat } from "node:fs/promises";
+import { readFile, realpath, stat } from "node:fs/promises";
 import { basename, extname, join } from "node:path";
 import type { HookChain } from "../hooks.ts";
 import type { Registry } from "../registry.ts";
@@ -7,7 +7,7 @@ import type { Tool } from "../tool.ts";
 import { toolOf } from "./foreign.ts";
 import { type Modules, type Problem, problemOf } from "./modules.ts";
 import { type PluginInput, readPlugin } from "./plugins.ts";
-import { readSources, type Sources, stampOf } from "./sources.ts";
+import { readSources, type Source, type Sources, stampOf } from "./sources.ts";
 import type { Trust } from "./trust.ts";
 
 /** A folder whose `tool` and `tools` hold files of tools. */
@@ -82,6 +82,10 @@ export function createCustomTools({
           if (isThere && (!workspace || trusted !== undefined)) continue;
           close();
           loaded.delete(path);
+        }
+        if (workspace && !untrusted) {
+          // Between looking and loading, and when a tool imports something later, the files may be others.
+          modules.expect(await byRealPath(folder, sources.files));
         }
         self.problems = untrusted ? [{ path: folder, line: 0, reason: untrusted }] : [];
         if (!untrusted) await load(sources);
@@ -172,6 +176,15 @@ async function toolsOf(file: string, exports: Readonly<Record<string, unknown>>,
   const found = tools.filter((tool) => tool !== undefined);
   if (found.length > 0) return found;
   throw new Error("it exports no tool: export default Tool.define({ description, args, execute }), say");
+}
+
+/** Modules go by the paths behind links. */
+async function byRealPath(folder: string, files: readonly Source[]): Promise<ReadonlyMap<string, string>> {
+  const named = files.map(async ({ path, sha256 }) => {
+    const file = join(folder, path);
+    return [await realpath(file).catch(() => file), sha256] as const;
+  });
+  return new Map(await Promise.all(named));
 }
 
 /** Why code of a workspace is not loaded, if it is not. */

@@ -1,3 +1,5 @@
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { type ResolveFnOutput, registerHooks } from "node:module";
 import { basename } from "node:path";
@@ -17,6 +19,8 @@ export interface Modules {
    * version `shared`: once for all that name the same one.
    */
   load(path: string, version: string, shared: string): Promise<Readonly<Record<string, unknown>>>;
+  /** From now on a file of these paths is loaded only if its SHA-256 is this one, whenever and by whomever it is imported. */
+  expect(files: ReadonlyMap<string, string>): void;
   close(): void;
 }
 
@@ -33,7 +37,15 @@ export function createModules(): Modules {
     "@opencode-ai/plugin/tool": own,
     zod: import.meta.resolve("zod"),
   };
+  const expected = new Map<string, string>();
   const hooks = registerHooks({
+    load(url, context, next) {
+      const wanted = url.startsWith("file:") ? expected.get(fileURLToPath(url.replace(/\?.*$/, ""))) : undefined;
+      const loaded = next(url, context);
+      // What Node leaves to its own reader later is read here; it is code of packages in the old format.
+      if (wanted === undefined || wanted === sha256(loaded.source ?? readFileSync(new URL(url)))) return loaded;
+      throw new Error(`${fileURLToPath(url.replace(/\?.*$/, ""))} is not what was trusted; it was changed since`);
+    },
     resolve(specifier, context, next) {
       const shared = sharedOf(context.parentURL);
       if (shared === undefined) return next(specifier, context);
@@ -55,8 +67,17 @@ export function createModules(): Modules {
       const url = `${pathToFileURL(path).href}?${query}=${version}.${shared}`;
       return await within(loadMs, import(/* @vite-ignore */ url));
     },
+    expect(files) {
+      for (const [path, hash] of files) expected.set(path, hash);
+    },
     close: () => hooks.deregister(),
   };
+}
+
+function sha256(source: string | ArrayBuffer | NodeJS.TypedArray): string {
+  return createHash("sha256")
+    .update(source instanceof ArrayBuffer ? new Uint8Array(source) : source)
+    .digest("hex");
 }
 
 /** The version in which a module of ours-to-load imports others; undefined for all other modules. */
@@ -108,10 +129,11 @@ export async function problemOf(path: string, error: unknown): Promise<Problem> 
       reason: error.message,
     };
   }
-  const place = /(file:\/\/[^\s?:)]+)(?:\?[^\s:)]*)?:(\d+)/g;
+  // Frames name a URL or, above an excerpt of the source, a path.
+  const place = /(?:^|[\s(])(file:\/\/)?(\/[^\n?:)]*)(?:\?[^\s:)]*)?:(\d+)/gm;
   const ours = fileURLToPath(new URL("../..", import.meta.url));
-  for (const [, url = "", line] of (error.stack ?? "").matchAll(place)) {
-    const at = fileURLToPath(url);
+  for (const [, isUrl, name = "", line] of (error.stack ?? "").matchAll(place)) {
+    const at = isUrl ? fileURLToPath(`file://${name}`) : name;
     // Frames of ours below theirs say nothing about their file.
     if (!at.startsWith(ours) && !at.includes("/node_modules/")) {
       return { path: at, line: Number(line), reason: error.message };

@@ -11,6 +11,8 @@ export interface Source {
 
 /** What a folder of tools holds at a time. */
 export interface Sources {
+  /** All of them. */
+  files: Source[];
   /** Files directly in `tool` or `tools`, each of which is loaded. */
   entries: Source[];
   /** Changes when any other code does. */
@@ -43,6 +45,7 @@ export async function readSources(folder: string, folders: readonly string[]): P
   sources.sort((a, b) => (a.path < b.path ? -1 : 1));
   const isEntry = ({ path }: Source) => /^tools?\/[^/]+\.(ts|js)$/.test(path) && !path.endsWith(".d.ts");
   return {
+    files: sources,
     entries: sources.filter(isEntry),
     shared: digestOf(sources.filter((source) => !isEntry(source))),
     digest: digestOf(sources),

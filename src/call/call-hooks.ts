@@ -1,0 +1,74 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Question } from "../permission/policy.ts";
+import type { HookChain } from "../tool/hooks.ts";
+import type { Plan } from "../tool/tool.ts";
+import { inputOf } from "./state.ts";
+
+/** What people and models are shown of an end. */
+export interface Shown {
+  title: string;
+  output: string;
+  metadata: JsonObject;
+}
+
+/** What plugins' hooks say of one call. Each is asked once as long as this replica holds the call. */
+export type CallHooks = ReturnType<typeof createCallHooks>;
+
+/** Makes them; `newId` and `now` are for what a hook is told of an ask that is not opened yet. */
+export function createCallHooks(
+  hooks: HookChain,
+  { tool, sessionId, messageId, callId }: ToolPart,
+  { newId, now }: { newId(): string; now(): number },
+) {
+  const call = { tool, sessionID: sessionId, callID: callId };
+  const environments = new Map<string, Promise<{ env: Record<string, string> }>>();
+  const allowed = new Set<string>();
+  // What a hook allows is this question at this digest, and nothing else.
+  const nameOf = (digest: string, { permission, patterns }: Question) => JSON.stringify([digest, permission, patterns]);
+
+  return {
+    /** The input as the hooks before the call leave it; undefined if there are none. */
+    async before(input: JsonObject): Promise<JsonObject | undefined> {
+      if (!hooks.has("tool.execute.before")) return undefined;
+      return (await hooks.run("tool.execute.before", call, { args: structuredClone(input) })).args;
+    },
+
+    /** What is added to the environment of commands in a folder. */
+    async environment(cwd: string): Promise<Record<string, string>> {
+      const about = { cwd, sessionID: sessionId, callID: callId };
+      const known = environments.get(cwd) ?? hooks.run("shell.env", about, { env: {} });
+      environments.set(cwd, known);
+      return (await known).env;
+    },
+
+    /** Whether a hook has allowed this. */
+    allows: (digest: string, question: Question) => allowed.has(nameOf(digest, question)),
+
+    /** What hooks say to a question before people are asked. */
+    async decide(digest: string, question: Question, plan: Plan): Promise<"ask" | "allow" | "deny"> {
+      if (!hooks.has("permission.ask")) return "ask";
+      const { permission, patterns } = question;
+      const metadata = plan.asks.find((ask) => ask.permission === permission)?.metadata;
+      const about = { id: newId(), type: permission, pattern: [...patterns], messageID: messageId, title: plan.title };
+      const { status } = await hooks.run(
+        "permission.ask",
+        { ...about, sessionID: sessionId, callID: callId, metadata: { ...metadata, tool }, time: { created: now() } },
+        { status: "ask" },
+      );
+      if (status === "allow") allowed.add(nameOf(digest, question));
+      return status;
+    },
+
+    /** What the hooks after a body leave of what is shown. The sizes of the output stay what they are. */
+    async after(part: ToolPart, status: "completed" | "error", shown: Shown): Promise<Shown> {
+      if (!hooks.has("tool.execute.after")) return shown;
+      const args = structuredClone(inputOf(part));
+      const left = await hooks.run("tool.execute.after", { ...call, args, status }, structuredClone(shown));
+      const { truncated, originalSize, truncatedSize, outputPath } = shown.metadata;
+      const sizes = Object.entries({ truncated, originalSize, truncatedSize, outputPath });
+      const kept = sizes.flatMap(([name, value]) => (value === undefined ? [] : [[name, value] as const]));
+      return { title: left.title, output: left.output, metadata: { ...left.metadata, ...Object.fromEntries(kept) } };
+    },
+  };
+}
