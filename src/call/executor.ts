@@ -574,19 +574,10 @@ export function createExecutor({
       const decided = await call.hooks.decide(digest, question, plan);
       if (decided === "ask") left.push(question);
       if (decided !== "deny") continue;
-      const patterns = question.patterns.map((pattern) => JSON.stringify(pattern)).join(", ");
-      throw new CallEnd(
-        ToolErrorReason.DENIED,
-        `${question.permission} ${patterns} is not allowed: a plugin denies it. Do not try it again; go on without it.`,
-        question.patterns.map((pattern) =>
-          create(PermissionDecisionSchema, {
-            permission: question.permission,
-            pattern,
-            action: PermissionAction.DENY,
-            reason: "a plugin denies it",
-          }),
-        ),
-      );
+      const { permission, patterns } = question;
+      const by = { permission, action: PermissionAction.DENY, reason: "a plugin denies it" };
+      const decisions = patterns.map((pattern) => create(PermissionDecisionSchema, { ...by, pattern }));
+      throw denied({ decisions });
     }
     return left;
   }
@@ -834,7 +825,7 @@ function equal(a: readonly string[], b: readonly string[]): boolean {
   return a.length === b.length && a.every((text, i) => text === b[i]);
 }
 
-function denied({ decisions }: Verdict): CallEnd {
+function denied({ decisions }: Pick<Verdict, "decisions">): CallEnd {
   const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
   const why = deciding?.reason ?? "a rule denies it";

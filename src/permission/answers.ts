@@ -189,19 +189,22 @@ export function createAnswers({
       const offer = request.offers.find(({ id }) => i > 0 || offerId === "" || id === offerId);
       if (!offer?.match && i === 0 && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
       if (!offer?.match) return [];
-      const { scope, match, text, binding } = offer;
-      const grant = { scope, match, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
-      return create(GrantSchema, {
-        ...grant,
-        text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
-        id: newId("grt"),
-        permission: request.permission,
-        permissionId: request.id,
-        created: now(),
-        // Whichever is earlier; 0 is never.
-        expires: Math.min(offer.expires || expires, expires || offer.expires),
-        agent: scope === GrantScope.AGENT ? request.agent : "",
-      });
+      const { scope, text, binding } = offer;
+      const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
+      return [offer.match, ...offer.also].map((match) =>
+        create(GrantSchema, {
+          ...grant,
+          match,
+          text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
+          id: newId("grt"),
+          permission: request.permission,
+          permissionId: request.id,
+          created: now(),
+          // Whichever is earlier; 0 is never.
+          expires: Math.min(offer.expires || expires, expires || offer.expires),
+          agent: scope === GrantScope.AGENT ? request.agent : "",
+        }),
+      );
     });
     const [answered] = asks;
     if (grants.length === 0 && answered) throw noOffer(answered.request, "nothing to save");

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
+  ArgvPrefixSchema,
   type Grant,
   type GrantMatch,
   GrantScope,
@@ -61,6 +62,7 @@ export function covers(match: GrantMatch | undefined, pattern: string): boolean 
 /** What an ask is about, as far as "always" can save it. */
 interface Savable {
   permission: string;
+  /** Those for which the rules ask. */
   patterns: readonly string[];
   /** The wildcards that the tool would have saved. */
   wildcards: readonly string[];
@@ -70,43 +72,64 @@ interface Savable {
   binding: string;
 }
 
+type Match = GrantMatch["match"];
+
 /**
- * What "always" may save for an ask, narrowest first: exactly its one pattern, commands that begin like it, and what its tool
- * asked for that covers it; each for the session, the agent, the workspace. Nothing where that could not be shown as it is.
+ * What "always" may save for an ask, narrowest first: exactly its patterns, commands that begin like them, and what its tool
+ * asked for that covers them; each for the session, the agent, the workspace. Nothing where that could not be shown as it is.
  */
 export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
-  const [pattern, ...others] = patterns;
-  if (pattern === undefined || others.length > 0 || !isShowable(pattern)) return [];
-  const offers = matchesFor(permission, pattern, wildcards).flatMap(({ match, what }) =>
+  if (patterns.length === 0 || patterns.length > mostPatterns || !patterns.every(isShowable)) return [];
+  const offers = matchesFor(permission, patterns, wildcards).flatMap(({ matches: [match, ...also], what }) =>
     [
       { scope: GrantScope.SESSION, whom: "in this session and its children" },
       { scope: GrantScope.AGENT, whom: `for agent ${agent} in workspace ${workspace}, until revoked` },
       { scope: GrantScope.PROJECT, whom: `for every session in workspace ${workspace}, until revoked` },
-    ].map(({ scope, whom }) => ({ scope, match, text: `Allow ${what} ${whom}`, binding })),
+    ].map(({ scope, whom }) => ({
+      ...{ scope, binding, text: `Allow ${what} ${whom}` },
+      ...(match && { match: { match } }),
+      also: also.map((each) => ({ match: each })),
+    })),
   );
   return offers.map((offer, i) => create(OfferSchema, { ...offer, id: `o${i + 1}` }));
 }
 
-function matchesFor(permission: string, pattern: string, wildcards: readonly string[]) {
-  const exact = { match: { case: "exact", value: pattern } } as const;
-  const words = permission === "bash" ? prefixOf(pattern) : undefined;
-  const begins = words?.map((word) => JSON.stringify(word)).join(" ");
-  const wider = wildcards.filter((each) => each !== pattern && isShowable(each) && wildcard(pattern, each));
+/** More than this nobody reads. */
+const mostPatterns = 8;
+
+function matchesFor(
+  permission: string,
+  patterns: readonly string[],
+  wildcards: readonly string[],
+): { matches: Match[]; what: string }[] {
+  const exact = patterns.map((value): Match => ({ case: "exact", value }));
+  const prefixes = permission === "bash" ? distinct(patterns.flatMap((pattern) => [prefixOf(pattern) ?? []])) : [];
+  const hasPrefixes = prefixes.length > 0 && prefixes.every((words) => words.length > 0);
+  const wider = wildcards.filter((each) => isShowable(each) && patterns.every((pattern) => wildcard(pattern, each)));
   return [
-    { match: exact, what: `${permission} ${JSON.stringify(pattern)}` },
-    ...(words
+    { matches: exact, what: `${permission} ${listed(patterns.map(quoted))}` },
+    ...(hasPrefixes
       ? [
           {
-            match: { match: { case: "prefix", value: { words } } } as const,
-            what: `every ${permission} command that begins with the words ${begins}`,
+            matches: prefixes.map((words): Match => ({ case: "prefix", value: create(ArgvPrefixSchema, { words }) })),
+            what: `every ${permission} command that begins with the words ${listed(prefixes.map((words) => words.map(quoted).join(" ")))}`,
           },
         ]
       : []),
-    ...wider.map((value) => ({
-      match: { match: { case: "wildcard", value } } as const,
-      what: `${permission} of everything that fits ${JSON.stringify(value)} (* is any text)`,
-    })),
+    ...wider
+      .filter((value) => !patterns.includes(value))
+      .map((value) => ({
+        matches: [{ case: "wildcard", value } satisfies Match],
+        what: `${permission} of everything that fits ${quoted(value)} (* is any text)`,
+      })),
   ];
+}
+
+const quoted = (text: string) => JSON.stringify(text);
+const listed = (texts: readonly string[]) => texts.join(" or ");
+
+function distinct(lists: readonly string[][]): string[][] {
+  return [...new Map(lists.map((words) => [JSON.stringify(words), words])).values()];
 }
 
 function serves(grant: Grant, { permission, tool, agent, binding }: Needed): boolean {

@@ -128,7 +128,7 @@ export function createPermissions({
     const { permission, patterns, always = [] } = question;
     const { agent, workspace } = subject;
     const binding = bindingOf(subject, question);
-    const about = { permission, patterns, wildcards: always, agent, workspace, binding };
+    const about = { permission, patterns: askedOf(question, decisions), wildcards: always, agent, workspace, binding };
     const offers = question.onceOnly ? [] : offersFor(about);
     return create(PermissionRequestSchema, {
       ...ask,
@@ -183,6 +183,12 @@ export function createPermissions({
       return grant;
     },
   };
+}
+
+/** The patterns of a question for which the rules ask; a grant for one that is allowed anyway would be one too many. */
+function askedOf(question: Question, decisions: readonly PermissionDecision[]): string[] {
+  const asked = decisions.filter((decision) => decision.action === PermissionAction.ASK && isAbout(decision, question));
+  return question.patterns.filter((pattern) => asked.some((decision) => decision.pattern === pattern));
 }
 
 function isAbout({ permission, pattern }: PermissionDecision, { patterns, ...question }: Question): boolean {

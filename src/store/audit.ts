@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { hash } from "node:crypto";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
   type AuditEntry,
@@ -16,12 +16,12 @@ export interface EncodedDecision {
 /** Encodes a record once, for the log of decisions and for its hash. */
 export function encodeDecision(record: DecisionRecord): EncodedDecision {
   const content = toBinary(DecisionRecordSchema, record);
-  return { content, sha256: createHash("sha256").update(content).digest("hex") };
+  return { content, sha256: hash("sha256", content, "hex") };
 }
 
 /** The hash of a link, as the contract defines it; Redis computes the same in its script. */
 export function linkHash(previous: string, seq: number, time: number, sha256: string): string {
-  return createHash("sha1").update([previous, seq, time, sha256].join("\n")).digest("hex");
+  return hash("sha1", [previous, seq, time, sha256].join("\n"), "hex");
 }
 
 /** An entry as it is told. */

@@ -78,13 +78,25 @@ describe("offersFor", () => {
     );
   });
 
+  test("offers several patterns together, each as a grant of its own, and prefixes only if all have one", () => {
+    const offers = offersFor({ ...ask, patterns: ["cd web", "npm test"] });
+    expect(offers[0]).toMatchObject({
+      text: 'Allow bash "cd web" or "npm test" in this session and its children',
+      match: { match: { case: "exact", value: "cd web" } },
+      also: [{ match: { case: "exact", value: "npm test" } }],
+    });
+    expect(offers[3]?.text).toContain('begins with the words "cd" or "npm" "test"');
+    expect(offersFor({ ...ask, patterns: ["npm test", "sudo npm test"] })).toHaveLength(3);
+  });
+
   test("offers no prefix for another kind than bash", () => {
     expect(offersFor({ ...bound, permission: "edit", patterns: ["notes.txt"] })).toHaveLength(3);
   });
 
   test.each<[string, string[]]>([
     ["no pattern", []],
-    ["several patterns", ["a", "b"]],
+    ["more patterns than anybody reads", Array.from({ length: 9 }, (_, i) => `make ${i}`)],
+    ["patterns of which one cannot be shown", ["make", "a\u202eb"]],
     ["an empty pattern", [""]],
     ["over 4 KiB", ["é".repeat(2_049)]],
     ["a line end", ["a\nb"]],
