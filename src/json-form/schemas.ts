@@ -117,6 +117,8 @@ export const toolPart = named(
     permissionIDs: z.array(z.string()).optional().describe("The asks that are open"),
     revision: count.optional().describe("The number of the last event that is folded in"),
     inputElided: z.boolean().optional().describe("The state leaves out an input of over 16 KiB"),
+    originalInput: anything.optional().describe("What the caller sent, where an approver edited it"),
+    editedBy: z.string().optional().describe("Who edited the input last"),
   }),
 );
 
@@ -138,6 +140,47 @@ const match = z.union([
   z.object({ prefix: z.object({ words: z.array(z.string()) }) }),
   z.object({ wildcard: z.string() }),
 ]);
+
+const rule = z.object({
+  permission: z.string(),
+  pattern: z.string(),
+  action: z.enum(["unspecified", "allow", "ask", "deny"]),
+});
+const layer = z.enum([
+  "unspecified",
+  "defaults",
+  "config",
+  "agent",
+  "request",
+  "session",
+  "inherited",
+  "grant",
+  "engine",
+  "agent_limits",
+  "workspace",
+]);
+const decision = z.object({
+  permission: z.string(),
+  pattern: z.string(),
+  action: rule.shape.action,
+  layer,
+  ruleIndex: count.optional(),
+  rule: rule.optional(),
+  grantID: z.string(),
+  reason: z.string(),
+  reasonCode: z.string(),
+  matches: z.array(
+    z.object({
+      layer,
+      source: z.string(),
+      ruleIndex: count,
+      rule: rule.optional(),
+      text: z.string(),
+      decided: z.boolean(),
+    }),
+  ),
+  moreMatches: count,
+});
 
 export const permissionRequest = named(
   "permissionRequest",
@@ -178,6 +221,10 @@ export const permissionRequest = named(
       )
       .optional()
       .describe('What "always" may save, narrowest first'),
+    decisions: z.array(decision).optional().describe("Why it is asked, for each pattern"),
+    binding: z.string().optional(),
+    display: z.array(z.string()).optional().describe("The patterns as people may be shown them"),
+    warnings: z.array(z.string()).optional().describe("What in them is not as it looks"),
   }),
 );
 
