@@ -117,6 +117,8 @@ export const toolPart = named(
     permissionIDs: z.array(z.string()).optional().describe("The asks that are open"),
     revision: count.optional().describe("The number of the last event that is folded in"),
     inputElided: z.boolean().optional().describe("The state leaves out an input of over 16 KiB"),
+    originalInput: anything.optional().describe("What the caller sent, where an approver edited it"),
+    editedBy: z.string().optional().describe("Who edited the input last"),
   }),
 );
 
@@ -174,10 +176,15 @@ export const permissionRequest = named(
           match: match.optional(),
           expires: moment,
           binding: z.string(),
+          also: z.array(match).optional(),
         }),
       )
       .optional()
       .describe('What "always" may save, narrowest first'),
+    decisions: z.array(anything).optional().describe("Which rule asks, for each pattern"),
+    binding: z.string().optional().describe("What a grant must be bound to in order to cover this"),
+    display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
+    warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
   }),
 );
 
@@ -193,12 +200,14 @@ const settled = z.object({
   permissionID: z.string(),
   sessionID: z.string(),
   callID: z.string(),
-  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied"]),
+  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied", "edited"]),
   by: z.string(),
   message: z.string(),
   replyID: z.string(),
   grantID: z.string(),
   time: moment,
+  answerDigest: z.string().optional(),
+  settledWith: z.string().optional(),
 });
 const grant = z.object({
   id: z.string(),
@@ -216,6 +225,7 @@ const grant = z.object({
   expires: moment,
   revoked: moment,
   agent: z.string(),
+  lastUsed: moment.optional(),
 });
 
 const entry = { seq: count, time: moment, sessionID: z.string() };

@@ -47,7 +47,7 @@ export interface Plan {
   binds?: readonly Pick<ResolvedPath, "absolute">[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
-  /** The environment of the call's commands: an approval is bound to it. */
+  /** Variables that the call's commands get in addition: an approval is bound to them. */
   env?: Readonly<Record<string, string>>;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];

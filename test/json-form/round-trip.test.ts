@@ -79,6 +79,7 @@ test("keys, replies, states and numbers are those of the ordered JSON", () => {
     permissionIDs: ["per_1"],
     revision: 7,
     inputElided: false,
+    editedBy: "",
   });
   const answer = create(PermissionResponseSchema, { reply: PermissionReply.ALWAYS });
   expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });
