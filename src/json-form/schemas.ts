@@ -217,14 +217,15 @@ export const permissionRequest = named(
           match: match.optional(),
           expires: moment,
           binding: z.string(),
+          also: z.array(match).optional(),
         }),
       )
       .optional()
       .describe('What "always" may save, narrowest first'),
     decisions: z.array(decision).optional().describe("Why it is asked, for each pattern"),
-    binding: z.string().optional(),
-    display: z.array(z.string()).optional().describe("The patterns as people may be shown them"),
-    warnings: z.array(z.string()).optional().describe("What in them is not as it looks"),
+    binding: z.string().optional().describe("What a grant must be bound to in order to cover this"),
+    display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
+    warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
   }),
 );
 
@@ -240,12 +241,14 @@ const settled = z.object({
   permissionID: z.string(),
   sessionID: z.string(),
   callID: z.string(),
-  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied"]),
+  outcome: z.enum(["unspecified", "once", "always", "reject", "expired", "withdrawn", "denied", "edited"]),
   by: z.string(),
   message: z.string(),
   replyID: z.string(),
   grantID: z.string(),
   time: moment,
+  answerDigest: z.string().optional(),
+  settledWith: z.string().optional(),
 });
 const grant = z.object({
   id: z.string(),
@@ -263,6 +266,7 @@ const grant = z.object({
   expires: moment,
   revoked: moment,
   agent: z.string(),
+  lastUsed: moment.optional(),
 });
 
 const entry = { seq: count, time: moment, sessionID: z.string() };

@@ -28,8 +28,6 @@ export interface Service {
   readonly config: string;
   /** Its process, while it runs. */
   readonly pid: number | undefined;
-  /** What its environment holds besides; counts from the next start on. */
-  readonly env: Record<string, string>;
   /** Writes the top of its toolgate.toml anew; counts from the next start on. */
   configure(settings: string): Promise<void>;
   start(): Promise<void>;
@@ -82,8 +80,7 @@ const tokens = Object.entries(principals)
 
 /** A service that whoever made it starts and closes. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = "src/main.ts", ownTokens = false } = options;
-  const env = { ...options.env };
+  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -105,7 +102,6 @@ export function createService(options: ServiceOptions = {}): Service {
     writeFile(join(folder, "toolgate.toml"), `${top}\n${free}\n${ownTokens ? "" : tokens}`);
 
   return {
-    env,
     configure,
     get url() {
       return url;

@@ -7,6 +7,7 @@ import { ToolFailure } from "../../src/tool/errors.ts";
 import { createHooks, type Hooks } from "../../src/tool/hooks.ts";
 import { defineTool, type ToolContext } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
+import { read } from "../e2e/reading.ts";
 
 type Service = Awaited<ReturnType<typeof serve>>;
 
@@ -302,6 +303,30 @@ test("shell.env adds to the environment of bash, once for a call", async () => {
   }
   expect(output).toBe("hello\n");
   expect(seen).toEqual([{ cwd: workspace, sessionID: sessionId, callID: "c1" }]);
+});
+
+test("an approval is bound to the environment that shell.env adds: another one is asked about anew", async () => {
+  const first = await serve([]);
+  const greet = (greeting: string) => ({
+    "shell.env"(_: unknown, output: { env: Record<string, string> }) {
+      output.env.GREETING = greeting;
+    },
+  });
+  first.addHooks("guard", greet("hello"));
+  const sessionId = "ses_test";
+  await first.agent.sessions.createSession({ sessionId });
+  const request = { sessionId, callId: "c1", tool: "bash", input: { command: "echo $GREETING" } };
+  const asked = await read(first.agent.tools.executeTool(request)).until("permissionAsked");
+  await first.close();
+  const second = await first.restart();
+  second.addHooks("guard", greet("bye"));
+  const stream = read(second.agent.tools.executeTool(request));
+  await stream.until("permissionAsked");
+  const answer = { sessionId, permissionId: asked.id, reply: PermissionReply.ONCE, expectedDigest: asked.digest };
+  await second.person.permissions.respondToPermission(answer);
+  const again = await stream.until("permissionAsked");
+  expect(again.patterns).toEqual(asked.patterns);
+  expect(again.digest).not.toBe(asked.digest);
 });
 
 describe("a hook", () => {
