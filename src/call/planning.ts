@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
-import { open } from "node:fs/promises";
+import { open, readdir } from "node:fs/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -47,11 +47,19 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     by: JudgedBy = {},
   ): Promise<Judged> {
     const own = await within(planningMs, tool.plan(input, ctx));
-    const plan = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
-    const resolve = (path: string, cwd: string) =>
-      ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+    const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
+    const files = {
+      async resolve(path: string, cwd: string) {
+        const place = await ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+        return { ...place, ...doubtAbout(place) };
+      },
+      list: (folder: string) => readdir(folder).catch(() => []),
+    };
     const questions: Question[] = [];
-    for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
+    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, files))));
+    const scripts = questions.flatMap(({ runs = [] }) => runs);
+    const runs = await Promise.all(scripts.map((path) => ctx.workspace.resolve(path)));
+    const plan = runs.length === 0 ? planned : { ...planned, binds: [...(planned.binds ?? []), ...runs] };
     const outside = questions.filter(({ permission }) => permission === "external_directory");
     return {
       plan,

@@ -1,7 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type GrantMatch, GrantScope, type Offer, OfferSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { isVisible } from "./display.ts";
-import { readCommand } from "./shell/command.ts";
+import { coverableWords } from "./shell/prefix.ts";
 import { wildcard } from "./wildcard.ts";
 
 const maxPatternBytes = 4_096;
@@ -12,7 +12,7 @@ export function covers(match: GrantMatch | undefined, pattern: string): boolean 
     case "exact":
       return match.match.value === pattern;
     case "prefix":
-      return beginsWith(readCommand(pattern).words, match.match.value.words);
+      return beginsWith(coverableWords(pattern) ?? [], match.match.value.words);
     case "wildcard":
       return wildcard(pattern, match.match.value);
     default:
@@ -48,7 +48,7 @@ export function offersFor(ask: {
   );
 }
 
-/** An opaque command has no words, so no prefix covers it; neither does an empty prefix cover anything. */
+/** What no prefix may cover has no words here; neither does an empty prefix cover anything. */
 function beginsWith(words: readonly string[], prefix: readonly string[]): boolean {
   return prefix.length > 0 && prefix.every((word, i) => word === words[i]);
 }

@@ -69,8 +69,8 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   return service;
 }
 
-/** The agent `free` may do everything without a question; for `build` the defaults hold. */
-const free = '[agent.free.permission]\n"*" = "allow"\n';
+/** The agent `free` may do everything without a question; for `build` the defaults hold, and commands may write ledgers. */
+const free = '[agent.free.permission]\n"*" = "allow"\n[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)

@@ -1,0 +1,71 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { beforeAll, describe, expect, test } from "vitest";
+import * as z from "zod";
+import { actions } from "../../../src/permission/rules.ts";
+import { connect } from "../../e2e/clients.ts";
+import { useService } from "../../e2e/service.ts";
+
+const rule = z.object({ permission: z.string(), pattern: z.string(), action: z.enum(["allow", "ask", "deny"]) });
+const known = z.object({
+  id: z.string(),
+  rules: z.array(rule),
+  tool: z.string(),
+  input: z.custom<JsonObject>((value) => typeof value === "object"),
+  expect: z.enum(["allow", "ask", "deny", "error"]),
+  setup: z.array(z.string()).default([]),
+});
+
+/** What may come of a case: a stricter outcome than the expected one is fine, but for `allow`. */
+const accepted = {
+  allow: ["allow"],
+  ask: ["ask", "deny", "error"],
+  deny: ["deny", "error"],
+  error: ["error"],
+};
+
+const service = useService();
+/** The folder that the cases take for the workspace. */
+const assumed = "/srv/project";
+
+beforeAll(async () => {
+  await mkdir(join(service.workspace, "src"));
+  for (const file of ["src/a.ts", "src/data.txt", "README.md", "data.txt", ".env", "package.json"]) {
+    await writeFile(join(service.workspace, file), "{}\n");
+  }
+});
+
+async function outcome({ rules, input, tool }: z.infer<typeof known>): Promise<string> {
+  const placed = (text: string) => text.replaceAll(assumed, service.workspace);
+  try {
+    const plan = await connect(service, "caller").tools.planTool({
+      tool,
+      input: JSON.parse(placed(JSON.stringify(input))),
+      rules: rules.map(({ permission, pattern, action }) => ({
+        permission,
+        pattern: placed(pattern),
+        action: actions[action],
+      })),
+      onlyRules: true,
+    });
+    return Object.entries(actions).find(([, action]) => action === plan.action)?.[0] ?? "none";
+  } catch (cause) {
+    if (cause instanceof ConnectError) return "error";
+    throw cause;
+  }
+}
+
+const files = ["./bypass.json", "./variants.json", "../../../../shared/cases/bypass.json"];
+for (const file of files.map((path) => new URL(path, import.meta.url)).filter((url) => existsSync(url))) {
+  const cases = z.array(known).parse(JSON.parse(readFileSync(file, "utf8")));
+  describe(file.pathname.split("/").slice(-2).join("/"), () => {
+    test.each(cases.filter(({ tool }) => tool === "bash"))("$id is judged $expect", async (one) => {
+      for (const step of one.setup) execFileSync("/bin/bash", ["-c", step], { cwd: service.workspace });
+      expect(accepted[one.expect]).toContain(await outcome(one));
+    });
+  });
+}
