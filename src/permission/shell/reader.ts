@@ -197,7 +197,7 @@ function createReader(text: string) {
     if (at === from) throw new Opaque(`the character ${JSON.stringify(text[at])}`);
     if (word.value.includes("\0")) throw new Opaque("a NUL character");
     // Bash takes a backslash or quote inside a pattern for its own purposes.
-    if (word.glob && isQuoted) throw new Opaque("a glob with quoted parts");
+    if (word.glob && (isQuoted || word.status)) throw new Opaque("a glob with parts that are no pattern");
     if (isProgram && !isQuoted && reserved.has(word.value)) throw new Opaque(`the shell word ${word.value}`);
     if (isProgram && (word.glob || word.status || word.value === "" || word.value.startsWith("%")))
       throw new Opaque("a program that is not named literally");
@@ -286,8 +286,8 @@ const redirection = /\d*(?:<<<|<<-|<<|<>|<&|>>|>&|>\||[<>])|&>>|&>/y;
 const redirectOperators = ["<", ">", ">>", ">|", "&>", "&>>"] as const;
 const descriptors = /[12](?![^ \t\n;&|<>])/y;
 const quotedDelimiter = /[ \t]*(?:'\w+'|"\w+")(?=[ \t\n;&|])/y;
-/** What stands for itself outside quotes. No `~`: home folders are resolved nowhere here. */
-const plainCharacters = /(?:[A-Za-z0-9_./:=@%+,^\]!-]|(?![\0-\x7f])[\p{L}\p{N}]|#)+/uy;
+/** What stands for itself outside quotes. A `~` that may be a home folder does not. */
+const plainCharacters = /(?:[A-Za-z0-9_./:=@%+,^\]!#-]|(?<=[A-Za-z0-9_^}])~|(?![\0-\x7f])[\p{L}\p{N}])+/uy;
 const insideDoubleQuotes = /[^"$`\\]+/y;
 const exitStatus = /\$\?/y;
 /** A `$` that no name, digit, bracket or quote follows. */

@@ -36,5 +36,5 @@ function spellWord({ value, glob, status }: Word, at: number): string {
 
 function isPlain(value: string, at: number): boolean {
   if (at === 0 && (reserved.has(value) || /^\w+=/.test(value))) return false;
-  return value === "[" || /^[A-Za-z0-9_./:=@%+,^\]!-][A-Za-z0-9_./:=@%+,^\]!#-]*$/.test(value);
+  return value === "[" || /^[A-Za-z0-9_./:=@%+,^\]!-](?:[A-Za-z0-9_./:=@%+,^\]!#-]|(?<=[A-Za-z0-9_^])~)*$/.test(value);
 }
