@@ -64,6 +64,12 @@ const special = new Map<string, Run>(
     bunx: runAnything,
     uvx: runAnything,
     pipx: runAnything,
+    ".": runScript,
+    source: runScript,
+    eval: runAnything,
+    trap: runAnything,
+    split: runAnything,
+    csplit: runAnything,
     ed: runAnything,
     emacs: runAnything,
     ex: runAnything,
@@ -146,6 +152,15 @@ function addOperands(
     case "filter":
       use(operands.slice(0, 1), "read");
       use(operands.slice(1), "write");
+      break;
+    case "archive":
+      use(operands.slice(0, 1), "write");
+      use(operands.slice(1), "read");
+      break;
+    case "targets":
+      for (const { word, at } of operands) {
+        if (word.value.includes("=")) effects.dangers.push({ at, why: `${word.value} changes what is run` });
+      }
       break;
     case "copy":
     case "move":
@@ -261,6 +276,12 @@ function runDocker(words: readonly Word[], effects: Effects): void {
 function runAnything(words: readonly Word[], effects: Effects): void {
   effects.dangers.push({ at: words.length > 1 ? 1 : 0, why: `${programOf(words)} runs anything` });
   for (const word of words.slice(1)) effects.uses.push(...usesIn(word, "may"));
+}
+
+function runScript(words: readonly Word[], effects: Effects): void {
+  runAnything(words, effects);
+  const script = words[1];
+  if (script) effects.scripts.push(script.value);
 }
 
 function runUnknown(words: readonly Word[], effects: Effects): void {

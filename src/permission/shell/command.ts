@@ -76,8 +76,8 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
   const effects = effectsOf(command);
   const bare = spell(words);
   const inner = depth < deepest ? effects.inner.flatMap((found) => innerOf(found, folder, depth + 1)) : [];
-  const dangers = effects.dangers.map((danger) => ({ ...danger, length: spell(words.slice(0, danger.at + 1)).length }));
-  const whole = (why: string) => dangers.push({ at: words.length, length: Number.POSITIVE_INFINITY, why });
+  const dangers = effects.dangers.map((danger) => ({ ...danger, length: lengthTo(words, danger.at) }));
+  const whole = (why: string) => dangers.push({ at: never, length: never, why });
   if (!setsOnlyHarmless(command)) whole(`it sets ${command.assignments.map(({ name }) => name).join(", ")}`);
   if (depth >= deepest && effects.inner.length > 0) whole("it runs commands within commands within commands");
   if (words.some(({ status }) => status) && !tellsStatus.has(programOf(words))) whole("$? may be any number");
@@ -106,6 +106,12 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
     redirected: redirects.length > 0 || command.input !== undefined,
     folder,
   };
+}
+
+const never = Number.POSITIVE_INFINITY;
+
+function lengthTo(words: readonly Word[], at: number): number {
+  return at === never ? never : spell(words.slice(0, at + 1)).length;
 }
 
 const tellsStatus = new Set(["echo", "printf", "exit", "test", "["]);
@@ -147,7 +153,7 @@ function innermost(words: readonly Word[]): string[] {
 }
 
 function opaqueLine(line: string, why: string): Command {
-  const text = line.trim();
+  const text = withoutSpace(line);
   const { commands, targets } = mentionedIn(line);
   const words = commands.map((values) => values.map((value) => ({ value, glob: false, status: false })));
   return {
@@ -166,6 +172,11 @@ function opaqueLine(line: string, why: string): Command {
     redirected: false,
     folder: "",
   };
+}
+
+/** A line without the blanks and line ends around it. Anything else there is a part of it. */
+export function withoutSpace(line: string): string {
+  return line.replace(/^[ \t\n]+|[ \t\n]+$/g, "");
 }
 
 /** How a path begins that may lead out of the folder it is written in. */

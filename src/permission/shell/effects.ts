@@ -15,7 +15,7 @@ export interface Use {
 
 /** Something that a rule cannot have meant unless it spells it out. */
 export interface Danger {
-  /** The place of the word; a rule means it if its text is literal so far. */
+  /** The place of the word: a rule means it whose text is literal so far. Infinity: only one that is so to the end. */
   at: number;
   /** For a person. */
   why: string;

@@ -62,7 +62,8 @@ export function interpret(name: string, words: readonly Word[], input: string | 
     return;
   }
   if (isShell && input !== undefined) effects.inner.push({ line: input, at: 0 });
-  else if (!onlyTells(options)) effects.dangers.push({ at: words.length, why: "its program comes from its input" });
+  else if (!onlyTells(options))
+    effects.dangers.push({ at: Number.POSITIVE_INFINITY, why: "its program comes from its input" });
 }
 
 function onlyTells(options: readonly { name: string; means: unknown }[]): boolean {

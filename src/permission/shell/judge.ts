@@ -1,7 +1,7 @@
 import { PermissionAction, PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "../opinion.ts";
 import { isLiteral } from "../wildcard.ts";
-import type { Command } from "./command.ts";
+import { type Command, withoutSpace } from "./command.ts";
 
 /** A list of rules, as commands are judged by it. */
 export interface CommandRules {
@@ -29,7 +29,7 @@ export function judgeCommand(command: Command, line: string, rules: CommandRules
 
 /** The allow of a rule that is one of these texts, word for word. */
 function exactly(texts: readonly string[], rules: CommandRules): Opinion | undefined {
-  const matches = texts.map((text) => rules.lastMatch(text.trim()));
+  const matches = texts.map((text) => rules.lastMatch(withoutSpace(text)));
   const match = matches.find((match) => match?.rule.action === PermissionAction.ALLOW && isLiteral(match.rule.pattern));
   return match && opinionBy(match);
 }

@@ -60,6 +60,10 @@ export function optionReader(table: OptionTable): OptionReader {
         operands.push(...words.slice(at + 1).map((word, i) => ({ word, at: at + 1 + i })));
         break;
       }
+      if (value.startsWith("+") && meanings.has("+")) {
+        options.push({ name: value, means: meanings.get("+"), at });
+        continue;
+      }
       if (!value.startsWith("-") || value === "-") {
         if (posix) {
           operands.push(...words.slice(at).map((word, i) => ({ word, at: at + i })));
@@ -88,8 +92,13 @@ export function optionReader(table: OptionTable): OptionReader {
   }
 
   function short(word: Word, at: number): Option[] {
-    const whole = meanings.get(word.value);
-    if (whole !== undefined) return [{ name: word.value, means: whole, at }];
+    const equals = word.value.indexOf("=");
+    const name = equals === -1 ? word.value : word.value.slice(0, equals);
+    const whole = name.length > 2 ? meanings.get(name) : undefined;
+    if (whole !== undefined) {
+      const value = equals === -1 ? undefined : { ...word, value: word.value.slice(equals + 1) };
+      return [{ name, means: whole, at, ...(value && { value }) }];
+    }
     const found: Option[] = [];
     for (let i = 1; i < word.value.length; i++) {
       const name = `-${word.value[i]}`;

@@ -18,6 +18,10 @@ export type Operands =
   | "mode"
   /** A file that is read, then one that is written. */
   | "filter"
+  /** A file that is written, and behind it files that are read. */
+  | "archive"
+  /** Names of targets, and variables for what makes them. */
+  | "targets"
   /** Web addresses. */
   | "address";
 
@@ -151,9 +155,9 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       operands: "read",
       strict: true,
       flag: "-N -S -R -r -F -X -i -I -n -e -E -M -m -q -s -g",
-      run: "-o -O -k -t -T -p",
+      run: "-o -O -k -t -T -p +",
     },
-    more: { operands: "read", strict: true, flag: "-d -f -l -p -c -s -u" },
+    more: { operands: "read", strict: true, flag: "-d -f -l -p -c -s -u", run: "+" },
     man: {
       operands: "text",
       strict: true,
@@ -183,13 +187,12 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     rmdir: { operands: "change" },
     shred: { operands: "change", text: "-n -s", run: "--random-source" },
     shuf: { operands: "read", text: "-n -i --head-count --input-range", write: "-o --output", run: "--random-source" },
-    split: { operands: "filter", text: "-l -b -n -a -C", run: "--filter" },
     tee: { operands: "write" },
     touch: { operands: "change", text: "-d -t --date --time", look: "-r --reference" },
     truncate: { operands: "write", text: "-s --size", look: "-r --reference" },
     unlink: { operands: "change" },
     xz: { operands: "change", run: "--files --files0" },
-    zip: { operands: "may", strict: true, flag: "-r -q -j -u -9 -1 -y -X", text: "-x -i" },
+    zip: { operands: "archive", strict: true, flag: "-r -q -j -u -9 -1 -y -X", text: "-x -i" },
 
     // What reaches other machines.
     curl: {
@@ -242,7 +245,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
 
     // What runs what a project says.
     make: {
-      operands: "text",
+      operands: "targets",
       strict: true,
       flag: "-B -k -n -s -w -d -q -i -S -t --always-make --keep-going --dry-run --silent --quiet --no-print-directory --print-directory --help --version",
       maybe: "-j --jobs -l --load-average -O --output-sync",

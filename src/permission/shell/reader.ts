@@ -187,7 +187,7 @@ function createReader(text: string) {
       else if (character === "$") takeDollar(word, bareDollar);
       else if (character === "{") word.value += takeBraces();
       else if (/[*?[]/.test(character)) {
-        if (character !== "[" || hasClosing()) word.glob = true;
+        if (character !== "[") word.glob = true;
         word.value += character;
         at += 1;
         continue;
@@ -196,18 +196,14 @@ function createReader(text: string) {
     }
     if (at === from) throw new Opaque(`the character ${JSON.stringify(text[at])}`);
     if (word.value.includes("\0")) throw new Opaque("a NUL character");
+    // A set needs its end; whether one that stands in quotes counts need not be known.
+    if (/\[[^]*\]/.test(text.slice(from, at))) word.glob = true;
     // Bash takes a backslash or quote inside a pattern for its own purposes.
     if (word.glob && (isQuoted || word.status)) throw new Opaque("a glob with parts that are no pattern");
     if (isProgram && !isQuoted && reserved.has(word.value)) throw new Opaque(`the shell word ${word.value}`);
     if (isProgram && (word.glob || word.status || word.value === "" || word.value.startsWith("%")))
       throw new Opaque("a program that is not named literally");
     return word;
-  }
-
-  /** Whether a `[` begins a set: a `]` follows within the word. */
-  function hasClosing(): boolean {
-    const rest = text.slice(at + 1).match(/^[^\s;&|<>]*/)?.[0] ?? "";
-    return rest.includes("]");
   }
 
   function takeSingleQuoted(): string {

@@ -14,18 +14,24 @@ export function isTameSed(script: string): boolean {
   }
 }
 
+/** What is left behind the addresses of a command: `5`, `$`, `/x/`, `2,/x/`, `0~3`, with or without `!`. */
 function afterAddresses(text: string): string | undefined {
-  const address = /^(?:\d+(?:~\d+)?|\$|\/(?:[^/\\\n]|\\.)*\/[IM]*|[+~]\d+)/;
   let rest = text;
   for (let i = 0; i < 2; i++) {
-    const found = address.exec(rest)?.[0];
-    if (found === undefined) break;
-    if (found.startsWith("/") && !hasClosedSets(found)) return undefined;
-    rest = rest.slice(found.length).replace(/^[ \t]+/, "");
-    if (!rest.startsWith(",")) break;
+    const length = rest.startsWith("/")
+      ? addressLength(rest)
+      : (/^(?:\d+(?:~\d+)?|\$|[+~]\d+)/.exec(rest)?.[0].length ?? 0);
+    if (length === undefined) return undefined;
+    rest = rest.slice(length).replace(/^[ \t]+/, "");
+    if (length === 0 || !rest.startsWith(",")) break;
     rest = rest.slice(1).replace(/^[ \t]+/, "");
   }
   return rest.replace(/^[ \t]*!?[ \t]*/, "");
+}
+
+function addressLength(text: string): number | undefined {
+  const end = endOfExpression(text, "/", 1);
+  return end === -1 ? undefined : end + 1 + (/^[IM]*/.exec(text.slice(end + 1))?.[0].length ?? 0);
 }
 
 /** What is left behind one command, or nothing if it is not known to be harmless. */
@@ -40,16 +46,16 @@ function afterCommand(text: string): string | undefined {
 }
 
 function afterSubstitution(text: string, mark: string, hasFlags: boolean): string | undefined {
-  const expression = endOfPart(text, mark, 0);
-  const end = endOfPart(text, mark, expression + 1);
-  if (expression === -1 || end === -1 || !hasClosedSets(text.slice(0, expression))) return undefined;
+  const expression = hasFlags ? endOfExpression(text, mark, 0) : endOfText(text, mark, 0);
+  const end = endOfText(text, mark, expression + 1);
+  if (expression === -1 || end === -1) return undefined;
   const flags = hasFlags ? (/^[gpIiMm0-9]*/.exec(text.slice(end + 1))?.[0] ?? "") : "";
   const rest = text.slice(end + 1 + flags.length).replace(/^[ \t]+/, "");
   return rest === "" || /^[;}\n#]/.test(rest) ? rest : undefined;
 }
 
 /** The place of the next mark that no backslash stands before, or -1. */
-function endOfPart(text: string, mark: string, from: number): number {
+function endOfText(text: string, mark: string, from: number): number {
   for (let at = from; at < text.length; at++) {
     if (text[at] === "\\") at += 1;
     else if (text[at] === mark) return at;
@@ -57,13 +63,26 @@ function endOfPart(text: string, mark: string, from: number): number {
   return -1;
 }
 
-/** In a set `[…]` a delimiter ends nothing: a set that seems open was cut in two. */
-function hasClosedSets(expression: string): boolean {
-  return !expression
-    .replace(/\\[\s\S]/g, "")
-    .replace(/\[\^?\]?[^\]]*\]/g, "")
-    .includes("[");
+/**
+ * The same in a regular expression. New versions of sed let a mark in a set `[…]` end nothing; for old ones the set is then
+ * open, and they refuse the script. Sets that versions may close in different places are not taken.
+ */
+function endOfExpression(text: string, mark: string, from: number): number {
+  for (let at = from; at < text.length; at++) {
+    const character = text[at];
+    if (character === mark) return at;
+    if (character === "\n") return -1;
+    if (character === "\\") at += 1;
+    if (character !== "[") continue;
+    set.lastIndex = at;
+    const found = set.exec(text)?.[0];
+    if (found === undefined || found.includes(`\\${mark}`)) return -1;
+    at += found.length - 1;
+  }
+  return -1;
 }
+
+const set = /\[\^?(?:\[:[a-z]+:\]|[^\]\\[\n]|\\[^\]\n])+\]/y;
 
 /** Whether an awk program neither runs programs nor opens files of its own; it says no where it is not sure. */
 export function isTameAwk(program: string): boolean {

@@ -19,6 +19,7 @@ const elsewhere = "it runs the command in other surroundings";
 /** All of them are strict, and end their options at the first operand. */
 const wrappers: ReadonlyMap<string, Wrapper> = new Map(
   Object.entries<Wrapper>({
+    builtin: {},
     busybox: {},
     chroot: { skip: 1, danger: elsewhere },
     chrt: { skip: 1, flag: "-b -f -i -o -r" },
@@ -30,6 +31,7 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
       text: "-u --unset",
       look: "-C --chdir",
     },
+    exec: { flag: "-c -l", text: "-a" },
     fakeroot: {},
     flock: { skip: 1, flag: "-n -s -x -e -o --nonblock --shared --exclusive", text: "-w -E --timeout" },
     ionice: { text: "-c -n --class --classdata", flag: "-t --ignore" },
@@ -97,7 +99,7 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
   for (const { word } of behind.slice(0, wrapper.skip ?? 0)) effects.uses.push(...usesIn(word, "look"));
   const program = behind[wrapper.skip ?? 0];
   if (program === undefined) return;
-  if (wrapper.danger !== undefined) effects.dangers.push({ at: 0, why: wrapper.danger });
+  if (wrapper.danger !== undefined) effects.dangers.push({ at: program.at, why: wrapper.danger });
   effects.inner.push({ words: words.slice(program.at), at: program.at });
 }
 

@@ -8,7 +8,7 @@ import { type Given, runByBash, statusOf, stubs } from "./stubs.ts";
 
 type Read = (text: string) => Line;
 
-const count = process.env.TOOLGATE_LONG === "1" ? 1_000_000 : 24_000;
+const count = process.env.TOOLGATE_LONG === "1" ? 1_000_000 : 20_000;
 const seed = Number(process.env.TOOLGATE_SEED ?? Date.now() % 1_000_000);
 const batch = 4_000;
 
@@ -97,11 +97,11 @@ function possible({ commands }: Line): Set<string> {
 
 describe(`with TOOLGATE_SEED=${seed}`, () => {
   test(`what is read as simple has the argv that bash gives it, ${count} lines`, { timeout: 600_000 }, () => {
-    expect(firstDifference(both, seed, count)).toBeUndefined();
+    expect(firstDifference(both, seed, count) ?? "none").toBe("none");
   });
 
   test("the one spelling of a command is read as the same command", () => {
-    for (const { line } of simpleLines(both, seed + 1).take(5_000)) {
+    for (const { line } of simpleLines(both, seed + 1).take(2_000)) {
       for (const { command } of line.commands) {
         const text = spellCommand(command);
         const { commands } = both(text);

@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the lines are for a shell
 /** Numbers from 0 up to 1 that a seed determines (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed >>> 0;

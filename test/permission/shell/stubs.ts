@@ -45,19 +45,24 @@ export function runByBash(lines: readonly Given[]): string[][][] {
 
 const script = `
 exec 3>>"$1/calls" 4<"$1/lines"
-note() { printf '%s\\0' call "$#" "$@" >&3; }
+# In one write, which a line end would split: the stages of a pipeline write at the same time.
+note() {
+  local call
+  printf -v call '%s\\x02' call "$#" "$@"
+  printf '%s' "\${call//$'\\n'/$'\\x01'}" >&3
+}
 ${stubs.map((name) => `${name}() { note ${name} "$@"; return ${statusOf(name)}; }`).join("\n")}
 while IFS= read -r -d '' -u 4 mode && IFS= read -r -d '' -u 4 line; do
-  printf 'line\\0' >&3
+  printf 'line\\x02' >&3
   set "$mode"
   :
   eval "$line"
 done
-printf 'end\\0' >&3
+printf 'end\\x02' >&3
 `;
 
 function parse(output: string, count: number): string[][][] {
-  const fields = output.split("\0");
+  const fields = output.split("\x02").map((field) => field.replaceAll("\x01", "\n"));
   const lines: string[][][] = [];
   for (let at = 0; at < fields.length; ) {
     const kind = fields[at++];
