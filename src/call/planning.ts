@@ -11,6 +11,7 @@ import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
+import { doubtAbout } from "../tool/workspace.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */

@@ -15,7 +15,7 @@ import { permissionNames } from "./permission-names.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommands } from "./shell/command.ts";
-import { expand, type Files, type Place } from "./shell/expand.ts";
+import { expand, type Files } from "./shell/expand.ts";
 import { type CommandRules, judgeCommand } from "./shell/judge.ts";
 import { type Met, traceOf } from "./trace.ts";
 
@@ -35,8 +35,8 @@ export interface Question {
   leadsTo?: string;
   /** For commands: the line that they are parts of, as it was given. */
   line?: string;
-  /** For commands: the scripts that they run, whose content an approval is bound to. */
-  runs?: readonly Place[];
+  /** For commands: the canonical paths of the scripts that they run, whose content an approval is bound to. */
+  runs?: readonly string[];
   /** Something else decides; here a rule that matches can only ask or deny. */
   restricts?: true;
 }

@@ -10,6 +10,8 @@ export interface Place {
   pattern: string;
   external: boolean;
   isFolder: boolean;
+  /** Why touching it is asked each time, although rules allow it. */
+  alwaysAsk?: string;
 }
 
 /** How paths of commands are looked up. */
@@ -55,7 +57,7 @@ function createTouched() {
   const read = new Map<string, Place>();
   const changed = new Map<string, Place>();
   const written = new Map<string, Place>();
-  const scripts = new Map<string, Place>();
+  const scripts = new Set<string>();
 
   function put(place: Place, use: Use): void {
     if (place.external) outside.add(place.isFolder ? place.absolute : dirname(place.absolute));
@@ -81,29 +83,32 @@ function createTouched() {
     },
     async run(path: string, cwd: string, files: Files): Promise<void> {
       const place = await files.resolve(path, cwd).catch(() => undefined);
-      if (place) scripts.set(place.absolute, place);
+      if (place) scripts.add(place.absolute);
     },
     questions(): Question[] {
       const folders = [...outside];
       const inside = (places: Map<string, Place>) => [...places.values()].filter(({ external }) => !external);
-      const files = (permission: string, places: readonly Place[]): Question => ({
-        permission,
-        patterns: places.map(({ pattern }) => pattern),
-        paths: places.map(({ absolute }) => absolute),
-      });
+      const files = (permission: string, places: readonly Place[], restricts?: true): Question[] =>
+        [...Map.groupBy(places, ({ alwaysAsk }) => alwaysAsk)].map(([alwaysAsk, alike]) => ({
+          permission,
+          patterns: alike.map(({ pattern }) => pattern),
+          paths: alike.map(({ absolute }) => absolute),
+          ...(restricts && { restricts }),
+          ...(alwaysAsk !== undefined && { alwaysAsk }),
+        }));
       const questions: Question[] = [
         {
           permission: "external_directory",
           patterns: folders.map((folder) => (folder === "/" ? "/*" : `${folder}/*`)),
           paths: folders,
         },
-        { ...files("read", inside(read)), restricts: true },
-        { ...files("edit", inside(changed)), restricts: true },
-        files("edit", [...written.values()]),
+        ...files("read", inside(read), true),
+        ...files("edit", inside(changed), true),
+        ...files("edit", [...written.values()]),
       ];
       return questions.filter(({ patterns }) => patterns.length > 0);
     },
-    scripts: () => [...scripts.values()],
+    scripts: () => [...scripts],
   };
 }
 

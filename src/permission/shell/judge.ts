@@ -1,4 +1,4 @@
-import { PermissionAction, PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, PermissionLayer, PermissionReason } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "../opinion.ts";
 import { isLiteral } from "../wildcard.ts";
 import { type Command, withoutSpace } from "./command.ts";
@@ -6,6 +6,8 @@ import { type Command, withoutSpace } from "./command.ts";
 /** A list of rules, as commands are judged by it. */
 export interface CommandRules {
   lastMatch(text: string): Match | undefined;
+  /** The same, without the rules that allow only some commands. */
+  lastForAll(text: string): Match | undefined;
   /** An ask or deny of any layer that is not for all commands. */
   narrower(): Match | undefined;
   /** What holds where no rule matches. */
@@ -40,11 +42,8 @@ function byWords(command: Command, rules: CommandRules): Opinion | undefined {
   const opinion = opinionBy(match);
   if (opinion.action !== PermissionAction.ALLOW) return opinion;
   const doubt = doubtAbout(command, match.rule.pattern);
-  if (doubt !== undefined) {
-    if (match.rule.pattern !== "*") return askInstead(`${opinion.reason} does not decide it: ${doubt}`);
-    const hidden = rules.narrower();
-    if (hidden) return askInstead(`${describe(hidden)} might be about a part of it: ${doubt}`);
-  }
+  const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
+  if (doubt !== undefined && hidden) return doubted(command, doubt, hidden, rules);
   const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
   return strictestOf([opinion, ...inner]);
 }
@@ -56,6 +55,16 @@ function doubtAbout({ opaque, dangers }: Command, pattern: string): string | und
   return dangers.find(({ length }) => length > spelledOut)?.why;
 }
 
-function askInstead(why: string): Opinion {
-  return { action: PermissionAction.ASK, layer: PermissionLayer.UNSPECIFIED, reason: `${why}: ask` };
+/** The rule for some commands, allowing or stricter, does not settle it: what is left then denies, or it is asked. */
+function doubted({ bare, opaque }: Command, doubt: string, rule: Match, rules: CommandRules): Opinion {
+  const left = rules.lastForAll(bare);
+  if (left?.rule.action === PermissionAction.DENY) return opinionBy(left);
+  const allows = rule.rule.action === PermissionAction.ALLOW;
+  const why = allows ? "does not reach so far" : "might be about a part of it";
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.UNSPECIFIED,
+    reason: `${describe(rule)} ${why}: ${doubt}: ask`,
+    code: opaque === undefined ? PermissionReason.NOT_NAMED : PermissionReason.OPAQUE_COMMAND,
+  };
 }

@@ -173,6 +173,7 @@ function createReader(text: string) {
     const from = at;
     const word = { value: "", glob: false, status: false };
     let isQuoted = false;
+    let set: number | undefined;
     for (;;) {
       const plain = take(plainCharacters);
       if (plain !== undefined) {
@@ -187,7 +188,8 @@ function createReader(text: string) {
       else if (character === "$") takeDollar(word, bareDollar);
       else if (character === "{") word.value += takeBraces();
       else if (/[*?[]/.test(character)) {
-        if (character !== "[") word.glob = true;
+        if (character === "[") set ??= at;
+        else word.glob = true;
         word.value += character;
         at += 1;
         continue;
@@ -197,7 +199,7 @@ function createReader(text: string) {
     if (at === from) throw new Opaque(`the character ${JSON.stringify(text[at])}`);
     if (word.value.includes("\0")) throw new Opaque("a NUL character");
     // A set needs its end; whether one that stands in quotes counts need not be known.
-    if (/\[[^]*\]/.test(text.slice(from, at))) word.glob = true;
+    if (set !== undefined && text.slice(set, at).includes("]")) word.glob = true;
     // Bash takes a backslash or quote inside a pattern for its own purposes.
     if (word.glob && (isQuoted || word.status)) throw new Opaque("a glob with parts that are no pattern");
     if (isProgram && !isQuoted && reserved.has(word.value)) throw new Opaque(`the shell word ${word.value}`);
