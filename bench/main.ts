@@ -2,6 +2,7 @@
 import { parseArgs } from "node:util";
 import { compare } from "./compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
@@ -11,6 +12,7 @@ import { measureScale, type ScalePlan } from "./scale/scale.ts";
 const usage = `npm run bench                       compare, then scale: about 15 minutes
 npm run bench -- --scale            only replicas, asks, watchers and long sessions
 npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
+npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
 
@@ -35,7 +37,10 @@ const shortScale: ScalePlan = {
 const fullPipeline = { warmUp: 4_000, rounds: 5, calls: 4_000 };
 const shortPipeline = { warmUp: 160, rounds: 2, calls: 160 };
 
-const { quick, scale, pipeline, profile: name, help } = readOptions();
+const permissionPlan = (short: boolean): PermissionPlan =>
+  short ? { decisions: 1_000, readings: 20 } : { decisions: 100_000, readings: 2_000 };
+
+const { quick, scale, pipeline, permission, profile: name, help } = readOptions();
 if (help) print(usage);
 else await run();
 
@@ -54,6 +59,8 @@ async function run(): Promise<void> {
 
 async function measureAll(processes: Processes): Promise<void> {
   print(machineLine(new Date()));
+  if (!scale) measurePermission(permissionPlan(quick === true), print);
+  if (permission) return;
   if (!scale) await measurePeers(processes);
   await measureScale(processes, quick ? shortScale : fullScale, print);
 }
@@ -87,7 +94,14 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 function readOptions() {
   try {
     const flag = { type: "boolean" } as const;
-    const options = { quick: flag, scale: flag, pipeline: flag, profile: { type: "string" }, help: flag } as const;
+    const options = {
+      quick: flag,
+      scale: flag,
+      pipeline: flag,
+      permission: flag,
+      profile: { type: "string" },
+      help: flag,
+    } as const;
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

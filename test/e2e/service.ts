@@ -69,8 +69,10 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
   return service;
 }
 
-/** The agent `free` may do everything without a question; for `build` the defaults hold, and commands may write ledgers. */
-const free = '[agent.free.permission]\n"*" = "allow"\n[permission.edit]\n"ledger-*" = "allow"\n';
+/** The agent `free` may do everything without a question; for `build` the defaults hold. */
+const free = '[agent.free.permission]\n"*" = "allow"\n';
+/** Where a test has no rules of its own, commands may write ledgers. */
+const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
@@ -116,7 +118,10 @@ export function createService(options: ServiceOptions = {}): Service {
       if (folder === "") {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
-        await writeFile(join(folder, "toolgate.toml"), `${settings}\n${free}\n${ownTokens ? "" : tokens}`);
+        await writeFile(
+          join(folder, "toolgate.toml"),
+          [settings, free, settings.includes("[permission") ? "" : ledgers, ownTokens ? "" : tokens].join("\n"),
+        );
       }
       child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
