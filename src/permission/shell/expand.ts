@@ -1,4 +1,4 @@
-import { dirname, join } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import type { Question } from "../policy.ts";
 import { type Command, readCommands } from "./command.ts";
 import type { Use } from "./effects.ts";
@@ -73,8 +73,8 @@ function createTouched() {
       if (harmlessFiles.has(use.path) || !canBePath(use.path)) return;
       const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
       const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
-      // More than can be looked at: what is outside is asked about, and nobody can say that this is not.
-      if (paths === undefined) outside.add("/");
+      // More than can be looked at: the folder in which they lie is asked about, wherever it is.
+      if (paths === undefined) outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
       for (const one of paths ?? []) {
         const place = await files.resolve(one, cwd).catch(() => undefined);
         if (place) put(place, use);
