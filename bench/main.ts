@@ -8,11 +8,13 @@ import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
 const usage = `npm run bench                       compare, then scale: about 15 minutes
 npm run bench -- --scale            only replicas, asks, watchers and long sessions
 npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
 npm run bench -- --permission       only decisions and command lines: some seconds
+npm run bench -- --tools            only what the tools themselves take, beside the least that does the same
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
 
@@ -37,10 +39,13 @@ const shortScale: ScalePlan = {
 const fullPipeline = { warmUp: 4_000, rounds: 5, calls: 4_000 };
 const shortPipeline = { warmUp: 160, rounds: 2, calls: 160 };
 
-const permissionPlan = (short: boolean): PermissionPlan =>
-  short ? { decisions: 1_000, readings: 20 } : { decisions: 100_000, readings: 2_000 };
+const fullTools: ToolsPlan = { rounds: 5, files: 50_000, share: 1, outputBytes: 50_000_000 };
+const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes: 5_000_000 };
 
-const { quick, scale, pipeline, permission, profile: name, help } = readOptions();
+const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
+const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
+
+const { quick, scale, pipeline, permission, tools, profile: name, help } = readOptions();
 if (help) print(usage);
 else await run();
 
@@ -59,8 +64,10 @@ async function run(): Promise<void> {
 
 async function measureAll(processes: Processes): Promise<void> {
   print(machineLine(new Date()));
-  if (!scale) measurePermission(permissionPlan(quick === true), print);
+  if (permission || !(scale || tools)) measurePermission(quick ? shortPermission : fullPermission, print);
   if (permission) return;
+  if (tools || !scale) await measureTools(processes, quick ? shortTools : fullTools, print);
+  if (tools) return;
   if (!scale) await measurePeers(processes);
   await measureScale(processes, quick ? shortScale : fullScale, print);
 }
@@ -94,14 +101,8 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 function readOptions() {
   try {
     const flag = { type: "boolean" } as const;
-    const options = {
-      quick: flag,
-      scale: flag,
-      pipeline: flag,
-      permission: flag,
-      profile: { type: "string" },
-      help: flag,
-    } as const;
+    const flags = { quick: flag, scale: flag, pipeline: flag, permission: flag, tools: flag, help: flag };
+    const options = { ...flags, profile: { type: "string" } } as const;
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

@@ -18,15 +18,23 @@ export interface Toolgate {
   connect(principal: Principal): Http2Client;
 }
 
-/** Starts the service as users do; `store` is what its configuration names, by default the one on disk. */
+/** Starts the service as users do; `store` is what its configuration names, by default the one on disk; `rules` are lines of its `[permission]`. */
 export async function startToolgate(
   { folder, start }: Processes,
-  { name, store = "sqlite", flags = [] }: { name: string; store?: string; flags?: readonly string[] },
+  {
+    name,
+    store = "sqlite",
+    flags = [],
+    rules = "",
+  }: { name: string; store?: string; flags?: readonly string[]; rules?: string },
 ): Promise<Toolgate> {
   const own = join(folder, name);
   const workspace = join(folder, "workspace");
   await Promise.all([own, workspace].map((path) => mkdir(path, { recursive: true })));
-  await writeFile(join(own, "toolgate.toml"), `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${tokens}`);
+  await writeFile(
+    join(own, "toolgate.toml"),
+    `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}`,
+  );
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
   const main = join(import.meta.dirname, "../src/main.ts");
   const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);

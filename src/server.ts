@@ -6,7 +6,9 @@ import { PermissionService } from "../gen/opencode/tool/v1/permission_service_pb
 import { SessionService } from "../gen/opencode/tool/v1/session_service_pb.ts";
 import { LimitsSchema, SandboxState, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../package.json" with { type: "json" };
+import { createAudit } from "./call/audit.ts";
 import { type Calls, createCalls } from "./call/calls.ts";
+import { createEdit } from "./call/edit.ts";
 import { createExecutor } from "./call/executor.ts";
 import { newId } from "./call/ids.ts";
 import { type CallObserver, tellingEnds } from "./call/observer.ts";
@@ -128,11 +130,7 @@ export async function startServer(
     }),
   };
 
-  // Of what is configured: what is built in differs while a new version is rolled out, and the policy files of workspaces
-  // are read by every replica from the folders that they share.
-  const policyDigest = createHash("sha256")
-    .update(canonicalJson([plain(rules.config), ...[...rules.agents].map(([name, own]) => [name, plain(own)])]))
-    .digest("hex");
+  const policyDigest = digestOf(rules);
   let agrees = await callStore.agrees(policyDigest);
 
   const stopTimers = startTimers(
@@ -185,6 +183,7 @@ export async function startServer(
           permissions,
           sessions,
           planner,
+          audit: createAudit({ calls: callStore, permissions: asks }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           store: callStore,
         }),
@@ -303,9 +302,13 @@ export function createReplica({
     layersFor,
     now,
     newId: (prefix) => newId(prefix, now()),
-    refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+    changes: {
+      refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+      edit: createEdit({ registry, inputBytes: config.limits.inputBytes }),
+      canonical: canonicalJson,
+    },
   });
-  const planning = createPlanning({ permissions, policy });
+  const planning = createPlanning({ permissions, policy, policyDigest: digestOf(rules) });
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
   const executor = createExecutor({
     store: callStore,
@@ -349,6 +352,15 @@ export function createReplica({
 }
 
 const redisOutputBytes = 64 * 1024 * 1024;
+
+/**
+ * Names what is configured: replicas that share a store must agree on it, and an approval is bound to it. What is built in
+ * differs while a new version is rolled out, and the policy files of workspaces are read from the folders they share.
+ */
+function digestOf({ config, agents }: Parameters<typeof createLayers>[0]): string {
+  const all = [plain(config), ...[...agents].map(([name, own]) => [name, plain(own)])];
+  return createHash("sha256").update(canonicalJson(all)).digest("hex");
+}
 
 const plain = (rules: readonly Rule[]) => rules.map(({ permission, pattern, action }) => [permission, pattern, action]);
 

@@ -45,6 +45,7 @@ const replica = createReplica({
   store,
   replicaId: "bench",
   tools: [noop],
+  observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {} },
   log: silent,
 });
 const principal: Principal = { id: "bench", roles: new Set(["caller"]), agents: ["*"], answersOwn: false };

@@ -210,6 +210,7 @@ export function createCalls({
       store.openCall({
         ...call,
         start: ready?.start,
+        decisions: ready && [ready.decision],
         mostRepeats: ready?.mostRepeats,
         owner: replicaId,
         leaseMs: limits.leaseMs,

@@ -3,7 +3,14 @@ import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/pro
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  DecisionKind,
+  type DecisionRecord,
+  PermissionAction,
+  type PermissionDecision,
+  PermissionDecisionSchema,
+  PermissionOutcome,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type FilePart,
   FilePartSchema,
@@ -16,9 +23,11 @@ import {
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
 import { similar } from "../nearest.ts";
+import { refusalText } from "../permission/answers.ts";
+import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
-import { refusalText, workspaceRoot } from "../permission/permissions.ts";
+import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
@@ -36,11 +45,11 @@ import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult 
 
 import { type CallHooks, createCallHooks } from "./call-hooks.ts";
 import type { createChildren, StartGate } from "./children.ts";
-
+import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
 import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { beginning, digestOf, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
+import { beginning, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, prepared, running } from "./state.ts";
@@ -50,9 +59,12 @@ import { createWaits } from "./waits.ts";
 export class CallEnd extends Error {
   override name = "CallEnd";
   readonly reason: ToolErrorReason;
-  constructor(reason: ToolErrorReason, message: string) {
+  /** What the rules said, where they end it. */
+  readonly decisions: readonly PermissionDecision[] | undefined;
+  constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
     super(message);
     this.reason = reason;
+    this.decisions = decisions;
   }
 }
 
@@ -130,8 +142,7 @@ export function createExecutor({
       const tool = ready?.tool ?? resolve(record, opened);
       call.tool = tool;
       await prepareInput(call);
-      const input = ready?.input ?? decode(tool, call.record);
-      const { plan, outside } = ready ?? (await approve(call, tool, input));
+      const { input, plan, outside } = ready ?? (await approve(call, tool));
       const result = await execute(call, tool, input, plan, outside);
       return await settle(call, plan, result);
     } catch (cause) {
@@ -167,6 +178,7 @@ export function createExecutor({
         input,
         ...judged,
         start: running(call.part, judged.plan.title, store.now()),
+        decision: allowed(call, judged),
         mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
       };
     } catch {
@@ -221,27 +233,29 @@ export function createExecutor({
   }
 
   /** 4 to 7. Plans and judges, waits for people where policy says so, and does all of it again until what is allowed is what starts. */
-  async function approve(call: Running, tool: Tool, input: unknown): Promise<Judged> {
+  async function approve(call: Running, tool: Tool): Promise<Judged & Pick<Ready, "input">> {
     const ctx = planContext(call.record, call.opened, call.hooks.environment);
     const subject = subjectOf(call, tool);
-    async function attempt(): Promise<Judged | undefined> {
+    async function attempt(): Promise<(Judged & Pick<Ready, "input">) | undefined> {
       // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
       if (call.record.part.permissionIds.length > 0) await settledAll(call);
+      const input = decode(tool, call.record);
       const { judged, preview, problem } = await call.observed.step("plan", async () => {
         const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
         if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
         return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
       });
       if (problem) throw problem;
-      const asks = judged.verdict.action === PermissionAction.ASK;
-      if (asks && !(await answered(call, tool, judged, preview, subject))) return undefined;
+      const isAsked = judged.verdict.action === PermissionAction.ASK;
+      const approved = isAsked ? await answered(call, tool, judged, preview, subject) : [];
+      if (!approved) return undefined;
       const { gate } = call.hold;
       if (gate && !gate.isOpen) {
         await gate.arrive(call.signal);
         // While the others were waited for, rules and files may have changed.
         return undefined;
       }
-      if (await start(call, judged)) return judged;
+      if (await start(call, judged, approved)) return { ...judged, input };
       await refresh(call);
       return undefined;
     }
@@ -263,25 +277,28 @@ export function createExecutor({
     };
   }
 
-  /** 6. Whether a person approved exactly this. If not, asks are opened (those of an earlier plan withdrawn) and waited for. */
+  /** 6. The asks by which a person approved exactly this. If not all, some are opened (those of an earlier plan withdrawn) and waited for. */
   async function answered(
     call: Running,
     tool: Tool,
-    { plan, verdict }: Judged,
+    judged: Judged,
     preview: Inspected["preview"],
     subject: Subject,
-  ): Promise<boolean> {
-    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+  ): Promise<PermissionRequest[] | undefined> {
+    const { plan, verdict } = judged;
+    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = await asksOf(call.record.ref);
     const same = (question: Question) => (ask: AskRecord) =>
       ask.request.digest === digest &&
       ask.request.permission === question.permission &&
       equal(ask.request.patterns, question.patterns);
+    const approved = asks.filter((ask) => isApproved(ask, asks));
     const missing = verdict.needs.filter(
-      (question) =>
-        !call.hooks.allows(digest, question) && !asks.some((ask) => isApproved(ask.settled) && same(question)(ask)),
+      (question) => !call.hooks.allows(digest, question) && !approved.some(same(question)),
     );
-    if (missing.length === 0) return true;
+    if (missing.length === 0) {
+      return approved.map(({ request }) => request).filter((request) => request.digest === digest);
+    }
     if (call.record.attempts > 0) {
       // There is no ask after a start mark, also not for what is about to be repeated.
       throw new CallEnd(
@@ -299,15 +316,16 @@ export function createExecutor({
     );
     if (stale.length > 0 || unasked.length > 0) {
       const kept = preview && (await keepPreview(call, preview));
-      const requests = unasked.map((question) => requestFor(call, question, plan, kept, subject, digest));
-      await openAsks(call, requests, stale);
+      const requests = unasked.map((question) => requestFor(call, { ...judged, question }, kept, subject, digest));
+      await openAsks(call, requests, verdict, stale);
     }
     await settledAll(call);
-    return false;
+    return undefined;
   }
 
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
-  async function start(call: Running, { plan, verdict }: Judged): Promise<boolean> {
+  async function start(call: Running, judged: Judged, approved: readonly PermissionRequest[]): Promise<boolean> {
+    const { plan, verdict } = judged;
     call.signal.throwIfAborted();
     // Another replica can still take the call up; once it is marked nobody can.
     if (!call.hold.isSure()) throw new CallGone();
@@ -318,7 +336,9 @@ export function createExecutor({
       fence: call.fence,
       version: call.record.version,
       ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
+      grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
       part,
+      decisions: [allowed(call.record, judged, approved)],
     });
     if (outcome === "retry") return false;
     if (outcome === "fenced") {
@@ -421,7 +441,7 @@ export function createExecutor({
     for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
     const shown = await call.hooks.after(call.record.part, "completed", {
       title: result.title ?? call.progress?.shown.title ?? plan.title,
-      output: [text, result.note].filter(Boolean).join("\n\n"),
+      output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
       metadata,
     });
     const part = completed(
@@ -436,8 +456,12 @@ export function createExecutor({
     return await finish(call, part);
   }
 
-  async function finish(call: Running, part: ToolPart): Promise<ToolPart | undefined> {
-    const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part });
+  async function finish(
+    call: Running,
+    part: ToolPart,
+    decisions: readonly DecisionRecord[] = [],
+  ): Promise<ToolPart | undefined> {
+    const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
     if (written) call.record = { ...call.record, part: written };
     return written;
   }
@@ -468,8 +492,11 @@ export function createExecutor({
       const written = call.output?.written();
       const { text: _, ...sizes } = written ?? { text: "" };
       const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
-      const part = failed(call.record.part, await failureTold(call, cause, metadata), store.now());
-      return await finish(call, part);
+      const told = await failureTold(call, cause, metadata);
+      const error = [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+      const part = failed(call.record.part, { ...told, error }, store.now());
+      const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
+      return await finish(call, part, decisions);
     } catch (error) {
       // The lease lapses and the reaper ends the call.
       log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
@@ -515,18 +542,20 @@ export function createExecutor({
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
     if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
-    const digest = await digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
     if (unasked.length === 0) return;
-    const requests = unasked.map((question) => requestFor(call, question, plan, undefined, subject, digest));
+    const requests = unasked.map((question) =>
+      requestFor(call, { question, plan, verdict }, undefined, subject, digest),
+    );
     do await refresh(call);
-    while (!(await openAsks(call, requests, [])));
+    while (!(await openAsks(call, requests, { ...verdict, rulesVersion: undefined }, [])));
     await settledAll(call);
     const asks = await asksOf(call.record.ref);
     for (const request of requests) {
-      const settled = asks.find((asked) => asked.request.id === request.id)?.settled;
-      if (isApproved(settled)) continue;
-      const end = new CallEnd(...refusalText(request, settled?.outcome, settled?.message));
+      const asked = asks.find(({ request: { id } }) => id === request.id);
+      if (asked && isSettledWell(asked)) continue;
+      const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
       // A refusal ends the call, also if the tool would rather go on.
       call.controller.abort(end);
       throw end;
@@ -549,6 +578,14 @@ export function createExecutor({
       throw new CallEnd(
         ToolErrorReason.DENIED,
         `${question.permission} ${patterns} is not allowed: a plugin denies it. Do not try it again; go on without it.`,
+        question.patterns.map((pattern) =>
+          create(PermissionDecisionSchema, {
+            permission: question.permission,
+            pattern,
+            action: PermissionAction.DENY,
+            reason: "a plugin denies it",
+          }),
+        ),
       );
     }
     return left;
@@ -556,8 +593,7 @@ export function createExecutor({
 
   function requestFor(
     call: Running,
-    question: Question,
-    plan: Plan,
+    { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: Question },
     preview: Inspected["preview"],
     subject: Subject,
     digest: string,
@@ -566,6 +602,7 @@ export function createExecutor({
     const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
     return permissions.request(
       { ...question, ...(metadata && { metadata }) },
+      verdict.decisions,
       {
         sessionId: part.sessionId,
         agent: part.agent,
@@ -580,14 +617,24 @@ export function createExecutor({
   }
 
   /** Opens asks, and withdraws those of an earlier plan. False if the call has changed since it was read. */
-  async function openAsks(call: Running, asks: PermissionRequest[], stale: AskRecord[]): Promise<boolean> {
+  async function openAsks(
+    call: Running,
+    asks: PermissionRequest[],
+    { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
+    stale: AskRecord[],
+  ): Promise<boolean> {
+    const permissionIds = asks.map(({ id }) => id);
+    const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
+
     const opened = await store.openAsks({
       fence: call.fence,
       version: call.record.version,
+      ...(rulesVersion !== undefined && { rulesVersion }),
       asks,
       withdraw: stale.map(({ request }) => request.id),
       message: "What would run has changed since it was asked.",
       maxOpenAsks: limits.openAsks,
+      decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
     });
     if (opened && unattended === "deny") await permissions.deny(call.record.ref);
     return opened;
@@ -668,6 +715,31 @@ export function createExecutor({
   return { run, prepare };
 }
 
+function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): DecidedCall {
+  return { part, principal: spec.principal };
+}
+
+/** Records that a call may start: by rules and grants, or because people approved what it asked. */
+function allowed(
+  call: Pick<CallRecord, "part" | "spec">,
+  { verdict }: Judged,
+  approved: readonly PermissionRequest[] = [],
+): DecisionRecord {
+  return decisionOn(decidedCall(call), DecisionKind.ALLOWED, {
+    digest: approved[0]?.digest ?? call.spec.requestDigest,
+    decisions: verdict.decisions.map((decision) =>
+      decision.action === PermissionAction.ASK && !approved.some(({ permission }) => permission === decision.permission)
+        ? { ...decision, reason: `${decision.reason}; a plugin allowed it` }
+        : decision,
+    ),
+    permissionIds: approved.map(({ id }) => id),
+  });
+}
+
+function deniedBy(call: Pick<CallRecord, "part" | "spec">, decisions: readonly PermissionDecision[]): DecisionRecord {
+  return decisionOn(decidedCall(call), DecisionKind.DENIED, { digest: call.spec.requestDigest, decisions });
+}
+
 /** Bytes of structured output, as JSON, that a part holds. */
 const mostStructured = 51_200;
 
@@ -677,6 +749,8 @@ export interface Ready extends Judged {
   input: unknown;
   /** The running part. */
   start: ToolPart;
+  /** What lets it start. */
+  decision: DecisionRecord;
   /** Of a call that repeats those before it more often than this a person is asked; undefined: never. */
   mostRepeats: number | undefined;
 }
@@ -746,8 +820,14 @@ function subjectOf({ opened, record }: Running, tool: Tool): Subject {
   return subjectFor(opened, record.part.agent, tool);
 }
 
-function isApproved(settled: AskRecord["settled"]): boolean {
+function isSettledWell({ settled }: AskRecord): boolean {
   return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+/** Whether a person approved an ask. One that only another call's grant covers stands and falls with that grant. */
+function isApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
+  const { settledWith = "" } = ask.settled ?? {};
+  return isSettledWell(ask) && (settledWith === "" || ofCall.some(({ request }) => request.id === settledWith));
 }
 
 function equal(a: readonly string[], b: readonly string[]): boolean {
@@ -758,7 +838,11 @@ function denied({ decisions }: Verdict): CallEnd {
   const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
   const why = deciding?.reason ?? "a rule denies it";
-  return new CallEnd(ToolErrorReason.DENIED, `${what} is not allowed: ${why}. Do not try it again; go on without it.`);
+  return new CallEnd(
+    ToolErrorReason.DENIED,
+    `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
+    decisions,
+  );
 }
 
 /** Resolves with the work; after an abort it waits a little for the body to stop, then goes on without it. */

@@ -2,6 +2,7 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PermissionStore } from "../permission/ports.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import type { CallRecord, CallStore } from "./ports.ts";
+import { isTerminal } from "./state.ts";
 
 /** The steps of a call that may take long. */
 export type CallStep = "plan" | "wait" | "execute";
@@ -37,7 +38,8 @@ export function tellingEnds<S extends { calls: CallStore; permissions: Permissio
   const permissions: Pick<PermissionStore, "settle"> = {
     async settle(settlement) {
       const settled = await store.permissions.settle(settlement);
-      for (const call of settled.result === "won" ? settlement.calls : []) if (call.ended) ended(call.ended);
+      for (const { part } of settled.result === "won" ? settlement.calls : [])
+        if (part && isTerminal(part)) ended(part);
       return settled;
     },
   };

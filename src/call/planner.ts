@@ -29,7 +29,7 @@ import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { subjectFor } from "./executor.ts";
-import { beginning, digestOf, type Planning } from "./planning.ts";
+import { beginning, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
@@ -134,11 +134,12 @@ export function createPlanner({
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole);
       const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
-      const digest = asked.length === 0 ? "" : await digestOf(tool, input, plan, opened);
+      const digest = asked.length === 0 ? "" : await planning.digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {
         const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
         return permissions.request(
           { ...question, ...(metadata && { metadata }) },
+          verdict.decisions,
           { sessionId: request.sessionId, agent, digest, expires: store.now() + askMs, preview },
           subject,
           "",

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
-import { open, readdir } from "node:fs/promises";
+import { open, readdir, stat } from "node:fs/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -37,7 +37,16 @@ export const mostRepeats = 1;
 export type Planning = ReturnType<typeof createPlanning>;
 
 /** Plans and judges: no side effects, may be repeated. */
-export function createPlanning({ permissions, policy }: { permissions: Permissions; policy: Policy }) {
+export function createPlanning({
+  permissions,
+  policy,
+  policyDigest,
+}: {
+  permissions: Permissions;
+  policy: Policy;
+  /** Names the rules that all is judged by. */
+  policyDigest: string;
+}) {
   /** First title, targets and asks, from the input and path resolution alone; then the decision. */
   async function judge(
     tool: Tool,
@@ -47,7 +56,8 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
-    const own = await within(planningMs, tool.plan(input, ctx));
+    const bare = await within(planningMs, tool.plan(input, ctx));
+    const own = { ...bare, title: visible(bare.title) };
     const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
     const files = {
       async resolve(path: string, cwd: string) {
@@ -91,9 +101,35 @@ export function createPlanning({ permissions, policy }: { permissions: Permissio
     });
   }
 
+  /**
+   * What an approval is bound to: the tool's definition, the canonical input (which hooks have rewritten by then), workspace
+   * and working directory with its inode, the environment, the content of the files that will change or be run, and the rules.
+   */
+  async function digestOf(
+    tool: Tool,
+    input: JsonObject,
+    plan: Plan,
+    { workspace }: Pick<OpenSession, "workspace">,
+  ): Promise<string> {
+    const files: JsonObject = {};
+    for (const { absolute } of plan.binds ?? []) files[absolute] = await contentHash(absolute);
+    const bound = {
+      definition: tool.definition.definitionId,
+      input,
+      workspace: workspace.directory,
+      cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
+      env: { ...plan.env },
+      files,
+      asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
+      policy: policyDigest,
+    };
+    return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+  }
+
   return {
     judge,
     inspect,
+    digestOf,
     judging: (layers: Layers) => judging(policy, layers),
     /** Whether a call may be made again and again without a question. */
     mayLoop: (tool: Tool, layers: Layers) =>
@@ -139,28 +175,12 @@ function shown({ diff = "", command = "", paths = [], hosts = [] }: MessageInitS
   });
 }
 
-/**
- * What an approval is bound to: the tool's definition, the canonical input, workspace and working directory, and the
- * content of the files that will change or be run.
- */
-export async function digestOf(
-  tool: Tool,
-  input: JsonObject,
-  plan: Plan,
-  { workspace }: Pick<OpenSession, "workspace">,
-): Promise<string> {
-  const files: JsonObject = {};
-  for (const { absolute } of plan.binds ?? []) files[absolute] = await contentHash(absolute);
-  const bound = {
-    definition: tool.definition.definitionId,
-    input,
-    workspace: workspace.directory,
-    cwd: plan.cwd ?? null,
-    ...(plan.env && { env: { ...plan.env } }),
-    files,
-    asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
-  };
-  return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+/** Which folder a path leads to now; another one under the same name is another one. */
+async function inodeOf(path: string): Promise<string> {
+  return await stat(path, { bigint: true }).then(
+    ({ ino }) => String(ino),
+    () => "none",
+  );
 }
 
 /** SHA-256 of a regular file's content, or why there is none: a file that appears or goes away is a change, too. */

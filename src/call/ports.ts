@@ -1,4 +1,5 @@
 import type { SessionEvent, ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../permission/ports.ts";
@@ -67,7 +68,8 @@ export interface LogPage {
 
 /**
  * Sessions, calls and the log. Every method is one atomic step and resolves when it is durable. What a step writes was
- * computed by the domain; the store checks the guards, gives the numbers and writes all of it or nothing.
+ * computed by the domain; the store checks the guards, gives the numbers and writes all of it or nothing. `decisions` are
+ * what a step rests on: they are added to the audit of the tree, if the step is taken.
  */
 export interface CallStore {
   /** Names the store's contents; another one means that everything known before is gone. */
@@ -100,20 +102,24 @@ export interface CallStore {
     owner: string;
     leaseMs: number;
     maxOpenCalls: number;
+    decisions?: readonly DecisionRecord[] | undefined;
   }): Promise<{ record: CallRecord; created: boolean }>;
   /**
    * claim_call: takes over a call that no living lease holds, to be started (again, unless its body was entered `maxAttempts`
    * times, default 1: what was started is not claimed). Undefined if there is nothing to claim.
    */
   claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
-  /** open_asks: withdraws the call's open asks named in `withdraw`, with that message, and opens others. False if fenced off or changed since `version`. Throws `QuotaExceeded`. */
+  /** open_asks: withdraws the call's open asks named in `withdraw`, with that message, and opens others. False if fenced off or changed since `version` or `rulesVersion`. Throws `QuotaExceeded`. */
   openAsks(step: {
     fence: Fence;
     version: number;
+    /** Where grants were looked at: what one was saved for meanwhile must not be asked. */
+    rulesVersion?: number;
     asks: readonly PermissionRequest[];
     withdraw: readonly string[];
     message: string;
     maxOpenAsks: number;
+    decisions?: readonly DecisionRecord[];
   }): Promise<boolean>;
   /**
    * prepare_call: says that the hooks before a call have run, and writes the part if they changed its input. Once: false if
@@ -121,14 +127,17 @@ export interface CallStore {
    */
   prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
   /**
-   * start_call: the start mark. Only with a living lease, at the version and (where grants were relied on) the rules version
+   * start_call: the start mark. Only with a living lease, at the version and (where grants were looked at) the rules version
    * that the decision was made at. "fenced": the call belongs to somebody else or has ended; "retry": judge again.
    */
   startCall(step: {
     fence: Fence;
     version: number;
     rulesVersion?: number;
+    /** The grants that it relies on: they were used now. */
+    grantIds?: readonly string[];
     part: ToolPart;
+    decisions?: readonly DecisionRecord[];
   }): Promise<"started" | "fenced" | "retry">;
   /** record_events: progress and output of a running call. False if fenced off. */
   recordEvents(fence: Fence, events: readonly (ToolProgress | ToolOutput)[]): Promise<boolean>;
@@ -140,6 +149,7 @@ export interface CallStore {
     ref: CallRef;
     guard: { fence: Fence } | { version: number };
     part: ToolPart;
+    decisions?: readonly DecisionRecord[];
   }): Promise<ToolPart | undefined>;
   /** Asks the owner of a running call to stop it; the log's doorbell tells it. */
   requestCancel(ref: CallRef, message: string): Promise<void>;

@@ -159,7 +159,8 @@ export function readsAll({ roles }: Principal): boolean {
   return roles.has("approver") || roles.has("watcher") || roles.has("admin");
 }
 
-function mayAccess(principal: Principal, session: Session, access: Access): boolean {
+/** Whether a principal may do so much with a session. */
+export function mayAccess(principal: Principal, session: Session, access: Access): boolean {
   if (session.owner === principal.id) return true;
   if (access === "read") return readsAll(principal);
   return principal.roles.has("admin");

@@ -50,6 +50,16 @@ export function pendingPart(
   });
 }
 
+/** The same call with other arguments, which somebody answered with; it must not be started. */
+export function edited(part: ToolPart, input: JsonObject, by: string): ToolPart {
+  const value = create(ToolStatePendingSchema, { status: "pending", input });
+  return create(ToolPartSchema, {
+    ...advance(part, { case: "pending", value }),
+    originalInput: part.originalInput ?? inputOf(part),
+    editedBy: by,
+  });
+}
+
 /** The call with the input that hooks left. */
 export function prepared(part: ToolPart, input: JsonObject): ToolPart {
   return advance(part, {

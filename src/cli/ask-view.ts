@@ -15,6 +15,7 @@ export function askLines(
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...field("for", patternsBeside(ask), paint),
+    ...field("beware", ask.warnings, (_, text) => paint("red", text)),
     ...field("again", repetition(ask), paint),
     ...previewLines(preview, paint),
     ...field("why", why, paint),
@@ -54,9 +55,9 @@ export function diffLines(diff: string, paint: Paint): string[] {
 }
 
 /** The patterns that the preview does not show anyway. */
-function patternsBeside({ patterns, preview }: PermissionRequest): string[] {
+function patternsBeside({ patterns, display, preview }: PermissionRequest): string[] {
   const shown = preview ? [preview.command, ...preview.paths, ...preview.hosts] : [];
-  return patterns.filter((pattern) => !shown.includes(pattern));
+  return patterns.flatMap((pattern, i) => (shown.includes(pattern) ? [] : (display[i] ?? pattern)));
 }
 
 function field(name: string, values: readonly string[], paint: Paint): string[] {

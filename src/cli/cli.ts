@@ -1,5 +1,6 @@
 import { Command, type CommanderError, Option } from "commander";
 import { addAsks } from "./asks.ts";
+import { addAudit } from "./audit.ts";
 import { addCall } from "./call.ts";
 import { addCheckConfig, type CheckedConfig } from "./check-config.ts";
 import { defaultUrl } from "./connection.ts";
@@ -7,6 +8,7 @@ import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
 import { addGrants } from "./grants.ts";
 import { addOutput } from "./output.ts";
+import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type ServeFlags } from "./serve.ts";
@@ -65,7 +67,19 @@ export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Co
   addRun(program, embed);
   addCheckConfig(program, checkConfig);
   addTrust(program, trust);
-  for (const add of [addAsks, addReply, addGrants, addWatch, addOutput, addTools, addPlan, addExplain, addStats])
+  for (const add of [
+    addAsks,
+    addReply,
+    addReject,
+    addGrants,
+    addWatch,
+    addOutput,
+    addTools,
+    addPlan,
+    addExplain,
+    addStats,
+    addAudit,
+  ])
     add(program);
   return program;
 }

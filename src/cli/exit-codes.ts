@@ -15,7 +15,7 @@ export const exitCodes = {
 export const exitCodesHelp = `
 Exit codes:
   0  completed
-  1  the tool failed, an answer came too late, or a configuration has errors
+  1  the tool failed, an answer came too late, or a configuration or an audit has errors
   2  bad usage or input: unknown tool, session or ask, input that does not fit
   3  refused: denied by a rule, rejected by a person, or nobody answered in time
   4  cancelled or timed out

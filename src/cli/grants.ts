@@ -51,13 +51,14 @@ async function list(
 }
 
 function grantLines(grant: Grant, paint: Paint): string[] {
-  const { id, permission, text, scope, tool, agent, workspace, grantedBy, created } = grant;
+  const { id, permission, text, scope, tool, agent, workspace, grantedBy, created, lastUsed } = grant;
   const bound = [wordOf(GrantScopeSchema, scope), agent && `agent ${agent}`, `tool ${tool}`, workspace].filter(
     (word) => word !== "",
   );
+  const used = lastUsed > 0 ? `last used at ${momentOf(lastUsed)}` : "not used yet";
   return [
     `${paint("bold", oneLine(id))}  ${oneLine(permission)}  ${oneLine(text)}`,
-    `  ${paint("dim", oneLine(`${bound.join(", ")}; by ${grantedBy} at ${momentOf(created)}`))}  ${lifeOf(grant, paint)}`,
+    `  ${paint("dim", oneLine(`${bound.join(", ")}; by ${grantedBy} at ${momentOf(created)}; ${used}`))}  ${lifeOf(grant, paint)}`,
   ];
 }
 

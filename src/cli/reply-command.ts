@@ -1,4 +1,4 @@
-import { Argument, type Command } from "commander";
+import { Argument, type Command, InvalidArgumentError } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { askLines } from "./ask-view.ts";
 import { openAsks } from "./asks.ts";
@@ -6,6 +6,7 @@ import { withServer } from "./command.ts";
 import type { Connection } from "./connection.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { CommandError, UsageError } from "./failure.ts";
+import { readJsonObject } from "./json-argument.ts";
 import { sendReply } from "./reply.ts";
 import type { Screen } from "./screen.ts";
 
@@ -22,6 +23,9 @@ export function addReply(program: Command): void {
     )
     .option("-m, --message <text>", "with reject: what the model is told")
     .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
+    .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
+    .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
+    .option("--whole-call", "answer all open asks of the call")
     .option("--session <id>", "the session of the ask (default: it is looked for)")
     .addHelpText("after", examples)
     .action((id: string, word: keyof typeof replies, options: ReplyOptions, command: Command) =>
@@ -32,6 +36,9 @@ export function addReply(program: Command): void {
 interface ReplyOptions {
   message?: string;
   offer?: string;
+  for?: number;
+  edit?: string;
+  wholeCall?: boolean;
   session?: string;
 }
 
@@ -40,12 +47,11 @@ async function answerAsk(
   screen: Screen,
   id: string,
   word: keyof typeof replies,
-  { message, offer, session }: ReplyOptions,
+  { session, ...options }: ReplyOptions,
 ): Promise<undefined> {
-  if (message !== undefined && word !== "reject")
-    throw new UsageError("--message is only for reject", "leave it out, or reject");
-  if (offer !== undefined && word !== "always")
-    throw new UsageError("--offer is only for always", "leave it out, or answer always");
+  const { message, offer, for: lifeMs, edit, wholeCall } = options;
+  checkOnlyFor(word, options);
+  const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input");
   const ask = await findAsk(server, id, session);
   // A closed ask is answered all the same if its session is named: the server then says who won.
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
@@ -55,10 +61,36 @@ async function answerAsk(
     reply: replies[word],
     ...(message !== undefined && { message }),
     ...(offerId !== undefined && { offerId }),
+    ...(input !== undefined && { input }),
+    ...(wholeCall !== undefined && { wholeCall }),
+    ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
   });
   const { err } = screen.paint;
-  screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", `✓ approved ${word}`));
+  const approved = input ? "✓ edited; what the new arguments need is asked, if anything" : `✓ approved ${word}`;
+  screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));
 }
+
+/** Options that go with one answer only. */
+function checkOnlyFor(word: keyof typeof replies, options: ReplyOptions): void {
+  const only = { message: "reject", offer: "always", for: "always", edit: "once" } as const;
+  for (const [option, answer] of Object.entries(only)) {
+    if (!(option in options) || word === answer) continue;
+    throw new UsageError(`--${option} is only for ${answer}`, `leave it out, or answer ${answer}`);
+  }
+}
+
+function readDuration(text: string): number {
+  const [, count, unit = ""] = /^(\d{1,5})([mhd])$/.exec(text) ?? [];
+  const ms = Number(count) * (units.get(unit) ?? 0);
+  if (ms > 0) return ms;
+  throw new InvalidArgumentError("It must be a number of minutes, hours or days, such as 30m, 8h or 7d.");
+}
+
+const units = new Map([
+  ["m", 60_000],
+  ["h", 3_600_000],
+  ["d", 86_400_000],
+]);
 
 async function findAsk(
   server: Connection,
@@ -79,5 +111,6 @@ const replies = { once: PermissionReply.ONCE, always: PermissionReply.ALWAYS, re
 const examples = `
 Examples:
   toolgate reply per_01J9 once
-  toolgate reply per_01J9 always --offer 2
+  toolgate reply per_01J9 always --offer 2 --for 8h
+  toolgate reply per_01J9 once --edit '{"command": "npm test"}'
   toolgate reply per_01J9 reject -m "use the staging database"`;

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -11,6 +12,12 @@ export interface Answer {
   message?: string;
   /** What to save; only with always, else the first offer. */
   offerId?: string;
+  /** Other arguments for the call; only with once. */
+  input?: JsonObject;
+  /** Whether it is for all open asks of the call. */
+  wholeCall?: boolean;
+  /** When what is saved ends, in ms since the epoch; only with always. */
+  expires?: number;
 }
 
 /** What of an ask an answer names: the digest binds it to what was shown. */

@@ -19,5 +19,6 @@ const verbs = new Map<PermissionOutcome, string>([
   [PermissionOutcome.REJECT, "rejected"],
   [PermissionOutcome.EXPIRED, "expired: nobody answered in time"],
   [PermissionOutcome.WITHDRAWN, "withdrawn"],
+  [PermissionOutcome.EDITED, "edited"],
   [PermissionOutcome.DENIED, "denied: the server is unattended"],
 ]);

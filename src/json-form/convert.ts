@@ -32,7 +32,8 @@ export function keyOf({ jsonName }: DescField): string {
 function toForm(message: DescMessage, json: JsonObject): JsonObject {
   const form: JsonObject = {};
   for (const field of message.fields) {
-    const value = json[field.jsonName] ?? (isAlwaysThere(field) ? {} : undefined);
+    const given = json[field.jsonName];
+    const value = given === undefined && isAlwaysThere(field) ? {} : given;
     if (value === undefined) continue;
     const written = each(field, value, writtenValue);
     if (message.name === "ToolState") return objectOf(written, field.name);
@@ -69,14 +70,14 @@ function armOfState({ name, oneof }: DescField, state: JsonValue | undefined): J
 }
 
 function writtenValue(field: DescField, value: JsonValue): JsonValue {
-  if (field.message) return isStruct(field) ? value : toForm(field.message, objectOf(value, field.name));
+  if (field.message) return isJson(field) ? value : toForm(field.message, objectOf(value, field.name));
   // A value that a newer contract has added stays the number that it is on the wire.
   if (field.enum) return field.enum.values.find(({ name }) => name === value)?.localName.toLowerCase() ?? value;
   return field.scalar === ScalarType.UINT64 ? Number(value) : value;
 }
 
 function readValue(field: DescField, value: JsonValue): JsonValue {
-  if (field.message) return isStruct(field) ? value : fromForm(field.message, objectOf(value, field.name));
+  if (field.message) return isJson(field) ? value : fromForm(field.message, objectOf(value, field.name));
   if (field.enum) return field.enum.values.find(({ localName }) => localName.toLowerCase() === value)?.name ?? value;
   return value;
 }
@@ -89,6 +90,10 @@ function each(field: DescField, value: JsonValue, convert: (field: DescField, va
 }
 
 /** What a tool, a caller or a model wrote is passed on as it is. */
+function isJson(field: DescField): boolean {
+  return isStruct(field) || field.message?.typeName === "google.protobuf.Value";
+}
+
 function isStruct({ message }: DescField): boolean {
   return message?.typeName === "google.protobuf.Struct";
 }

@@ -57,6 +57,7 @@ export const toolStateCompleted = named(
     metadata: anything,
     time: ended,
     attachments: z.array(file).optional(),
+    structuredOutput: z.unknown().optional().describe("The result as JSON, of a tool that has a schema for it"),
   }),
 );
 

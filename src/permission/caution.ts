@@ -1,5 +1,6 @@
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Address, isAmbiguous } from "./address.ts";
+import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
 import type { Question } from "./policy.ts";
 import { protectedFile } from "./protected-files.ts";
@@ -13,6 +14,12 @@ export function caution({ permission, patterns, paths, alwaysAsk }: Question, at
   const system = systemFile(permission, path);
   if (system !== undefined) return alwaysAsked(`${path} is ${system}`);
   return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
+}
+
+/** The same for text of which a person would not see everything. */
+export function hiddenText(pattern: string): Opinion | undefined {
+  const [warning] = warningsAbout(pattern);
+  return warning === undefined ? undefined : alwaysAsked(warning);
 }
 
 /** The same for an address that rules allow: whether a person is to be asked about its port or its path. */

@@ -1,13 +1,51 @@
 import { create } from "@bufbuild/protobuf";
-import { type GrantMatch, GrantScope, type Offer, OfferSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type Grant,
+  type GrantMatch,
+  GrantScope,
+  type Offer,
+  OfferSchema,
+  PermissionAction,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isVisible } from "./display.ts";
-import { coverableWords } from "./shell/prefix.ts";
+import { coverableWords, prefixOf } from "./shell/prefix.ts";
 import { wildcard } from "./wildcard.ts";
 
 const maxPatternBytes = 4_096;
 
-/** Whether a grant covers a pattern. Only `wildcard` gives characters a meaning. */
+/** What a call needs to be allowed, as grants see it. */
+export interface Needed {
+  permission: string;
+  /** Those for which the rules ask. */
+  patterns: readonly string[];
+  tool: string;
+  agent: string;
+  /** See Grant.binding. */
+  binding: string;
+}
+
+/** The grants by which nobody needs to be asked, one for each pattern; undefined where a pattern has none. */
+export function grantsFor(grants: readonly Grant[], needed: Needed): Grant[] | undefined {
+  const serving = grants.filter((grant) => serves(grant, needed));
+  const found = needed.patterns.flatMap((pattern) => serving.find(({ match }) => covers(match, pattern)) ?? []);
+  return needed.patterns.length > 0 && found.length === needed.patterns.length ? found : undefined;
+}
+
+/** What `grantsFor` finds for an open ask: the same as for the call that would ask it now. */
+export function coversAsk(
+  grants: readonly Grant[],
+  { permission, patterns, agent, binding, decisions }: PermissionRequest,
+  tool: string,
+): Grant[] | undefined {
+  const asked = decisions.filter(({ action }) => action === PermissionAction.ASK).map(({ pattern }) => pattern);
+  if (!asked.every((pattern) => patterns.includes(pattern))) return undefined;
+  return grantsFor(grants, { permission, patterns: asked, tool, agent, binding });
+}
+
+/** Whether a grant covers a pattern. Only `wildcard` gives characters a meaning; text that hides something is never covered. */
 export function covers(match: GrantMatch | undefined, pattern: string): boolean {
+  if (!isVisible(pattern)) return false;
   switch (match?.match.case) {
     case "exact":
       return match.match.value === pattern;
@@ -20,31 +58,63 @@ export function covers(match: GrantMatch | undefined, pattern: string): boolean 
   }
 }
 
-/** What "always" may save for an ask, narrowest first: exactly its one pattern. Nothing where that could not be shown as it is. */
-export function offersFor(ask: {
+/** What an ask is about, as far as "always" can save it. */
+interface Savable {
   permission: string;
   patterns: readonly string[];
+  /** The wildcards that the tool would have saved. */
+  wildcards: readonly string[];
   agent: string;
   /** The name of the workspace root. */
   workspace: string;
   binding: string;
-}): Offer[] {
-  const [pattern, ...others] = ask.patterns;
+}
+
+/**
+ * What "always" may save for an ask, narrowest first: exactly its one pattern, commands that begin like it, and what its tool
+ * asked for that covers it; each for the session, the agent, the workspace. Nothing where that could not be shown as it is.
+ */
+export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
+  const [pattern, ...others] = patterns;
   if (pattern === undefined || others.length > 0 || !isShowable(pattern)) return [];
-  const what = `Allow ${ask.permission} ${JSON.stringify(pattern)}`;
-  const scopes = [
-    { scope: GrantScope.SESSION, text: `${what} in this session and its children` },
-    { scope: GrantScope.AGENT, text: `${what} for agent ${ask.agent} in workspace ${ask.workspace}, until revoked` },
-    { scope: GrantScope.PROJECT, text: `${what} for every session in workspace ${ask.workspace}, until revoked` },
+  const offers = matchesFor(permission, pattern, wildcards).flatMap(({ match, what }) =>
+    [
+      { scope: GrantScope.SESSION, whom: "in this session and its children" },
+      { scope: GrantScope.AGENT, whom: `for agent ${agent} in workspace ${workspace}, until revoked` },
+      { scope: GrantScope.PROJECT, whom: `for every session in workspace ${workspace}, until revoked` },
+    ].map(({ scope, whom }) => ({ scope, match, text: `Allow ${what} ${whom}`, binding })),
+  );
+  return offers.map((offer, i) => create(OfferSchema, { ...offer, id: `o${i + 1}` }));
+}
+
+function matchesFor(permission: string, pattern: string, wildcards: readonly string[]) {
+  const exact = { match: { case: "exact", value: pattern } } as const;
+  const words = permission === "bash" ? prefixOf(pattern) : undefined;
+  const begins = words?.map((word) => JSON.stringify(word)).join(" ");
+  const wider = wildcards.filter((each) => each !== pattern && isShowable(each) && wildcard(pattern, each));
+  return [
+    { match: exact, what: `${permission} ${JSON.stringify(pattern)}` },
+    ...(words
+      ? [
+          {
+            match: { match: { case: "prefix", value: { words } } } as const,
+            what: `every ${permission} command that begins with the words ${begins}`,
+          },
+        ]
+      : []),
+    ...wider.map((value) => ({
+      match: { match: { case: "wildcard", value } } as const,
+      what: `${permission} of everything that fits ${JSON.stringify(value)} (* is any text)`,
+    })),
   ];
-  return scopes.map(({ scope, text }, i) =>
-    create(OfferSchema, {
-      id: `o${i + 1}`,
-      text,
-      scope,
-      match: { match: { case: "exact", value: pattern } },
-      binding: ask.binding,
-    }),
+}
+
+function serves(grant: Grant, { permission, tool, agent, binding }: Needed): boolean {
+  return (
+    grant.permission === permission &&
+    grant.tool === tool &&
+    grant.binding === binding &&
+    (grant.scope !== GrantScope.AGENT || grant.agent === agent)
   );
 }
 

@@ -8,7 +8,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { canAsk } from "./can-ask.ts";
-import { addressCaution, caution } from "./caution.ts";
+import { addressCaution, caution, hiddenText } from "./caution.ts";
 import { createGuard, type Guard } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
@@ -29,6 +29,8 @@ export interface Question {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** The wildcards that "always" may save beside exactly what is asked. */
+  always?: readonly string[];
   /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
   alwaysAsk?: string;
   /** For a web address: the IP address that its host's name leads to, once that is known. */
@@ -127,6 +129,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   /** What is asked although rules allow it, or asked again although a grant would cover it. */
   function doubt(opinion: Opinion, question: Question, at: number, layers: Layers, address: Address | undefined) {
     if (opinion.action === DENY) return undefined;
+    const hidden = hiddenText(question.patterns[at] ?? "");
+    if (hidden) return hidden;
     if (!address) return caution(question, at);
     if (opinion.action === ASK) return undefined;
     return addressCaution(address, named(address, undefined, layers).port);

@@ -1,4 +1,4 @@
-import type { Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { AuditEntry, DecisionRecord, Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /** Names a call. `root` is the root of its session tree: a tree is what one atomic step can touch. */
@@ -28,10 +28,14 @@ export interface Settlement {
   askId: string;
   /** How each ask ends: the one above and what goes with it. */
   settled: readonly PermissionSettled[];
-  /** The calls of these asks, at the versions at which they were read; `ended` is the terminal snapshot of one that ends with it. */
-  calls: readonly { ref: CallRef; version: number; ended?: ToolPart }[];
-  /** The grant that "always" saves. */
-  grant?: Grant;
+  /** The calls of these asks, at the versions at which they were read; `part` is the new snapshot of one that ends with it (then it is terminal) or gets other arguments (then it is pending). */
+  calls: readonly { ref: CallRef; version: number; part?: ToolPart }[];
+  /** The grants that "always" saves. */
+  grants: readonly Grant[];
+  /** What the audit of the tree is told of it. */
+  decisions?: readonly DecisionRecord[];
+  /** Where grants are saved: the asks version of the tree before its open asks were looked at, so that none is overlooked. */
+  asksVersion?: number;
   /** The deadline counts: an answer is refused from then on, an expiry until then (store's clock, ms since the epoch). */
   expired: boolean;
 }
@@ -49,14 +53,17 @@ export interface PermissionStore {
   openAsks(filter: { root?: string; after?: string; limit: number }): Promise<AskRecord[]>;
   /** Open asks whose deadline has passed. */
   expiredAsks(limit: number): Promise<AskRecord[]>;
-  /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grant and events together. */
+  /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */
   settle(settlement: Settlement): Promise<SettleResult>;
-  /** The living grants that may serve a tree: its own, and those of its workspace and agent; and the tree's rules version. */
+  /**
+   * The living grants that may serve a tree: its own, and those of its workspace and agent; and the tree's versions: of its
+   * rules, raised whenever a grant that it may use is saved or revoked, and of its asks, raised whenever one is opened.
+   */
   grantsFor(tree: {
     root: string;
     workspace: string;
     agent: string;
-  }): Promise<{ grants: Grant[]; rulesVersion: number }>;
+  }): Promise<{ grants: Grant[]; rulesVersion: number; asksVersion: number }>;
   /** Before a grant of a wider scope is relied on: adds the tree to its users. False if the grant is dead. */
   adoptGrant(root: string, grantId: string): Promise<boolean>;
   getGrant(id: string): Promise<Grant | undefined>;
@@ -67,6 +74,8 @@ export interface PermissionStore {
     before?: string;
     limit: number;
   }): Promise<Grant[]>;
+  /** The audit of a tree, oldest first. */
+  listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
   /** revoke_grant: marks it dead and raises the rules version of every tree that uses it, then resolves: no call starts on its strength afterwards. */
-  revokeGrant(id: string): Promise<Grant | undefined>;
+  revokeGrant(id: string, decisions?: readonly DecisionRecord[]): Promise<Grant | undefined>;
 }

@@ -86,10 +86,12 @@ const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>> = {
   [PermissionService.typeName]: {
     respondToPermission: approvers,
+    rejectPermissions: approvers,
     listPermissions: everybody,
     watchPermissions: everybody,
     listGrants: overseers,
     revokeGrant: approvers,
+    listDecisions: everybody,
     explainPermission: everybody,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [ToolService.typeName]: {

@@ -91,6 +91,7 @@ const codes: Readonly<Record<keyof typeof ErrorReason, Code>> = {
   INVALID_RANGE: Code.OutOfRange,
   HOST_REFUSED: Code.PermissionDenied,
   HOOK_FAILED: Code.FailedPrecondition,
+  NOT_EDITABLE: Code.FailedPrecondition,
 };
 
 function refused(error: RequestError): ConnectError {

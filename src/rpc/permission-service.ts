@@ -4,6 +4,7 @@ import {
   type PermissionService,
   WatchPermissionsResponseSchema,
 } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { Audit } from "../call/audit.ts";
 import type { Planner } from "../call/planner.ts";
 import type { CallStore } from "../call/ports.ts";
 import type { Sessions } from "../call/sessions.ts";
@@ -18,20 +19,28 @@ export function permissionService({
   sessions,
   planner,
   watcher,
+  audit,
   store,
 }: {
   permissions: Permissions;
   sessions: Sessions;
   planner: Planner;
   watcher: Watcher;
+  audit: Audit;
   store: Pick<CallStore, "storeId">;
 }): ServiceImpl<typeof PermissionService> {
   return {
     async respondToPermission(response, ctx) {
       const principal = principalOf(ctx);
       const { session } = await sessions.open(principal, response.sessionId, "read");
-      await permissions.reply(principal, session, response);
+      await permissions.reply(principal, workspaceRoot(session.workspace), response);
       return {};
+    },
+
+    async rejectPermissions({ sessionId, message }, ctx) {
+      const principal = principalOf(ctx);
+      const { session } = await sessions.open(principal, sessionId, "read");
+      return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
     },
 
     async listPermissions({ sessionId, pageSize, pageToken }, ctx) {
@@ -69,8 +78,13 @@ export function permissionService({
       return { grants, nextPageToken: grants.length < limit ? "" : (grants.at(-1)?.id ?? "") };
     },
 
-    async revokeGrant({ grantId }) {
-      return { grant: await permissions.revoke(grantId) };
+    async revokeGrant({ grantId }, ctx) {
+      return { grant: await permissions.revoke(principalOf(ctx).id, grantId) };
+    },
+
+    async listDecisions({ sessionId, pageSize, afterSeq }, ctx) {
+      const page = { sessionId, afterSeq: Number(afterSeq), limit: pageSize || 100 };
+      return { entries: await audit.list(principalOf(ctx), page) };
     },
 
     async explainPermission(request, ctx) {

@@ -9,7 +9,7 @@ export function checkEnded(part: ToolPart): void {
 
 /** What is left of a call after a week: which one it was, and how it ended. */
 export function tombstone({ state, ...part }: ToolPart): ToolPart {
-  const { metadata: _, ...names } = part;
+  const { metadata: _, originalInput: __, ...names } = part;
   if (state.case === "completed") {
     const value = { ...state.value, input: {}, output: "", title: "", metadata: {}, attachments: [] };
     return { ...names, state: { case: "completed", value } };
@@ -22,9 +22,10 @@ export function tombstone({ state, ...part }: ToolPart): ToolPart {
 }
 
 /** The part as it is told once its input was: a large input is left out. */
-export function withoutLargeInput(part: ToolPart): ToolPart {
+export function withoutLargeInput(given: ToolPart): ToolPart {
+  if (!isLarge(given.state.value?.input) && !isLarge(given.originalInput)) return given;
+  const { originalInput: _, ...part } = given;
   const { state } = part;
-  if (!isLarge(state.value?.input)) return part;
   switch (state.case) {
     case "running":
       return { ...part, inputElided: true, state: { case: "running", value: { ...state.value, input: {} } } };

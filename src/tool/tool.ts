@@ -17,6 +17,8 @@ export interface Ask {
   paths?: readonly string[];
   /** For commands: the canonical folder in which they would run. */
   cwd?: string;
+  /** Wildcards that "always" may save beside exactly what is asked; only those that match it are offered. */
+  always?: readonly string[];
   /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
   alwaysAsk?: string;
   /** For a web address: the IP address that its host's name leads to, once that is known. */
@@ -45,7 +47,7 @@ export interface Plan {
   binds?: readonly Pick<ResolvedPath, "absolute">[];
   /** The working directory, if the call has one: an approval is bound to it. */
   cwd?: string;
-  /** Variables that the call's commands get in addition: an approval is bound to them. */
+  /** The environment of the call's commands: an approval is bound to it. */
   env?: Readonly<Record<string, string>>;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];

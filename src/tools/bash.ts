@@ -61,7 +61,7 @@ export function createBash({
           },
         ],
         cwd: folder.absolute,
-        env,
+        env: { ...inherited(), ...env },
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -81,7 +81,7 @@ export function createBash({
       const ended = await runCommand({
         argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
         cwd,
-        env: { ...inherited(), ...ctx.plan.env, ...traced(ctx.trace), ...marks },
+        env: { ...ctx.plan.env, ...traced(ctx.trace), ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,

@@ -8,7 +8,7 @@ import { defineTool, type Plan, type ToolContext, type ToolResult } from "../too
 import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./open-file.ts";
-import { showText, type TextSource, type WantedLines } from "./show-text.ts";
+import { pieceLength, showText, type TextSource, type WantedLines } from "./show-text.ts";
 
 const mostLines = 2_000;
 const mostFolderBytes = 51_200;
@@ -97,13 +97,14 @@ async function openExisting(path: ResolvedPath) {
   throw new ToolFailure(`File not found: ${path.absolute}${suggestion}`);
 }
 
-async function show(source: Omit<TextSource, "head">, wanted: WantedLines, signal: AbortSignal) {
+async function show(source: Omit<TextSource, "first">, wanted: WantedLines, signal: AbortSignal) {
   const { name, readAt } = source;
-  const head = await readAt(0, headLength);
+  const first = await readAt(0, pieceLength);
+  const head = first.subarray(0, headLength);
   const kind = attachmentKind(head);
   if (kind !== undefined) return attach(name, kind, readAt, signal);
   if (isBinary(name, head)) throw new ToolFailure(`Cannot read binary file: ${name}`);
-  return showText({ ...source, head }, wanted, signal);
+  return showText({ ...source, first }, wanted, signal);
 }
 
 async function attach(name: string, { mime, word }: AttachmentKind, readAt: ReadAt, signal: AbortSignal) {

@@ -17,9 +17,12 @@ export interface TextSource {
   name: string;
   readAt: ReadAt;
   size: number;
-  /** Its beginning. */
-  head: Uint8Array;
+  /** Its first piece. */
+  first: Uint8Array;
 }
+
+/** How many bytes are read at a time. */
+export const pieceLength = 65_536;
 
 /** Larger ones are read no further than what is shown. */
 const largestWhole = 64 * 1024 * 1024;
@@ -27,26 +30,30 @@ const largestNotebook = 16 * 1024 * 1024;
 
 /** Shows lines of a text with their numbers; the hash is that of all of it, undefined if it was not read to its end. */
 export async function showText(source: TextSource, wanted: WantedLines, signal: AbortSignal) {
-  const { name, readAt, size, head } = source;
-  const encoding = markedEncoding(head);
+  const { name, readAt, size, first } = source;
+  const encoding = markedEncoding(first);
   const window = createLineWindow(wanted.offset, wanted.limit);
   const notebook: Buffer[] | undefined = name.endsWith(".ipynb") && size <= largestNotebook ? [] : undefined;
   const add = notebook ? (chunk: Buffer) => notebook.push(chunk) : decoded(encoding, window.add);
   const hash = createHash("sha256");
+  let piece = first;
   let offset = 0;
-  while (size <= largestWhole || !window.isFull()) {
-    signal.throwIfAborted();
-    const { buffer, byteOffset, length } = await readAt(offset, 65_536);
-    const chunk = Buffer.from(buffer, byteOffset, length);
-    if (chunk.length === 0) {
-      if (notebook) window.add(cellsOf(Buffer.concat(notebook)));
-      return { ...numbered(source, wanted, window.end(), encoding), sha256: hash.digest("hex") };
-    }
+  while (piece.length > 0) {
+    const chunk = Buffer.from(piece.buffer, piece.byteOffset, piece.length);
     hash.update(chunk);
     add(chunk);
     offset += chunk.length;
+    if (size > largestWhole && window.isFull()) {
+      return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
+    }
+    // A file of the kernel says that it is empty, and is not.
+    const isAll = size > 0 && offset === size;
+    signal.throwIfAborted();
+    piece = isAll ? new Uint8Array() : await readAt(offset, pieceLength);
   }
-  return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
+  signal.throwIfAborted();
+  if (notebook) window.add(cellsOf(Buffer.concat(notebook)));
+  return { ...numbered(source, wanted, window.end(), encoding), sha256: hash.digest("hex") };
 }
 
 /** Turns chunks of an encoding into chunks of UTF-8. */

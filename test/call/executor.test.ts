@@ -213,6 +213,22 @@ describe("an ask in the body", () => {
   });
 });
 
+test("the arguments of a running call cannot be edited; its ask stays open", async () => {
+  const service = await serve([
+    tool(async ({ ask }) => {
+      await ask({ permission: "probe", patterns: ["the door"] });
+      return { output: "open" };
+    }),
+  ]);
+  const { state } = await run(service, async ({ sessionId, id: permissionId }) => {
+    const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
+    const edit = service.person.permissions.respondToPermission({ ...answer, input: { other: 1 } });
+    await expect(edit).rejects.toThrow(/whose arguments are in use/);
+    await service.person.permissions.respondToPermission(answer);
+  });
+  expect(state.case).toBe("completed");
+});
+
 describe("what was approved is what runs", () => {
   /** Runs whatever script.sh holds: the plan binds the approval to its content. */
   const script = (ran: string[]) =>

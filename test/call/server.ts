@@ -10,11 +10,14 @@ import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { type Config, loadConfig } from "../../src/config.ts";
 import type { LogFields, Logger } from "../../src/log.ts";
-import { startServer } from "../../src/server.ts";
+import { type openStore, startServer } from "../../src/server.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
 /** A whole service in this process, with tools of the test's own; it ends with the test. */
-export async function serve(tools: Tool[], settings: Partial<Pick<Config, "askMs" | "experimental">> = {}) {
+export async function serve(
+  tools: Tool[],
+  { open, ...settings }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & { open?: typeof openStore } = {},
+) {
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
   await mkdir(workspace);
@@ -36,7 +39,7 @@ export async function serve(tools: Tool[], settings: Partial<Pick<Config, "askMs
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
   const start = async () => {
-    const server = await startServer(config, log, { tools });
+    const server = await startServer(config, log, { tools, ...(open && { open }) });
     let closing: Promise<void> | undefined;
     const close = () => (closing ??= server.close());
     onTestFinished(close);

@@ -207,6 +207,21 @@ describe("toolgate run", () => {
   });
 });
 
+test("toolgate reject rejects a session with a message and says what that ended", async () => {
+  const asked: unknown[] = [];
+  await start({
+    permissions: {
+      rejectPermissions(request) {
+        asked.push(request);
+        return { settled: [{ ...settled, outcome: PermissionOutcome.REJECT, callId: "c1", message: "Stop." }] };
+      },
+    },
+  });
+  const { code, stdout } = await toolgate(["reject", "ses_1", "-m", "Stop."], environment);
+  expect({ code, stdout }).toEqual({ code: 0, stdout: "per_1  call c1  rejected by alice: Stop.\n" });
+  expect(asked).toMatchObject([{ sessionId: "ses_1", message: "Stop." }]);
+});
+
 describe("toolgate reply", () => {
   test("finds the ask, and answers what was shown with the chosen offer", async () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
@@ -223,6 +238,19 @@ describe("toolgate reply", () => {
       },
     ]);
     expect(server.replies[0]?.replyId).not.toBe("");
+  });
+
+  test("sends edited arguments, answers for the whole call, and says how long a grant may live", async () => {
+    await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
+    const edited = await toolgate(["reply", "per_1", "once", "--edit", '{"command": "npm t"}'], environment);
+    expect(edited.stderr).toContain("✓ edited");
+    const before = Date.now();
+    await toolgate(["reply", "per_1", "always", "--whole-call", "--for", "8h"], environment);
+    expect(server.replies).toMatchObject([
+      { reply: PermissionReply.ONCE, input: { command: "npm t" }, wholeCall: false },
+      { reply: PermissionReply.ALWAYS, wholeCall: true },
+    ]);
+    expect(server.replies[1]?.expires).toBeGreaterThanOrEqual(before + 8 * 3_600_000);
   });
 
   test("says who won when the answer came too late", async () => {
@@ -430,6 +458,8 @@ describe("an error", () => {
     ],
     ["a number that is none", ["watch", "ses_1", "--after", "x"], "It must be a whole number"],
     ["a message without a reject", ["reply", "per_1", "once", "-m", "why"], "--message is only for reject"],
+    ["edited arguments with a reject", ["reply", "per_1", "reject", "--edit", "{}"], "--edit is only for once"],
+    ["a time that is none", ["reply", "per_1", "always", "--for", "soon"], "such as 30m, 8h or 7d"],
     ["an address that is none", ["tools", "--server", "http://"], "is not the address of a server"],
   ])("about %s exits 2 and says what to do next", async (_, args, words) => {
     const { code, stdout, stderr } = await toolgate(args, environment);

@@ -58,6 +58,16 @@ test("a reply_id that comes again with another answer is refused", async () => {
   });
 });
 
+test("the same reply_id with another offer is another answer", async () => {
+  const { ask, approver } = await openAsk();
+  const [narrow, wide] = ask.offers.map(({ id }) => id);
+  const always = { reply: Reply.ALWAYS, replyId: "r1" };
+  await approver({ ...always, offerId: narrow });
+  await approver({ ...always, offerId: narrow });
+  expect(await refusal(approver({ ...always, offerId: wide }))).toMatchObject({ reason: "REPLY_ID_REUSED" });
+  expect(await refusal(approver({ reply: Reply.ALWAYS, offerId: wide }))).toMatchObject({ reason: "ALREADY_ANSWERED" });
+});
+
 test("an answer to something else than what was shown settles nothing", async () => {
   const { stream, ask, approver } = await openAsk();
   expect(await refusal(approver({ reply: Reply.ONCE, expectedDigest: "what I saw" }))).toMatchObject({

@@ -129,3 +129,24 @@ test("a grant and its end are events of the session; a grant that is not known c
     reason: "NO_SUCH_GRANT",
   });
 });
+
+test("a grant for what a command begins with covers its other arguments and no other command", async () => {
+  const { agent, person } = begin();
+  const sessionId = await agent.newSession();
+  const stream = read(
+    agent.tools.executeTool({ sessionId, callId: "c1", tool: "bash", input: { command: "git log -1" } }),
+  );
+  const { id: permissionId, offers } = await stream.until("permissionAsked");
+  const offer = offers.find(({ match }) => match?.match.case === "prefix");
+  expect(offer?.text).toContain('begins with the words "git" "log"');
+  const offerId = offer?.id ?? "none";
+  await person.permissions.respondToPermission({ sessionId, permissionId, reply: Reply.ALWAYS, offerId });
+  await stream.end();
+  const clients = { agent, person };
+  expect(await runs(clients, { sessionId, input: { command: "git log --oneline" } })).toBe(true);
+  for (const command of ["git push", "git log; id", "git log $(id)", "git log \u202ex"]) {
+    expect(await runs(clients, { sessionId, input: { command } }), command).toBe(false);
+  }
+  const { grants } = await person.permissions.listGrants({ sessionId });
+  expect(grants[0]?.lastUsed).toBeGreaterThan(0);
+});

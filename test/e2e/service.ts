@@ -28,6 +28,10 @@ export interface Service {
   readonly config: string;
   /** Its process, while it runs. */
   readonly pid: number | undefined;
+  /** What its environment holds besides; counts from the next start on. */
+  readonly env: Record<string, string>;
+  /** Writes the top of its toolgate.toml anew; counts from the next start on. */
+  configure(settings: string): Promise<void>;
   start(): Promise<void>;
   /** kill -9. */
   kill(): Promise<void>;
@@ -80,7 +84,8 @@ const tokens = Object.entries(principals)
 
 /** A service that whoever made it starts and closes. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
+  const { settings = "", flags = [], entry = "src/main.ts", ownTokens = false } = options;
+  const env = { ...options.env };
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -98,7 +103,15 @@ export function createService(options: ServiceOptions = {}): Service {
     return code;
   }
 
+  const configure = (top: string) =>
+    writeFile(
+      join(folder, "toolgate.toml"),
+      [top, free, top.includes("[permission") ? "" : ledgers, ownTokens ? "" : tokens].join("\n"),
+    );
+
   return {
+    env,
+    configure,
     get url() {
       return url;
     },
@@ -118,10 +131,7 @@ export function createService(options: ServiceOptions = {}): Service {
       if (folder === "") {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
-        await writeFile(
-          join(folder, "toolgate.toml"),
-          [settings, free, settings.includes("[permission") ? "" : ledgers, ownTokens ? "" : tokens].join("\n"),
-        );
+        await configure(settings);
       }
       child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),

@@ -4,9 +4,12 @@ import {
   type DescMessage,
   type DescOneof,
   equals,
+  fromJson,
   type JsonObject,
+  type JsonValue,
   ScalarType,
 } from "@bufbuild/protobuf";
+import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -122,7 +125,9 @@ function anyField(field: DescField): fc.Arbitrary<unknown> {
 }
 
 function anyValue(field: DescField): fc.Arbitrary<unknown> {
-  if (field.message) return field.message.name === "Struct" ? anyObject : anyOf(field.message);
+  if (field.message?.name === "Struct") return anyObject;
+  if (field.message?.name === "Value") return anyJson.map((value) => fromJson(ValueSchema, value));
+  if (field.message) return anyOf(field.message);
   if (field.enum) return fc.constantFrom(...field.enum.values.map(({ number }) => number));
   switch (field.scalar) {
     case ScalarType.BOOL:
@@ -141,6 +146,7 @@ function anyValue(field: DescField): fc.Arbitrary<unknown> {
 }
 
 // As it comes off the wire: JSON knows no -0.
+const anyJson = fc.jsonValue().map((value): JsonValue => JSON.parse(JSON.stringify(value)));
 const anyObject = fc
   .dictionary(fc.string(), fc.jsonValue())
   .map((value): JsonObject => JSON.parse(JSON.stringify(value)));

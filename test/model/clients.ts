@@ -4,6 +4,7 @@ import { PermissionOutcomeSchema, type PermissionSettled } from "../../gen/openc
 import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../../src/permission/errors.ts";
+import { workspaceRoot } from "../../src/permission/permissions.ts";
 import type { Principal } from "../../src/permission/principal.ts";
 import { type Follower, startFollower } from "./follower.ts";
 import type { Ledger } from "./ledger.ts";
@@ -60,7 +61,7 @@ export function createClients({
       case "close":
         return await replicas.at(act.at).calls.closeSession(agent, act.session);
       case "revoke":
-        return void (await replicas.at(act.at).permissions.revoke(names.grant(act.grant)));
+        return void (await replicas.at(act.at).permissions.revoke("ann", names.grant(act.grant)));
       case "release":
         return ledger.release(act.call, act.end);
       case "kill":
@@ -89,18 +90,18 @@ export function createClients({
     follow({ sessionId: session, callId }, afterSeq % (Number(lastSeq) + 1), open);
   }
 
-  async function reply({ at, call, by, answer, isWide, replyId }: Act & { do: "reply" }): Promise<void> {
+  async function reply({ at, call, nth, by, answer, isWide, replyId }: Act & { do: "reply" }): Promise<void> {
     const [sessionId = ""] = call.split("/");
     const { sessions, permissions } = replicas.at(at);
     const { session } = await sessions.open(person(by), sessionId, "read");
     const response = create(PermissionResponseSchema, {
       sessionId,
-      permissionId: names.ask(call),
+      permissionId: names.ask(call, nth),
       reply: PermissionReply[answer],
       offerId: answer === "ALWAYS" && isWide ? "o3" : "",
       replyId,
     });
-    await permissions.reply(person(by), session, response);
+    await permissions.reply(person(by), workspaceRoot(session.workspace), response);
   }
 
   async function cancel({ at, call }: Act & { do: "cancel" }): Promise<void> {

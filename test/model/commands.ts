@@ -45,10 +45,11 @@ const reply = fc
   .map(
     ({ at, which, ...answer }): Wish =>
       ({ model }) => {
-        const open = callsWhere(model, ({ ask }) => ask?.outcome === "open");
-        const asked = callsWhere(model, ({ ask }) => ask !== undefined);
+        const open = callsWhere(model, ({ asks }) => asks.at(-1)?.outcome === "open");
+        const asked = callsWhere(model, ({ asks }) => asks.length > 0);
         const call = pick(which % 4 > 0 && open.length > 0 ? open : asked, which);
-        return call === "" ? undefined : { do: "reply", at: pick(model.live, at), call, ...answer };
+        const nth = (model.calls[call]?.asks.length ?? 0) - 1;
+        return call === "" ? undefined : { do: "reply", at: pick(model.live, at), call, nth, ...answer };
       },
   );
 

@@ -1,5 +1,5 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { GrantScope, PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { callOf } from "../../src/call/log.ts";
 import { inputOf, isTerminal } from "../../src/call/state.ts";
 
@@ -42,7 +42,7 @@ export function unapproved(log: readonly SessionEvent[], wideKeys: ReadonlySet<u
   for (const { sessionId, event } of log) {
     if (event.case === "granted") grants.set(event.value.id, event.value.match?.match.value);
     if (event.case === "revoked") grants.delete(event.value.id);
-    if (event.case === "permissionSettled" && event.value.sessionId === sessionId && isApproval(event.value.outcome))
+    if (event.case === "permissionSettled" && event.value.sessionId === sessionId && isApproved(event.value))
       approved.add(event.value.callId);
     if (event.case !== "part" || event.value.tool !== "ask" || event.value.state.case !== "running") continue;
     const { key } = inputOf(event.value);
@@ -59,5 +59,6 @@ export function wideKeysOf(log: readonly SessionEvent[]): unknown[] {
   );
 }
 
-const isApproval = (outcome: PermissionOutcome) =>
-  outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.ALWAYS;
+/** What the grant of another call settles is allowed by the grant. */
+const isApproved = ({ outcome, settledWith }: PermissionSettled) =>
+  settledWith === "" && (outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.ALWAYS);

@@ -46,7 +46,7 @@ const [call, at, session] = ["ses_b/call_1", "r1", "ses_b"];
 const asking = { do: "execute", at, session, tool: "ask", key: "x", afterSeq: 0 } as const;
 const revocation = always([
   [{ ...asking, call }],
-  [{ do: "reply", at, call, by: "ann", answer: "ALWAYS", isWide: false, replyId: "" }],
+  [{ do: "reply", at, call, nth: 0, by: "ann", answer: "ALWAYS", isWide: false, replyId: "" }],
   [
     { ...asking, call: "ses_b/call_2" },
     { do: "revoke", at, grant: call },

@@ -6,6 +6,10 @@ export interface Ask {
   outcome: "open" | "ONCE" | "ALWAYS" | "REJECT" | "WITHDRAWN";
   by: string;
   replyId: string;
+  /** Whether the widest offer was chosen. */
+  isWide: boolean;
+  /** Whether it was settled by the grant of another call, with which it stands and falls. */
+  isCovered: boolean;
 }
 
 /** A call. Clients see `new`, `asking`, `asked` and `approved` as pending. */
@@ -19,7 +23,8 @@ export interface Call {
   owner: string;
   /** How often its body was entered. */
   entered: number;
-  ask?: Ask | undefined;
+  /** It asks again if a grant by which an ask was settled is revoked before it starts. */
+  asks: readonly Ask[];
   /** What was asked of it meanwhile; what became of a lost request is not known. */
   cancel?: "sure" | "maybe" | undefined;
   released?: End | undefined;
@@ -47,7 +52,7 @@ export interface Model {
 /** What somebody does; `at` is the replica that is asked. */
 export type Act =
   | { do: "execute"; at: string; call: string; session: string; tool: Call["tool"]; key: string; afterSeq: number }
-  | { do: "reply"; at: string; call: string; by: string; answer: Answer; isWide: boolean; replyId: string }
+  | { do: "reply"; at: string; call: string; nth: number; by: string; answer: Answer; isWide: boolean; replyId: string }
   | { do: "cancel"; at: string; call: string }
   | { do: "revoke"; at: string; grant: string }
   | { do: "close"; at: string; session: string }
@@ -102,11 +107,11 @@ export function view({ calls, grants, closed }: Model): string {
 /** One line of a view. Who holds a call that waits for a person does not matter: anybody takes it up when it is answered. */
 export function viewCall(
   id: string,
-  { state, owner, entered, ask }: Pick<Call, "owner" | "entered"> & { state: string; ask?: Asked | undefined },
+  { state, owner, entered, asks }: Pick<Call, "owner" | "entered"> & { state: string; asks: readonly Asked[] },
 ): string {
-  const isHeld = state === "running" || (state === "pending" && ask?.outcome !== "open");
-  const asked = ask ? `, ask ${ask.outcome} ${ask.by} ${ask.replyId}` : "";
-  return `call ${id} ${state}${isHeld ? ` at ${owner || "nobody"}` : ""}, entered ${entered}${asked}`.trimEnd();
+  const isHeld = state === "running" || (state === "pending" && asks.at(-1)?.outcome !== "open");
+  const asked = asks.map(({ outcome, by, replyId }) => `, ask ${outcome} ${by} ${replyId}`.trimEnd()).join("");
+  return `call ${id} ${state}${isHeld ? ` at ${owner || "nobody"}` : ""}, entered ${entered}${asked}`;
 }
 
 type Asked = Pick<Ask, "by" | "replyId"> & { outcome: string };
@@ -132,8 +137,10 @@ function ownSteps(model: Model): Model[] {
     // What follows is for the replica that runs the call.
     if (call.owner === "") continue;
     if (call.phase === "new") to({ phase: call.tool !== "ask" || isCovered(model, call) ? "running" : "asking" });
-    if (call.phase === "asking") to({ phase: "asked", ask: { outcome: "open", by: "", replyId: "" } });
-    if (call.phase === "approved") to({ phase: "running" });
+    if (call.phase === "asking")
+      to(isCoveredHere(model, call) ? { phase: "new" } : { phase: "asked", asks: [...call.asks, opened] });
+    if (call.phase === "approved")
+      to({ phase: call.asks.at(-1)?.isCovered && !isCovered(model, call) ? "asking" : "running" });
     if (call.phase !== "running") continue;
     if (call.entered === 0) to({ entered: 1 });
     else {
@@ -160,13 +167,22 @@ function apply(model: Model, { act, told }: Deed): Model[] {
       if (known) return refused(known.tool === tool && known.key === key ? "ok" : "CALL_ID_REUSED");
       if (model.closed.includes(session)) return refused("SESSION_CLOSED");
       if (!isLost && told !== "ok") return [];
-      const call: Call = { session, tool, key, phase: "new", owner: model.live.includes(at) ? at : "", entered: 0 };
+      const call: Call = {
+        session,
+        tool,
+        key,
+        phase: "new",
+        owner: model.live.includes(at) ? at : "",
+        entered: 0,
+        asks: [],
+      };
       return done({ ...model, calls: { ...model.calls, [id]: call } });
     }
     case "reply": {
       const call = model.calls[act.call];
-      if (!call?.ask) throw new Error(`${act.call} has asked nothing`);
-      if (call.ask.outcome !== "open") return refused(toLateReply(call.ask, act));
+      const ask = call?.asks[act.nth];
+      if (!call || !ask) throw new Error(`${act.call} has not asked ${act.nth + 1} times`);
+      if (ask.outcome !== "open") return refused(toLateReply(ask, act));
       return isLost || told === "ok" ? done(settle(model, call, act)) : [];
     }
     case "cancel":
@@ -205,14 +221,14 @@ function oneByOne({ act, told }: Deed): Deed[] {
 
 /** A person's answer, and what follows from it in the same step. */
 function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyId }: Act & { do: "reply" }): Model {
-  const ask = { outcome: answer, by, replyId };
-  if (answer === "REJECT") return withCall(model, id, { ...ended(call, "REJECTED"), ask });
-  const settled = withCall(model, id, { phase: "approved", ask });
+  const ask: Ask = { outcome: answer, by, replyId, isWide: answer === "ALWAYS" && isWide, isCovered: false };
+  if (answer === "REJECT") return withCall(model, id, { ...ended(call, "REJECTED"), asks: replaceLast(call, ask) });
+  const settled = withCall(model, id, { phase: "approved", asks: replaceLast(call, ask) });
   if (answer === "ONCE") return settled;
   const root = model.roots[call.session] ?? "";
   const covered = changeAll(settled, (other) =>
     other.phase === "asked" && other.key === call.key && model.roots[other.session] === root
-      ? { phase: "approved", ask: { ...ask, replyId: "" } }
+      ? { phase: "approved", asks: replaceLast(other, { ...ask, replyId: "", isWide: false, isCovered: true }) }
       : {},
   );
   const grant = { root, key: call.key, isWide, isAlive: true, isSpread: !isWide };
@@ -220,8 +236,9 @@ function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyI
 }
 
 /** What an answer to a settled ask is told. */
-function toLateReply({ outcome, by, replyId }: Ask, reply: Act & { do: "reply" }): string {
-  const isSame = by === reply.by && outcome === reply.answer && replyId === reply.replyId;
+function toLateReply({ outcome, by, replyId, isWide }: Ask, reply: Act & { do: "reply" }): string {
+  const isSameContent = outcome === reply.answer && isWide === (reply.answer === "ALWAYS" && reply.isWide);
+  const isSame = by === reply.by && isSameContent && replyId === reply.replyId;
   if (isSame) return "ok";
   if (replyId !== "" && replyId === reply.replyId) return "REPLY_ID_REUSED";
   return outcome === "WITHDRAWN" ? "ASK_CLOSED WITHDRAWN" : `ALREADY_ANSWERED ${outcome} ${by}`;
@@ -251,14 +268,23 @@ function cancelled(model: Model, ids: readonly string[], isLost: boolean): Model
   );
 }
 
-function isCovered({ grants, roots }: Model, { key, session }: Call): boolean {
-  return Object.values(grants).some(
-    (grant) => grant.isAlive && grant.isSpread && grant.key === key && (grant.isWide || grant.root === roots[session]),
-  );
+function isCovered(model: Model, call: Call): boolean {
+  const reaches = ({ isAlive, isWide, isSpread, key }: Grant) => isAlive && isWide && isSpread && key === call.key;
+  return isCoveredHere(model, call) || Object.values(model.grants).some(reaches);
 }
 
-function ended({ ask }: Call, end: End): Partial<Call> {
-  const withdrawn = ask?.outcome === "open" ? { ask: { ...ask, outcome: "WITHDRAWN" as const } } : {};
+/** By a grant that was saved in the call's own tree, which a tree never overlooks. */
+function isCoveredHere({ grants, roots }: Model, { key, session }: Call): boolean {
+  return Object.values(grants).some((grant) => grant.isAlive && grant.key === key && grant.root === roots[session]);
+}
+
+const opened: Ask = { outcome: "open", by: "", replyId: "", isWide: false, isCovered: false };
+
+const replaceLast = ({ asks }: Call, ask: Ask): Ask[] => [...asks.slice(0, -1), ask];
+
+function ended(call: Call, end: End): Partial<Call> {
+  const last = call.asks.at(-1);
+  const withdrawn = last?.outcome === "open" ? { asks: replaceLast(call, { ...last, outcome: "WITHDRAWN" }) } : {};
   return { ...withdrawn, phase: "ended", end, owner: "", cancel: undefined, released: undefined };
 }
 

@@ -12,8 +12,8 @@ import type { Replicas } from "./replicas.ts";
 
 /** The ids by the names that the model has for things. */
 export interface Names {
-  /** The ask of a call. */
-  ask(call: string): string;
+  /** An ask of a call: the first, the second. */
+  ask(call: string, nth: number): string;
   /** The grant that came from the ask of a call. */
   grant(call: string): string;
 }
@@ -28,7 +28,7 @@ export function createObserver({
   ledger: Ledger;
   sessions: readonly string[];
 }) {
-  const asks = new Map<string, string>();
+  const asks = new Map<string, string[]>();
   const calls = new Map<string, string>();
   const grants = new Map<string, string>();
 
@@ -37,25 +37,24 @@ export function createObserver({
     const session = await store.calls.getSession(sessionId);
     const records = await store.calls.listCalls({ sessionId, limit: 1_000 });
     const lines = records.map(async (record) => {
-      const [ask, ...others] = await store.permissions.asksOf(record.ref);
-      if (others.length > 0) throw new Error(`call ${record.ref.callId} has asked ${others.length + 1} times`);
-      return lineOf(record, ask);
+      return lineOf(record, await store.permissions.asksOf(record.ref));
     });
     return [...(await Promise.all(lines)), ...(session?.closed ? [viewClosed(sessionId)] : [])];
   }
 
-  function lineOf({ ref, part, owner }: CallRecord, ask: AskRecord | undefined): string {
+  function lineOf({ ref, part, owner }: CallRecord, asked: readonly AskRecord[]): string {
     const id = `${ref.sessionId}/${ref.callId}`;
-    if (ask) {
-      asks.set(id, ask.request.id);
-      calls.set(ask.request.id, id);
-    }
-    const { outcome, by = "", replyId = "" } = ask?.settled ?? {};
+    const ids = asked.map(({ request }) => request.id);
+    asks.set(id, ids);
+    for (const each of ids) calls.set(each, id);
     return viewCall(id, {
       state: stateOf(part),
       owner: replicas.names().includes(owner) ? owner : "",
       entered: ledger.entries.filter((entry) => entry === id).length,
-      ...(ask && { ask: { outcome: outcome === undefined ? "open" : nameOf(outcome), by, replyId } }),
+      asks: asked.map(({ settled }) => {
+        const { outcome, by = "", replyId = "" } = settled ?? {};
+        return { outcome: outcome === undefined ? "open" : nameOf(outcome), by, replyId };
+      }),
     });
   }
 
@@ -68,7 +67,7 @@ export function createObserver({
     });
   }
 
-  const names: Names = { ask: (call) => asks.get(call) ?? "", grant: (call) => grants.get(call) ?? "" };
+  const names: Names = { ask: (call, nth) => asks.get(call)?.[nth] ?? "", grant: (call) => grants.get(call) ?? "" };
   return {
     names,
     async look(): Promise<string> {

@@ -32,6 +32,13 @@ describe("covers", () => {
     expect(covers(matching({ case: "wildcard", value: "a/*" }), "b")).toBe(false);
   });
 
+  test("text that hides something is covered by nothing", () => {
+    const hiding = "echo a\u202eb";
+    expect(covers(matching({ case: "exact", value: hiding }), hiding)).toBe(false);
+    expect(covers(prefix("echo"), hiding)).toBe(false);
+    expect(covers(matching({ case: "wildcard", value: "*" }), hiding)).toBe(false);
+  });
+
   test("no match covers nothing", () => {
     expect(covers(undefined, "")).toBe(false);
     expect(covers(matching(undefined), "")).toBe(false);
@@ -39,22 +46,40 @@ describe("covers", () => {
 });
 
 describe("offersFor", () => {
-  const ask = { permission: "bash", patterns: ["npm test"], agent: "build", workspace: "default", binding: "b1" };
+  const bound = { agent: "build", workspace: "default", binding: "b1", wildcards: [] };
+  const ask = { ...bound, permission: "bash", patterns: ["npm test --watch"] };
 
-  test("offers the one pattern for the session tree, the agent and the workspace, in this order and in words", () => {
+  test("offers the one pattern, then commands that begin like it, each for the session tree, the agent and the workspace", () => {
     const offers = offersFor(ask);
+    const begins = 'Allow every bash command that begins with the words "npm" "test"';
     expect(offers.map(({ id, scope, text }) => [id, scope, text])).toEqual([
-      ["o1", GrantScope.SESSION, 'Allow bash "npm test" in this session and its children'],
-      ["o2", GrantScope.AGENT, 'Allow bash "npm test" for agent build in workspace default, until revoked'],
-      ["o3", GrantScope.PROJECT, 'Allow bash "npm test" for every session in workspace default, until revoked'],
+      ["o1", GrantScope.SESSION, 'Allow bash "npm test --watch" in this session and its children'],
+      ["o2", GrantScope.AGENT, 'Allow bash "npm test --watch" for agent build in workspace default, until revoked'],
+      ["o3", GrantScope.PROJECT, 'Allow bash "npm test --watch" for every session in workspace default, until revoked'],
+      ["o4", GrantScope.SESSION, `${begins} in this session and its children`],
+      ["o5", GrantScope.AGENT, `${begins} for agent build in workspace default, until revoked`],
+      ["o6", GrantScope.PROJECT, `${begins} for every session in workspace default, until revoked`],
     ]);
-    for (const offer of offers) {
-      expect(offer).toMatchObject({
-        match: { match: { case: "exact", value: "npm test" } },
-        binding: "b1",
-        expires: 0,
-      });
-    }
+    const exact = { match: { case: "exact", value: "npm test --watch" } };
+    const prefix = { match: { case: "prefix", value: { words: ["npm", "test"] } } };
+    expect(offers.map(({ match }) => match)).toMatchObject([exact, exact, exact, prefix, prefix, prefix]);
+    for (const offer of offers) expect(offer).toMatchObject({ binding: "b1", expires: 0 });
+  });
+
+  test("offers the wildcards that the tool asked for and that cover what is asked", () => {
+    const wildcards = ["https://example.com/*", "https://other.org/*"];
+    const offers = offersFor({ ...bound, wildcards, permission: "webfetch", patterns: ["https://example.com/a"] });
+    expect(offers.map(({ match }) => match?.match.case)).toEqual([
+      ...Array(3).fill("exact"),
+      ...Array(3).fill("wildcard"),
+    ]);
+    expect(offers[3]?.text).toBe(
+      'Allow webfetch of everything that fits "https://example.com/*" (* is any text) in this session and its children',
+    );
+  });
+
+  test("offers no prefix for another kind than bash", () => {
+    expect(offersFor({ ...bound, permission: "edit", patterns: ["notes.txt"] })).toHaveLength(3);
   });
 
   test.each<[string, string[]]>([
@@ -74,6 +99,7 @@ describe("offersFor", () => {
   });
 
   test("offers text in any script", () => {
-    expect(offersFor({ ...ask, patterns: ["git commit -m 'Übersicht 修正 🎉'"] })).toHaveLength(3);
+    const [offer] = offersFor({ ...ask, patterns: ["git commit -m 'Übersicht 修正 🎉'"] });
+    expect(offer?.match?.match.value).toBe("git commit -m 'Übersicht 修正 🎉'");
   });
 });

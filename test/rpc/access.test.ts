@@ -15,10 +15,12 @@ import { roles, startServer } from "./server.ts";
 /** Who may call what: c caller, a approver, w watcher, A admin. */
 const pinned: Record<string, string> = {
   "PermissionService/RespondToPermission": "-a-A",
+  "PermissionService/RejectPermissions": "-a-A",
   "PermissionService/ListPermissions": "cawA",
   "PermissionService/WatchPermissions": "cawA",
   "PermissionService/ListGrants": "-awA",
   "PermissionService/RevokeGrant": "-a-A",
+  "PermissionService/ListDecisions": "cawA",
   "PermissionService/ExplainPermission": "cawA",
   "ToolService/ListTools": "cawA",
   "ToolService/PlanTool": "ca-A",

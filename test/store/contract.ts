@@ -1,5 +1,6 @@
 import { afterEach, describe } from "vitest";
 import { asksContract } from "./contract/asks.ts";
+import { auditContract } from "./contract/audit.ts";
 import { callsContract } from "./contract/calls.ts";
 import { grantsContract } from "./contract/grants.ts";
 import { leasesContract } from "./contract/leases.ts";
@@ -27,6 +28,7 @@ export function storeContract(name: string, open: OpenStore): void {
     describe("calls", () => callsContract(remembered));
     describe("leases", () => leasesContract(remembered));
     describe("asks", () => asksContract(remembered));
+    describe("audit", () => auditContract(remembered));
     describe("settling", () => settleContract(remembered));
     describe("grants", () => grantsContract(remembered));
     describe("log", () => logContract(remembered));

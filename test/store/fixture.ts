@@ -208,6 +208,7 @@ export async function answer(
     askId: id,
     settled: [settled(ref, id, outcome, by)],
     calls: [{ ref, version }],
+    grants: [],
     expired: false,
     ...fields,
   };
@@ -234,7 +235,7 @@ export async function saveGrant(store: OpenedStore, given: Grant): Promise<void>
   const ref = callRef(`call_of_${given.id}`, given.sessionId, given.sessionId);
   const id = `per_of_${given.id}`;
   await openAskedCall(store, ref, [id]);
-  const always = await answer(store, ref, id, { outcome: PermissionOutcome.ALWAYS, grant: given });
+  const always = await answer(store, ref, id, { outcome: PermissionOutcome.ALWAYS, grants: [given] });
   const result = await store.permissions.settle(always);
   if (result.result !== "won") throw new Error(`the grant was not saved: ${result.result}`);
 }

@@ -134,8 +134,11 @@ describe("redis", () => {
     await addSession(here);
     await openAskedCall(here, ref, ["per_1"]);
     const wide = grant("grt_1", { scope: GrantScope.PROJECT });
-    const always = await answer(here, ref, "per_1", { outcome: PermissionOutcome.ALWAYS, grant: wide });
+    const always = await answer(here, ref, "per_1", { outcome: PermissionOutcome.ALWAYS, grants: [wide] });
     expect(await here.permissions.settle(always)).toEqual({ result: "won" });
+    // Its own tree it serves at once.
+    const own = await there.permissions.grantsFor({ root: "ses_root", workspace: "default", agent: "build" });
+    expect(own.grants).toMatchObject([{ id: "grt_1" }]);
     await there.calls.orphans(10);
     const tree = { root: "ses_other", workspace: "default", agent: "build" };
     expect((await there.permissions.grantsFor(tree)).grants).toMatchObject([{ id: "grt_1" }]);

@@ -45,13 +45,13 @@ describe("ListTools", () => {
   });
 
   test("has an experimental tool only where the configuration names it", async () => {
-    const tools = [named("batch", { experimental: true })];
+    const tools = [named("rehearse", { experimental: true })];
     const off = await serve(tools);
-    const on = await serve(tools, { experimental: ["batch"] });
+    const on = await serve(tools, { experimental: ["rehearse"] });
     const has = async ({ agent }: typeof off) =>
-      (await agent.tools.listTools({})).tools.some(({ name }) => name === "batch");
+      (await agent.tools.listTools({})).tools.some(({ name }) => name === "rehearse");
     expect([await has(off), await has(on)]).toEqual([false, true]);
-    const { part } = await off.agent.tools.callTool({ tool: "batch", input: { n: 1 } });
+    const { part } = await off.agent.tools.callTool({ tool: "rehearse", input: { n: 1 } });
     expect(part?.state.case).toBe("error");
   });
 });

@@ -35,6 +35,8 @@ type Draft = {
 
 function createReader(text: string) {
   let at = 0;
+  /** How many `$?` the word holds that is read. */
+  let statuses = 0;
   /** Here-documents whose text begins behind the end of this line. */
   const awaited: { delimiter: string; command: Draft }[] = [];
 
@@ -173,6 +175,7 @@ function createReader(text: string) {
     const from = at;
     const word = { value: "", glob: false, status: false };
     let isQuoted = false;
+    statuses = 0;
     let set: number | undefined;
     for (;;) {
       const plain = take(plainCharacters);
@@ -198,6 +201,7 @@ function createReader(text: string) {
     }
     if (at === from) throw new Opaque(`the character ${JSON.stringify(text[at])}`);
     if (word.value.includes("\0")) throw new Opaque("a NUL character");
+    if (word.status && word.value.split("$").length - 1 > statuses) throw new Opaque("$? beside another $");
     // A set needs its end; whether one that stands in quotes counts need not be known.
     if (set !== undefined && text.slice(set, at).includes("]")) word.glob = true;
     // Bash takes a backslash or quote inside a pattern for its own purposes.
@@ -250,6 +254,7 @@ function createReader(text: string) {
     if (take(exitStatus) !== undefined) {
       word.value += "$?";
       word.status = true;
+      statuses += 1;
       return;
     }
     if (take(bare) === undefined) throw new Opaque("an expansion");

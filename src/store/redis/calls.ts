@@ -52,7 +52,7 @@ export function createCalls(options: {
 
     for (let generation = await live.enter(root); ; ) {
       const [result, value, last, repeats, begun] = list(
-        await runStep("open_call", root, names, { ...values, generation }, bytes),
+        await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
       );
       switch (text(result)) {
         case "opened": {
@@ -82,7 +82,7 @@ export function createCalls(options: {
   }
 
   async function openAsks(opened: Parameters<CallStore["openAsks"]>[0]): Promise<boolean> {
-    const { fence, version, withdraw, message, maxOpenAsks } = opened;
+    const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
     const { ref, owner, epoch } = fence;
     const { root, sessionId } = ref;
     const tree = keys.tree(root);
@@ -104,7 +104,7 @@ export function createCalls(options: {
       {
         session: sessionId,
         name: callName(ref),
-        ...{ owner, epoch, version, withdraw, maxOpenAsks },
+        ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks },
         lineage: { [sessionId]: lineage },
         asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
       },
@@ -114,6 +114,7 @@ export function createCalls(options: {
           opened.asks.map((value) => [`asked ${value.id}`, encodeEvent(sessionId, { case: "permissionAsked", value })]),
         ),
       },
+      opened.decisions,
     );
     if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
     if (text(result) !== "opened") return false;
@@ -131,11 +132,13 @@ export function createCalls(options: {
 
   async function startCall(started: Parameters<CallStore["startCall"]>[0]): Promise<"started" | "fenced" | "retry"> {
     const { ref, owner, epoch } = started.fence;
-    const { version, rulesVersion } = started;
+    const { version, rulesVersion, grantIds = [] } = started;
+    const { grants, used } = keys.tree(ref.root);
     const name = callName(ref);
     const { bytes } = encodePart(ref.sessionId, name, started.part);
-    const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion };
-    const result = text(await runStep("start_call", ref.root, namesOf(ref), values, bytes));
+    const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds };
+    const names = { ...namesOf(ref), grants, used };
+    const result = text(await runStep("start_call", ref.root, names, values, bytes, started.decisions));
     return result === "started" || result === "retry" ? result : "fenced";
   }
 
@@ -157,6 +160,7 @@ export function createCalls(options: {
     ref,
     guard,
     part: ended,
+    decisions,
   }: Parameters<CallStore["finishCall"]>[0]): Promise<ToolPart | undefined> {
     checkEnded(ended);
     const { root, sessionId, callId } = ref;
@@ -178,6 +182,7 @@ export function createCalls(options: {
         },
         { session: sessionId, callId, name, lineage: { [sessionId]: lineage }, ...guards },
         { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
+        decisions,
       ),
     );
     if (text(result) !== "finished") return undefined;

@@ -1,5 +1,10 @@
 import { create, fromBinary } from "@bufbuild/protobuf";
-import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type DecisionRecord,
+  type Grant,
+  GrantSchema,
+  GrantScope,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
 import { encodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
@@ -22,11 +27,11 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
 
   function slotOf(id: string, { root, workspace }: Place) {
     if (workspace !== undefined) {
-      const { grants, revoked, users } = keys.workspace(workspace);
-      return { grants, revoked, users: users(id) };
+      const { grants, revoked, used, users } = keys.workspace(workspace);
+      return { grants, revoked, used, users: users(id) };
     }
-    const { grants, revoked, users } = keys.tree(root);
-    return { grants, revoked, users };
+    const { grants, revoked, used, users } = keys.tree(root);
+    return { grants, revoked, used, users };
   }
 
   async function placeOf(id: string): Promise<Place | undefined> {
@@ -36,12 +41,13 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
 
   async function load(id: string, place: Place): Promise<Grant | undefined> {
     const slot = slotOf(id, place);
-    const [saved, revoked] = await Promise.all([
+    const [saved, revoked, used] = await Promise.all([
       link.command("hget", slot.grants, id),
       link.command("hget", slot.revoked, id),
+      link.command("hget", slot.used, id),
     ]);
     const found = bytes(saved);
-    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked) };
+    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked), lastUsed: number(used) };
   }
 
   /** The grant and its place; one that waits in its tree's outbox is brought there first. */
@@ -65,18 +71,25 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     }
   }
 
-  async function readAll(grants: string, revoked: string, more: string[] = []): Promise<[Grant[], ...Reply[]]> {
-    const [saved, dead, ...others] = await link.hashes(grants, revoked, ...more);
-    const times = fields(dead);
+  async function readAll(
+    { grants, revoked, used }: { grants: string; revoked: string; used: string },
+    more: string[] = [],
+  ): Promise<[Grant[], ...Reply[]]> {
+    const [saved, dead, uses, ...others] = await link.hashes(grants, revoked, used, ...more);
+    const [ends, last] = [fields(dead), fields(uses)];
     const decode = ([id, found]: [string, Buffer]) =>
-      create(GrantSchema, { ...fromBinary(GrantSchema, found), revoked: times?.number(id) ?? 0 });
+      create(GrantSchema, {
+        ...fromBinary(GrantSchema, found),
+        revoked: ends?.number(id) ?? 0,
+        lastUsed: last?.number(id) ?? 0,
+      });
     return [pairs(saved).map(decode), ...others];
   }
 
   const isLiving = ({ revoked, expires }: Grant) => revoked === 0 && (expires === 0 || expires > link.now());
 
   /** Makes a tree that uses a grant judge again; the one it came from is told. */
-  async function raiseRules(root: string, grant: Grant): Promise<void> {
+  async function raiseRules(root: string, grant: Grant, decisions: readonly DecisionRecord[]): Promise<void> {
     const told = root === grant.sessionId;
     await runStep(
       "raise_rules",
@@ -84,6 +97,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       told ? trees.logKeys(root, [root]) : {},
       { grant: grant.id, session: root },
       { revoked: told ? encodeEvent(root, { case: "revoked", value: grant }) : undefined },
+      told ? decisions : [],
     );
   }
 
@@ -108,14 +122,17 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     async serving(tree: { root: string; workspace: string; agent: string }) {
       const own = keys.tree(tree.root);
       const wide = keys.workspace(tree.workspace);
-      const [[inTree, state], [inWorkspace]] = await Promise.all([
-        readAll(own.grants, own.revoked, [own.tree]),
-        readAll(wide.grants, wide.revoked),
-      ]);
+      // One after the other: what this tree has just saved is in its outbox, or by then in the workspace's slot.
+      const [inTree, state, outbox] = await readAll(own, [own.tree, own.outbox]);
+      const [inWorkspace] = await readAll(wide);
+      const onTheWay = pairs(outbox)
+        .filter(([id]) => !inWorkspace.some((grant) => grant.id === id))
+        .map(([, saved]) => fromBinary(GrantSchema, saved));
       const serves = ({ scope, agent }: Grant) => scope === GrantScope.PROJECT || agent === tree.agent;
       return {
-        grants: [...inTree, ...inWorkspace.filter(serves)].filter(isLiving),
+        grants: [...inTree, ...[...inWorkspace, ...onTheWay].filter(serves)].filter(isLiving),
         rulesVersion: fields(state)?.number("rules") ?? 0,
+        asksVersion: fields(state)?.number("asks") ?? 0,
       };
     },
 
@@ -132,14 +149,15 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     },
 
     /** Also for a grant that is dead already: who relied on it judges again. */
-    async revoke(id: string): Promise<Grant | undefined> {
+    async revoke(id: string, decisions: readonly DecisionRecord[] = []): Promise<Grant | undefined> {
       const found = await find(id);
       if (found === undefined) return undefined;
       const [time, users] = list(
         await link.run("revoke_grant", slotOf(id, found.place), { id, inTree: isInTree(found.place) }),
       );
       const grant = { ...found.grant, revoked: number(time) };
-      await Promise.all([...new Set([found.place.root, ...texts(users)])].map((root) => raiseRules(root, grant)));
+      const told = found.grant.revoked > 0 ? [] : decisions;
+      await Promise.all([...new Set([found.place.root, ...texts(users)])].map((root) => raiseRules(root, grant, told)));
       return grant;
     },
 
@@ -149,10 +167,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       if (tree !== undefined) {
         const own = keys.tree(tree.root);
         const wide = keys.workspace(tree.workspace);
-        const [[inTree], [inWorkspace]] = await Promise.all([
-          readAll(own.grants, own.revoked),
-          readAll(wide.grants, wide.revoked),
-        ]);
+        const [[inTree], [inWorkspace]] = await Promise.all([readAll(own), readAll(wide)]);
         const placed = await Promise.all(
           [...inTree, ...inWorkspace].map(async (grant) => ({ grant, place: (await listing.placeOf(grant.id)) ?? 0 })),
         );

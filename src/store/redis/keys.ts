@@ -38,7 +38,7 @@ export function createKeys(prefix: string) {
     tree(root: string) {
       const name = (rest: string) => `${slot(root)}:${rest}`;
       const single = {
-        /** HASH: generation, rules version, how often it had news. */
+        /** HASH: generation, versions of rules and asks, how often it had news. */
         tree: name("tree"),
         /** ZSET: the sessions, by when they came. */
         sessions: name("sessions"),
@@ -52,12 +52,15 @@ export function createKeys(prefix: string) {
         /** ZSETs: open asks by when they came, and by deadline. */
         asks: name("asks"),
         deadlines: name("deadlines"),
-        /** HASHes: grants of this tree, when they were revoked; and wider ones on the way to their own slot. */
+        /** HASHes: grants of this tree, when they were revoked, when last used; and wider ones on the way to their own slot. */
         grants: name("grants"),
         revoked: name("revoked"),
+        used: name("used"),
         outbox: name("outbox"),
         /** SET: nobody but the tree itself uses its grants. */
         users: name("users"),
+        /** STREAM: the chain of decisions. It is kept for 90 days after the last one, longer than the tree. */
+        audit: name("audit"),
         /** HASH: canonical path to SHA-256. */
         reads: name("reads"),
         /** ZSET: outputs by the last write. HASH: their lengths. */
@@ -84,18 +87,23 @@ export function createKeys(prefix: string) {
         chunk: (output: string, index: number) => name(`output:${output}:${index}`),
         /** STRING: what an operation was answered. */
         operation: (id: string) => name(`operation:${id}`),
-        /** All of them but those of calls, outputs and operations. */
+        /** All of them but those of calls, outputs and operations, and the audit. */
         lasting: (sessionIds: readonly string[]) => [
-          ...Object.values(single),
+          ...Object.values(single).filter((key) => key !== single.audit),
           ...sessionIds.flatMap((id) => Object.values(perSession).map((key) => key(id))),
         ],
       };
     },
 
-    /** The wider grants of one workspace: HASHes of grants and when they were revoked, and a SET of the trees that use one. */
+    /** The wider grants of one workspace: HASHes of grants, when they were revoked and last used, and a SET of the trees that use one. */
     workspace(workspace: string) {
       const name = (rest: string) => `${slot(digest(`workspace ${workspace}`))}:${rest}`;
-      return { grants: name("grants"), revoked: name("revoked"), users: (id: string) => name(`users:${id}`) };
+      return {
+        grants: name("grants"),
+        revoked: name("revoked"),
+        used: name("used"),
+        users: (id: string) => name(`users:${id}`),
+      };
     },
   };
 }

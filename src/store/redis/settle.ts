@@ -1,5 +1,6 @@
 import { toBinary } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../../log.ts";
 import type { Settlement, SettleResult } from "../../permission/ports.ts";
 import { checkEnded } from "../parts.ts";
@@ -31,9 +32,9 @@ export function createSettle(options: {
   const { keys, trees, now, log, grants, held, runStep } = options;
 
   /** Every session that is told of the settlement, with those above it. */
-  async function lineagesOf({ root, settled, calls, grant }: Settlement): Promise<Record<string, string[]>> {
+  async function lineagesOf({ root, settled, calls, grants: saved }: Settlement): Promise<Record<string, string[]>> {
     const sessions = new Set([...settled, ...calls.map(({ ref }) => ref)].map(({ sessionId }) => sessionId));
-    if (grant !== undefined) sessions.add(root);
+    if (saved.length > 0) sessions.add(root);
     const entries = [...sessions].map(async (id) => [id, await trees.lineage(root, id)] as const);
     return Object.fromEntries(await Promise.all(entries));
   }
@@ -59,25 +60,27 @@ export function createSettle(options: {
   }
 
   return async (settlement: Settlement): Promise<SettleResult> => {
-    const { root, askId, settled, calls, grant, expired } = settlement;
+    const { root, askId, settled, calls, grants: saved, expired, asksVersion } = settlement;
     const lineage = await lineagesOf(settlement);
     const values = {
-      ...{ ask: askId, expired, lineage },
+      ...{ ask: askId, expired, lineage, asksVersion },
       settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
-      calls: calls.map(({ ref, version, ended }) => ({
+      calls: calls.map(({ ref, version, part }) => ({
         ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
-        ended: ended !== undefined,
+        ...{ ended: hasEnded(part), edited: part !== undefined && !hasEnded(part) },
       })),
-      ...(grant && { grant: { id: grant.id, session: grant.sessionId, wide: isWide(grant) } }),
+      grants: saved.map((grant) => ({ id: grant.id, session: grant.sessionId, wide: isWide(grant) })),
     };
     const given = encode(settlement, now());
-    if (grant !== undefined) await grants.announce(root, grant);
+    for (const grant of saved) await grants.announce(root, grant);
 
-    const [result, winner] = list(await runStep("settle_ask", root, namesOf(settlement, lineage), values, given));
+    const [result, winner] = list(
+      await runStep("settle_ask", root, namesOf(settlement, lineage), values, given, settlement.decisions),
+    );
     switch (text(result)) {
       case "won":
-        for (const { ref, ended } of calls) if (ended !== undefined) held.ended(ref);
-        if (grant !== undefined && isWide(grant)) await bringOut(root);
+        for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
+        if (saved.some(isWide)) await bringOut(root);
         return { result: "won" };
       case "lost": {
         const found = bytes(winner);
@@ -90,17 +93,19 @@ export function createSettle(options: {
 }
 
 const isWide = ({ scope }: Grant) => scope !== GrantScope.SESSION;
+const hasEnded = (part: ToolPart | undefined) => part !== undefined && part.state.case !== "pending";
 
-function encode({ settled, calls, grant }: Settlement, now: number): StepBytes {
-  const given: StepBytes = grant === undefined ? {} : encodeGrant(grant);
+function encode({ settled, calls, grants }: Settlement, now: number): StepBytes {
+  const given: StepBytes = Object.assign({}, ...grants.map(encodeGrant));
   for (const value of settled) {
     given[`settled ${value.permissionId}`] = encodeEvent(value.sessionId, { case: "permissionSettled", value });
   }
-  for (const { ref, ended } of calls) {
-    if (ended === undefined) continue;
-    checkEnded(ended);
+  for (const { ref, part } of calls) {
+    if (part === undefined) continue;
     const name = callName(ref);
-    Object.assign(given, encodePart(ref.sessionId, name, ended).bytes);
+    Object.assign(given, encodePart(ref.sessionId, name, part).bytes);
+    if (!hasEnded(part)) continue;
+    checkEnded(part);
     given[`withdrawn ${name}`] = encodeWithdrawal(ref, callEnded, now);
   }
   return given;
@@ -108,7 +113,7 @@ function encode({ settled, calls, grant }: Settlement, now: number): StepBytes {
 
 function encodeGrant(grant: Grant): StepBytes {
   return {
-    grant: toBinary(GrantSchema, grant),
-    granted: encodeEvent(grant.sessionId, { case: "granted", value: grant }),
+    [`grant ${grant.id}`]: toBinary(GrantSchema, grant),
+    [`granted ${grant.id}`]: encodeEvent(grant.sessionId, { case: "granted", value: grant }),
   };
 }

@@ -2,7 +2,9 @@ import { randomUUID } from "node:crypto";
 import type { CallStore, OutputStore } from "../../call/ports.ts";
 import type { Logger } from "../../log.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
+import { auditKept } from "../audit.ts";
 import { createAsks } from "./asks.ts";
+import { createAudit } from "./audit.ts";
 import { createCallRecords } from "./call-records.ts";
 import { createCalls } from "./calls.ts";
 import { createDoorbell } from "./doorbell.ts";
@@ -51,7 +53,14 @@ export async function openRedisStore(options: {
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
   const replica = randomUUID();
-  const defaults = { replica, limits, channel: keys.news, keepMs: recordsKept + day, rememberMs: 20_000 };
+  const defaults = {
+    replica,
+    limits,
+    channel: keys.news,
+    keepMs: recordsKept + day,
+    auditMs: auditKept,
+    rememberMs: 20_000,
+  };
   const opened = await openLink({ address, keys, defaults, clock, log: logger });
   const link = options.through?.(opened) ?? opened;
 
@@ -65,6 +74,7 @@ export async function openRedisStore(options: {
   const sessions = createSessions({ link, keys, trees, runStep });
   const asks = createAsks({ link, keys, trees, live });
   const calls = createCalls({ keys, trees, live, records, now: link.now, held, runStep });
+  const audit = createAudit({ link, keys });
   const grants = createGrants({ link, keys, trees, runStep });
   const leases = createLeases({ link, keys, live, records, held, drainOutbox: grants.drainOutbox });
   const settle = createSettle({ keys, trees, now: link.now, log: logger, grants, held, runStep });
@@ -136,6 +146,7 @@ export async function openRedisStore(options: {
     getGrant: grants.get,
     listGrants: grants.list,
     revokeGrant: grants.revoke,
+    listDecisions: audit.list,
   };
 
   return { calls: callStore, permissions: permissionStore, outputs };

@@ -1,4 +1,5 @@
 import type { CallStore } from "../../call/ports.ts";
+import { auditKept } from "../audit.ts";
 import { type CallRecords, callName } from "./call-records.ts";
 import { decodePart } from "./events.ts";
 import type { Grants } from "./grants.ts";
@@ -61,6 +62,18 @@ export function createSweep(options: {
     await Promise.all(sessionIds.map((id) => link.run("drop_log", { session: session(id), log: log(id) }, { before })));
   }
 
+  /** Removes decisions from the beginning of a tree's chain; what follows stays as it is. */
+  async function trimAudit(root: string): Promise<void> {
+    const { audit } = keys.tree(root);
+    const before = link.now() - auditKept;
+    for (;;) {
+      const page = list(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(list);
+      const old = page.filter(([, entry]) => number(list(entry)[1]) <= before).map(([id]) => text(id));
+      if (old.length === 0) return;
+      await link.command("xdel", audit, ...old);
+    }
+  }
+
   /** The pieces of all outputs that a tree still has. */
   async function chunksOf(root: string): Promise<string[]> {
     const { lengths, chunk } = keys.tree(root);
@@ -107,6 +120,7 @@ export function createSweep(options: {
     await buryCalls(root);
     await dropCalls(root);
     await dropLogs(root, sessionIds);
+    await trimAudit(root);
     const found = await Promise.all(sessionIds.map((id) => sessions.get(id)));
     const owners = new Set(found.flatMap((session) => session?.owner ?? []));
     if (sessionIds.length > 0 && (await dropTree(root, sessionIds))) {
@@ -134,6 +148,7 @@ export function createSweep(options: {
       const slot = grants.slotOf(id, place);
       await link.command("hdel", slot.grants, id);
       await link.command("hdel", slot.revoked, id);
+      await link.command("hdel", slot.used, id);
       if (place.workspace !== undefined) await link.command("del", slot.users);
     }
     await grants.listing.remove(id);

@@ -4,9 +4,11 @@ import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import type { Asks } from "./asks.ts";
+import type { Audit } from "./audit.ts";
 import { type CallRecords, decodeSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { Grants } from "./grants.ts";
 import type { Log } from "./log.ts";
 import type { OpenCall, OpenCalls } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
@@ -23,8 +25,10 @@ export function createCalls(options: {
   openCalls: OpenCalls;
   records: CallRecords;
   asks: Asks;
+  grants: Grants;
+  audit: Audit;
 }) {
-  const { sessions, log, openCalls, records, asks } = options;
+  const { sessions, log, openCalls, records, asks, grants, audit } = options;
   const sql = prepare(options.db);
 
   /** Raises the version of a call, so that what was computed from an earlier one is computed again. */
@@ -44,6 +48,19 @@ export function createCalls(options: {
     return part;
   }
 
+  /** Whether the grants of the call's tree are those that somebody looked at. */
+  function hasRules({ ref }: OpenCall, seen: number | undefined): boolean {
+    return seen === undefined || seen === sessions.versions(ref.root).rulesVersion;
+  }
+
+  /** Writes the pending part with other arguments. */
+  function edit(step: Step, call: OpenCall, part: ToolPart): void {
+    if (call.started) throw new Error(`call ${call.ref.callId} runs: it cannot be edited`);
+    const { snapshot } = writePart(step, log, call.ref.sessionId, part);
+    sql.setSnapshot.run(snapshot, call.ordinal);
+    raiseVersion(step, call, { settled: step.now });
+  }
+
   function repeatsOf(head: SessionHead, requestDigest: string): number {
     head.latest ??= latestIn(head);
     return head.latest.request === requestDigest ? head.latest.repeats + 1 : 0;
@@ -58,6 +75,7 @@ export function createCalls(options: {
 
   return {
     raiseVersion,
+    edit,
     end,
 
     /** See the port. */
@@ -101,6 +119,7 @@ export function createCalls(options: {
       const leaseUntil = step.now + leaseMs;
       const isOpen = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
       openCalls.set(step, { ordinal, ref, ...versions, ...isOpen });
+      if (started === 1) audit.append(step, ref.root, opened.decisions);
       return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started, repeats }, created: true };
     },
 
@@ -118,12 +137,15 @@ export function createCalls(options: {
     openAsks(step: Step, opened: Parameters<CallStore["openAsks"]>[0]): boolean {
       const call = openCalls.fenced(opened.fence);
       if (call === undefined || call.version !== opened.version) return false;
+      if (!hasRules(call, opened.rulesVersion)) return false;
       asks.withdraw(step, call, opened.message, opened.withdraw);
       if (asks.countOpen(call.ref.root) + opened.asks.length > opened.maxOpenAsks) {
         throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
       }
       for (const request of opened.asks) asks.open(step, call, request);
+      if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
       raiseVersion(step, call, { asked: true });
+      audit.append(step, call.ref.root, opened.decisions);
       return true;
     },
 
@@ -139,13 +161,14 @@ export function createCalls(options: {
       const call = openCalls.fenced(started.fence);
       if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
       if (call.version !== started.version) return "retry";
-      const { rulesVersion } = started;
-      if (rulesVersion !== undefined && rulesVersion !== sessions.rulesVersion(call.ref.root)) return "retry";
+      if (!hasRules(call, started.rulesVersion)) return "retry";
 
       const version = call.version + 1;
       const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
       sql.start.run(version, snapshot, call.ordinal);
       openCalls.set(step, { ...call, version, started: true });
+      grants.use(step, started.grantIds ?? []);
+      audit.append(step, call.ref.root, started.decisions);
       return "started";
     },
 
@@ -163,9 +186,11 @@ export function createCalls(options: {
       return true;
     },
 
-    finishCall(step: Step, { ref, guard, part }: Parameters<CallStore["finishCall"]>[0]): ToolPart | undefined {
+    finishCall(step: Step, finished: Parameters<CallStore["finishCall"]>[0]): ToolPart | undefined {
+      const { ref, guard, part, decisions } = finished;
       const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
       if (call === undefined || ("version" in guard && call.version !== guard.version)) return undefined;
+      audit.append(step, call.ref.root, decisions);
       return end(step, call, part);
     },
 

@@ -1,7 +1,13 @@
 import type { DatabaseSync } from "node:sqlite";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
-import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type DecisionRecord,
+  type Grant,
+  GrantSchema,
+  GrantScope,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
+import type { Audit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { Log } from "./log.ts";
@@ -11,8 +17,8 @@ import type { Sessions } from "./sessions.ts";
 export type Grants = ReturnType<typeof createGrants>;
 
 /** Saves, finds and revokes what people approved with "always". */
-export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log }) {
-  const { sessions, log } = options;
+export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log; audit: Audit }) {
+  const { sessions, log, audit } = options;
   const sql = prepare(options.db);
 
   function get(id: string): Grant | undefined {
@@ -33,7 +39,7 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
       sql.insert.run(id, scope, root, workspace, agent, expires, revoked, toBinary(GrantSchema, grant));
       sql.adopt.run(id, root);
-      if (scope === GrantScope.SESSION) sessions.raiseRulesVersion(root);
+      sessions.raiseRulesVersion(root);
       tell(step, grant, "granted");
     },
 
@@ -54,8 +60,13 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       return rows.map(decode);
     },
 
+    /** A call starts on the strength of these. */
+    use(step: Step, ids: readonly string[]): void {
+      for (const id of ids) sql.use.run(step.now, id);
+    },
+
     /** Also for a grant that is dead already: who relied on it judges again. */
-    revoke(step: Step, id: string): Grant | undefined {
+    revoke(step: Step, id: string, decisions: readonly DecisionRecord[] = []): Grant | undefined {
       const found = get(id);
       if (found === undefined) return undefined;
       sql.raiseUsers.run(id);
@@ -63,16 +74,18 @@ export function createGrants(options: { db: DatabaseSync; sessions: Sessions; lo
       const grant = { ...found, revoked: step.now };
       sql.revoke.run(step.now, toBinary(GrantSchema, grant), id);
       tell(step, grant, "revoked");
+      audit.append(step, grant.sessionId, decisions);
       return grant;
     },
   };
 }
 
 interface Row {
+  used: number;
   grant: Uint8Array;
 }
 
-const decode = (row: Row): Grant => fromBinary(GrantSchema, row.grant);
+const decode = ({ used, grant }: Row): Grant => ({ ...fromBinary(GrantSchema, grant), lastUsed: used });
 
 function prepare(db: DatabaseSync) {
   const { SESSION, AGENT, PROJECT } = GrantScope;
@@ -80,7 +93,7 @@ function prepare(db: DatabaseSync) {
   const page = `(:includeDead = 1 OR ${living}) AND ordinal < coalesce((SELECT ordinal FROM grants WHERE id = :before), 9e18)
     ORDER BY ordinal DESC LIMIT :limit`;
   return {
-    one: statement<Row>(db, 'SELECT "grant" FROM grants WHERE id = ?'),
+    one: statement<Row>(db, 'SELECT used, "grant" FROM grants WHERE id = ?'),
     insert: statement(
       db,
       'INSERT INTO grants (id, scope, root, workspace, agent, expires, revoked, "grant") VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
@@ -91,16 +104,17 @@ function prepare(db: DatabaseSync) {
     ),
     serving: statement<Row>(
       db,
-      `SELECT "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
+      `SELECT used, "grant" FROM grants WHERE ${living} AND (root = :root AND scope = ${SESSION} OR workspace = :workspace
          AND (scope = ${PROJECT} OR scope = ${AGENT} AND agent = :agent)) ORDER BY ordinal`,
     ),
-    list: statement<Row>(db, `SELECT "grant" FROM grants WHERE ${page}`),
+    list: statement<Row>(db, `SELECT used, "grant" FROM grants WHERE ${page}`),
     listOfTree: statement<Row>(
       db,
-      `SELECT "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
+      `SELECT used, "grant" FROM grants WHERE (root = :root AND scope = ${SESSION}
          OR workspace = :workspace AND scope IN (${AGENT}, ${PROJECT})) AND ${page}`,
     ),
     adopt: statement(db, "INSERT OR IGNORE INTO grant_users (grant_id, root) VALUES (?, ?)"),
+    use: statement(db, "UPDATE grants SET used = ? WHERE id = ?"),
     revoke: statement(db, 'UPDATE grants SET revoked = ?, "grant" = ? WHERE id = ?'),
     raiseUsers: statement(
       db,

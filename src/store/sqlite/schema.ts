@@ -1,11 +1,28 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 4;
+export const schemaVersion = 5;
+
+const decisions = `
+  -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
+  CREATE TABLE decisions (
+    root TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    time REAL NOT NULL,
+    previous TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (root, seq)
+  ) WITHOUT ROWID;
+  CREATE INDEX decisions_by_time ON decisions (time);
+`;
 
 /** What makes the next version of a store of each version, from 1 on. */
 export const migrations: readonly string[] = [
   "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
   "CREATE TABLE states (session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session, name)) WITHOUT ROWID",
   "ALTER TABLE calls ADD COLUMN prepared INTEGER NOT NULL DEFAULT 0",
+  `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
+   ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
+   ${decisions}`,
 ];
 
 /**
@@ -25,6 +42,7 @@ export const schema = `
     owner TEXT NOT NULL,
     closed REAL NOT NULL DEFAULT 0,
     rules_version INTEGER NOT NULL DEFAULT 0,
+    asks_version INTEGER NOT NULL DEFAULT 0,
     trimmed INTEGER NOT NULL DEFAULT 0,
     trimmed_bytes INTEGER NOT NULL DEFAULT 0,
     logged INTEGER NOT NULL DEFAULT 0,
@@ -92,6 +110,7 @@ export const schema = `
     agent TEXT NOT NULL,
     expires REAL NOT NULL,
     revoked REAL NOT NULL,
+    used REAL NOT NULL DEFAULT 0,
     "grant" BLOB NOT NULL
   );
   CREATE INDEX grants_by_root ON grants (root);
@@ -103,6 +122,7 @@ export const schema = `
   ) WITHOUT ROWID;
   CREATE INDEX grant_users_by_root ON grant_users (root);
 
+  ${decisions}
   CREATE TABLE reads (
     root TEXT NOT NULL,
     path TEXT NOT NULL,

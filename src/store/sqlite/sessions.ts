@@ -117,8 +117,9 @@ export function createSessions(db: DatabaseSync) {
       return ids;
     },
 
-    /** The version of everything that may turn ask into allow in a tree. */
-    rulesVersion: (root: string) => sql.rulesVersion.get(root)?.version ?? 0,
+    /** The versions of everything that may turn ask into allow in a tree, and of what it asks. */
+    versions: (root: string) => sql.versions.get(root) ?? { rulesVersion: 0, asksVersion: 0 },
+    raiseAsksVersion: (root: string) => void sql.raiseAsksVersion.run(root),
     raiseRulesVersion: (root: string) => void sql.raiseRulesVersion.run(root),
 
     getRead: (root: string, path: string) => sql.getRead.get(root, path)?.sha256,
@@ -161,7 +162,11 @@ function prepare(db: DatabaseSync) {
        SELECT id FROM tree`,
     ),
     close: statement(db, "UPDATE sessions SET closed = ? WHERE ordinal = ?"),
-    rulesVersion: statement<{ version: number }>(db, "SELECT rules_version AS version FROM sessions WHERE id = ?"),
+    versions: statement<{ rulesVersion: number; asksVersion: number }>(
+      db,
+      "SELECT rules_version AS rulesVersion, asks_version AS asksVersion FROM sessions WHERE id = ?",
+    ),
+    raiseAsksVersion: statement(db, "UPDATE sessions SET asks_version = asks_version + 1 WHERE id = ?"),
     raiseRulesVersion: statement(db, "UPDATE sessions SET rules_version = rules_version + 1 WHERE id = ?"),
     getState: statement<{ value: string }>(db, "SELECT value FROM states WHERE session = ? AND name = ?"),
     setState: statement(db, "INSERT OR REPLACE INTO states (session, name, value) VALUES (?, ?, ?)"),

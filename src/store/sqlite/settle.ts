@@ -1,19 +1,30 @@
 import type { Settlement, SettleResult } from "../../permission/ports.ts";
 import type { Asks } from "./asks.ts";
+import type { Audit } from "./audit.ts";
 import type { Calls } from "./calls.ts";
 import type { Step } from "./commit.ts";
 import type { Grants } from "./grants.ts";
 import type { OpenCalls } from "./open-calls.ts";
+import type { Sessions } from "./sessions.ts";
 
 /**
  * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
  * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
  */
-export function createSettle(options: { openCalls: OpenCalls; calls: Calls; asks: Asks; grants: Grants }) {
-  const { openCalls, calls, asks, grants } = options;
+export function createSettle(options: {
+  sessions: Sessions;
+  openCalls: OpenCalls;
+  calls: Calls;
+  asks: Asks;
+  grants: Grants;
+  audit: Audit;
+}) {
+  const { sessions, openCalls, calls, asks, grants, audit } = options;
 
   function isUnchanged(settlement: Settlement): boolean {
     const sameCalls = settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version);
+    const { asksVersion } = sessions.versions(settlement.root);
+    if ((settlement.asksVersion ?? asksVersion) !== asksVersion) return false;
     return sameCalls && settlement.settled.every(({ permissionId }) => isOpen(permissionId));
   }
 
@@ -30,13 +41,15 @@ export function createSettle(options: { openCalls: OpenCalls; calls: Calls; asks
     if (!isUnchanged(settlement)) return { result: "retry" };
 
     for (const settled of settlement.settled) asks.settle(step, settled);
-    if (settlement.grant !== undefined) grants.save(step, settlement.grant);
-    for (const { ref, ended } of settlement.calls) {
+    for (const grant of settlement.grants) grants.save(step, grant);
+    for (const { ref, part } of settlement.calls) {
       const call = openCalls.get(ref);
       if (call === undefined) continue;
-      if (ended === undefined) calls.raiseVersion(step, call, { settled: step.now });
-      else calls.end(step, call, ended);
+      if (part === undefined) calls.raiseVersion(step, call, { settled: step.now });
+      else if (part.state.case === "pending") calls.edit(step, call, part);
+      else calls.end(step, call, part);
     }
+    audit.append(step, settlement.root, settlement.decisions);
     return { result: "won" };
   };
 }

@@ -3,6 +3,7 @@ import type { CallStore, OutputStore } from "../../call/ports.ts";
 import type { Logger } from "../../log.ts";
 import type { PermissionStore } from "../../permission/ports.ts";
 import { createAsks } from "./asks.ts";
+import { createAudit } from "./audit.ts";
 import { createCallRecords } from "./call-records.ts";
 import { createCalls } from "./calls.ts";
 import { createCommit, read } from "./commit.ts";
@@ -47,9 +48,10 @@ export async function openSqliteStore(options: {
   const openCalls = createOpenCalls(db, now());
   const records = createCallRecords({ db, sessions, openCalls, now });
   const asks = createAsks({ db, log, records });
-  const calls = createCalls({ db, sessions, log, openCalls, records, asks });
-  const grants = createGrants({ db, sessions, log });
-  const settle = createSettle({ openCalls, calls, asks, grants });
+  const audit = createAudit(db);
+  const grants = createGrants({ db, sessions, log, audit });
+  const calls = createCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
+  const settle = createSettle({ sessions, openCalls, calls, asks, grants, audit });
   const outputs = createOutputs(join(directory, "output"));
   const sweep = createSweep({ db, commit, sessions, log, outputs, now });
   const probe = statement(db, "UPDATE meta SET value = value WHERE key = 'store_id'");
@@ -106,12 +108,12 @@ export async function openSqliteStore(options: {
     openAsks: (filter) => read(() => asks.listOpen(filter)),
     expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => settle(step, settlement)),
-    grantsFor: (tree) =>
-      read(() => ({ grants: grants.serving(now(), tree), rulesVersion: sessions.rulesVersion(tree.root) })),
+    grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
     getGrant: (id) => read(() => grants.get(id)),
     listGrants: (filter) => read(() => grants.list(now(), filter)),
-    revokeGrant: (id) => commit.run((step) => grants.revoke(step, id)),
+    revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),
+    listDecisions: (page) => read(() => audit.list(page)),
   };
 
   return { calls: callStore, permissions: permissionStore, outputs };

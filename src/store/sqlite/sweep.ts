@@ -2,6 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { auditKept } from "../audit.ts";
 import { tombstone } from "../parts.ts";
 import { decodePart } from "./call-records.ts";
 import type { Commit, Step } from "./commit.ts";
@@ -56,6 +57,11 @@ export function createSweep(options: {
     return false;
   }
 
+  /** Removes decisions from the beginning of their chains; what follows stays as it is. */
+  function trimAudit(step: Step): boolean {
+    return sql.trimAudit.run(step.now - auditKept, portion).changes === portion;
+  }
+
   /** Removes a session tree of which nothing but the sessions is left; returns its root. */
   function dropTree(step: Step): string | undefined {
     const root = sql.deadTree.get({ before: step.now - recordsKept })?.root;
@@ -69,7 +75,7 @@ export function createSweep(options: {
   }
 
   return async () => {
-    for (const drop of [dropParts, dropTombstones, trimIdleLog, dropDeadGrants]) {
+    for (const drop of [dropParts, dropTombstones, trimIdleLog, dropDeadGrants, trimAudit]) {
       while (await commit.run(drop));
     }
     for (let root = await commit.run(dropTree); root !== undefined; root = await commit.run(dropTree)) {
@@ -103,6 +109,10 @@ function prepare(db: DatabaseSync) {
     dropDeadGrants: statement(
       db,
       "DELETE FROM grants WHERE revoked > 0 AND revoked <= :before OR expires > 0 AND expires <= :before",
+    ),
+    trimAudit: statement(
+      db,
+      "DELETE FROM decisions WHERE (root, seq) IN (SELECT root, seq FROM decisions WHERE time <= ? ORDER BY time LIMIT ?)",
     ),
     dropUsersOfNone: statement(db, "DELETE FROM grant_users WHERE grant_id NOT IN (SELECT id FROM grants)"),
     deadTree: statement<{ root: string }>(

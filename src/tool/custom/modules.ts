@@ -129,10 +129,11 @@ export async function problemOf(path: string, error: unknown): Promise<Problem> 
       reason: error.message,
     };
   }
-  const place = /(file:\/\/[^\s?:)]+)(?:\?[^\s:)]*)?:(\d+)/g;
+  // Frames name a URL or, above an excerpt of the source, a path.
+  const place = /(?:^|[\s(])(file:\/\/)?(\/[^\n?:)]*)(?:\?[^\s:)]*)?:(\d+)/gm;
   const ours = fileURLToPath(new URL("../..", import.meta.url));
-  for (const [, url = "", line] of (error.stack ?? "").matchAll(place)) {
-    const at = fileURLToPath(url);
+  for (const [, isUrl, name = "", line] of (error.stack ?? "").matchAll(place)) {
+    const at = isUrl ? fileURLToPath(`file://${name}`) : name;
     // Frames of ours below theirs say nothing about their file.
     if (!at.startsWith(ours) && !at.includes("/node_modules/")) {
       return { path: at, line: Number(line), reason: error.message };

@@ -56,7 +56,6 @@ describe("an opaque line", () => {
     "git log $(id)",
     "{ git status; }",
     "git status ~",
-    "git status src\u200b",
     "for f in a; do git status; done",
     "git status; export A=1",
     "",

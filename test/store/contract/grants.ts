@@ -3,6 +3,7 @@ import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   addSession,
   addTree,
+  ask,
   callRef,
   fenceOf,
   grant,
@@ -54,11 +55,44 @@ export function grantsContract(open: OpenStore): void {
     expect(await store.permissions.getGrant("grt_none")).toBeUndefined();
   });
 
-  test("a session grant raises the rules version of its tree", async () => {
+  test("a grant raises the rules version of the tree it is given in", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1"));
     expect(await rulesVersion(store, "ses_root")).toBe(1);
+    await saveGrant(store, grant("grt_2", { scope: PROJECT }));
+    expect(await rulesVersion(store, "ses_root")).toBe(2);
     expect(await rulesVersion(store, "ses_other")).toBe(0);
+  });
+
+  test("nothing is asked by who has not seen the grant that was saved meanwhile", async () => {
+    const store = await openTrees(open);
+    const ref = callRef();
+    const fence = fenceOf(await openCall(store, ref));
+    const { rulesVersion } = await store.permissions.grantsFor(here);
+    await saveGrant(store, grant("grt_1"));
+    const asks = [ask(ref, "per_1", store)];
+    const step = { fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: 10 };
+    expect(await store.calls.openAsks({ ...step, rulesVersion })).toBe(false);
+    expect(await store.calls.openAsks({ ...step, rulesVersion: rulesVersion + 1 })).toBe(true);
+  });
+
+  test("a grant says when a call last started on the strength of it", async () => {
+    const store = await openTrees(open);
+    await saveGrant(store, grant("grt_1"));
+    await saveGrant(store, grant("grt_2", { scope: PROJECT }));
+    store.advance(1_000);
+    const ref = callRef("call_1", "ses_other", "ses_other");
+    const own = callRef("call_2");
+    const fences = [fenceOf(await openCall(store, ref)), fenceOf(await openCall(store, own))] as const;
+    const lastUsed = async (id: string) => (await store.permissions.getGrant(id))?.lastUsed;
+    expect([await lastUsed("grt_1"), await lastUsed("grt_2")]).toEqual([0, 0]);
+    expect(await store.permissions.adoptGrant("ses_other", "grt_2")).toBe(true);
+    await store.calls.startCall({ fence: fences[0], version: 1, grantIds: ["grt_2"], part: running(ref) });
+    await store.calls.startCall({ fence: fences[1], version: 1, grantIds: ["grt_1"], part: running(own) });
+    const now = store.calls.now();
+    expect([await lastUsed("grt_1"), await lastUsed("grt_2")]).toEqual([now, now]);
+    const { grants } = await store.permissions.grantsFor(here);
+    expect(grants.map(({ lastUsed }) => lastUsed)).toEqual([now, now]);
   });
 
   test("a grant that has expired serves nobody and is not adopted", async () => {

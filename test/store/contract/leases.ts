@@ -62,7 +62,13 @@ export function leasesContract(open: OpenStore): void {
     await addSession(store);
     await openAskedCall(store, ref, ["per_1"]);
     store.advance(60_000);
-    const settlement = { root: "ses_root", askId: "per_1", settled: [settled(ref, "per_1")], expired: false };
+    const settlement = {
+      root: "ses_root",
+      askId: "per_1",
+      settled: [settled(ref, "per_1")],
+      expired: false,
+      grants: [],
+    };
     await store.permissions.settle({ ...settlement, calls: [{ ref, version: 2 }] });
     expect(await store.calls.orphans(10)).toMatchObject([{ since: store.calls.now(), openAsks: 0 }]);
   });

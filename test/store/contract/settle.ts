@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { GrantScope, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { SettleResult } from "../../../src/permission/ports.ts";
 import {
@@ -10,6 +10,7 @@ import {
   callRef,
   completed,
   failed,
+  fenceOf,
   grant,
   kinds,
   logOf,
@@ -17,14 +18,17 @@ import {
   type OpenStore,
   openAskedCall,
   openAsks,
+  owner,
+  pending,
   recordOf,
   refusal,
+  running,
   settled,
   startCall,
 } from "../fixture.ts";
 
 const ref = callRef();
-const { ALWAYS, EXPIRED, ONCE, REJECT, WITHDRAWN } = PermissionOutcome;
+const { ALWAYS, EDITED, EXPIRED, ONCE, REJECT, WITHDRAWN } = PermissionOutcome;
 const tree = { root: "ses_root", workspace: "default", agent: "build" };
 
 async function openAsked(open: OpenStore): Promise<OpenedStore> {
@@ -109,7 +113,7 @@ export function settleContract(open: OpenStore): void {
     await openAskedCall(store, ref, ["per_1", "per_2"]);
     const ended = failed(ref, ToolErrorReason.REJECTED);
     const both = [settled(ref, "per_1", REJECT), settled(ref, "per_2", WITHDRAWN)];
-    const reject = await answer(store, ref, "per_1", { settled: both, calls: [{ ref, version: 2, ended }] });
+    const reject = await answer(store, ref, "per_1", { settled: both, calls: [{ ref, version: 2, part: ended }] });
     expect(await store.permissions.settle(reject)).toEqual({ result: "won" });
     expect(kinds(await logOf(store)).slice(3)).toEqual(["per_1 REJECT", "per_2 WITHDRAWN", "call_1 error"]);
     expect(await recordOf(store, ref)).toMatchObject({ version: 3, owner: "", part: { revision: 6n } });
@@ -123,7 +127,7 @@ export function settleContract(open: OpenStore): void {
     const expiry = await answer(store, ref, "per_1", {
       outcome: EXPIRED,
       expired: true,
-      calls: [{ ref, version: 2, ended }],
+      calls: [{ ref, version: 2, part: ended }],
     });
     expect(await store.permissions.settle(expiry)).toEqual({ result: "won" });
     expect(await store.calls.orphans(10)).toEqual([]);
@@ -141,7 +145,7 @@ export function settleContract(open: OpenStore): void {
         { ref, version: 2 },
         { ref: other, version: 2 },
       ],
-      grant: grant("grt_1"),
+      grants: [grant("grt_1")],
     });
     expect(await store.permissions.settle(always)).toEqual({ result: "won" });
     expect((await recordOf(store, other)).version).toBe(3);
@@ -151,11 +155,65 @@ export function settleContract(open: OpenStore): void {
     expect(kinds(await logOf(store, "ses_child")).slice(2)).toEqual(["per_2 ALWAYS"]);
   });
 
+  test("other arguments are written with the answer that brings them, and what was computed from the old ones is void", async () => {
+    const store = await openAsked(open);
+    const fence = fenceOf(await recordOf(store, ref));
+    const part = pending(ref, { command: "make test" });
+    const edit = await answer(store, ref, "per_1", { outcome: EDITED, calls: [{ ref, version: 2, part }] });
+    expect(await store.permissions.settle(edit)).toEqual({ result: "won" });
+    expect(await recordOf(store, ref)).toMatchObject({
+      version: 3,
+      owner,
+      part: { permissionIds: [], state: { case: "pending", value: { input: { command: "make test" } } } },
+    });
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "per_1 asked", "per_1 EDITED", "call_1 pending"]);
+    expect(await store.calls.startCall({ fence, version: 2, part: running(ref) })).toBe("retry");
+    expect(await openAsks(store, ref, ["per_2"])).toBe(true);
+  });
+
+  test("an edited call keeps its arguments when the store is opened again", async () => {
+    const store = await openAsked(open);
+    const part = pending(ref, { command: "make test" });
+    await store.permissions.settle(
+      await answer(store, ref, "per_1", { outcome: EDITED, calls: [{ ref, version: 2, part }] }),
+    );
+    const again = await store.reopen();
+    expect((await recordOf(again, ref)).part.state.value?.input).toEqual({ command: "make test" });
+  });
+
+  test("one answer may save several grants", async () => {
+    const store = await openAsked(open);
+    await openAsks(store, ref, ["per_2"]);
+    const always = await answer(store, ref, "per_1", {
+      settled: [settled(ref, "per_1", ALWAYS), settled(ref, "per_2", ALWAYS)],
+      grants: [grant("grt_1"), grant("grt_2", { scope: GrantScope.PROJECT })],
+    });
+    expect(await store.permissions.settle(always)).toEqual({ result: "won" });
+    const { grants, rulesVersion } = await store.permissions.grantsFor(tree);
+    expect([grants.map(({ id }) => id), rulesVersion]).toEqual([["grt_1", "grt_2"], 2]);
+    expect(kinds(await logOf(store)).slice(-4)).toEqual([
+      "per_1 ALWAYS",
+      "per_2 ALWAYS",
+      "grt_1 granted",
+      "grt_2 granted",
+    ]);
+  });
+
+  test("an answer that has overlooked an ask is computed again", async () => {
+    const store = await openAsked(open);
+    const { asksVersion } = await store.permissions.grantsFor(tree);
+    const always = await answer(store, ref, "per_1", { outcome: ALWAYS, grants: [grant("grt_1")], asksVersion });
+    await openAskedCall(store, callRef("call_2"), ["per_2"]);
+    expect(await store.permissions.settle(always)).toEqual({ result: "retry" });
+    const again = await store.permissions.grantsFor(tree);
+    expect(await store.permissions.settle({ ...always, asksVersion: again.asksVersion })).toEqual({ result: "won" });
+  });
+
   test("only the winner's grant exists", async () => {
     const store = await openAsked(open);
     const answers = await Promise.all(
       Array.from({ length: 20 }, (_, index) =>
-        answer(store, ref, "per_1", { outcome: ALWAYS, grant: grant(`grt_${index}`) }),
+        answer(store, ref, "per_1", { outcome: ALWAYS, grants: [grant(`grt_${index}`)] }),
       ),
     );
     const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
@@ -169,7 +227,7 @@ export function settleContract(open: OpenStore): void {
     await addSession(store);
     await openAskedCall(store, ref, ["per_1", "per_2"]);
     const ended = failed(ref);
-    const reject = await answer(store, ref, "per_1", { outcome: REJECT, calls: [{ ref, version: 2, ended }] });
+    const reject = await answer(store, ref, "per_1", { outcome: REJECT, calls: [{ ref, version: 2, part: ended }] });
     const once = await answer(store, ref, "per_2");
     const results = await Promise.all([store.permissions.settle(reject), store.permissions.settle(once)]);
     expect(results[0]).toEqual({ result: "won" });
@@ -188,8 +246,8 @@ export function settleContract(open: OpenStore): void {
       settled: [settled(ref, "per_1"), settled(ended, "per_2", REJECT), settled(large, "per_3", REJECT)],
       calls: [
         { ref, version: 2 },
-        { ref: ended, version: 2, ended: failed(ended) },
-        { ref: large, version: 2, ended: completed(large, "x".repeat(1024 * 1024)) },
+        { ref: ended, version: 2, part: failed(ended) },
+        { ref: large, version: 2, part: completed(large, "x".repeat(1024 * 1024)) },
       ],
     });
     expect(await refusal(store.permissions.settle(three))).toMatchObject({ limit: "event_bytes" });

@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4IrABCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgiagoKR3JhbnRNYXRjaBIPCgVleGFjdBgBIAEoCUgAEi4KBnByZWZpeBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXJndlByZWZpeEgAEhIKCHdpbGRjYXJkGAMgASgJSABCBwoFbWF0Y2giGwoKQXJndlByZWZpeBINCgV3b3JkcxgBIAMoCSKdAQoFT2ZmZXISCgoCaWQYASABKAkSDAoEdGV4dBgCIAEoCRIrCgVzY29wZRgDIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRIrCgVtYXRjaBgEIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIPCgdleHBpcmVzGAUgASgBEg8KB2JpbmRpbmcYBiABKAkiwgIKBUdyYW50EgoKAmlkGAEgASgJEisKBXNjb3BlGAIgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEhIKCnNlc3Npb25faWQYAyABKAkSEgoKcGVybWlzc2lvbhgEIAEoCRIrCgVtYXRjaBgFIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIMCgR0ZXh0GAYgASgJEhEKCXdvcmtzcGFjZRgHIAEoCRIMCgR0b29sGAggASgJEg8KB2JpbmRpbmcYCSABKAkSFQoNcGVybWlzc2lvbl9pZBgKIAEoCRISCgpncmFudGVkX2J5GAsgASgJEg8KB2NyZWF0ZWQYDCABKAESDwoHZXhwaXJlcxgNIAEoARIPCgdyZXZva2VkGA4gASgBEg0KBWFnZW50GA8gASgJItQBChFQZXJtaXNzaW9uU2V0dGxlZBIVCg1wZXJtaXNzaW9uX2lkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRI0CgdvdXRjb21lGAQgASgOMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uT3V0Y29tZRIKCgJieRgFIAEoCRIPCgdtZXNzYWdlGAYgASgJEhAKCHJlcGx5X2lkGAcgASgJEhAKCGdyYW50X2lkGAggASgJEgwKBHRpbWUYCSABKAEqiQEKEFBlcm1pc3Npb25BY3Rpb24SIQodUEVSTUlTU0lPTl9BQ1RJT05fVU5TUEVDSUZJRUQQABIbChdQRVJNSVNTSU9OX0FDVElPTl9BTExPVxABEhkKFVBFUk1JU1NJT05fQUNUSU9OX0FTSxACEhoKFlBFUk1JU1NJT05fQUNUSU9OX0RFTlkQAyrjAgoPUGVybWlzc2lvbkxheWVyEiAKHFBFUk1JU1NJT05fTEFZRVJfVU5TUEVDSUZJRUQQABIdChlQRVJNSVNTSU9OX0xBWUVSX0RFRkFVTFRTEAESGwoXUEVSTUlTU0lPTl9MQVlFUl9DT05GSUcQAhIaChZQRVJNSVNTSU9OX0xBWUVSX0FHRU5UEAMSHAoYUEVSTUlTU0lPTl9MQVlFUl9SRVFVRVNUEAQSHAoYUEVSTUlTU0lPTl9MQVlFUl9TRVNTSU9OEAUSHgoaUEVSTUlTU0lPTl9MQVlFUl9JTkhFUklURUQQBhIaChZQRVJNSVNTSU9OX0xBWUVSX0dSQU5UEAcSGwoXUEVSTUlTU0lPTl9MQVlFUl9FTkdJTkUQCBIhCh1QRVJNSVNTSU9OX0xBWUVSX0FHRU5UX0xJTUlUUxAJEh4KGlBFUk1JU1NJT05fTEFZRVJfV09SS1NQQUNFEAoq4AIKEFBlcm1pc3Npb25SZWFzb24SIQodUEVSTUlTU0lPTl9SRUFTT05fVU5TUEVDSUZJRUQQABIaChZQRVJNSVNTSU9OX1JFQVNPTl9SVUxFEAESHQoZUEVSTUlTU0lPTl9SRUFTT05fTk9fUlVMRRACEiAKHFBFUk1JU1NJT05fUkVBU09OX05PX1BBVFRFUk4QAxIkCiBQRVJNSVNTSU9OX1JFQVNPTl9PUEFRVUVfQ09NTUFORBAEEhsKF1BFUk1JU1NJT05fUkVBU09OX0dSQU5UEAUSHwobUEVSTUlTU0lPTl9SRUFTT05fUFJPVEVDVEVEEAYSIwofUEVSTUlTU0lPTl9SRUFTT05fQlJPS0VOX1BPTElDWRAHEiIKHlBFUk1JU1NJT05fUkVBU09OX0FMV0FZU19BU0tFRBAIEh8KG1BFUk1JU1NJT05fUkVBU09OX05PVF9OQU1FRBAJKnIKCkdyYW50U2NvcGUSGwoXR1JBTlRfU0NPUEVfVU5TUEVDSUZJRUQQABIXChNHUkFOVF9TQ09QRV9TRVNTSU9OEAESFQoRR1JBTlRfU0NPUEVfQUdFTlQQAhIXChNHUkFOVF9TQ09QRV9QUk9KRUNUEAMq8wEKEVBlcm1pc3Npb25PdXRjb21lEiIKHlBFUk1JU1NJT05fT1VUQ09NRV9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fT1VUQ09NRV9PTkNFEAESHQoZUEVSTUlTU0lPTl9PVVRDT01FX0FMV0FZUxACEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9SRUpFQ1QQAxIeChpQRVJNSVNTSU9OX09VVENPTUVfRVhQSVJFRBAEEiAKHFBFUk1JU1NJT05fT1VUQ09NRV9XSVRIRFJBV04QBRIdChlQRVJNSVNTSU9OX09VVENPTUVfREVOSUVEEAZiBnByb3RvMw", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4IrABCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgiagoKR3JhbnRNYXRjaBIPCgVleGFjdBgBIAEoCUgAEi4KBnByZWZpeBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXJndlByZWZpeEgAEhIKCHdpbGRjYXJkGAMgASgJSABCBwoFbWF0Y2giGwoKQXJndlByZWZpeBINCgV3b3JkcxgBIAMoCSKdAQoFT2ZmZXISCgoCaWQYASABKAkSDAoEdGV4dBgCIAEoCRIrCgVzY29wZRgDIAEoDjIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRTY29wZRIrCgVtYXRjaBgEIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIPCgdleHBpcmVzGAUgASgBEg8KB2JpbmRpbmcYBiABKAki1QIKBUdyYW50EgoKAmlkGAEgASgJEisKBXNjb3BlGAIgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEhIKCnNlc3Npb25faWQYAyABKAkSEgoKcGVybWlzc2lvbhgEIAEoCRIrCgVtYXRjaBgFIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIMCgR0ZXh0GAYgASgJEhEKCXdvcmtzcGFjZRgHIAEoCRIMCgR0b29sGAggASgJEg8KB2JpbmRpbmcYCSABKAkSFQoNcGVybWlzc2lvbl9pZBgKIAEoCRISCgpncmFudGVkX2J5GAsgASgJEg8KB2NyZWF0ZWQYDCABKAESDwoHZXhwaXJlcxgNIAEoARIPCgdyZXZva2VkGA4gASgBEg0KBWFnZW50GA8gASgJEhEKCWxhc3RfdXNlZBgQIAEoASKBAgoRUGVybWlzc2lvblNldHRsZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSNAoHb3V0Y29tZRgEIAEoDjIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbk91dGNvbWUSCgoCYnkYBSABKAkSDwoHbWVzc2FnZRgGIAEoCRIQCghyZXBseV9pZBgHIAEoCRIQCghncmFudF9pZBgIIAEoCRIMCgR0aW1lGAkgASgBEhUKDWFuc3dlcl9kaWdlc3QYCiABKAkSFAoMc2V0dGxlZF93aXRoGAsgASgJIt8CCg5EZWNpc2lvblJlY29yZBIsCgRraW5kGAEgASgOMh4ub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvbktpbmQSEgoKc2Vzc2lvbl9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEgwKBHRvb2wYBCABKAkSDQoFYWdlbnQYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEgoKAmJ5GAcgASgJEg4KBmRpZ2VzdBgIIAEoCRI3CglkZWNpc2lvbnMYCSADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIWCg5wZXJtaXNzaW9uX2lkcxgKIAMoCRI0CgdzZXR0bGVkGAsgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBInCgZncmFudHMYDCADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50IqMBCgpBdWRpdEVudHJ5EgsKA3NlcRgBIAEoBBIMCgR0aW1lGAIgASgBEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgDIAEoCRIQCghwcmV2aW91cxgEIAEoCRIMCgRoYXNoGAUgASgJEg8KB2NvbnRlbnQYBiABKAwSMAoGcmVjb3JkGAcgASgLMiAub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvblJlY29yZCqJAQoQUGVybWlzc2lvbkFjdGlvbhIhCh1QRVJNSVNTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fQUNUSU9OX0FMTE9XEAESGQoVUEVSTUlTU0lPTl9BQ1RJT05fQVNLEAISGgoWUEVSTUlTU0lPTl9BQ1RJT05fREVOWRADKuMCCg9QZXJtaXNzaW9uTGF5ZXISIAocUEVSTUlTU0lPTl9MQVlFUl9VTlNQRUNJRklFRBAAEh0KGVBFUk1JU1NJT05fTEFZRVJfREVGQVVMVFMQARIbChdQRVJNSVNTSU9OX0xBWUVSX0NPTkZJRxACEhoKFlBFUk1JU1NJT05fTEFZRVJfQUdFTlQQAxIcChhQRVJNSVNTSU9OX0xBWUVSX1JFUVVFU1QQBBIcChhQRVJNSVNTSU9OX0xBWUVSX1NFU1NJT04QBRIeChpQRVJNSVNTSU9OX0xBWUVSX0lOSEVSSVRFRBAGEhoKFlBFUk1JU1NJT05fTEFZRVJfR1JBTlQQBxIbChdQRVJNSVNTSU9OX0xBWUVSX0VOR0lORRAIEiEKHVBFUk1JU1NJT05fTEFZRVJfQUdFTlRfTElNSVRTEAkSHgoaUEVSTUlTU0lPTl9MQVlFUl9XT1JLU1BBQ0UQCirgAgoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqsQEKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAViBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides for every permission and pattern that it matches; of several in one list the last one wins.
@@ -436,6 +436,13 @@ export type Grant = Message<"opencode.tool.v1.Grant"> & {
    * @generated from field: string agent = 15;
    */
   agent: string;
+
+  /**
+   * last_used is when a call last relied on it, in ms since the epoch; 0 if none has yet.
+   *
+   * @generated from field: double last_used = 16;
+   */
+  lastUsed: number;
 };
 
 /**
@@ -487,7 +494,7 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
   by: string;
 
   /**
-   * message is the feedback that came with a reject, or why it was withdrawn.
+   * message is the feedback that came with a reject, why it was withdrawn, or what was edited.
    *
    * @generated from field: string message = 6;
    */
@@ -513,6 +520,22 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
    * @generated from field: double time = 9;
    */
   time: number;
+
+  /**
+   * answer_digest is a SHA-256 of what was answered: how the same answer, sent again, is told from another one. Empty if
+   * nobody answered.
+   *
+   * @generated from field: string answer_digest = 10;
+   */
+  answerDigest: string;
+
+  /**
+   * settled_with is the ask whose answer settled this one, too: one that the saved grant covers, or another one of the same
+   * call (`whole_call`, an edit). Empty if it was answered itself, or by nobody.
+   *
+   * @generated from field: string settled_with = 11;
+   */
+  settledWith: string;
 };
 
 /**
@@ -521,6 +544,173 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
  */
 export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 7);
+
+/**
+ * DecisionRecord is what was decided, about what, and by whom or what. It is written in the same atomic step as what it
+ * decides: neither is ever there without the other.
+ *
+ * @generated from message opencode.tool.v1.DecisionRecord
+ */
+export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
+  /**
+   * kind is what the record is about.
+   *
+   * @generated from field: opencode.tool.v1.DecisionKind kind = 1;
+   */
+  kind: DecisionKind;
+
+  /**
+   * session_id is the session of the call; of a REVOKED one the root session that the grant was given in.
+   *
+   * @generated from field: string session_id = 2;
+   */
+  sessionId: string;
+
+  /**
+   * call_id is the call; empty if it is about none.
+   *
+   * @generated from field: string call_id = 3;
+   */
+  callId: string;
+
+  /**
+   * tool is the tool of the call.
+   *
+   * @generated from field: string tool = 4;
+   */
+  tool: string;
+
+  /**
+   * agent is the agent that called.
+   *
+   * @generated from field: string agent = 5;
+   */
+  agent: string;
+
+  /**
+   * principal is who made the call.
+   *
+   * @generated from field: string principal = 6;
+   */
+  principal: string;
+
+  /**
+   * by is who answered or revoked; empty where rules, a grant or the deadline decided.
+   *
+   * @generated from field: string by = 7;
+   */
+  by: string;
+
+  /**
+   * digest identifies what was decided about: the `digest` of what was asked; of a call that asked nothing a SHA-256 of its
+   * tool and input as sent.
+   *
+   * @generated from field: string digest = 8;
+   */
+  digest: string;
+
+  /**
+   * decisions say for each pattern which rule of which layer, or which grant, decided. Patterns are here as they may be
+   * shown (PermissionRequest.display), at most 2,000 characters of each, then how many more there are.
+   *
+   * @generated from field: repeated opencode.tool.v1.PermissionDecision decisions = 9;
+   */
+  decisions: PermissionDecision[];
+
+  /**
+   * permission_ids are the asks: those that were opened, the one that was settled, those whose approval a call started on.
+   *
+   * @generated from field: repeated string permission_ids = 10;
+   */
+  permissionIds: string[];
+
+  /**
+   * settled is how the ask ended; of SETTLED only.
+   *
+   * @generated from field: opencode.tool.v1.PermissionSettled settled = 11;
+   */
+  settled?: PermissionSettled | undefined;
+
+  /**
+   * grants are those that the answer saved, or the one that was revoked.
+   *
+   * @generated from field: repeated opencode.tool.v1.Grant grants = 12;
+   */
+  grants: Grant[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.DecisionRecord.
+ * Use `create(DecisionRecordSchema)` to create a new message.
+ */
+export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 8);
+
+/**
+ * AuditEntry is one link of the chain of records of a session tree. The chain makes it evident if a record was changed,
+ * removed or put in, as long as its last hash is known from elsewhere: export it regularly to where others cannot write.
+ *
+ * @generated from message opencode.tool.v1.AuditEntry
+ */
+export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
+  /**
+   * seq counts 1, 2, 3 … in the session tree, without gap. The first ones go after 90 days.
+   *
+   * @generated from field: uint64 seq = 1;
+   */
+  seq: bigint;
+
+  /**
+   * time is when, in whole ms since the epoch, by the clock of the store.
+   *
+   * @generated from field: double time = 2;
+   */
+  time: number;
+
+  /**
+   * root_session_id is the root of the session tree.
+   *
+   * @generated from field: string root_session_id = 3;
+   */
+  rootSessionId: string;
+
+  /**
+   * previous is the `hash` of the entry before; empty in the first.
+   *
+   * @generated from field: string previous = 4;
+   */
+  previous: string;
+
+  /**
+   * hash is hex(SHA-1(previous LF seq LF time LF hex(SHA-256(content)))), numbers in decimal. The content is bound by the
+   * SHA-256; the links are SHA-1 because that is the one hash that Redis computes within a step, and what goes into them are
+   * digests and numbers of fixed form, which leave nothing to choose to somebody who looks for a collision.
+   *
+   * @generated from field: string hash = 5;
+   */
+  hash: string;
+
+  /**
+   * content is the record in its binary form, as it was stored.
+   *
+   * @generated from field: bytes content = 6;
+   */
+  content: Uint8Array;
+
+  /**
+   * record is the same, to be read.
+   *
+   * @generated from field: opencode.tool.v1.DecisionRecord record = 7;
+   */
+  record?: DecisionRecord | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.AuditEntry.
+ * Use `create(AuditEntrySchema)` to create a new message.
+ */
+export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 9);
 
 /**
  * PermissionAction is what a rule says about what it matches.
@@ -638,7 +828,8 @@ export const PermissionLayer = {
    * PERMISSION_LAYER_ENGINE: built into the engine, and neither rule nor grant lifts it. DENY: the data directory, the
    * configuration, edits of policy files; addresses that are not public, unless a rule names them. ASK, each time:
    * edits of files that run unasked (git's own, start files of shells, CI, settings of package managers and editors),
-   * keys and credentials, the kernel's doors (/proc, /sys, /dev), files with other names (hard links).
+   * keys and credentials, the kernel's doors (/proc, /sys, /dev), files with other names (hard links);
+   * text of which a person would not see everything, such as with characters that change its direction.
    *
    * @generated from enum value: PERMISSION_LAYER_ENGINE = 8;
    */
@@ -841,7 +1032,9 @@ export const PermissionOutcome = {
   ONCE: 1,
 
   /**
-   * PERMISSION_OUTCOME_ALWAYS: approved, and saved as a grant, or covered by a grant that was just saved.
+   * PERMISSION_OUTCOME_ALWAYS: approved, and saved as a grant, or (then `settled_with` is set) covered by a grant that was
+   * saved from another ask. One that was covered counts as long as the grant lives: if it is revoked before the call
+   * starts, the call asks again.
    *
    * @generated from enum value: PERMISSION_OUTCOME_ALWAYS = 2;
    */
@@ -875,6 +1068,14 @@ export const PermissionOutcome = {
    * @generated from enum value: PERMISSION_OUTCOME_DENIED = 6;
    */
   DENIED: 6,
+
+  /**
+   * PERMISSION_OUTCOME_EDITED: somebody changed the arguments (PermissionResponse.input). The call has the new ones and is
+   * judged anew; what they ask is asked.
+   *
+   * @generated from enum value: PERMISSION_OUTCOME_EDITED = 7;
+   */
+  EDITED: 7,
 } as const;
 
 /**
@@ -889,4 +1090,67 @@ export type PermissionOutcome = (typeof PermissionOutcome)[keyof typeof Permissi
  */
 export const PermissionOutcomeSchema: GenEnum<PermissionOutcome> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_permission, 4);
+
+/**
+ * DecisionKind is what a record of the audit is about.
+ *
+ * @generated from enum opencode.tool.v1.DecisionKind
+ */
+export const DecisionKind = {
+  /**
+   * DECISION_KIND_UNSPECIFIED is never sent.
+   *
+   * @generated from enum value: DECISION_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * DECISION_KIND_ALLOWED: a call started: rules and grants allowed it, or people had approved what it asked.
+   *
+   * @generated from enum value: DECISION_KIND_ALLOWED = 1;
+   */
+  ALLOWED: 1,
+
+  /**
+   * DECISION_KIND_DENIED: a rule denied a call, which ended with it.
+   *
+   * @generated from enum value: DECISION_KIND_DENIED = 2;
+   */
+  DENIED: 2,
+
+  /**
+   * DECISION_KIND_ASKED: nothing allowed a call, so it asked. An ask whose end has no record of its own was withdrawn
+   * because its call ended or was planned anew.
+   *
+   * @generated from enum value: DECISION_KIND_ASKED = 3;
+   */
+  ASKED: 3,
+
+  /**
+   * DECISION_KIND_SETTLED: an ask was settled: answered by somebody, or by what somebody answered, or expired.
+   *
+   * @generated from enum value: DECISION_KIND_SETTLED = 4;
+   */
+  SETTLED: 4,
+
+  /**
+   * DECISION_KIND_REVOKED: somebody revoked a grant.
+   *
+   * @generated from enum value: DECISION_KIND_REVOKED = 5;
+   */
+  REVOKED: 5,
+} as const;
+
+/**
+ * DecisionKind is what a record of the audit is about.
+ *
+ * @generated from enum opencode.tool.v1.DecisionKind
+ */
+export type DecisionKind = (typeof DecisionKind)[keyof typeof DecisionKind] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.DecisionKind.
+ */
+export const DecisionKindSchema: GenEnum<DecisionKind> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_permission, 5);
 

@@ -9,7 +9,7 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
-import type { Grant, PermissionAction, PermissionDecision, PermissionRule } from "./permission_pb.ts";
+import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { EmptySchema, PermissionRequest, PermissionResponseSchema } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSKBAQoRTGlzdEdyYW50c1JlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIUCgxpbmNsdWRlX2RlYWQYAiABKAgSGwoJcGFnZV9zaXplGAMgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAQgASgJQgi6SAVyAxiAAiJWChJMaXN0R3JhbnRzUmVzcG9uc2USJwoGZ3JhbnRzGAEgAygLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiMQoSUmV2b2tlR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQi5AEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEh4KCnBlcm1pc3Npb24YAyABKAlCCrpIB3IFEAEYgAESIwoIcGF0dGVybnMYBCADKAlCEbpIDpIBCxCAAiIGcgQYgIAIEjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uMuEEChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJsChFFeHBsYWluUGVybWlzc2lvbhIqLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnki5AEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEh4KCnBlcm1pc3Npb24YAyABKAlCCrpIB3IFEAEYgAESIwoIcGF0dGVybnMYBCADKAlCEbpIDpIBCxCAAiIGcgQYgIAIEjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uMrEGChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * ListPermissionsRequest filters open asks.
@@ -148,6 +148,55 @@ export const WatchPermissionsResponseSchema: GenMessage<WatchPermissionsResponse
   messageDesc(file_opencode_tool_v1_permission_service, 3);
 
 /**
+ * RejectPermissionsRequest names what to reject.
+ *
+ * @generated from message opencode.tool.v1.RejectPermissionsRequest
+ */
+export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissionsRequest"> & {
+  /**
+   * session_id is the session whose asks, and those of its descendants, are rejected.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * message is feedback for the model; each call gets it.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.RejectPermissionsRequest.
+ * Use `create(RejectPermissionsRequestSchema)` to create a new message.
+ */
+export const RejectPermissionsRequestSchema: GenMessage<RejectPermissionsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 4);
+
+/**
+ * RejectPermissionsResponse says what was rejected.
+ *
+ * @generated from message opencode.tool.v1.RejectPermissionsResponse
+ */
+export type RejectPermissionsResponse = Message<"opencode.tool.v1.RejectPermissionsResponse"> & {
+  /**
+   * settled is one settlement for each call that this ended, of the ask that was rejected; its siblings were withdrawn.
+   *
+   * @generated from field: repeated opencode.tool.v1.PermissionSettled settled = 1;
+   */
+  settled: PermissionSettled[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.RejectPermissionsResponse.
+ * Use `create(RejectPermissionsResponseSchema)` to create a new message.
+ */
+export const RejectPermissionsResponseSchema: GenMessage<RejectPermissionsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 5);
+
+/**
  * ListGrantsRequest filters grants.
  *
  * @generated from message opencode.tool.v1.ListGrantsRequest
@@ -187,7 +236,7 @@ export type ListGrantsRequest = Message<"opencode.tool.v1.ListGrantsRequest"> & 
  * Use `create(ListGrantsRequestSchema)` to create a new message.
  */
 export const ListGrantsRequestSchema: GenMessage<ListGrantsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 4);
+  messageDesc(file_opencode_tool_v1_permission_service, 6);
 
 /**
  * ListGrantsResponse is a page of grants.
@@ -215,7 +264,7 @@ export type ListGrantsResponse = Message<"opencode.tool.v1.ListGrantsResponse"> 
  * Use `create(ListGrantsResponseSchema)` to create a new message.
  */
 export const ListGrantsResponseSchema: GenMessage<ListGrantsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 5);
+  messageDesc(file_opencode_tool_v1_permission_service, 7);
 
 /**
  * RevokeGrantRequest names a grant.
@@ -236,7 +285,7 @@ export type RevokeGrantRequest = Message<"opencode.tool.v1.RevokeGrantRequest"> 
  * Use `create(RevokeGrantRequestSchema)` to create a new message.
  */
 export const RevokeGrantRequestSchema: GenMessage<RevokeGrantRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 6);
+  messageDesc(file_opencode_tool_v1_permission_service, 8);
 
 /**
  * RevokeGrantResponse is the grant as it is now.
@@ -257,7 +306,63 @@ export type RevokeGrantResponse = Message<"opencode.tool.v1.RevokeGrantResponse"
  * Use `create(RevokeGrantResponseSchema)` to create a new message.
  */
 export const RevokeGrantResponseSchema: GenMessage<RevokeGrantResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 7);
+  messageDesc(file_opencode_tool_v1_permission_service, 9);
+
+/**
+ * ListDecisionsRequest names a session tree.
+ *
+ * @generated from message opencode.tool.v1.ListDecisionsRequest
+ */
+export type ListDecisionsRequest = Message<"opencode.tool.v1.ListDecisionsRequest"> & {
+  /**
+   * session_id is any session of the tree.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * page_size is at most 500; 0 means 100.
+   *
+   * @generated from field: uint32 page_size = 2;
+   */
+  pageSize: number;
+
+  /**
+   * after_seq is the `seq` of the last entry seen; 0 for the first page.
+   *
+   * @generated from field: uint64 after_seq = 3;
+   */
+  afterSeq: bigint;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListDecisionsRequest.
+ * Use `create(ListDecisionsRequestSchema)` to create a new message.
+ */
+export const ListDecisionsRequestSchema: GenMessage<ListDecisionsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 10);
+
+/**
+ * ListDecisionsResponse is a page of the audit.
+ *
+ * @generated from message opencode.tool.v1.ListDecisionsResponse
+ */
+export type ListDecisionsResponse = Message<"opencode.tool.v1.ListDecisionsResponse"> & {
+  /**
+   * entries are the oldest after `after_seq`; none if there are no more.
+   *
+   * @generated from field: repeated opencode.tool.v1.AuditEntry entries = 1;
+   */
+  entries: AuditEntry[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListDecisionsResponse.
+ * Use `create(ListDecisionsResponseSchema)` to create a new message.
+ */
+export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
  * ExplainPermissionRequest is a question to the rules.
@@ -314,7 +419,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 8);
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -342,7 +447,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 9);
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
 
 /**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
@@ -355,8 +460,9 @@ export const PermissionService: GenService<{
    * RespondToPermission settles one ask. Of all answers, at all replicas, and the deadline exactly one wins. OK means that
    * this answer is durably the one that counts. The same answer again (same `reply_id`, or none and the same principal) is
    * OK; any other second answer fails with ALREADY_ANSWERED and the winner; an expired or withdrawn ask with ASK_CLOSED;
-   * a differing `expected_digest` with ASK_CHANGED; "always" where nothing is offered with NO_OFFER. The principal who
-   * made the call is refused with OWN_CALL.
+   * a differing `expected_digest` with ASK_CHANGED; "always" where nothing is offered with NO_OFFER; edited arguments that
+   * the tool cannot take with INVALID_INPUT, and for a call that runs already with NOT_EDITABLE. The principal who made the
+   * call is refused with OWN_CALL.
    * buf:lint:ignore RPC_REQUEST_STANDARD_NAME
    * buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
    *
@@ -389,6 +495,18 @@ export const PermissionService: GenService<{
     output: typeof WatchPermissionsResponseSchema;
   },
   /**
+   * RejectPermissions rejects everything that is open in a session and its descendants, call by call, each in one step:
+   * every such call ends REJECTED. What somebody else answers meanwhile stands, and so does what is asked afterwards. Asks
+   * of calls that the principal made itself are left open: CancelTool and CloseSession end those.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.RejectPermissions
+   */
+  rejectPermissions: {
+    methodKind: "unary";
+    input: typeof RejectPermissionsRequestSchema;
+    output: typeof RejectPermissionsResponseSchema;
+  },
+  /**
    * ListGrants returns what was approved with "always", newest first, the revoked and expired ones on request.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.ListGrants
@@ -408,6 +526,17 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof RevokeGrantRequestSchema;
     output: typeof RevokeGrantResponseSchema;
+  },
+  /**
+   * ListDecisions returns the audit of a session tree, oldest first: every decision about its calls, each as one link of a
+   * chain of hashes. It is kept 90 days, longer than the session itself: of one that is gone, name the root.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ListDecisions
+   */
+  listDecisions: {
+    methodKind: "unary";
+    input: typeof ListDecisionsRequestSchema;
+    output: typeof ListDecisionsResponseSchema;
   },
   /**
    * ExplainPermission says which rule of which layer decides, for each pattern, and which others match. It takes the

@@ -11,7 +11,7 @@ import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { Value } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
-import type { Offer } from "./permission_pb.ts";
+import type { Offer, PermissionDecision } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
 
@@ -19,7 +19,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool.proto.
  */
 export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
-  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSLcAwoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAhCBwoFc3RhdGVCCwoJX21ldGFkYXRhIlMKB1ByZXZpZXcSDAoEZGlmZhgBIAEoCRIPCgdjb21tYW5kGAIgASgJEg0KBXBhdGhzGAMgAygJEg0KBWhvc3RzGAQgAygJEgsKA3VybBgFIAEoCSKBAwoRUGVybWlzc2lvblJlcXVlc3QSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgpwZXJtaXNzaW9uGAMgASgJEhAKCHBhdHRlcm5zGAQgAygJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIOCgZhbHdheXMYBiADKAkSOgoEdG9vbBgHIAEoCzInLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblRvb2xDb250ZXh0SACIAQESDQoFYWdlbnQYFCABKAkSEAoIYW5jZXN0cnkYFSADKAkSDwoHY3JlYXRlZBgWIAEoARIPCgdleHBpcmVzGBcgASgBEg4KBmRpZ2VzdBgYIAEoCRIqCgdwcmV2aWV3GBkgASgLMhkub3BlbmNvZGUudG9vbC52MS5QcmV2aWV3EicKBm9mZmVycxgaIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuT2ZmZXJCBwoFX3Rvb2wiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSL8AwoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEA68AG6SOwBGnQKGG1lc3NhZ2Vfb25seV93aXRoX3JlamVjdBIxbWVzc2FnZSBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX1JFSkVDVBoldGhpcy5tZXNzYWdlID09ICcnIHx8IHRoaXMucmVwbHkgPT0gMxp0ChZvZmZlcl9vbmx5X3dpdGhfYWx3YXlzEjJvZmZlcl9pZCBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX0FMV0FZUxomdGhpcy5vZmZlcl9pZCA9PSAnJyB8fCB0aGlzLnJlcGx5ID09IDIiBwoFRW1wdHkq9wMKD1Rvb2xFcnJvclJlYXNvbhIhCh1UT09MX0VSUk9SX1JFQVNPTl9VTlNQRUNJRklFRBAAEiMKH1RPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfSU5QVVQQARIiCh5UT09MX0VSUk9SX1JFQVNPTl9VTktOT1dOX1RPT0wQAhIgChxUT09MX0VSUk9SX1JFQVNPTl9TVEFMRV9UT09MEAMSHAoYVE9PTF9FUlJPUl9SRUFTT05fREVOSUVEEAQSHgoaVE9PTF9FUlJPUl9SRUFTT05fUkVKRUNURUQQBRIdChlUT09MX0VSUk9SX1JFQVNPTl9FWFBJUkVEEAYSHAoYVE9PTF9FUlJPUl9SRUFTT05fRkFJTEVEEAcSJAogVE9PTF9FUlJPUl9SRUFTT05fSU5WQUxJRF9PVVRQVVQQCBIiCh5UT09MX0VSUk9SX1JFQVNPTl9PVVRQVVRfTElNSVQQCRIdChlUT09MX0VSUk9SX1JFQVNPTl9USU1FT1VUEAoSHwobVE9PTF9FUlJPUl9SRUFTT05fQ0FOQ0VMTEVEEAsSIwofVE9PTF9FUlJPUl9SRUFTT05fRVhFQ1VUT1JfTE9TVBAMEiwKKFRPT0xfRVJST1JfUkVBU09OX0NIQU5HRURfQUZURVJfQVBQUk9WQUwQDSpcCgtUb29sRWZmZWN0cxIcChhUT09MX0VGRkVDVFNfVU5TUEVDSUZJRUQQABIVChFUT09MX0VGRkVDVFNfTk9ORRABEhgKFFRPT0xfRUZGRUNUU19VTktOT1dOEAIqiAEKD1Blcm1pc3Npb25SZXBseRIgChxQRVJNSVNTSU9OX1JFUExZX1VOU1BFQ0lGSUVEEAASGQoVUEVSTUlTU0lPTl9SRVBMWV9PTkNFEAESGwoXUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMQAhIbChdQRVJNSVNTSU9OX1JFUExZX1JFSkVDVBADYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
+  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSK4BAoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJQgcKBXN0YXRlQgsKCV9tZXRhZGF0YUIRCg9fb3JpZ2luYWxfaW5wdXQiUwoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJIu4DChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAlCBwoFX3Rvb2wiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSLNBgoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEASKwoFaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SACIAQESEgoKd2hvbGVfY2FsbBgZIAEoCBIhCgdleHBpcmVzGBogASgBQhC6SA0SC0ABKQAAAAAAAAAAOtMDukjPAxp0ChhtZXNzYWdlX29ubHlfd2l0aF9yZWplY3QSMW1lc3NhZ2UgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QaJXRoaXMubWVzc2FnZSA9PSAnJyB8fCB0aGlzLnJlcGx5ID09IDMadAoWb2ZmZXJfb25seV93aXRoX2Fsd2F5cxIyb2ZmZXJfaWQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMub2ZmZXJfaWQgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAyGmoKFGlucHV0X29ubHlfd2l0aF9vbmNlEi1pbnB1dCBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX09OQ0UaIyFoYXModGhpcy5pbnB1dCkgfHwgdGhpcy5yZXBseSA9PSAxGnUKGGV4cGlyZXNfb25seV93aXRoX2Fsd2F5cxIxZXhwaXJlcyBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX0FMV0FZUxomdGhpcy5leHBpcmVzID09IDAuMCB8fCB0aGlzLnJlcGx5ID09IDJCCAoGX2lucHV0IgcKBUVtcHR5KvcDCg9Ub29sRXJyb3JSZWFzb24SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5TUEVDSUZJRUQQABIjCh9UT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAESIgoeVE9PTF9FUlJPUl9SRUFTT05fVU5LTk9XTl9UT09MEAISIAocVE9PTF9FUlJPUl9SRUFTT05fU1RBTEVfVE9PTBADEhwKGFRPT0xfRVJST1JfUkVBU09OX0RFTklFRBAEEh4KGlRPT0xfRVJST1JfUkVBU09OX1JFSkVDVEVEEAUSHQoZVE9PTF9FUlJPUl9SRUFTT05fRVhQSVJFRBAGEhwKGFRPT0xfRVJST1JfUkVBU09OX0ZBSUxFRBAHEiQKIFRPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfT1VUUFVUEAgSIgoeVE9PTF9FUlJPUl9SRUFTT05fT1VUUFVUX0xJTUlUEAkSHQoZVE9PTF9FUlJPUl9SRUFTT05fVElNRU9VVBAKEh8KG1RPT0xfRVJST1JfUkVBU09OX0NBTkNFTExFRBALEiMKH1RPT0xfRVJST1JfUkVBU09OX0VYRUNVVE9SX0xPU1QQDBIsCihUT09MX0VSUk9SX1JFQVNPTl9DSEFOR0VEX0FGVEVSX0FQUFJPVkFMEA0qXAoLVG9vbEVmZmVjdHMSHAoYVE9PTF9FRkZFQ1RTX1VOU1BFQ0lGSUVEEAASFQoRVE9PTF9FRkZFQ1RTX05PTkUQARIYChRUT09MX0VGRkVDVFNfVU5LTk9XThACKogBCg9QZXJtaXNzaW9uUmVwbHkSIAocUEVSTUlTU0lPTl9SRVBMWV9VTlNQRUNJRklFRBAAEhkKFVBFUk1JU1NJT05fUkVQTFlfT05DRRABEhsKF1BFUk1JU1NJT05fUkVQTFlfQUxXQVlTEAISGwoXUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
 
 /**
  * ToolState is the state of a call, for places that hold a state without its part. Its arms are those of ToolPart.state.
@@ -524,12 +524,26 @@ export type ToolPart = Message<"opencode.tool.v1.ToolPart"> & {
   revision: bigint;
 
   /**
-   * input_elided is true where the state leaves out an input of over 16 KiB: the event of `pending` and GetToolPart have
-   * it.
+   * input_elided is true where the state leaves out an input of over 16 KiB (and `original_input` with it): the event of
+   * `pending` and GetToolPart have it.
    *
    * @generated from field: bool input_elided = 23;
    */
   inputElided: boolean;
+
+  /**
+   * original_input is what the caller sent, where an approver edited it; the state has what runs. Absent: nobody did.
+   *
+   * @generated from field: optional google.protobuf.Struct original_input = 24;
+   */
+  originalInput?: JsonObject | undefined;
+
+  /**
+   * edited_by is the principal who edited the input last; empty if nobody did.
+   *
+   * @generated from field: string edited_by = 25;
+   */
+  editedBy: string;
 };
 
 /**
@@ -697,6 +711,37 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
    * @generated from field: repeated opencode.tool.v1.Offer offers = 26;
    */
   offers: Offer[];
+
+  /**
+   * decisions says for each pattern which rule asks for it; patterns that a rule allows are among them.
+   *
+   * @generated from field: repeated opencode.tool.v1.PermissionDecision decisions = 27;
+   */
+  decisions: PermissionDecision[];
+
+  /**
+   * binding is what a grant must be bound to in order to cover this; see Grant.binding.
+   *
+   * @generated from field: string binding = 28;
+   */
+  binding: string;
+
+  /**
+   * display is each pattern as it may be shown, in the same order, made by the server so that all clients show the same:
+   * what is invisible or changes its surroundings is written out as `\u{…}`, lines over 160 characters go on behind a `↳`
+   * on the next line, and nothing is left out.
+   *
+   * @generated from field: repeated string display = 29;
+   */
+  display: string[];
+
+  /**
+   * warnings say what a person would not see in the patterns, such as a character that changes the direction of text.
+   * What has one is always asked: no rule and no grant allows it.
+   *
+   * @generated from field: repeated string warnings = 30;
+   */
+  warnings: string[];
 };
 
 /**
@@ -784,11 +829,39 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
   expectedDigest: string;
 
   /**
-   * offer_id is the offer to save; only with ALWAYS. Empty: the first.
+   * offer_id is the offer to save; only with ALWAYS. Empty: the first, which is the narrowest. Only what the ask offers can
+   * be saved.
    *
    * @generated from field: string offer_id = 23;
    */
   offerId: string;
+
+  /**
+   * input replaces the call's arguments; only with ONCE. They must fit the tool's schema, else the answer fails with
+   * INVALID_INPUT and the ask stays open. All open asks of the call are settled EDITED, the call gets the new arguments in
+   * the same step and is planned and judged anew: what they ask for is asked, with its own preview, so an edit approves
+   * nothing by itself. The model is told of the change with the call's result. Arguments equal to those of the call are
+   * no edit.
+   *
+   * @generated from field: optional google.protobuf.Struct input = 24;
+   */
+  input?: JsonObject | undefined;
+
+  /**
+   * whole_call answers all open asks of the call in one step. With ALWAYS each saves its own first offer, and one that has
+   * none is approved once; `offer_id` chooses for the named ask only. REJECT and an edit end the others in any case.
+   *
+   * @generated from field: bool whole_call = 25;
+   */
+  wholeCall: boolean;
+
+  /**
+   * expires makes the saved grant end earlier than offered, in ms since the epoch; only with ALWAYS. 0: as offered. It can
+   * not make a grant last longer, and must lie ahead.
+   *
+   * @generated from field: double expires = 26;
+   */
+  expires: number;
 };
 
 /**
@@ -989,7 +1062,7 @@ export const PermissionReply = {
   UNSPECIFIED: 0,
 
   /**
-   * PERMISSION_REPLY_ONCE approves this call only.
+   * PERMISSION_REPLY_ONCE approves this call only; with `input` it changes the call's arguments instead, see there.
    *
    * @generated from enum value: PERMISSION_REPLY_ONCE = 1;
    */

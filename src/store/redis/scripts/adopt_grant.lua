@@ -1,5 +1,5 @@
 -- adopt_grant: adds a tree to the users of a grant that lives.
--- KEYS   grants, revoked, users
+-- KEYS   grants, revoked, used, users
 -- ARGV   id, root, expires (0 for never), inTree
 -- Output "adopted" | "dead"
 if redis.call('HEXISTS', K.grants, step.id) == 0 or redis.call('HEXISTS', K.revoked, step.id) == 1 then
@@ -7,5 +7,6 @@ if redis.call('HEXISTS', K.grants, step.id) == 0 or redis.call('HEXISTS', K.revo
 end
 if step.expires > 0 and step.expires <= now then return answer('dead') end
 redis.call('SADD', K.users, step.root)
-if step.inTree then keep(K.users) end
+redis.call('HSET', K.used, step.id, now)
+if step.inTree then keep(K.users) keep(K.used) end
 return answer('adopted')

@@ -1,11 +1,13 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and those above
--- ARGV   session, name, owner, epoch, version, lineage, asks ({ id, expires }), withdraw (ids), maxOpenAsks;
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were looked at), lineage, asks ({ id, expires }), withdraw (ids), maxOpenAsks;
 --        bytes: asked <id>, withdrawn (how all of these end)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
 if not fenced(call) or tonumber(call.version) ~= step.version then return answer('refused') end
+local rules = tonumber(redis.call('HGET', K.tree, 'rules') or 0)
+if step.rulesVersion and step.rulesVersion ~= rules then return answer('refused') end
 
 local named, gone = {}, {}
 for _, id in ipairs(step.withdraw) do named[id] = true end
@@ -26,5 +28,6 @@ for index, ask in ipairs(step.asks) do
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
 for _, each in ipairs({ K.asked, K.settled, K.callOf, K.asks, K.deadlines }) do keep(each) end
+if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)
 return commit('opened')

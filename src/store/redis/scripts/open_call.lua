@@ -26,4 +26,6 @@ redis.call('ZADD', K.calls, seq, step.callId)
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)
 for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end
+-- What lets it start was decided only if it does.
+if started == 0 then step.decided = {} end
 return commit({ 'opened', seq, last, repeats, started })

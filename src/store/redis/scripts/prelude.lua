@@ -1,7 +1,8 @@
 -- Stands before every script.
 --
--- ARGV[1] is the step as JSON: its plain values, `keys` (alias -> index in KEYS), `bytes` (alias -> index in ARGV), and
--- `lineage` (session -> itself and those above it, up to the root). What follows in ARGV are bytes, never looked into.
+-- ARGV[1] is the step as JSON: its plain values, `keys` (alias -> index in KEYS), `bytes` (alias -> index in ARGV),
+-- `lineage` (session -> itself and those above it, up to the root), and for a transition `decided` (the digests of the
+-- records that go to K.audit). What follows in ARGV are bytes, never looked into.
 -- A transition answers { result, news }; news are session, first new number, session, ...
 -- K.op remembers the answer of a transition that wrote, so that the same operation, sent again, gets it again.
 
@@ -165,8 +166,22 @@ local function answer(result)
   return { result, {} }
 end
 
--- Answers a step that wrote: tells all replicas, and remembers the answer.
+-- Adds what was decided to the chain of the tree; see AuditEntry.hash in the contract.
+local function decide()
+  for index, content in ipairs(step.decided) do
+    local last = redis.call('XREVRANGE', K.audit, '+', '-', 'COUNT', 1)[1]
+    local seq, previous = 1, ''
+    if last then seq, previous = string.match(last[1], '^%d+') + 1, last[2][6] end
+    local time = string.format('%.0f', math.floor(now))
+    local hash = redis.sha1hex(table.concat({ previous, seq, time, content }, '\n'))
+    redis.call('XADD', K.audit, seq .. '-0', 't', time, 'p', previous, 'h', hash, 'd', B['decision ' .. index])
+    redis.call('PEXPIRE', K.audit, step.auditMs)
+  end
+end
+
+-- Answers a step that wrote: adds to the audit, tells all replicas, and remembers the answer.
 local function commit(result)
+  decide()
   if #news > 0 then
     redis.call('HINCRBY', K.tree, 'news', 1)
     redis.call('PUBLISH', step.channel, cjson.encode({ step.replica, news }))

@@ -1,8 +1,8 @@
 -- raise_rules: makes a tree judge again, and tells the session that a revoked grant came from, once.
--- KEYS   op, tree, session/log <id> (where it is to be told)
+-- KEYS   op, tree, audit, session/log <id> (where it is to be told)
 -- ARGV   grant, session; bytes: revoked
 -- Output "raised" | "gone"
-if redis.call('EXISTS', K.tree) == 0 then return answer('gone') end
+if redis.call('EXISTS', K.tree) == 0 then return #step.decided > 0 and commit('gone') or answer('gone') end
 redis.call('HINCRBY', K.tree, 'rules', 1)
 if B.revoked and redis.call('EXISTS', K['session ' .. step.session]) == 1 then
   if redis.call('HSETNX', K.tree, 'told ' .. step.grant, 1) == 1 then append(step.session, B.revoked) end

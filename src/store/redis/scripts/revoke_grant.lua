@@ -1,5 +1,5 @@
 -- revoke_grant: marks a grant dead; the first time counts.
--- KEYS   grants, revoked, users
+-- KEYS   grants, revoked, used, users
 -- ARGV   id, inTree
 -- Output { when it was revoked, users }
 if redis.call('HEXISTS', K.grants, step.id) == 1 then redis.call('HSETNX', K.revoked, step.id, now) end

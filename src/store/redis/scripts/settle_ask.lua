@@ -1,15 +1,17 @@
 -- settle_ask: decides the race for an ask and writes all that follows from the winner.
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name> and open <session> of their calls,
 --        session/log <id> of all sessions in question and those above them
--- ARGV   ask, settled ({ id, session }), expired, lineage, calls ({ name, session, callId, version, ended }), grant ({ id, session,
---        wide }); bytes: settled <id>, told <name>, whole <name>, withdrawn <name>,
---        grant, granted
+-- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage, calls ({ name, session, callId, version, ended, edited }),
+--        grants ({ id, session, wide }); bytes: settled <id>, told <name>, whole <name>, withdrawn <name>, grant <id>,
+--        granted <id>
 -- Output { "won" } | { "lost", how it was settled or "" } | { "retry" }
 local winner = redis.call('HGET', K.settled, step.ask)
 if winner then return answer({ 'lost', winner }) end
 local expires = redis.call('ZSCORE', K.deadlines, step.ask)
 if not expires or (tonumber(expires) <= now) ~= step.expired then return answer({ 'lost', '' }) end
 
+local asks = tonumber(redis.call('HGET', K.tree, 'asks') or 0)
+if step.asksVersion and step.asksVersion ~= asks then return answer({ 'retry' }) end
 local settled, calls = {}, {}
 for _, ask in ipairs(step.settled) do
   settled[ask.id] = true
@@ -23,11 +25,12 @@ end
 
 for _, ask in ipairs(step.settled) do settle(ask.session, ask.id, B['settled ' .. ask.id]) end
 keep(K.settled)
-if step.grant then
-  redis.call('HSET', K[step.grant.wide and 'outbox' or 'grants'], step.grant.id, B.grant)
-  keep(K[step.grant.wide and 'outbox' or 'grants'])
-  if not step.grant.wide then redis.call('HINCRBY', K.tree, 'rules', 1) end
-  if K['session ' .. step.grant.session] then append(step.grant.session, B.granted) end
+for _, grant in ipairs(step.grants) do
+  local place = K[grant.wide and 'outbox' or 'grants']
+  redis.call('HSET', place, grant.id, B['grant ' .. grant.id])
+  keep(place)
+  redis.call('HINCRBY', K.tree, 'rules', 1)
+  if K['session ' .. grant.session] then append(grant.session, B['granted ' .. grant.id]) end
 end
 for _, each in ipairs(step.calls) do
   local key, call = K['call ' .. each.name], calls[each.name]
@@ -35,6 +38,7 @@ for _, each in ipairs(step.calls) do
   if each.ended then
     end_call(each.session, each.callId, each.name, without(call.waiting, settled))
   else
+    if each.edited then write_part(each.session, each.name) end
     redis.call('HSET', key, 'settled', now, 'waiting', without(call.waiting, settled))
   end
 end

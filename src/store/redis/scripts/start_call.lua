@@ -1,6 +1,6 @@
 -- start_call: the start mark.
--- KEYS   op, tree, session <id>, log <id>, call <name>
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were relied on); bytes: told <name>, whole <name>
+-- KEYS   op, tree, grants, used, session <id>, log <id>, call <name>
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were looked at), grantIds; bytes: told <name>, whole <name>
 -- Output "started" | "fenced" | "retry"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'lease', 'version')
@@ -11,4 +11,11 @@ if step.rulesVersion and step.rulesVersion ~= rules then return answer('retry') 
 write_part(step.session, step.name)
 redis.call('HSET', key, 'version', call.version + 1, 'started', 1)
 redis.call('HINCRBY', key, 'attempts', 1)
+-- Of wider grants the use was written down when they were adopted.
+for _, id in ipairs(step.grantIds) do
+  if redis.call('HEXISTS', K.grants, id) == 1 then
+    redis.call('HSET', K.used, id, now)
+    keep(K.used)
+  end
+end
 return commit('started')

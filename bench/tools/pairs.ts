@@ -1,0 +1,118 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { mkdir, open, readFile, rename, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { rgPath } from "@vscode/ripgrep";
+import type { Tool } from "../../src/tool/tool.ts";
+import { createBash } from "../../src/tools/bash.ts";
+import { createFileChanges } from "../../src/tools/change-file.ts";
+import { createEdit } from "../../src/tools/edit.ts";
+import { glob } from "../../src/tools/glob.ts";
+import { grep } from "../../src/tools/grep.ts";
+import type { Pipes } from "../../src/tools/pipe.ts";
+import { read } from "../../src/tools/read.ts";
+import { openSandbox, type SandboxProfile } from "../../src/tools/sandbox.ts";
+import type { Supervisor } from "../../src/tools/supervisor.ts";
+import { callTool, type Site } from "../../test/tools/harness.ts";
+
+/** A tool beside the least that does the same. */
+export interface Pair {
+  readonly what: string;
+  readonly bareWhat: string;
+  /** The most that the tool may take, as a multiple; undefined: it is only told. */
+  readonly limit: number | undefined;
+  /** How often in a round. */
+  readonly times: number;
+  ours(): Promise<unknown>;
+  bare(): Promise<unknown> | unknown;
+}
+
+/** The tools' own work, planning and checks included, without service and store. */
+export async function makePairs(
+  site: Site,
+  { supervisor, pipes, files }: { supervisor: Supervisor; pipes: Pipes; files: number },
+): Promise<Pair[]> {
+  await makeTree(site.inside, files);
+  const call = (tool: Tool, input: Parameters<typeof callTool>[2]) => () => callTool(site, tool, input);
+  const bash = async (profile: SandboxProfile) => {
+    const wanted = { profile, network: true };
+    const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
+    return createBash({ supervisor, pipes, sandbox });
+  };
+  const spawnBash = () => once(spawn("bash", ["-c", "true"]), "close");
+  const bareBash = { bareWhat: "spawn bash -c", times: 100, bare: spawnBash };
+  return [
+    { what: "bash true", limit: 1.3, ours: call(await bash("off"), { command: "true" }), ...bareBash },
+    {
+      what: "bash true, in the sandbox",
+      limit: undefined,
+      ours: call(await bash("workspace-write"), { command: "true" }),
+      ...bareBash,
+    },
+    readPair(site, call(read, { filePath: "lines.txt" })),
+    await editPair(site),
+    searchPair("glob **/*.ts", call(glob, { pattern: "**/*.ts" }), site, ["--files", "--glob=**/*.ts"]),
+    searchPair("grep needle", call(grep, { pattern: "needle" }), site, ["--line-number", "--", "needle", "./"]),
+  ];
+}
+
+const linesText = Array.from({ length: 2_000 }, (_, i) => `line ${i} of a text`).join("\n");
+
+async function makeTree(folder: string, files: number): Promise<void> {
+  await writeFile(join(folder, "lines.txt"), `${linesText}\n`);
+  for (let from = 0; from < files; from += 100) {
+    const own = join(folder, "tree", String(from % 1_000), String(from));
+    await mkdir(own, { recursive: true });
+    await Promise.all(
+      Array.from({ length: Math.min(100, files - from) }, (_, i) =>
+        writeFile(join(own, `f${i}.${i % 5 === 0 ? "ts" : "md"}`), `file ${from + i}\n${i === 7 ? "a needle\n" : ""}`),
+      ),
+    );
+  }
+}
+
+function readPair({ inside }: Site, ours: Pair["ours"]): Pair {
+  const bare = () =>
+    readFileSync(join(inside, "lines.txt"), "utf8")
+      .split("\n")
+      .map((line, index) => `${index + 1}: ${line}`)
+      .join("\n");
+  return { what: "read 2,000 lines", bareWhat: "readFileSync and numbers", limit: 2, times: 200, ours, bare };
+}
+
+async function editPair(site: Site): Promise<Pair> {
+  const edit = createEdit({ changes: createFileChanges() });
+  const [ours, theirs] = ["ours.txt", "theirs.txt"].map((name) => join(site.inside, name));
+  for (const file of [ours, theirs]) await writeFile(file ?? "", linesText);
+  await callTool(site, read, { filePath: "ours.txt" });
+  let turn = 0;
+  const words = ["line 1000 of a text", "line 1000 of the text"];
+  const next = () => ({ oldString: words[turn % 2] ?? "", newString: words[++turn % 2] ?? "" });
+  let bareTurn = 0;
+  return {
+    what: "edit",
+    bareWhat: "read, replace, write, sync, rename",
+    limit: 1.5,
+    times: 50,
+    ours: () => callTool(site, edit, { filePath: "ours.txt", ...next() }),
+    async bare() {
+      const text = await readFile(theirs ?? "", "utf8");
+      const temporary = `${theirs}.new`;
+      await using file = await open(temporary, "w");
+      await file.writeFile(text.replace(words[bareTurn % 2] ?? "", words[++bareTurn % 2] ?? ""));
+      await file.sync();
+      await rename(temporary, theirs ?? "");
+    },
+  };
+}
+
+function searchPair(what: string, ours: Pair["ours"], { inside }: Site, args: readonly string[]): Pair {
+  const same = ["--no-config", "--hidden", "--no-require-git", "--glob=!.git", "--color=never"];
+  const bare = async () => {
+    const child = spawn(rgPath, [...same, ...args], { cwd: inside, stdio: ["ignore", "pipe", "ignore"] });
+    child.stdout.resume();
+    await once(child, "close");
+  };
+  return { what, bareWhat: `rg ${args.join(" ")}`, limit: 1.2, times: 5, ours, bare };
+}

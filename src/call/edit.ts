@@ -1,0 +1,51 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallChanges } from "../permission/answers.ts";
+import { difference } from "../permission/display.ts";
+import { RequestError } from "../permission/errors.ts";
+import { canonicalJson } from "../tool/canonical-json.ts";
+import { InvalidInput } from "../tool/errors.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { Tool } from "../tool/tool.ts";
+import { checkSize } from "./sessions.ts";
+import { edited, inputOf } from "./state.ts";
+
+/** Makes the check that stands between a person's edit and a call: only what the call's tool can take replaces its arguments. */
+export function createEdit({ registry, inputBytes }: { registry: Registry; inputBytes: number }): CallChanges["edit"] {
+  return ({ part, workspace }, input, by) => {
+    const before = inputOf(part);
+    if (canonicalJson(before) === canonicalJson(input)) return "no difference";
+    checkSize("input", input, Math.min(inputBytes, mostEdited));
+    if (!part.originalInput) checkSize("the original input", before, mostEdited);
+    decode(registry.get(part.tool, workspace), part.tool, input);
+    return { part: edited(part, input, by), difference: difference(before, input) };
+  };
+}
+
+/** The event of an edit holds both inputs. */
+const mostEdited = 480 * 1024;
+
+/** What the model is told of edited arguments; undefined if nobody edited them. */
+export function noteOfEdit(part: ToolPart): string | undefined {
+  if (!part.originalInput) return undefined;
+  return `The user changed the arguments of this call before it ran: ${difference(part.originalInput, inputOf(part))}`;
+}
+
+function decode(tool: Tool | undefined, name: string, input: JsonObject): void {
+  if (!tool) {
+    throw new RequestError(
+      ErrorReason.UNKNOWN_TOOL,
+      `the tool "${name}" of this call is not there any more; reject it`,
+      {
+        tool: name,
+      },
+    );
+  }
+  try {
+    tool.decode(input);
+  } catch (cause) {
+    if (!(cause instanceof InvalidInput)) throw cause;
+    throw new RequestError(ErrorReason.INVALID_INPUT, cause.message, { tool: name }, { cause });
+  }
+}

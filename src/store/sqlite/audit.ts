@@ -1,0 +1,49 @@
+import type { DatabaseSync } from "node:sqlite";
+import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { auditEntry, encodeDecision, linkHash } from "../audit.ts";
+import type { Step } from "./commit.ts";
+import { statement } from "./database.ts";
+
+/** The audit of a store: a chain of decisions for each session tree. */
+export type Audit = ReturnType<typeof createAudit>;
+
+/** Adds what a step decides to the chain of its tree, and reads it. */
+export function createAudit(db: DatabaseSync) {
+  const sql = prepare(db);
+  return {
+    append(step: Step, root: string, records: readonly DecisionRecord[] = []): void {
+      for (const record of records) {
+        const { content, sha256 } = encodeDecision(record);
+        const last = sql.last.get(root);
+        const [seq, previous, time] = [(last?.seq ?? 0) + 1, last?.hash ?? "", Math.floor(step.now)];
+        sql.insert.run(root, seq, time, previous, linkHash(previous, seq, time, sha256), content);
+      }
+    },
+
+    list({ root, afterSeq, limit }: { root: string; afterSeq: number; limit: number }): AuditEntry[] {
+      return sql.after.all(root, afterSeq, limit).map((row) => auditEntry({ ...row, rootSessionId: root }));
+    },
+  };
+}
+
+interface Row {
+  seq: number;
+  time: number;
+  previous: string;
+  hash: string;
+  content: Uint8Array;
+}
+
+function prepare(db: DatabaseSync) {
+  return {
+    insert: statement(db, "INSERT INTO decisions (root, seq, time, previous, hash, content) VALUES (?, ?, ?, ?, ?, ?)"),
+    last: statement<Pick<Row, "seq" | "hash">>(
+      db,
+      "SELECT seq, hash FROM decisions WHERE root = ? ORDER BY seq DESC LIMIT 1",
+    ),
+    after: statement<Row>(
+      db,
+      "SELECT seq, time, previous, hash, content FROM decisions WHERE root = ? AND seq > ? ORDER BY seq LIMIT ?",
+    ),
+  };
+}

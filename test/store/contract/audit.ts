@@ -1,0 +1,192 @@
+import { createHash } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import {
+  type AuditEntry,
+  DecisionKind,
+  type DecisionRecord,
+  DecisionRecordSchema,
+  GrantScope,
+  PermissionOutcome,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  addSession,
+  addTree,
+  answer,
+  ask,
+  callRef,
+  callSpec,
+  day,
+  failed,
+  fenceOf,
+  grant,
+  leaseMs,
+  type OpenedStore,
+  type OpenStore,
+  openAskedCall,
+  openCall,
+  owner,
+  pending,
+  running,
+  saveGrant,
+} from "../fixture.ts";
+
+const record = (digest: string): DecisionRecord =>
+  create(DecisionRecordSchema, { kind: DecisionKind.ALLOWED, sessionId: "ses_root", callId: "call_1", digest });
+
+async function chain({ permissions }: OpenedStore, root = "ses_root", afterSeq = 0): Promise<AuditEntry[]> {
+  return await permissions.listDecisions({ root, afterSeq, limit: 1_000 });
+}
+
+const digests = (entries: readonly AuditEntry[]) => entries.map(({ record }) => record?.digest);
+
+/** Opens a call that starts in the same step. */
+async function openAllowed(store: OpenedStore, callId: string, decisions: DecisionRecord[]): Promise<void> {
+  const ref = callRef(callId);
+  await openCall(store, ref, { start: running(ref), decisions });
+}
+
+/** The number of the first entry that is not what the chain says; undefined if all are. */
+function firstBroken(entries: readonly AuditEntry[]): number | undefined {
+  const sha = (name: string, text: string | Uint8Array) => createHash(name).update(text).digest("hex");
+  const broken = entries.find(({ seq, time, previous, hash, content }, i) => {
+    const before = entries[i - 1];
+    const isNext = before === undefined || (previous === before.hash && seq === before.seq + 1n);
+    return !isNext || hash !== sha("sha1", `${previous}\n${seq}\n${time}\n${sha("sha256", content)}`);
+  });
+  return broken && Number(broken.seq);
+}
+
+export function auditContract(open: OpenStore): void {
+  test("every step leaves its decision in the chain of its tree", async () => {
+    const store = await open();
+    await addTree(store);
+    const ref = callRef("call_1", "ses_child");
+    const opened = { record: await openCall(store, ref) };
+    const fence = fenceOf(opened.record);
+    const asks = [ask(ref, "per_1", store)];
+    const asking = { fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: 10 };
+    expect(await store.calls.openAsks({ ...asking, decisions: [record("asked")] })).toBe(true);
+    const settlement = await answer(store, ref, "per_1", { decisions: [record("settled"), record("covered")] });
+    expect(await store.permissions.settle(settlement)).toEqual({ result: "won" });
+    const start = { fence, version: 3, part: running(ref), decisions: [record("started")] };
+    expect(await store.calls.startCall(start)).toBe("started");
+    await store.calls.finishCall({ ref, guard: { fence }, part: failed(ref), decisions: [record("ended")] });
+
+    const entries = await chain(store);
+    expect(digests(entries)).toEqual(["asked", "settled", "covered", "started", "ended"]);
+    expect(entries.map(({ seq }) => seq)).toEqual([1n, 2n, 3n, 4n, 5n]);
+    expect(entries[0]).toMatchObject({ previous: "", rootSessionId: "ses_root", time: store.calls.now() });
+    expect(firstBroken(entries)).toBeUndefined();
+    expect(digests(await chain(store, "ses_root", 3))).toEqual(["started", "ended"]);
+    expect(await chain(store, "ses_child")).toEqual([]);
+  });
+
+  test("a step that is not taken leaves none", async () => {
+    const store = await open();
+    await addSession(store);
+    const ref = callRef();
+    const fence = fenceOf(await openCall(store, ref));
+    const decisions = [record("void")];
+    expect(await store.calls.startCall({ fence, version: 9, part: running(ref), decisions })).toBe("retry");
+    const stale = { fence: { ...fence, epoch: 9 }, version: 1, part: running(ref), decisions };
+    expect(await store.calls.startCall(stale)).toBe("fenced");
+    await store.calls.finishCall({ ref, guard: { version: 9 }, part: failed(ref), decisions });
+    // What may start is asked about all the same where it repeats those before it too often.
+    const repeating = callRef("call_2");
+    await openCall(store, repeating, { start: running(repeating), mostRepeats: 0, decisions });
+    const known = { ref, part: pending(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10, decisions };
+    expect((await store.calls.openCall(known)).created).toBe(false);
+    expect(await chain(store)).toEqual([]);
+  });
+
+  test("of answers at the same time only the winner's is written down", async () => {
+    const store = await open();
+    await addSession(store);
+    const ref = callRef();
+    await openAskedCall(store, ref, ["per_1"]);
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, (_, i) => answer(store, ref, "per_1", { decisions: [record(`answer ${i}`)] })),
+    );
+    const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
+    const winner = results.findIndex(({ result }) => result === "won");
+    expect(digests(await chain(store))).toEqual([`answer ${winner}`]);
+  });
+
+  test("steps at the same time make one chain", async () => {
+    const store = await open();
+    await addSession(store);
+    await Promise.all(
+      Array.from({ length: 40 }, (_, i) => openAllowed(store, `call_${i}`, [record(`${i}`), record(`${i}`)])),
+    );
+    const entries = await chain(store);
+    expect(entries).toHaveLength(80);
+    expect(firstBroken(entries)).toBeUndefined();
+  });
+
+  test("a change, a removal and an insertion break it, each at its place", async () => {
+    const store = await open();
+    await addSession(store);
+    for (let i = 1; i <= 5; i++) await openAllowed(store, `call_${i}`, [record(`${i}`)]);
+    const entries = await chain(store);
+    const [one, two, three, four, five] = entries;
+    if (!one || !two || !three || !four || !five) throw new Error("there are not five");
+    expect(firstBroken([one, two, { ...three, content: four.content }, four, five])).toBe(3);
+    expect(firstBroken([one, two, four, five])).toBe(4);
+    expect(firstBroken([one, two, two, three])).toBe(2);
+    expect(firstBroken([one, { ...two, time: 1 }, three])).toBe(2);
+  });
+
+  test("a revocation is written down once, in the tree that the grant came from", async () => {
+    const store = await open();
+    await addTree(store);
+    await saveGrant(store, grant("grt_1", { scope: GrantScope.PROJECT }));
+    await store.permissions.revokeGrant("grt_1", [record("revoked")]);
+    await store.permissions.revokeGrant("grt_1", [record("again")]);
+    expect(digests(await chain(store))).toEqual(["revoked"]);
+  });
+
+  test("it is there when the store is opened again, and the chain goes on", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAllowed(store, "call_1", [record("before")]);
+    const again = await store.reopen();
+    await openAllowed(again, "call_2", [record("after")]);
+    const entries = await chain(again);
+    expect(digests(entries)).toEqual(["before", "after"]);
+    expect(firstBroken(entries)).toBeUndefined();
+  });
+
+  test("it is kept for 90 days, longer than the session, and then goes from its beginning", async () => {
+    const store = await open();
+    await addSession(store);
+    const reject = async (callId: string) => {
+      const ref = callRef(callId);
+      await openAskedCall(store, ref, [`per_of_${callId}`]);
+      const end = await answer(store, ref, `per_of_${callId}`, {
+        outcome: PermissionOutcome.REJECT,
+        decisions: [record(callId)],
+      });
+      const version = end.calls[0]?.version ?? 0;
+      await store.permissions.settle({ ...end, calls: [{ ref, version, part: failed(ref) }] });
+    };
+    for (const callId of ["call_1", "call_2", "call_3", "call_4"]) {
+      await reject(callId);
+      store.advance(25 * day);
+    }
+    store.advance(-11 * day);
+    await store.calls.sweep();
+    expect(digests(await chain(store))).toEqual(["call_1", "call_2", "call_3", "call_4"]);
+    store.advance(day);
+    await store.calls.sweep();
+    const entries = await chain(store);
+    expect(digests(entries)).toEqual(["call_2", "call_3", "call_4"]);
+    expect(entries[0]?.seq).toBe(2n);
+    expect(firstBroken(entries)).toBeUndefined();
+    // By then nothing has happened in the session for 30 days.
+    store.advance(20 * day);
+    await store.calls.sweep();
+    expect(await store.calls.getSession("ses_root")).toBeUndefined();
+    expect(digests(await chain(store))).toEqual(["call_2", "call_3", "call_4"]);
+  });
+}
