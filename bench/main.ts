@@ -2,6 +2,7 @@
 import { parseArgs } from "node:util";
 import { compare } from "./compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
@@ -12,6 +13,7 @@ import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 const usage = `npm run bench                       compare, then scale: about 15 minutes
 npm run bench -- --scale            only replicas, asks, watchers and long sessions
 npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
+npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --tools            only what the tools themselves take, beside the least that does the same
 npm run bench -- --quick            the same with so few calls that only failures mean something
 npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
@@ -40,7 +42,10 @@ const shortPipeline = { warmUp: 160, rounds: 2, calls: 160 };
 const fullTools: ToolsPlan = { rounds: 5, files: 50_000, share: 1, outputBytes: 50_000_000 };
 const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes: 5_000_000 };
 
-const { quick, scale, pipeline, tools, profile: name, help } = readOptions();
+const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
+const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
+
+const { quick, scale, pipeline, permission, tools, profile: name, help } = readOptions();
 if (help) print(usage);
 else await run();
 
@@ -59,6 +64,8 @@ async function run(): Promise<void> {
 
 async function measureAll(processes: Processes): Promise<void> {
   print(machineLine(new Date()));
+  if (permission || !(scale || tools)) measurePermission(quick ? shortPermission : fullPermission, print);
+  if (permission) return;
   if (tools || !scale) await measureTools(processes, quick ? shortTools : fullTools, print);
   if (tools) return;
   if (!scale) await measurePeers(processes);
@@ -94,7 +101,7 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 function readOptions() {
   try {
     const flag = { type: "boolean" } as const;
-    const flags = { quick: flag, scale: flag, pipeline: flag, tools: flag, help: flag };
+    const flags = { quick: flag, scale: flag, pipeline: flag, permission: flag, tools: flag, help: flag };
     const options = { ...flags, profile: { type: "string" } } as const;
     return parseArgs({ options }).values;
   } catch (error) {

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { constants } from "node:fs";
-import { open, stat } from "node:fs/promises";
+import { open, readdir, stat } from "node:fs/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -11,6 +11,7 @@ import { strictest } from "../permission/policy.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
+import { doubtAbout } from "../tool/workspace.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -55,13 +56,21 @@ export function createPlanning({
     repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
-    const planned = await within(planningMs, tool.plan(input, ctx));
-    const own = { ...planned, title: visible(planned.title) };
-    const plan = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
-    const resolve = (path: string, cwd: string) =>
-      ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+    const bare = await within(planningMs, tool.plan(input, ctx));
+    const own = { ...bare, title: visible(bare.title) };
+    const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
+    const files = {
+      async resolve(path: string, cwd: string) {
+        const place = await ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
+        return { ...place, ...doubtAbout(place) };
+      },
+      list: (folder: string) => readdir(folder).catch(() => []),
+    };
     const questions: Question[] = [];
-    for (const ask of plan.asks) questions.push(...(await policy.expand(ask, resolve)));
+    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, files))));
+    const scripts = questions.flatMap(({ runs = [] }) => runs);
+    const runs = await Promise.all(scripts.map((path) => ctx.workspace.resolve(path)));
+    const plan = runs.length === 0 ? planned : { ...planned, binds: [...(planned.binds ?? []), ...runs] };
     const outside = questions.filter(({ permission }) => permission === "external_directory");
     return {
       plan,

@@ -1,4 +1,4 @@
-import { resolve } from "node:path";
+import { relative, resolve } from "node:path";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { nearest } from "../nearest.ts";
 import { createLayers } from "../permission/layers.ts";
@@ -71,7 +71,7 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
   const place = (path: string, cwd: string) => {
     const absolute = resolve(cwd, expandHome(path, home));
     const external = absolute !== workspace && !absolute.startsWith(`${workspace}/`);
-    return { absolute, external, isFolder: false };
+    return { absolute, pattern: external ? absolute : relative(workspace, absolute) || ".", external, isFolder: false };
   };
   return async ({ permission, pattern, agent = "build" }) => {
     const asked = {
@@ -80,7 +80,10 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
       ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
     };
     const layers = layersFor({ session: undefined, ancestors: [], agent });
-    const questions = await engine.expand(asked, async (path, cwd) => place(path, cwd));
+    const questions = await engine.expand(asked, {
+      resolve: async (path, cwd) => place(path, cwd),
+      list: async () => [],
+    });
     return strictestOf(questions.flatMap((question) => engine.judge(question, layers)));
   };
 }

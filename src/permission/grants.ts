@@ -141,7 +141,7 @@ function serves(grant: Grant, { permission, tool, agent, binding }: Needed): boo
   );
 }
 
-/** An opaque command has no words, so no prefix covers it; neither does an empty prefix cover anything. */
+/** What no prefix may cover has no words here; neither does an empty prefix cover anything. */
 function beginsWith(words: readonly string[], prefix: readonly string[]): boolean {
   return prefix.length > 0 && prefix.every((word, i) => word === words[i]);
 }

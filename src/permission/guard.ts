@@ -1,7 +1,7 @@
 import { basename, dirname, normalize, resolve } from "node:path";
 import type { Question } from "./policy.ts";
 import { isPathKind } from "./rule-list.ts";
-import { pathWords, readCommand } from "./shell/command.ts";
+import { readCommands } from "./shell/command.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
 /** What no rule, grant or person opens to a tool. Both paths are canonical. */
@@ -38,7 +38,9 @@ export function createGuard({ dataDirectory, configFile }: Guard, home: string) 
     if (cwd === undefined) return undefined;
     const around = keptAt(cwd);
     if (around) return `the command would run in ${around}, which no tool may touch`;
-    const reached = pathWords(readCommand(line).words).map((word) => keptAt(resolve(cwd, word)));
+    const reached = readCommands(line).flatMap(({ folder, uses }) =>
+      uses.map(({ path }) => keptAt(resolve(cwd, folder, path))),
+    );
     const what = reached.find((found) => found !== undefined);
     return what && `the command reaches into ${what}, which no tool may touch`;
   }

@@ -90,7 +90,10 @@ export function createPermissions({
       action: actionOf(judged),
       decisions: judged.flatMap(({ decisions }) => decisions),
       needs: merge(
-        asked.map(({ question, decisions }) => (isAlwaysAsked(decisions) ? { ...question, onceOnly: true } : question)),
+        asked.map(({ question, decisions }) => ({
+          ...(question.restricts ? askedOf(question, decisions) : question),
+          ...(isAlwaysAsked(decisions) && { onceOnly: true }),
+        })),
       ),
       ...(rulesVersion !== undefined && { rulesVersion }),
     };
@@ -281,6 +284,16 @@ function merge(questions: Verdict["needs"]): Verdict["needs"] {
     });
   }
   return [...merged.values()];
+}
+
+/** Of a question that only restricts what is asked; the rest was decided elsewhere. */
+function askedOf(question: Question, decisions: readonly PermissionDecision[]): Question {
+  const asked = question.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
+  return {
+    ...question,
+    patterns: question.patterns.filter((_, i) => asked[i]),
+    ...(question.paths && { paths: question.paths.filter((_, i) => asked[i]) }),
+  };
 }
 
 /** The name of the root in `NAME/folder`. */

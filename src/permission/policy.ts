@@ -14,9 +14,9 @@ import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
-import { readCommand } from "./shell/command.ts";
-import { judgeCommand } from "./shell/judge.ts";
-import { expand } from "./shell/outside.ts";
+import { readCommands } from "./shell/command.ts";
+import { expand, type Files } from "./shell/expand.ts";
+import { type CommandRules, judgeCommand } from "./shell/judge.ts";
 import { type Met, traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
@@ -35,6 +35,12 @@ export interface Question {
   alwaysAsk?: string;
   /** For a web address: the IP address that its host's name leads to, once that is known. */
   leadsTo?: string;
+  /** For commands: the line that they are parts of, as it was given. */
+  line?: string;
+  /** For commands: the canonical paths of the scripts that they run, whose content an approval is bound to. */
+  runs?: readonly string[];
+  /** Something else decides; here a rule that matches can only ask or deny. */
+  restricts?: true;
 }
 
 /** A list of rules and where it stands. The array is not to be changed once it was judged by. */
@@ -144,20 +150,19 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         code: PermissionReason.PROTECTED,
       });
     }
-    const command = analyse && permission === "bash" ? readCommand(pattern) : undefined;
-    const texts = command ? [command.text, ...command.spellings] : [pattern];
+    const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
+    const line = question.line ?? pattern;
+    const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
     const targets = texts.map((text) => targetOf(permission, text, paths?.[at]));
     const met = new Map([...layers.wide, ...layers.narrow].map((list) => [list, matchesIn(list, targets)]));
-    const opinionOf = (group: readonly LayerRules[]) => {
-      const matches = group.flatMap((list) => met.get(list) ?? []);
-      const last = matches.at(-1);
-      if (!command) return last && opinionBy(last);
-      const find = (text: string) => lastMatch(group, text);
-      const opinion = judgeCommand(command, find, () => narrower(layers, permission));
-      if (opinion?.code !== PermissionReason.OPAQUE_COMMAND) return opinion;
-      // It may hold anything, so rules that allow some commands do not count: does the rest deny?
-      const rest = matches.findLast(({ text, rule }) => text === "" && (rule.action !== ALLOW || rule.pattern === "*"));
-      return rest?.rule.action === DENY ? opinionBy(rest) : opinion;
+    const opinionOf = (group: readonly LayerRules[], unmatched?: Opinion) => {
+      if (commands) {
+        const list = commandRules(group, layers, unmatched);
+        return strictestOf(commands.flatMap((command) => judgeCommand(command, line, list) ?? []));
+      }
+      const last = group.flatMap((list) => met.get(list) ?? []).at(-1);
+      if (question.restricts && last?.rule.action === ALLOW) return undefined;
+      return last ? opinionBy(last) : unmatched;
     };
     const broken = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unknownRules(problem)]));
     const narrow = layers.narrow.flatMap((list) => {
@@ -165,16 +170,44 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === DENY;
       return opinion && counts ? [opinion] : [];
     });
-    const opinion = strictestOf([...broken, opinionOf(layers.wide) ?? noMatch, ...narrow]) ?? noMatch;
+    const unmatched = question.restricts ? notRestricted : noMatch;
+    const opinion = strictestOf([...broken, opinionOf(layers.wide, unmatched) ?? unmatched, ...narrow]) ?? unmatched;
     const doubted = doubt(opinion, question, at, layers, address) ?? opinion;
     return Object.assign(decision(permission, pattern, doubted), traceOf([...met.values()].flat(), doubted.match));
   }
 
+  function commandRules(group: readonly LayerRules[], layers: Layers, unmatched: Opinion | undefined): CommandRules {
+    return {
+      lastMatch: (text) => lastMatch(group, text),
+      narrower: () => narrower(layers, "bash"),
+      lastForAll: (text) =>
+        group
+          .flatMap((list) => matchesIn(list, [targetOf("bash", text)]))
+          .findLast(({ rule }) => rule.action !== ALLOW || rule.pattern === "*"),
+      unmatched,
+    };
+  }
+
+  /** What only a rule for a whole line of several commands says: no grant for one of them may answer that. */
+  function decideLine({ line, patterns }: Question, layers: Layers): PermissionDecision[] {
+    if (line === undefined || patterns.length === 1) return [];
+    const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) => lastMatch(group, line));
+    const stricter = matches
+      .filter((match) => match !== undefined)
+      .filter(({ rule }) => rule.action !== ALLOW && rule.pattern !== "*");
+    const strictest = strictestOf(stricter.map(opinionBy));
+    return strictest ? [decision("bash", line, strictest)] : [];
+  }
+
   return {
-    expand,
+    /** What a question stands for; of a command line its commands and what they touch. */
+    expand: (question: Question, files: Files) => expand(question, files, home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(question: Question, layers: Layers): PermissionDecision[] {
-      if (question.patterns.length > 0) return question.patterns.map((_, at) => decide(question, at, layers, true));
+      if (question.patterns.length > 0) {
+        const decisions = question.patterns.map((_, at) => decide(question, at, layers, true));
+        return [...decisions, ...decideLine(question, layers)];
+      }
       const found = decide({ ...question, patterns: [""] }, 0, layers, true);
       return [found.action === ALLOW ? decision(question.permission, "", noPattern) : found];
     },
@@ -215,6 +248,12 @@ const noPattern: Opinion = {
   ...noMatch,
   reason: "nothing says what would be touched: ask",
   code: PermissionReason.NO_PATTERN,
+};
+const notRestricted: Opinion = {
+  action: ALLOW,
+  layer: PermissionLayer.UNSPECIFIED,
+  reason: "no rule asks or denies it",
+  code: PermissionReason.NO_RULE,
 };
 
 function unknownRules(problem: string): Opinion {

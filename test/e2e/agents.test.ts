@@ -134,7 +134,8 @@ test("the workspace's own policy file narrows at once, and never widens", async 
   );
   const { action, decisions } = await actionOf("build", touching);
   expect(action).toBe(Action.DENY);
-  expect(decisions[0]?.matches.at(-1)).toMatchObject({ source: ".opencode/config.toml", decided: true });
+  const judged = decisions.find(({ permission }) => permission === "bash");
+  expect(judged?.matches.at(-1)).toMatchObject({ source: ".opencode/config.toml", decided: true });
   expect((await actionOf("build", { tool: "read", input: { filePath: "private/x" } })).action).toBe(Action.DENY);
   const { action: fetching } = await connect(service, "caller").permissions.explainPermission({
     permission: "webfetch",

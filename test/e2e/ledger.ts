@@ -7,6 +7,7 @@ import type { Service } from "./service.ts";
 export function ledger({ workspace }: Pick<Service, "workspace">) {
   const name = `ledger-${randomUUID()}`;
   return {
+    name,
     /** The command that writes a line. */
     append: (line: string) => `echo ${line} >> ${name}`,
     async lines(): Promise<string[]> {

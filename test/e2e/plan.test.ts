@@ -27,7 +27,10 @@ test("a plan says what would be asked, and runs and records nothing", async () =
   expect(plan).toMatchObject({
     title: runs.append("ran"),
     action: Action.ASK,
-    asks: [{ id: "", sessionId, permission: "bash", patterns: [runs.append("ran")] }],
+    asks: [
+      { id: "", sessionId, permission: "edit", patterns: [runs.name] },
+      { id: "", sessionId, permission: "bash", patterns: [runs.append("ran")] },
+    ],
     preview: { command: runs.append("ran") },
   });
   expect(plan.decisions.map(({ permission, action }) => [permission, action])).toContainEqual(["bash", Action.ASK]);

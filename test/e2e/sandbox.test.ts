@@ -32,7 +32,9 @@ test("a command writes outside the workspace only where a person let it, and see
   expect(await readdir(join(outside, "mine"))).toEqual(["file"]);
 
   // What hides a path from the analysis does not hide it from the wall.
-  const spy = { command: `up=$(dirname "$PWD"); cat $up/*.toml; find $up; f=$(echo ${outside})/file; touch $f; true` };
+  const spy = {
+    command: `up=$(dirname "$PWD"); cat $up/*.toml; find $up; f=/$(echo ${outside.slice(1)})/file; touch $f; true`,
+  };
   const call = { sessionId, callId: "c2", tool: "bash", input: spy };
   const asked = read(agent.tools.executeTool(call));
   await approve(await asked.until("permissionAsked"));

@@ -73,6 +73,8 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
 
 /** The agent `free` may do everything without a question; for `build` the defaults hold. */
 const free = '[agent.free.permission]\n"*" = "allow"\n';
+/** Where a test has no rules of its own, commands may write ledgers. */
+const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
@@ -99,7 +101,10 @@ export function createService(options: ServiceOptions = {}): Service {
   }
 
   const configure = (top: string) =>
-    writeFile(join(folder, "toolgate.toml"), `${top}\n${free}\n${ownTokens ? "" : tokens}`);
+    writeFile(
+      join(folder, "toolgate.toml"),
+      [top, free, top.includes("[permission") ? "" : ledgers, ownTokens ? "" : tokens].join("\n"),
+    );
 
   return {
     configure,

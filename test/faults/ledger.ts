@@ -12,7 +12,7 @@ export interface LedgerLine {
 
 /** A file that commands append to. No machine fails here, only processes: what was written stays. */
 export function createLedger(workspace: string) {
-  const name = "ledger.txt";
+  const name = "ledger-runs";
   return {
     /** A command that says when it starts, then every 50 ms, and when it ends. */
     command(callId: string, ticks: number): string {

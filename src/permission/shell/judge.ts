@@ -1,35 +1,70 @@
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "../opinion.ts";
-import type { Command } from "./command.ts";
+import { isLiteral } from "../wildcard.ts";
+import { type Command, withoutSpace } from "./command.ts";
+
+/** A list of rules, as commands are judged by it. */
+export interface CommandRules {
+  lastMatch(text: string): Match | undefined;
+  /** The same, without the rules that allow only some commands. */
+  lastForAll(text: string): Match | undefined;
+  /** An ask or deny of any layer that is not for all commands. */
+  narrower(): Match | undefined;
+  /** What holds where no rule matches. */
+  unmatched: Opinion | undefined;
+}
 
 /**
- * What one list of rules says about a command. Its text decides; another spelling of it, met by a rule that is not for
- * everything, can only make that stricter. An opaque line is allowed only by `*`, and only if no layer has a `narrower`
- * ask or deny, which might be about something hidden in it.
+ * What one list of rules says about a command of a line. Its words decide, and those of what it runs; another spelling,
+ * met by a rule that is not for everything, can only make that stricter. A rule allows what it spells out; what is opaque
+ * or dangerous beyond that only `*` allows, and only if no layer has a narrower ask or deny, which might be about it.
  */
-export function judgeCommand(
-  { simple, text, spellings }: Command,
-  lastMatch: (text: string) => Match | undefined,
-  narrower: () => Match | undefined,
-): Opinion | undefined {
-  const decided = lastMatch(text);
-  const stricter = spellings.flatMap((spelling) => {
-    const match = lastMatch(spelling);
+export function judgeCommand(command: Command, line: string, rules: CommandRules): Opinion | undefined {
+  const stricter = [line, ...command.spellings].flatMap((spelling) => {
+    const match = rules.lastMatch(spelling);
     if (!match || match.rule.action === PermissionAction.ALLOW || match.rule.pattern === "*") return [];
     return [{ ...opinionBy(match), reason: `${describe(match)} meets ${JSON.stringify(spelling)}` }];
   });
-  const opinion = strictestOf([...(decided ? [opinionBy(decided)] : []), ...stricter]);
-  if (simple || opinion?.action !== PermissionAction.ALLOW || !opinion.match) return opinion;
-  if (opinion.match.rule.pattern !== "*") return askInstead(`${opinion.reason} does not decide it`);
-  const hidden = narrower();
-  return hidden ? askInstead(`${describe(hidden)} might be about a part of it`) : opinion;
+  const decided = exactly([line, command.text, command.bare], rules) ?? byWords(command, rules);
+  return strictestOf([...(decided ? [decided] : []), ...stricter]);
 }
 
-function askInstead(why: string): Opinion {
+/** The allow of a rule that is one of these texts, word for word. */
+function exactly(texts: readonly string[], rules: CommandRules): Opinion | undefined {
+  const matches = texts.map((text) => rules.lastMatch(withoutSpace(text)));
+  const match = matches.find((match) => match?.rule.action === PermissionAction.ALLOW && isLiteral(match.rule.pattern));
+  return match && opinionBy(match);
+}
+
+function byWords(command: Command, rules: CommandRules): Opinion | undefined {
+  const match = rules.lastMatch(command.bare);
+  if (!match) return rules.unmatched;
+  const opinion = opinionBy(match);
+  if (opinion.action !== PermissionAction.ALLOW) return opinion;
+  const doubt = doubtAbout(command, match.rule.pattern);
+  const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
+  if (doubt !== undefined && hidden) return doubted(command, doubt, hidden, rules);
+  const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
+  return strictestOf([opinion, ...inner]);
+}
+
+/** Why a rule's allow may not have meant this command. */
+function doubtAbout({ opaque, dangers }: Command, pattern: string): string | undefined {
+  if (opaque !== undefined) return opaque;
+  const spelledOut = pattern.search(/ ?[*?]/);
+  return dangers.find(({ length }) => length > spelledOut)?.why;
+}
+
+/** The rule for some commands, allowing or stricter, does not settle it: what is left then denies, or it is asked. */
+function doubted({ bare, opaque }: Command, doubt: string, rule: Match, rules: CommandRules): Opinion {
+  const left = rules.lastForAll(bare);
+  if (left?.rule.action === PermissionAction.DENY) return opinionBy(left);
+  const allows = rule.rule.action === PermissionAction.ALLOW;
+  const why = allows ? "does not reach so far" : "might be about a part of it";
   return {
     action: PermissionAction.ASK,
     layer: PermissionLayer.UNSPECIFIED,
-    reason: `a command line with shell syntax: ${why}: ask`,
-    code: PermissionReason.OPAQUE_COMMAND,
+    reason: `${describe(rule)} ${why}: ${doubt}: ask`,
+    code: opaque === undefined ? PermissionReason.NOT_NAMED : PermissionReason.OPAQUE_COMMAND,
   };
 }

@@ -1,46 +1,39 @@
-import { readCommand } from "./command.ts";
+import { programOf } from "./behaviour.ts";
+import { readCommands } from "./command.ts";
+import { interpreter } from "./interpreters.ts";
+import { isWrapper } from "./wrappers.ts";
 
-/** The words of a command line of one plain program; undefined where the line may hold anything else. */
-export function coverableWords(line: string): string[] | undefined {
-  const { simple, words } = readCommand(line);
-  return simple ? [...words] : undefined;
+/** The words of a command that a grant for its first words may cover; nothing if there is anything else about it. */
+export function coverableWords(text: string): string[] | undefined {
+  const [command, ...others] = readCommands(text);
+  if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
+  if (command.dangers.length > 0 || command.inner.length > 0 || command.scripts.length > 0) return undefined;
+  if (command.words.some(({ glob, status }) => glob || status)) return undefined;
+  const name = programOf(command.words);
+  if (isWrapper(name) || interpreter(name) !== undefined) return undefined;
+  return command.words.map(({ value }) => value);
 }
 
-/** The words that an offer for similar commands keeps; undefined where none may be made: the words of other programs, or code. */
-export function prefixOf(line: string): string[] | undefined {
-  const [program, ...rest] = coverableWords(line) ?? [];
-  if (program === undefined || program.includes("/") || runsOthers.has(program.replace(/[\d.]+$/, "")))
-    return undefined;
-  const kept = arity.get(program) ?? 1;
-  const named = rest.slice(0, kept - 1);
-  return named.length < kept - 1 || named.some((word) => !/^[a-z][\w:-]*$/.test(word))
-    ? undefined
-    : [program, ...named];
+/** The first words of a command that an offer keeps, as many as tell what it does; nothing if only all of it tells that. */
+export function prefixOf(text: string): string[] | undefined {
+  const words = coverableWords(text);
+  if (!words) return undefined;
+  const kept = [3, 2, 1].find((count) => longest(words.slice(0, count)) !== undefined);
+  const count = kept === undefined ? 1 : (longest(words.slice(0, kept)) ?? 1);
+  const prefix = words.slice(0, count);
+  // An option among them says how, not what.
+  return prefix.length === count && prefix.every((word) => !word.startsWith("-")) ? prefix : undefined;
 }
 
-/** Programs that run what stands behind them, or code. */
-const runsOthers = new Set(
-  "awk bash builtin bun bunx busybox chroot command coproc dash deno doas docker env eval exec expect find fish flock gdb ionice java kubectl lua make nice node nohup npx nsenter parallel perl php pip pipx pnpx podman python rlwrap ruby script sed setsid sh sqlite ssh stdbuf strace su sudo tclsh time timeout ts-node tsx unshare uv uvx vim watch xargs zsh".split(
-    " ",
-  ),
+function longest(words: readonly string[]): number | undefined {
+  return arity.get(words.join(" "));
+}
+
+/** How many words tell what a command does, by its first ones. */
+const arity: ReadonlyMap<string, number> = new Map(
+  Object.entries({
+    1: "cat,cd,chmod,chown,cp,echo,grep,kill,killall,ln,ls,mkdir,mv,ps,pwd,rm,rmdir,sleep,tail,touch,which",
+    2: "bazel,brew,bun,cargo,cdk,cf,cmake,composer,consul,crictl,deno,docker,eksctl,firebase,flyctl,git,go,gradle,helm,heroku,hugo,ip,kind,kubectl,kustomize,make,mc,minikube,mongosh,mysql,mvn,ng,npm,nvm,nx,openssl,pip,pipenv,pnpm,poetry,podman,psql,pulumi,pyenv,rake,rbenv,redis-cli,rustup,serverless,skaffold,sls,sst,swift,systemctl,terraform,tmux,turbo,ufw,vault,vercel,volta,wp,yarn",
+    3: "aws,az,doctl,gcloud,gh,sfdx,bun run,bun x,cargo add,cargo run,consul kv,deno task,docker builder,docker compose,docker container,docker image,docker network,docker volume,eksctl create,git config,git remote,git stash,ip addr,ip link,ip netns,ip route,kind create,kubectl kustomize,kubectl rollout,mc admin,npm exec,npm init,npm run,npm view,openssl req,openssl x509,pnpm dlx,pnpm exec,pnpm run,podman container,podman image,pulumi stack,terraform workspace,vault auth,vault kv,yarn dlx,yarn run",
+  }).flatMap(([count, names]) => names.split(",").map((name) => [name, Number(count)] as const)),
 );
-
-/** How many words say what a program does; one if it is not here. */
-const arity = new Map([
-  ...[
-    "apt",
-    "brew",
-    "bun",
-    "cargo",
-    "composer",
-    "gh",
-    "git",
-    "go",
-    "helm",
-    "kubectl",
-    "mvn",
-    "systemctl",
-    "terraform",
-  ].map((program) => [program, 2] as const),
-  ...["npm", "pnpm", "yarn"].map((program) => [program, 2] as const),
-]);

@@ -66,7 +66,8 @@ export type PermissionDecision = Message<"opencode.tool.v1.PermissionDecision"> 
   permission: string;
 
   /**
-   * pattern is what was judged, as asked.
+   * pattern is what was judged, as asked. Of a command line each of its commands is one, in the one spelling that it has:
+   * `git log | wc -l` is judged as `git log` and as `wc -l`.
    *
    * @generated from field: string pattern = 2;
    */
@@ -908,8 +909,9 @@ export const PermissionReason = {
   NO_PATTERN: 3,
 
   /**
-   * PERMISSION_REASON_OPAQUE_COMMAND: a command line that could hold anything, so the ALLOW of a rule for some commands
-   * does not count for it.
+   * PERMISSION_REASON_OPAQUE_COMMAND: a command line that could hold anything (an expansion, control flow, characters that
+   * cannot be seen, two parsers that differ), so the ALLOW of a rule for some commands does not count for it; that of `*`
+   * does, unless some layer asks or denies for some commands. `reason` says what was not understood.
    *
    * @generated from enum value: PERMISSION_REASON_OPAQUE_COMMAND = 4;
    */
@@ -947,7 +949,8 @@ export const PermissionReason = {
 
   /**
    * PERMISSION_REASON_NOT_NAMED: the rule that allows it does not reach so far: a port that it does not name, a path that
-   * leads elsewhere.
+   * leads elsewhere, an option that runs or changes more than the command stands for. A rule that spells the option out
+   * (`find . -delete *`), or the whole command, does.
    *
    * @generated from enum value: PERMISSION_REASON_NOT_NAMED = 9;
    */

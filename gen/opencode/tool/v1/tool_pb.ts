@@ -634,7 +634,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
 
   /**
    * patterns are what is asked for: a command, a path, an address; for external_directory a folder with `/*`, for doom_loop
-   * the tool's name.
+   * the tool's name. A command line is asked for as its commands, each with its words quoted where they need it; one that
+   * is not understood as a whole.
    *
    * @generated from field: repeated string patterns = 4;
    */

@@ -1,0 +1,296 @@
+import { type Access, type Effects, noEffects, usesIn } from "./effects.ts";
+import { runFind } from "./find.ts";
+import { runGit } from "./git.ts";
+import { interpret, interpreter } from "./interpreters.ts";
+import type { SimpleCommand, Word } from "./line.ts";
+import { type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
+import { runPackages } from "./packages.ts";
+import { type Program, programs } from "./programs.ts";
+import { isTameAwk, isTameSed } from "./scripts.ts";
+import { runTar } from "./tar.ts";
+import { isWrapper, wrap } from "./wrappers.ts";
+
+/** What a command does, as far as its program is known; of others, what paths their words may be. */
+export function effectsOf({ words, input }: SimpleCommand): Effects {
+  const effects = noEffects();
+  const name = programOf(words);
+  const shell = interpreter(name);
+  const run = special.get(name);
+  const program = programs.get(name);
+  if (isWrapper(name)) wrap(name, words, effects);
+  else if (shell !== undefined) interpret(shell, words, input, effects);
+  else if (run) run(words, effects);
+  else if (program) runKnown(name, program, words, effects);
+  else runUnknown(words, effects);
+  addProgram(words[0], effects);
+  for (const [at, { value }] of words.entries()) {
+    if (
+      /(^|[=:@,]|^-\w)\/(proc|dev|sys)(\/|$)/.test(value) &&
+      !/(^|[=:@,])\/dev\/(null|stdin|stdout|stderr|zero)$/.test(value)
+    ) {
+      effects.dangers.push({ at, why: `${value} is of the kernel` });
+    }
+  }
+  return effects;
+}
+
+/** The name of a command's program, without its folder. */
+export function programOf(words: readonly Word[]): string {
+  const value = words[0]?.value ?? "";
+  return value.slice(value.lastIndexOf("/") + 1);
+}
+
+type Run = (words: readonly Word[], effects: Effects) => void;
+
+const special = new Map<string, Run>(
+  Object.entries<Run>({
+    find: runFind,
+    git: runGit,
+    tar: runTar,
+    sed: runSed,
+    gsed: runSed,
+    awk: runAwk,
+    gawk: runAwk,
+    mawk: runAwk,
+    nawk: runAwk,
+    dd: runDd,
+    docker: runDocker,
+    podman: runDocker,
+    npm: (words, effects) => runPackages("npm", words, effects),
+    pnpm: (words, effects) => runPackages("pnpm", words, effects),
+    bun: (words, effects) => runPackages("bun", words, effects),
+    npx: runAnything,
+    pnpx: runAnything,
+    bunx: runAnything,
+    uvx: runAnything,
+    pipx: runAnything,
+    ".": runScript,
+    source: runScript,
+    eval: runAnything,
+    trap: runAnything,
+    split: runAnything,
+    csplit: runAnything,
+    ed: runAnything,
+    emacs: runAnything,
+    ex: runAnything,
+    expect: runAnything,
+    gdb: runAnything,
+    nano: runAnything,
+    nvim: runAnything,
+    script: runAnything,
+    su: runAnything,
+    vi: runAnything,
+    view: runAnything,
+    vim: runAnything,
+  }),
+);
+
+/** A program outside the folders of the system is a file like any script. */
+function addProgram(program: Word | undefined, effects: Effects): void {
+  const value = program?.value ?? "";
+  if (!value.includes("/") || /^\/(usr\/(local\/)?)?s?bin\/[^/]+$/.test(value)) return;
+  effects.dangers.push({ at: 0, why: `${value} is a program outside the system's folders` });
+  effects.scripts.push(value);
+  effects.uses.push({ path: value, glob: false, as: "read" });
+}
+
+const readers = new Map<string, OptionReader>([...programs].map(([name, program]) => [name, optionReader(program)]));
+
+function runKnown(name: string, program: Program, words: readonly Word[], effects: Effects): void {
+  const { options, operands } = readers.get(name)?.(words, 1) ?? { options: [], operands: [] };
+  for (const option of options) if (!isTarget(option)) addOption(name, option, program.strict === true, effects);
+  if (program.strict) addGlobs(operands, effects);
+  addOperands(name, program, options, operands, effects);
+}
+
+function addOption(program: string, { name, means, value, at }: Option, strict: boolean, effects: Effects): void {
+  if (means === "run") effects.dangers.push({ at, why: `${program} ${name} runs a program or reaches elsewhere` });
+  if (means === undefined && strict)
+    effects.dangers.push({ at, why: `${program} ${name} is not known to be harmless` });
+  if (!value || value.value === "-" || means === "text") return;
+  if (means === "data") {
+    const file = /^(?:[^@<]*=)?[@<](.+)/.exec(value.value)?.[1] ?? /^[^=@]+@(.+)/.exec(value.value)?.[1];
+    if (file !== undefined && file !== "-") effects.uses.push(...usesIn({ ...value, value: file }, "read"));
+    return;
+  }
+  const as = means === "look" || means === "read" || means === "write" ? means : "may";
+  effects.uses.push(...usesIn(value, as));
+}
+
+/** A file may have the name of an option. */
+function addGlobs(operands: readonly Operand[], effects: Effects): void {
+  for (const { word, at } of operands) {
+    if (word.glob && /^[*?[]/.test(word.value)) effects.dangers.push({ at, why: `${word.value} may become an option` });
+  }
+}
+
+function addOperands(
+  name: string,
+  program: Program,
+  options: readonly Option[],
+  operands: readonly Operand[],
+  effects: Effects,
+): void {
+  const use = (list: readonly Operand[], as: Access) => {
+    for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as));
+  };
+  const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
+  switch (program.operands) {
+    case "text":
+      // `echo /etc/*` lists a folder all the same.
+      use(
+        operands.filter(({ word }) => word.glob),
+        "look",
+      );
+      break;
+    case "pattern":
+      use(hasOption(program.pattern ?? "") ? operands : operands.slice(1), "read");
+      break;
+    case "mode":
+      use(hasOption("--reference") ? operands : operands.slice(1), "change");
+      break;
+    case "filter":
+      use(operands.slice(0, 1), "read");
+      use(operands.slice(1), "write");
+      break;
+    case "archive":
+      use(operands.slice(0, 1), "write");
+      use(operands.slice(1), "read");
+      break;
+    case "targets":
+      for (const { word, at } of operands) {
+        if (word.value.includes("=")) effects.dangers.push({ at, why: `${word.value} changes what is run` });
+      }
+      break;
+    case "copy":
+    case "move":
+      addCopy(program, options, operands, effects);
+      break;
+    case "address":
+      addAddresses(name, options, operands, effects);
+      break;
+    default:
+      use(operands, program.operands);
+  }
+}
+
+/** `-t DIR` of cp and its like: where the copies go. */
+function isTarget({ name, means }: Option): boolean {
+  return means === "write" && /^(-t|--target.*)$/.test(name);
+}
+
+function addCopy(program: Program, options: readonly Option[], operands: readonly Operand[], effects: Effects): void {
+  const folder = options.find(isTarget);
+  const sources = (folder ? operands : operands.slice(0, -1)).map(({ word }) => word);
+  const target = folder?.value ?? operands.at(-1)?.word;
+  for (const word of sources) effects.uses.push(...usesIn(word, "read"));
+  if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change"));
+  const names = sources.map(({ value }) => value.replace(/\/+$/, "").replace(/^.*\//, ""));
+  if (target && !/^[^/]*:/.test(target.value)) {
+    effects.uses.push({ path: target.value, glob: target.glob, as: "write", names });
+  }
+}
+
+function addAddresses(name: string, options: readonly Option[], operands: readonly Operand[], effects: Effects): void {
+  for (const [i, { word, at }] of operands.entries()) {
+    const { value } = word;
+    effects.uses.push(...usesIn(word, "may").filter(({ path }) => /^file:/i.test(value) || path.startsWith("/")));
+    if (i > 0) effects.dangers.push({ at, why: `${value} is a second address` });
+    if (/[{}[\]]/.test(value)) effects.dangers.push({ at, why: `${value} stands for several addresses` });
+    const scheme = /^([a-z][a-z0-9+.-]*):\/\//i.exec(value)?.[1]?.toLowerCase();
+    if (scheme !== undefined && !/^https?$/.test(scheme))
+      effects.dangers.push({ at, why: `${scheme} is no web address` });
+  }
+  const keeps = options.some(
+    ({ name, means }) => name === "--spider" || (means === "write" && /^(-O|--output-d)/.test(name)),
+  );
+  if (name !== "wget" || keeps) return;
+  for (const { word } of operands) {
+    const file = /^(?:[a-z]+:\/\/)?[^/?#]*\/(?:[^?#]*\/)?([^/?#]+)/i.exec(word.value)?.[1] ?? "index.html";
+    effects.uses.push({ path: file, glob: false, as: "write" });
+  }
+}
+
+const sedReader = optionReader({
+  flag: "-n --quiet --silent -E -r --regexp-extended -s --separate -u --unbuffered -z --null-data --posix --debug --sandbox --help --version",
+  maybe: "-i --in-place",
+  text: "-e --expression -l --line-length",
+  run: "-f --file --follow-symlinks",
+});
+
+function runSed(words: readonly Word[], effects: Effects): void {
+  const { options, operands } = sedReader(words, 1);
+  for (const option of options)
+    addOption("sed", { ...option, ...(option.means === "maybe" && { means: "text" }) }, true, effects);
+  const given = options.filter(({ name }) => name === "-e" || /^--e/.test(name));
+  const scripts = given.length > 0 ? given : operands.slice(0, 1);
+  for (const script of scripts) {
+    const text = ("word" in script ? script.word : script.value)?.value ?? "";
+    if (!isTameSed(text))
+      effects.dangers.push({ at: script.at, why: "the script may run programs or touch other files" });
+  }
+  const inPlace = options.find(({ means }) => means === "maybe");
+  if (/[/*]/.test(inPlace?.value?.value ?? ""))
+    effects.dangers.push({ at: inPlace?.at ?? 0, why: "the copies are written elsewhere" });
+  for (const { word } of given.length > 0 ? operands : operands.slice(1)) {
+    effects.uses.push(...usesIn(word, "read"), ...(inPlace ? usesIn(word, "write") : []));
+  }
+}
+
+const awkReader = optionReader({
+  text: "-F -v --field-separator --assign",
+  flag: "--posix -P --re-interval --csv -k",
+  run: "-f -i -l -E -e --file --include --load --exec --source -o -p -d -D",
+});
+
+function runAwk(words: readonly Word[], effects: Effects): void {
+  const { options, operands } = awkReader(words, 1, true);
+  for (const option of options) addOption("awk", option, true, effects);
+  const [program, ...files] = operands;
+  if (program && !isTameAwk(program.word.value)) {
+    effects.dangers.push({ at: program.at, why: "the program may run others or touch other files" });
+  }
+  for (const { word } of files) effects.uses.push(...usesIn(word, "read"));
+}
+
+function runDd(words: readonly Word[], effects: Effects): void {
+  for (const word of words.slice(1)) {
+    const [, name, path] = /^(if|of)=(.*)$/.exec(word.value) ?? [];
+    if (path !== undefined) effects.uses.push({ path, glob: word.glob, as: name === "of" ? "write" : "read" });
+  }
+}
+
+const dockerShows = new Set(
+  "ps images logs inspect version info stats top port diff history search events help --version --help".split(" "),
+);
+
+function runDocker(words: readonly Word[], effects: Effects): void {
+  const command = words[1];
+  if (command && !dockerShows.has(command.value)) {
+    effects.dangers.push({ at: 1, why: `${programOf(words)} ${command.value} is not known to be harmless` });
+  }
+  for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
+}
+
+/** Its words say little about what it will do. */
+function runAnything(words: readonly Word[], effects: Effects): void {
+  effects.dangers.push({ at: words.length > 1 ? 1 : 0, why: `${programOf(words)} runs anything` });
+  for (const word of words.slice(1)) effects.uses.push(...usesIn(word, "may"));
+}
+
+function runScript(words: readonly Word[], effects: Effects): void {
+  runAnything(words, effects);
+  const script = words[1];
+  if (script) effects.scripts.push(script.value);
+}
+
+function runUnknown(words: readonly Word[], effects: Effects): void {
+  for (const word of words.slice(1)) {
+    const { value } = word;
+    const attached = /^-[^-=](.*[/~].*|\.\.)$/.exec(value)?.[1];
+    if (!value.startsWith("-")) effects.uses.push(...usesIn(word, "may"));
+    else if (value.includes("="))
+      effects.uses.push(...usesIn({ ...word, value: value.slice(value.indexOf("=") + 1) }, "may"));
+    else if (attached !== undefined) effects.uses.push(...usesIn({ ...word, value: attached }, "may"));
+  }
+}

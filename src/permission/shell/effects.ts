@@ -1,0 +1,59 @@
+import type { Word } from "./line.ts";
+
+/** How a command touches a path: `look` at names only, `may` read it, `read` it, `change` what is there, `write` it. */
+export type Access = "look" | "may" | "read" | "change" | "write";
+
+/** A path that a command names. */
+export interface Use {
+  /** As it is written: relative ones against the folder in which the command runs. */
+  path: string;
+  glob: boolean;
+  as: Access;
+  /** If the path is a folder, it is these names in it that are touched. */
+  names?: readonly string[];
+}
+
+/** Something that a rule cannot have meant unless it spells it out. */
+export interface Danger {
+  /** The place of the word: a rule means it whose text is literal so far. Infinity: only one that is so to the end. */
+  at: number;
+  /** For a person. */
+  why: string;
+}
+
+/** What a command does beyond what its program stands for. */
+export interface Effects {
+  dangers: Danger[];
+  uses: Use[];
+  /** Commands that it runs: each must be allowed as well. */
+  inner: Inner[];
+  /** Files whose content it runs as a program. */
+  scripts: string[];
+}
+
+/** A command within a command: its words, or a line for a shell. */
+export type Inner = { words: readonly Word[]; at: number } | { line: string; at: number };
+
+/** Nothing in particular. */
+export function noEffects(): Effects {
+  return { dangers: [], uses: [], inner: [], scripts: [] };
+}
+
+/** A path that a word is, or that stands in it: behind `=`, `@`, `:` or `,`. */
+export function usesIn({ value, glob }: Word, as: Access): Use[] {
+  const pieces = new Set([value, value.slice(value.indexOf("=") + 1)].map((piece) => piece.replace(/^@/, "")));
+  const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece)).map((path) => ({ path, glob, as }));
+  return [...plain, ...partsThatLeave(value).map((path) => ({ path, glob, as }))];
+}
+
+/** The parts of a word that would lead out of any folder, if they are paths. */
+function partsThatLeave(value: string): string[] {
+  const files = [...value.matchAll(/file:\/*(\/[^\s]*)/gi)].map(([, path]) => path ?? "/");
+  if (isUrl(value)) return files;
+  const parts = value.split(/[=:,@<>]/).slice(1);
+  return [...files, ...parts.filter((part) => /^(\/|\.\.(\/|$)|.*\/\.\.(\/|$))/.test(part) && !part.startsWith("//"))];
+}
+
+function isUrl(value: string): boolean {
+  return /(^|[=@])[a-z][a-z0-9+.-]*:\/\//i.test(value);
+}

@@ -1,0 +1,138 @@
+import { dirname, join, resolve } from "node:path";
+import type { Question } from "../policy.ts";
+import { type Command, readCommands } from "./command.ts";
+import type { Use } from "./effects.ts";
+import { type ListFolder, pathsOf } from "./glob.ts";
+
+/** A path after links and `..` were looked through. */
+export interface Place {
+  absolute: string;
+  pattern: string;
+  external: boolean;
+  isFolder: boolean;
+  /** Why touching it is asked each time, although rules allow it. */
+  alwaysAsk?: string;
+}
+
+/** How paths of commands are looked up. */
+export interface Files {
+  /** Throws where a path cannot be followed. */
+  resolve(path: string, cwd: string): Promise<Place>;
+  list: ListFolder;
+}
+
+/**
+ * What a question stands for: itself, or of a command line each of its commands, the folders outside the workspace that
+ * they reach, the files inside that they read or write, and the scripts that they run.
+ */
+export async function expand(question: Question, files: Files, home: string): Promise<Question[]> {
+  if (question.permission !== "bash") return [question];
+  const touched = createTouched();
+  const byFolder = new Map<string, Question>();
+  for (const line of question.patterns) {
+    for (const command of readCommands(line)) {
+      const cwd = await folderOf(command, question.cwd ?? "/", files);
+      const before = byFolder.get(cwd) ?? { ...question, patterns: [], line, cwd };
+      byFolder.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
+      for (const use of command.uses) await touched.add(use, command, cwd, files, home);
+      for (const script of command.scripts) await touched.run(script, cwd, files);
+    }
+  }
+  const [first, ...others] = byFolder.values();
+  if (!first) return [question];
+  const { cwd: _, ...unplaced } = first;
+  const runs = touched.scripts();
+  const itself = { ...(question.cwd === undefined ? unplaced : first), ...(runs.length > 0 && { runs }) };
+  return [...touched.questions(), itself, ...others];
+}
+
+async function folderOf({ folder }: Command, cwd: string, { resolve }: Files): Promise<string> {
+  if (folder === "") return cwd;
+  return (await resolve(folder, cwd).catch(() => undefined))?.absolute ?? join(cwd, folder);
+}
+
+/** Collects what the commands of a line touch. */
+function createTouched() {
+  const outside = new Set<string>();
+  const read = new Map<string, Place>();
+  const changed = new Map<string, Place>();
+  const written = new Map<string, Place>();
+  const scripts = new Set<string>();
+
+  function put(place: Place, use: Use): void {
+    if (place.external) outside.add(place.isFolder ? place.absolute : dirname(place.absolute));
+    if (use.as === "read" || (use.as === "may" && isLikeFile(use.path))) read.set(place.absolute, place);
+    if (use.as === "change") changed.set(place.absolute, place);
+    if (use.as !== "write") return;
+    const targets = place.isFolder && use.names ? use.names.map((name) => within(place, name)) : [place];
+    for (const target of targets) written.set(target.absolute, target);
+  }
+
+  return {
+    async add(use: Use, { opaque }: Command, cwd: string, files: Files, home: string): Promise<void> {
+      if (harmlessFiles.has(use.path) || !canBePath(use.path)) return;
+      const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
+      const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
+      // More than can be looked at: the folder in which they lie is asked about, wherever it is.
+      if (paths === undefined) outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
+      for (const one of paths ?? []) {
+        const place = await files.resolve(one, cwd).catch(() => undefined);
+        if (place) put(place, use);
+        else outside.add(join(cwd, dirname(one)));
+      }
+    },
+    async run(path: string, cwd: string, files: Files): Promise<void> {
+      const place = await files.resolve(path, cwd).catch(() => undefined);
+      if (place) scripts.add(place.absolute);
+    },
+    questions(): Question[] {
+      const folders = [...outside];
+      const inside = (places: Map<string, Place>) => [...places.values()].filter(({ external }) => !external);
+      const files = (permission: string, places: readonly Place[], restricts?: true): Question[] =>
+        [...Map.groupBy(places, ({ alwaysAsk }) => alwaysAsk)].map(([alwaysAsk, alike]) => ({
+          permission,
+          patterns: alike.map(({ pattern }) => pattern),
+          paths: alike.map(({ absolute }) => absolute),
+          ...(restricts && { restricts }),
+          ...(alwaysAsk !== undefined && { alwaysAsk }),
+        }));
+      const questions: Question[] = [
+        {
+          permission: "external_directory",
+          patterns: folders.map((folder) => (folder === "/" ? "/*" : `${folder}/*`)),
+          paths: folders,
+        },
+        ...files("read", inside(read), true),
+        ...files("edit", inside(changed), true),
+        ...files("edit", [...written.values()]),
+      ];
+      return questions.filter(({ patterns }) => patterns.length > 0);
+    },
+    scripts: () => [...scripts],
+  };
+}
+
+const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);
+
+/** Whether the kernel takes a text as a path: its names are short enough. */
+function canBePath(text: string): boolean {
+  return (
+    Buffer.byteLength(text) < 4_096 &&
+    !text.includes("\0") &&
+    text.split("/").every((name) => Buffer.byteLength(name) <= 255)
+  );
+}
+
+/** Whether a word is likely to be a file and not a name of something else. */
+function isLikeFile(path: string): boolean {
+  return /[./]/.test(path);
+}
+
+function within(folder: Place, name: string): Place {
+  return {
+    ...folder,
+    absolute: join(folder.absolute, name),
+    pattern: folder.pattern === "." ? name : join(folder.pattern, name),
+    isFolder: false,
+  };
+}

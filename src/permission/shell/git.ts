@@ -1,0 +1,248 @@
+import { type Effects, usesIn } from "./effects.ts";
+import type { Word } from "./line.ts";
+import { type OptionReader, type OptionTable, optionReader } from "./options.ts";
+
+const globals = optionReader({
+  flag: "--no-pager -P --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs --icase-pathspecs --version -v --help -h --html-path --man-path --info-path",
+  look: "-C --git-dir --work-tree",
+  text: "-c --namespace --config-env",
+});
+const harmlessGlobals = /^(--no-|-P$|--literal|--glob|--noglob|--icase|--version$|-v$|--help$|-h$|--html|--man|--info)/;
+
+/** Options of what shows differences. */
+const diff: OptionTable = {
+  flag: "-p -u --patch -s --no-patch --raw --patch-with-raw --patch-with-stat --indent-heuristic --no-indent-heuristic --minimal --patience --histogram --numstat --shortstat --summary --compact-summary --name-only --name-status --no-color --no-renames --rename-empty --no-rename-empty --check --full-index --binary --pickaxe-all --pickaxe-regex -R -a --text --ignore-cr-at-eol --ignore-space-at-eol -b --ignore-space-change -w --ignore-all-space --ignore-blank-lines -W --function-context --exit-code -q --quiet --no-ext-diff --no-textconv --no-prefix --default-prefix -z --cached --staged --merge-base -c --cc -t -m -1 --base --ours --theirs -0 --no-color-moved --no-relative -h --help -v --verbose",
+  maybe:
+    "-U --unified --stat --dirstat --submodule --color --color-moved --color-words --word-diff --abbrev -B -M -C -D --break-rewrites --find-renames --find-copies --find-copies-harder --irreversible-delete --relative --ignore-submodules --ws-error-highlight --color-moved-ws",
+  text: "--anchored --diff-algorithm --diff-filter -S -G -l --find-object --inter-hunk-context --word-diff-regex --src-prefix --dst-prefix --line-prefix --output-indicator-new --output-indicator-old --output-indicator-context --skip-to --rotate-to --stat-width --stat-name-width --stat-count --stat-graph-width -I --ignore-matching-lines",
+  read: "-O",
+  write: "--output",
+  run: "--ext-diff --textconv --no-index",
+};
+
+/** Options of what walks through history. */
+const history: OptionTable = {
+  flag: "--oneline --graph --all --no-decorate --source --use-mailmap --full-diff --follow --merges --no-merges --first-parent --reverse --topo-order --date-order --author-date-order --walk-reflogs -g --boundary --left-right --cherry --cherry-pick --cherry-mark --left-only --right-only --not --full-history --simplify-merges --simplify-by-decoration --ancestry-path --relative-date --parents --children --no-notes --show-pulls --dense --sparse -i --regexp-ignore-case -E --extended-regexp -F --fixed-strings -P --perl-regexp --all-match --invert-grep --abbrev-commit --no-abbrev-commit --no-expand-tabs --no-mailmap --reflog --objects --count --left-right --timestamp -e --email -n --numbered --summary --clear-decorations --max-parents --min-parents",
+  maybe: "--branches --tags --remotes --decorate --no-walk --format --pretty --show-notes --notes --encoding",
+  text: "--max-count --skip --since --after --until --before --author --committer --grep --grep-reflog --exclude --glob --date -L --decorate-refs --decorate-refs-exclude",
+};
+
+const both: OptionTable = joined(diff, history, { text: "-n" });
+
+const transfer: OptionTable = {
+  flag: "--all -a --append --atomic --dry-run -f --force -k --keep --multiple -p --prune -P --prune-tags -n --no-tags -t --tags -q --quiet -v --verbose --progress --no-progress -4 -6 --unshallow --update-shallow -r --ff-only --no-ff --ff --no-rebase --autostash --no-autostash --squash --no-squash --no-commit --commit --stat --no-stat --no-edit --allow-unrelated-histories --set-upstream --no-recurse-submodules --no-verify",
+  maybe: "--rebase --recurse-submodules --signed",
+  text: "--depth --deepen --shallow-since --shallow-exclude -j --jobs --refmap -s --strategy -X --strategy-option -o --server-option --negotiation-tip --filter",
+  run: "--upload-pack -u -c --config --template --reference --separate-git-dir --exec",
+};
+
+/** Sub-commands whose options are known. All of them are strict; of the others nothing is known. */
+const subcommands: ReadonlyMap<string, OptionReader> = new Map(
+  Object.entries<OptionTable>({
+    add: {
+      flag: "-A --all -u --update -p --patch -n --dry-run -v --verbose -f --force -N --intent-to-add --ignore-errors --renormalize --refresh --sparse --no-all --ignore-removal",
+      text: "--chmod",
+    },
+    blame: {
+      flag: "-l -t -f -n -p -e -w -s -c -b --root --show-stats --porcelain --line-porcelain --incremental --show-email --show-name --show-number --progress --no-progress --date",
+      maybe: "-M -C --abbrev --score-debug",
+      text: "-L --ignore-rev --date",
+      read: "--contents -S --ignore-revs-file",
+    },
+    branch: {
+      flag: "-a --all -r --remotes -v -vv --verbose -l --list -d -D --delete -m -M --move -c -C --copy -f --force --show-current --no-track -q --quiet --no-color -i --ignore-case --unset-upstream --no-column",
+      maybe: "--color --column --abbrev --merged --no-merged -t --track",
+      text: "--contains --no-contains --points-at --format --sort -u --set-upstream-to",
+      run: "--edit-description",
+    },
+    "cat-file": { flag: "-t -s -e -p -v", run: "--textconv --filters --batch --batch-check" },
+    checkout: {
+      flag: "-q --quiet -f --force -t --no-track --no-guess --guess --detach -d -m --merge --ours --theirs -2 -3 -p --patch --overlay --no-overlay --progress --no-progress -l --ignore-skip-worktree-bits --overwrite-ignore",
+      maybe: "--track --recurse-submodules",
+      text: "-b -B --orphan --conflict",
+      run: "--pathspec-from-file",
+    },
+    "check-ignore": { flag: "-q -v -z -n --quiet --verbose --non-matching --no-index" },
+    "cherry-pick": {
+      flag: "-n -x -s --no-commit --signoff --ff --abort --continue --skip --quit --allow-empty --keep-redundant-commits",
+      text: "-m --mainline -X --strategy --strategy-option --cleanup",
+      run: "-e --edit -S --gpg-sign",
+    },
+    clean: { flag: "-d -f -n -x -X -q --force --dry-run --quiet", text: "-e --exclude" },
+    clone: transfer,
+    commit: {
+      flag: "-a --all --amend --no-edit -n --no-verify -s --signoff --no-signoff -v --verbose -q --quiet --allow-empty --allow-empty-message --dry-run --short -o --only -i --include --no-gpg-sign --reset-author --no-post-rewrite --no-status --status --porcelain --long --branch -z --null -p --patch",
+      maybe: "-u --untracked-files",
+      text: "-m --message --author --date --fixup --squash --cleanup --trailer -C --reuse-message",
+      read: "-F --file -t --template",
+      run: "-e --edit -c --reedit-message -S --gpg-sign --pathspec-from-file --interactive",
+    },
+    "count-objects": { flag: "-v -H" },
+    describe: {
+      flag: "--all --tags --contains --exact-match --always --long --first-parent --debug",
+      maybe: "--dirty --broken --abbrev",
+      text: "--match --exclude --candidates",
+    },
+    diff: both,
+    "diff-index": both,
+    "diff-tree": both,
+    "diff-files": both,
+    fetch: transfer,
+    "for-each-ref": {
+      flag: "--ignore-case --count",
+      text: "--sort --format --count --points-at --contains --no-contains",
+      maybe: "--merged --no-merged",
+    },
+    grep: {
+      flag: "-n --line-number -i --ignore-case -l --files-with-matches --name-only -L --files-without-match -w --word-regexp -c --count -v --invert-match -E --extended-regexp -F --fixed-strings -P --perl-regexp -G --basic-regexp -o --only-matching -h -H -I -a --text -q --quiet -W --function-context -p --show-function --cached --untracked --and --or --not --break --heading --all-match --full-name -z --null --column --no-color --recurse-submodules -r --recursive --no-recursive -1",
+      maybe: "--color",
+      text: "-e -A -B -C --after-context --before-context --context -m --max-count --max-depth --threads",
+      read: "-f",
+      run: "-O --open-files-in-pager --no-index --textconv --ext-grep --exclude-standard",
+    },
+    log: both,
+    "ls-files": {
+      flag: "-c --cached -d --deleted -m --modified -o --others -i --ignored -s --stage -u --unmerged -k --killed --directory --no-empty-directory --eol -z -t -v -f --full-name --error-unmatch --exclude-standard --deduplicate",
+      maybe: "--abbrev",
+      text: "-x --exclude --format",
+      read: "-X --exclude-from",
+    },
+    "ls-remote": {
+      flag: "-h --heads -t --tags --refs -q --quiet --exit-code --get-url --symref --branches",
+      text: "--sort -o --server-option",
+      run: "--upload-pack --exec -u",
+    },
+    "ls-tree": {
+      flag: "-d -r -t -l --long -z --name-only --name-status --object-only --full-name --full-tree",
+      maybe: "--abbrev",
+      text: "--format",
+    },
+    merge: {
+      flag: "-n --no-commit --commit --ff --no-ff --ff-only --squash --no-squash --stat --no-stat -q -v --abort --continue --quit --no-edit --no-verify --signoff --allow-unrelated-histories --autostash --no-autostash --progress",
+      text: "-m -s --strategy -X --strategy-option --cleanup --into-name",
+      read: "-F --file",
+      run: "-e --edit -S --gpg-sign",
+    },
+    "merge-base": { flag: "-a --all --octopus --is-ancestor --independent --fork-point" },
+    mv: { flag: "-f -k -n -v --force --dry-run --verbose" },
+    pull: transfer,
+    push: {
+      flag: "-u --set-upstream --all --branches --tags --follow-tags --no-follow-tags --mirror -n --dry-run -v --verbose -q --quiet --porcelain --progress --no-progress --no-verify -d --delete -f --force --atomic --prune --thin --no-thin -4 -6",
+      maybe: "--force-with-lease --force-if-includes --recurse-submodules",
+      text: "-o --push-option",
+      run: "--receive-pack --exec --repo --signed",
+    },
+    rebase: {
+      flag: "--abort --continue --skip --quit --autostash --no-autostash -q -v --verbose --quiet --ff --no-ff -f --force-rebase --stat -n --no-stat --keep-empty --no-keep-empty --rebase-merges --autosquash --no-autosquash --root --fork-point --no-verify --signoff",
+      text: "--onto -s --strategy -X --strategy-option",
+      run: "-x --exec -i --interactive --edit-todo -S",
+    },
+    reflog: both,
+    remote: { flag: "-v --verbose" },
+    reset: {
+      flag: "--soft --mixed --hard --merge --keep -q --quiet -N --intent-to-add -p --patch",
+      run: "--pathspec-from-file",
+    },
+    restore: {
+      flag: "-W --worktree -S --staged -q --quiet --ours --theirs -m --merge -p --patch --overlay --no-overlay --progress --no-progress --ignore-unmerged",
+      text: "-s --source --conflict",
+      run: "--pathspec-from-file",
+    },
+    "rev-list": both,
+    "rev-parse": {
+      flag: "--show-toplevel --show-prefix --show-cdup --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository --is-shallow-repository --verify -q --quiet --symbolic --symbolic-full-name --all --branches --tags --remotes --not --no-flags --flags --revs-only --no-revs --abbrev-ref --sq",
+      maybe: "--short --abbrev-ref --branches --tags --remotes",
+    },
+    revert: {
+      flag: "-n --no-commit --no-edit -s --signoff --abort --continue --skip --quit",
+      text: "-m --mainline",
+      run: "-e --edit -S --gpg-sign",
+    },
+    rm: { flag: "-r -f -n -q --cached --ignore-unmatch --force --dry-run --quiet", run: "--pathspec-from-file" },
+    shortlog: both,
+    show: both,
+    "show-ref": { flag: "--head --heads --tags -d --dereference -s --hash --verify -q --quiet --branches" },
+    stash: joined(diff, {
+      flag: "-k --keep-index --no-keep-index -u --include-untracked --all -S --staged --index",
+      text: "--message",
+      run: "--pathspec-from-file",
+    }),
+    status: {
+      flag: "-s --short -b --branch -v --verbose --long -z --show-stash --no-show-stash --ahead-behind --no-ahead-behind --renames --no-renames --no-column -vv",
+      maybe: "-u --untracked-files --ignored --porcelain --column --find-renames --ignore-submodules",
+    },
+    switch: {
+      flag: "-d --detach -q --quiet -f --force --discard-changes -m --merge --guess --no-guess --no-track --progress --no-progress",
+      maybe: "-t --track --recurse-submodules",
+      text: "-c -C --create --force-create --orphan --conflict",
+    },
+    tag: {
+      flag: "-a --annotate -l --list -d --delete -f --force -i --ignore-case --no-column",
+      maybe: "-n --column --merged --no-merged --color",
+      text: "-m --message --sort --format --contains --no-contains --points-at --cleanup",
+      read: "-F --file",
+      run: "-s --sign -u --local-user -v --verify -e --edit",
+    },
+    version: {},
+  }).map(([name, table]) => [name, optionReader(table)]),
+);
+
+/** Sub-commands whose operands are read and printed, or may be. */
+const showing = new Set(["blame", "cat-file", "diff", "grep", "log", "show"]);
+/** First operands of a sub-command after which it does something else. */
+const secondary: ReadonlyMap<string, RegExp> = new Map([
+  ["remote", /^(show|get-url|prune|update)$/],
+  ["stash", /^(push|pop|apply|list|show|drop|clear|save|branch)$/],
+  ["reflog", /^(show|exists|HEAD|[\w/.-]+)$/],
+]);
+
+/** Adds what a git command does besides what its sub-command stands for. */
+export function runGit(words: readonly Word[], effects: Effects): void {
+  const { options: before, operands } = globals(words, 1, true);
+  for (const { name, value, at } of before) {
+    if (!harmlessGlobals.test(name))
+      effects.dangers.push({ at, why: `option ${name} changes which repository or programs git uses` });
+    if (value) effects.uses.push(...usesIn(value, "look"));
+  }
+  const [first] = operands;
+  if (first === undefined) return;
+  const name = first.word.value;
+  if (name === "config" && words.slice(first.at + 1).some(({ value }) => onlyReadsConfig.test(value))) return;
+  const reader = subcommands.get(name);
+  if (reader === undefined) {
+    effects.dangers.push({ at: first.at, why: `git ${name} is not known to be harmless` });
+    for (const word of words.slice(first.at + 1)) effects.uses.push(...usesIn(word, "may"));
+    return;
+  }
+  const { options, operands: rest } = reader(words, first.at + 1);
+  for (const { name: option, means, value, at } of options) {
+    if (means === undefined) effects.dangers.push({ at, why: `git ${name} ${option} is not known to be harmless` });
+    else if (means === "run")
+      effects.dangers.push({ at, why: `git ${name} ${option} runs a program or reaches elsewhere` });
+    else if (value && value.value !== "-" && (means === "read" || means === "write"))
+      effects.uses.push(...usesIn(value, means));
+  }
+  const second = rest[0];
+  const known = secondary.get(name);
+  if (second && known && !known.test(second.word.value)) {
+    effects.dangers.push({ at: second.at, why: `git ${name} ${second.word.value} is not known to be harmless` });
+  }
+  for (const { word, at } of rest) {
+    if (word.value.includes("::")) effects.dangers.push({ at, why: "an address with :: names a program" });
+    const inRevision = showing.has(name) ? /^[^:]*:([^:].*)$/.exec(word.value)?.[1] : undefined;
+    if (inRevision !== undefined) effects.uses.push({ path: inRevision, glob: false, as: "read" });
+    effects.uses.push(...usesIn(word, showing.has(name) ? "may" : "look"));
+  }
+}
+
+const onlyReadsConfig = /^(--get|--get-all|--get-regexp|-l|--list|get|list)$/;
+
+/** One table of several. */
+function joined(...tables: readonly OptionTable[]): OptionTable {
+  const all: OptionTable = {};
+  for (const means of ["flag", "maybe", "text", "data", "look", "read", "write", "run"] as const) {
+    const names = tables.flatMap((table) => table[means] ?? []).join(" ");
+    if (names !== "") all[means] = names;
+  }
+  return all;
+}

@@ -1,0 +1,116 @@
+import type { Word } from "./line.ts";
+
+/**
+ * What an option does. `flag` and `run` take no value, `maybe` only one that is attached; of `data` what follows `@` or `<`
+ * is a file; `run` runs a program or does something else that only a person can judge.
+ */
+export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "write" | "run";
+
+/** The options of a program by what they do, each list in one string: `-o --output`. */
+export type OptionTable = Partial<Record<Meaning, string>>;
+
+/** A word that is an option, with its value if it has one. */
+export interface Option {
+  name: string;
+  /** Nothing where the program is not known to have it. */
+  means: Meaning | undefined;
+  value?: Word;
+  /** The place of the option among the words. */
+  at: number;
+}
+
+/** A word that is none. */
+export interface Operand {
+  word: Word;
+  at: number;
+}
+
+/** Splits the words behind a program into options and operands. */
+export type OptionReader = (
+  words: readonly Word[],
+  from: number,
+  /** Ends the options at the first operand. */
+  posix?: boolean,
+) => { options: Option[]; operands: Operand[] };
+
+/**
+ * Makes the reader for a program's options: long ones exact, abbreviated or with `=value`, short ones alone, in a row, or
+ * with their value attached. Of several options that an abbreviation may stand for it takes the one that does most.
+ */
+export function optionReader(table: OptionTable): OptionReader {
+  const meanings = new Map<string, Meaning>();
+  for (const means of byWeight) {
+    for (const name of (table[means] ?? "").split(" ").filter((name) => name !== "")) meanings.set(name, means);
+  }
+
+  function meaningOf(name: string): Meaning | undefined {
+    const exact = meanings.get(name);
+    if (exact !== undefined || !name.startsWith("--") || name === "--") return exact;
+    const possible = [...meanings].filter(([known]) => known.startsWith(name)).map(([, means]) => means);
+    return byWeight.findLast((means) => possible.includes(means));
+  }
+
+  return (words, from, posix = false) => {
+    const options: Option[] = [];
+    const operands: Operand[] = [];
+    for (let at = from; at < words.length; at++) {
+      const word = words[at] ?? nothing;
+      const { value } = word;
+      if (value === "--") {
+        operands.push(...words.slice(at + 1).map((word, i) => ({ word, at: at + 1 + i })));
+        break;
+      }
+      if (value.startsWith("+") && meanings.has("+")) {
+        options.push({ name: value, means: meanings.get("+"), at });
+        continue;
+      }
+      if (!value.startsWith("-") || value === "-") {
+        if (posix) {
+          operands.push(...words.slice(at).map((word, i) => ({ word, at: at + i })));
+          break;
+        }
+        operands.push({ word, at });
+        continue;
+      }
+      const found = value.startsWith("--") ? [long(word, at)] : short(word, at);
+      options.push(...found);
+      const last = found.at(-1);
+      const next = words[at + 1];
+      if (last?.value === undefined && last?.means !== undefined && takesValue.has(last.means) && next) {
+        last.value = next;
+        at += 1;
+      }
+    }
+    return { options, operands };
+  };
+
+  function long(word: Word, at: number): Option {
+    const equals = word.value.indexOf("=");
+    if (equals === -1) return { name: word.value, means: meaningOf(word.value), at };
+    const name = word.value.slice(0, equals);
+    return { name, means: meaningOf(name), value: { ...word, value: word.value.slice(equals + 1) }, at };
+  }
+
+  function short(word: Word, at: number): Option[] {
+    const equals = word.value.indexOf("=");
+    const name = equals === -1 ? word.value : word.value.slice(0, equals);
+    const whole = name.length > 2 ? meanings.get(name) : undefined;
+    if (whole !== undefined) {
+      const value = equals === -1 ? undefined : { ...word, value: word.value.slice(equals + 1) };
+      return [{ name, means: whole, at, ...(value && { value }) }];
+    }
+    const found: Option[] = [];
+    for (let i = 1; i < word.value.length; i++) {
+      const name = `-${word.value[i]}`;
+      const means = /\d/.test(name) ? (meanings.get("-1") ?? meanings.get(name)) : meanings.get(name);
+      const rest = word.value.slice(i + 1);
+      if (means === "flag" || (rest === "" && means !== undefined)) found.push({ name, means, at });
+      else return [...found, { name, means, at, value: { ...word, value: rest } }];
+    }
+    return found;
+  }
+}
+
+const nothing: Word = { value: "", glob: false, status: false };
+const byWeight = ["flag", "maybe", "text", "data", "look", "read", "write", "run"] as const;
+const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write"] as const);

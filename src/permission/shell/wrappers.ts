@@ -1,0 +1,106 @@
+import { type Effects, usesIn } from "./effects.ts";
+import type { Word } from "./line.ts";
+import { type OptionTable, optionReader } from "./options.ts";
+import { isHarmlessVariable } from "./programs.ts";
+
+/** A program that runs the words behind its own. */
+interface Wrapper extends OptionTable {
+  /** How many operands of its own stand before the program. */
+  skip?: number;
+  /** Operands `NAME=value` set variables. */
+  variables?: true;
+  /** Why not even an allowed inner command makes it harmless. */
+  danger?: string;
+}
+
+const fromInput = "it adds words from its input, which nobody has seen";
+const elsewhere = "it runs the command in other surroundings";
+
+/** All of them are strict, and end their options at the first operand. */
+const wrappers: ReadonlyMap<string, Wrapper> = new Map(
+  Object.entries<Wrapper>({
+    builtin: {},
+    busybox: {},
+    chroot: { skip: 1, danger: elsewhere },
+    chrt: { skip: 1, flag: "-b -f -i -o -r" },
+    command: { flag: "-p" },
+    doas: { text: "-u", flag: "-n" },
+    env: {
+      variables: true,
+      flag: "-i - --ignore-environment -0 --null -v --debug",
+      text: "-u --unset",
+      look: "-C --chdir",
+    },
+    exec: { flag: "-c -l", text: "-a" },
+    fakeroot: {},
+    flock: { skip: 1, flag: "-n -s -x -e -o --nonblock --shared --exclusive", text: "-w -E --timeout" },
+    ionice: { text: "-c -n --class --classdata", flag: "-t --ignore" },
+    ltrace: { flag: "-f -c", text: "-e -s" },
+    nice: { text: "-n --adjustment" },
+    nohup: {},
+    nsenter: { danger: elsewhere },
+    parallel: { danger: fromInput },
+    runuser: { text: "-u", danger: elsewhere },
+    setarch: { skip: 1 },
+    setpriv: {},
+    setsid: { flag: "-c -f -w --ctty --fork --wait" },
+    stdbuf: { text: "-i -o -e --input --output --error" },
+    strace: { flag: "-f -c -t -tt -T -q -y", text: "-e -s -p", write: "-o --output" },
+    sudo: { variables: true, flag: "-n -E -H -b -k -S --non-interactive", text: "-u -g --user --group -p --prompt" },
+    "systemd-run": { danger: elsewhere },
+    taskset: { skip: 1, flag: "-c --cpu-list" },
+    timeout: {
+      skip: 1,
+      flag: "-v --verbose --foreground --preserve-status",
+      text: "-s --signal -k --kill-after",
+    },
+    unbuffer: {},
+    unshare: { danger: elsewhere },
+    valgrind: {},
+    watch: { text: "-n --interval", flag: "-d -t -g -c -e -b -p", danger: "it gives the command to a shell" },
+    xargs: {
+      flag: "-0 -r -t -p -x --null --no-run-if-empty --verbose --exit",
+      text: "-I -n -P -L -d -s -E --max-args --max-procs --max-lines --delimiter --max-chars",
+      maybe: "-i --replace -e -l --eof",
+      read: "-a --arg-file",
+      danger: fromInput,
+    },
+  }).map(([name, wrapper]) => [name, wrapper]),
+);
+const readers = new Map([...wrappers].map(([name, wrapper]) => [name, optionReader(wrapper)]));
+
+/** Whether a program runs the words behind it. */
+export function isWrapper(name: string): boolean {
+  return wrappers.has(name) || isLoader(name);
+}
+
+/** The loader of the system runs any program. */
+function isLoader(name: string): boolean {
+  return /^ld(-linux.*|-musl.*)?\.so(\.\d+)*$/.test(name);
+}
+
+/** Adds what a wrapper does: its inner command, and what makes it more than that. */
+export function wrap(name: string, words: readonly Word[], effects: Effects): void {
+  const wrapper = wrappers.get(name) ?? { danger: "it runs a file past what guards programs" };
+  const { options, operands } = (readers.get(name) ?? loaderReader)(words, 1, true);
+  if (name === "command" && /^-[vV]$/.test(words[1]?.value ?? "")) return;
+  for (const { name: option, means, value, at } of options) {
+    if (means === undefined) effects.dangers.push({ at, why: `option ${option} is not known to be harmless` });
+    else if (value && (means === "look" || means === "read" || means === "write"))
+      effects.uses.push(...usesIn(value, means));
+  }
+  const own = wrapper.variables ? operands.findIndex(({ word }) => !/^\w+=/.test(word.value)) : 0;
+  const assigned = own === -1 ? operands : operands.slice(0, own);
+  for (const { word, at } of assigned) {
+    if (!isHarmlessVariable(word.value.split("=", 1)[0] ?? ""))
+      effects.dangers.push({ at, why: `it sets ${word.value}` });
+  }
+  const behind = operands.slice(assigned.length);
+  for (const { word } of behind.slice(0, wrapper.skip ?? 0)) effects.uses.push(...usesIn(word, "look"));
+  const program = behind[wrapper.skip ?? 0];
+  if (program === undefined) return;
+  if (wrapper.danger !== undefined) effects.dangers.push({ at: program.at, why: wrapper.danger });
+  effects.inner.push({ words: words.slice(program.at), at: program.at });
+}
+
+const loaderReader = optionReader({});

@@ -1,0 +1,77 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { mkdir, symlink, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { beforeAll, describe, expect, test } from "vitest";
+import * as z from "zod";
+import { actions, fromConfig, type Rule } from "../../../src/permission/rules.ts";
+import { connect } from "../../e2e/clients.ts";
+import { useService } from "../../e2e/service.ts";
+import { variants } from "./variants.ts";
+
+const rule = z.object({ permission: z.string(), pattern: z.string(), action: z.enum(["allow", "ask", "deny"]) });
+const known = z.object({
+  id: z.string(),
+  rules: z.array(rule),
+  tool: z.string(),
+  input: z.custom<JsonObject>((value) => typeof value === "object"),
+  expect: z.enum(["allow", "ask", "deny", "error"]),
+  setup: z.array(z.string()).default([]),
+});
+
+/** What may come of a case: a stricter outcome than the expected one is fine, but for `allow`. */
+const accepted = {
+  allow: ["allow"],
+  ask: ["ask", "deny", "error"],
+  deny: ["deny", "error"],
+  error: ["error"],
+};
+
+const service = useService();
+/** The folder that the cases take for the workspace. */
+const assumed = "/srv/project";
+
+beforeAll(async () => {
+  await mkdir(join(service.workspace, "src"));
+  for (const file of ["src/a.ts", "src/data.txt", "README.md", "data.txt", ".env", "package.json"]) {
+    await writeFile(join(service.workspace, file), "{}\n");
+  }
+  const links = { link: "/etc", dangling: "/nonexistent/x", inside: "src/a.ts", hidden: ".env" };
+  for (const [name, target] of Object.entries(links)) await symlink(target, join(service.workspace, name));
+});
+
+async function outcome(input: JsonObject, rules: readonly Rule[]): Promise<string> {
+  const placed = (text: string) => text.replaceAll(assumed, service.workspace);
+  try {
+    const plan = await connect(service, "caller").tools.planTool({
+      tool: "bash",
+      input: JSON.parse(placed(JSON.stringify(input))),
+      rules: rules.map((rule) => ({ ...rule, pattern: placed(rule.pattern) })),
+      onlyRules: true,
+    });
+    return Object.entries(actions).find(([, action]) => action === plan.action)?.[0] ?? "none";
+  } catch (cause) {
+    if (cause instanceof ConnectError) return "error";
+    throw cause;
+  }
+}
+
+const files = ["./bypass.json", "../../../../shared/cases/bypass.json"];
+for (const file of files.map((path) => new URL(path, import.meta.url)).filter((url) => existsSync(url))) {
+  const cases = z.array(known).parse(JSON.parse(readFileSync(file, "utf8")));
+  describe(file.pathname.split("/").slice(-2).join("/"), () => {
+    test.each(cases.filter(({ tool }) => tool === "bash"))("$id is judged $expect", async (one) => {
+      for (const step of one.setup) execFileSync("/bin/bash", ["-c", step], { cwd: service.workspace });
+      const rules = one.rules.map((rule) => ({ ...rule, action: actions[rule.action] }));
+      expect(accepted[one.expect]).toContain(await outcome(one.input, rules));
+    });
+  });
+}
+
+describe.each(Object.entries(variants))("%s", (_, lines) => {
+  test.each(lines)("%j is judged %s", async (command, expected, rules) => {
+    expect(accepted[expected]).toContain(await outcome({ command }, fromConfig(rules, "/home/u")));
+  });
+});
