@@ -91,7 +91,7 @@ export function createPermissions({
       decisions: judged.flatMap(({ decisions }) => decisions),
       needs: merge(
         asked.map(({ question, decisions }) => ({
-          ...(question.restricts ? askedOf(question, decisions) : question),
+          ...(question.restricts ? onlyAsked(question, decisions) : question),
           ...(isAlwaysAsked(decisions) && { onceOnly: true }),
         })),
       ),
@@ -287,7 +287,7 @@ function merge(questions: Verdict["needs"]): Verdict["needs"] {
 }
 
 /** Of a question that only restricts what is asked; the rest was decided elsewhere. */
-function askedOf(question: Question, decisions: readonly PermissionDecision[]): Question {
+function onlyAsked(question: Question, decisions: readonly PermissionDecision[]): Question {
   const asked = question.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
   return {
     ...question,
