@@ -141,6 +141,47 @@ const match = z.union([
   z.object({ wildcard: z.string() }),
 ]);
 
+const rule = z.object({
+  permission: z.string(),
+  pattern: z.string(),
+  action: z.enum(["unspecified", "allow", "ask", "deny"]),
+});
+const layer = z.enum([
+  "unspecified",
+  "defaults",
+  "config",
+  "agent",
+  "request",
+  "session",
+  "inherited",
+  "grant",
+  "engine",
+  "agent_limits",
+  "workspace",
+]);
+const decision = z.object({
+  permission: z.string(),
+  pattern: z.string(),
+  action: rule.shape.action,
+  layer,
+  ruleIndex: count.optional(),
+  rule: rule.optional(),
+  grantID: z.string(),
+  reason: z.string(),
+  reasonCode: z.string(),
+  matches: z.array(
+    z.object({
+      layer,
+      source: z.string(),
+      ruleIndex: count,
+      rule: rule.optional(),
+      text: z.string(),
+      decided: z.boolean(),
+    }),
+  ),
+  moreMatches: count,
+});
+
 export const permissionRequest = named(
   "permissionRequest",
   "A question that a call waits on",
@@ -181,10 +222,10 @@ export const permissionRequest = named(
       )
       .optional()
       .describe('What "always" may save, narrowest first'),
-    decisions: z.array(anything).optional().describe("Which rule asks, for each pattern"),
-    binding: z.string().optional().describe("What a grant must be bound to in order to cover this"),
-    display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
-    warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
+    decisions: z.array(decision).optional().describe("Why it is asked, for each pattern"),
+    binding: z.string().optional(),
+    display: z.array(z.string()).optional().describe("The patterns as people may be shown them"),
+    warnings: z.array(z.string()).optional().describe("What in them is not as it looks"),
   }),
 );
 
