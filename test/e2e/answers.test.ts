@@ -102,7 +102,7 @@ test("of twenty answers at once exactly one wins, and all others name it", async
 });
 
 test("always is refused where nothing can be saved, and the ask stays open", async () => {
-  const { stream, ask, approver } = await openAsk("echo one\necho two");
+  const { stream, ask, approver } = await openAsk("echo \u202eone");
   expect(ask).toMatchObject({ offers: [], always: [] });
   expect(await refusal(approver({ reply: Reply.ALWAYS }))).toMatchObject({
     code: Code.FailedPrecondition,

@@ -38,7 +38,7 @@ test("one answer may approve a whole call", async () => {
 
 test("always for a whole call saves each ask's own first offer, and approves once what has none", async () => {
   const sessionId = await agent().newSession();
-  const { stream, asks } = await openCall(sessionId, { command: "echo a\necho b", workdir: "/tmp" });
+  const { stream, asks } = await openCall(sessionId, { command: "echo \u202ea", workdir: "/tmp" });
   const [folder, command] = asks;
   expect([folder.offers.length > 0, command.offers]).toEqual([true, []]);
   await person().permissions.respondToPermission({
@@ -56,7 +56,7 @@ test("always for a whole call saves each ask's own first offer, and approves onc
 
 test("always for a whole call that has nothing to save is refused, and the call goes on waiting", async () => {
   const sessionId = await agent().newSession();
-  const input = { command: "echo a\necho b" };
+  const input = { command: "echo \u202ea" };
   const stream = read(agent().tools.executeTool({ sessionId, callId: "c1", tool: "bash", input }));
   const { id: permissionId } = await stream.until("permissionAsked");
   const answer = { sessionId, permissionId, wholeCall: true };
