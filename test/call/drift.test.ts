@@ -1,0 +1,79 @@
+import { create } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import * as z from "zod";
+import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import {
+  PermissionReply,
+  PermissionResponseSchema,
+  ToolEffects,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { workspaceRoot } from "../../src/permission/permissions.ts";
+import type { Principal } from "../../src/permission/principal.ts";
+import { defineTool } from "../../src/tool/tool.ts";
+import { agent } from "../model/clients.ts";
+import { startReplicas } from "../model/replicas.ts";
+import { inSqlite } from "../model/stores.ts";
+
+const person: Principal = { ...agent, id: "ann", roles: new Set(["approver"]) };
+const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_1", tool: "deploy" });
+
+/** A call that a person approved for the tool of one version, while the service came back with that of another. */
+async function approvedOver(restart: { version: string }) {
+  const entries: string[] = [];
+  const versions = ["1", restart.version];
+  const replicas = await startReplicas(
+    { newContents: inSqlite, pace: [0] },
+    {
+      toolsOf() {
+        const version = versions.shift() ?? "";
+        return [
+          defineTool({
+            name: "deploy",
+            description: "Deploys.",
+            input: z.object({}),
+            version,
+            plan: () => ({ title: "deploy", asks: [{ permission: "deploy", patterns: ["production"] }] }),
+            execute() {
+              entries.push(version);
+              return { output: "deployed" };
+            },
+          }),
+        ];
+      },
+      onNews() {},
+    },
+  );
+  const [first = ""] = replicas.names();
+  await replicas.at(first).sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
+  const { record } = await replicas.at(first).calls.open(agent, request);
+  const ask = async () => (await replicas.any().store.permissions.asksOf(record.ref))[0]?.request.id;
+  await expect.poll(ask).toBeDefined();
+  await replicas.kill(first);
+  const { permissions, sessions, calls } = replicas.any();
+  const { session } = await sessions.open(person, "ses_a", "read");
+  const answer = { sessionId: "ses_a", permissionId: (await ask()) ?? "", reply: PermissionReply.ONCE };
+  await permissions.reply(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
+  await calls.recover();
+  await replicas.outliveTheDead();
+  await calls.recover();
+  const { part } = await calls.wait(record, 10_000, new AbortController().signal);
+  await replicas.stop();
+  return { part, entries };
+}
+
+test("what was approved for one definition of a tool is never run by another one", async () => {
+  const { part, entries } = await approvedOver({ version: "2" });
+  expect(part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.NONE },
+  });
+  expect(entries).toEqual([]);
+});
+
+test("by the same definition it is run, once", async () => {
+  const { part, entries } = await approvedOver({ version: "1" });
+  expect(part.state).toMatchObject({ case: "completed", value: { output: "deployed" } });
+  expect(entries).toEqual(["1"]);
+});
