@@ -2,7 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { type ToolOutput, type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
 import {
   DecisionKind,
   type DecisionRecord,
@@ -24,7 +24,7 @@ import {
 import type { Logger } from "../log.ts";
 import { similar } from "../nearest.ts";
 import { refusalText } from "../permission/answers.ts";
-import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
+import { decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
@@ -42,15 +42,17 @@ import {
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
-
 import { type CallHooks, createCallHooks } from "./call-hooks.ts";
 import type { createChildren, StartGate } from "./children.ts";
+import { createDeadline, orAborted } from "./deadline.ts";
+import { allowed, decidedCall, deniedBy } from "./decided.ts";
 import { noteOfEdit } from "./edit.ts";
 import { newId } from "./ids.ts";
 import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { beginning, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
+import { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, prepared, running } from "./state.ts";
 import { createWaits } from "./waits.ts";
@@ -706,31 +708,6 @@ export function createExecutor({
   return { run, prepare };
 }
 
-function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): DecidedCall {
-  return { part, principal: spec.principal };
-}
-
-/** Records that a call may start: by rules and grants, or because people approved what it asked. */
-function allowed(
-  call: Pick<CallRecord, "part" | "spec">,
-  { verdict }: Judged,
-  approved: readonly PermissionRequest[] = [],
-): DecisionRecord {
-  return decisionOn(decidedCall(call), DecisionKind.ALLOWED, {
-    digest: approved[0]?.digest ?? call.spec.requestDigest,
-    decisions: verdict.decisions.map((decision) =>
-      decision.action === PermissionAction.ASK && !approved.some(({ permission }) => permission === decision.permission)
-        ? { ...decision, reason: `${decision.reason}; a plugin allowed it` }
-        : decision,
-    ),
-    permissionIds: approved.map(({ id }) => id),
-  });
-}
-
-function deniedBy(call: Pick<CallRecord, "part" | "spec">, decisions: readonly PermissionDecision[]): DecisionRecord {
-  return decisionOn(decidedCall(call), DecisionKind.DENIED, { digest: call.spec.requestDigest, decisions });
-}
-
 /** Bytes of structured output, as JSON, that a part holds. */
 const mostStructured = 51_200;
 
@@ -834,74 +811,4 @@ function denied({ decisions }: Pick<Verdict, "decisions">): CallEnd {
     `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
     decisions,
   );
-}
-
-/** Resolves with the work; after an abort it waits a little for the body to stop, then goes on without it. */
-async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  let timer: NodeJS.Timeout | undefined;
-  let onAbort: (() => void) | undefined;
-  const abandoned = new Promise<never>((_, reject) => {
-    onAbort = () => {
-      timer = setTimeout(() => reject(signal.reason), 5_000);
-    };
-    if (signal.aborted) onAbort();
-    else signal.addEventListener("abort", onAbort, { once: true });
-  });
-  try {
-    return await Promise.race([work, abandoned]);
-  } finally {
-    clearTimeout(timer);
-    if (onAbort) signal.removeEventListener("abort", onAbort);
-  }
-}
-
-/** A deadline that stands still while a person thinks. */
-function createDeadline(ms: number, passed: (ms: number) => void) {
-  let left = ms;
-  let since = performance.now();
-  let timer: NodeJS.Timeout | undefined = setTimeout(passed, left, ms);
-  let pauses = 0;
-  return {
-    async whilePaused<T>(work: () => Promise<T>): Promise<T> {
-      pauses += 1;
-      if (pauses === 1) {
-        clearTimeout(timer);
-        left -= performance.now() - since;
-      }
-      try {
-        return await work();
-      } finally {
-        pauses -= 1;
-        if (pauses === 0 && timer) {
-          since = performance.now();
-          timer = setTimeout(passed, Math.max(0, left), ms);
-        }
-      }
-    },
-    clear(): void {
-      clearTimeout(timer);
-      timer = undefined;
-    },
-  };
-}
-
-/** Title and metadata that a running tool shows: the latest is told, at most every 50 ms. */
-function createProgress(callId: string, tell: (event: ToolProgress) => Promise<void>) {
-  const shown: { title?: string; metadata?: JsonObject } = {};
-  let timer: NodeJS.Timeout | undefined;
-  return {
-    shown,
-    update(update: { title?: string; metadata?: JsonObject }): void {
-      Object.assign(shown, update);
-      timer ??= setTimeout(() => {
-        timer = undefined;
-        // A failure to tell has aborted the call already.
-        tell(create(ToolProgressSchema, { callId, ...shown })).catch(() => undefined);
-      }, 50);
-    },
-    /** What was not told yet is in the terminal state. */
-    stop(): void {
-      clearTimeout(timer);
-    },
-  };
 }
