@@ -146,12 +146,18 @@ function believeInLeases(calls: CallStore): CallStore {
 function runAgain(calls: CallStore): CallStore {
   return replace(calls, {
     orphans: async (limit) =>
-      (await calls.orphans(limit)).map((orphan) => ({ ...orphan, started: false, openAsks: 0 })),
+      (await calls.orphans(limit)).map(({ record, since }) => ({
+        record: { ...record, attempts: 0 },
+        started: false,
+        openAsks: 0,
+        since,
+      })),
     async claimCall(ref, owner, leaseMs) {
       const record = await calls.getCall(ref.sessionId, ref.callId);
       if (record?.part.state.case !== "running") return calls.claimCall(ref, owner, leaseMs);
       const { metadata, ...part } = record.part;
-      return { ...record, part: pendingPart({ ...part, input: inputOf(record.part), ...(metadata && { metadata }) }) };
+      const input = inputOf(record.part);
+      return { ...record, attempts: 0, part: pendingPart({ ...part, input, ...(metadata && { metadata }) }) };
     },
     async startCall(step) {
       await calls.startCall(step);
