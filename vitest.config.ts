@@ -8,6 +8,8 @@ export default defineConfig({
     globalSetup: "test/programs.ts",
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
+    // They wait more than they compute.
+    maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 30_000,
   },

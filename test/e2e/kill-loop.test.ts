@@ -140,7 +140,10 @@ async function check(agent: Clients, { sessionId, parts, answers, runs }: Histor
     );
   for (const part of parts) {
     expect((await agent.tools.getToolPart({ sessionId, callId: part.callId })).part).toEqual(part);
-    expect(states(part.callId)).toEqual(["pending", "running", part.state.case]);
+    // Only echo is declared idempotent, so it alone may be started again.
+    const path = part.tool === "echo" ? /^pending( running){1,3} \w+$/ : /^pending running \w+$/;
+    expect(states(part.callId).join(" ")).toMatch(path);
+    expect(states(part.callId).at(-1)).toBe(part.state.case);
   }
   const ran = await runs.lines();
   expect(ran.length).toBe(new Set(ran).size);
