@@ -212,6 +212,7 @@ const ofExecutors: ReadonlySet<ScriptName> = new Set([
   "finish_call",
   "open_asks",
   "record_events",
+  "renew_leases",
   "start_call",
 ]);
 const executorsPatienceMs = 10_000;
