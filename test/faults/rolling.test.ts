@@ -45,7 +45,9 @@ test("I10 after the load there are as many open files as before it, and no proce
   await run(1_500);
   const before = await openFiles();
   await run(isLong ? 60_000 : 3_000);
-  await vi.waitUntil(async () => (await openFiles()).every((now, index) => now <= (before[index] ?? 0) + 2), {
+  // Pipes are made ahead, up to 32 at once, so their number goes up and down; a leak would leave one for each call.
+  const most = before.map((files) => files + 34);
+  await vi.waitUntil(async () => (await openFiles()).every((now, index) => now <= (most[index] ?? 0)), {
     timeout: 20_000,
   });
   await conclude(system, hosts, { fault: "I10 load, then rest", faults: 0, seen: `${before.join(", ")} open files` });
