@@ -64,10 +64,11 @@ async function run(): Promise<void> {
 
 async function measureAll(processes: Processes): Promise<void> {
   print(machineLine(new Date()));
-  if (permission || !(scale || tools)) measurePermission(quick ? shortPermission : fullPermission, print);
-  if (permission) return;
-  if (tools || !scale) await measureTools(processes, quick ? shortTools : fullTools, print);
+  // The tools first: once decisions were measured, this process took 98 ms instead of 3 to start another one.
+  if (tools || !(scale || permission)) await measureTools(processes, quick ? shortTools : fullTools, print);
   if (tools) return;
+  if (permission || !scale) measurePermission(quick ? shortPermission : fullPermission, print);
+  if (permission) return;
   if (!scale) await measurePeers(processes);
   await measureScale(processes, quick ? shortScale : fullScale, print);
 }

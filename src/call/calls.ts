@@ -49,8 +49,8 @@ export type Calls = ReturnType<typeof createCalls>;
 
 /** A call that is not taken by any replica for this long is given up. */
 const unclaimedMs = 60_000;
-const lostWhileRunning =
-  "The executor stopped responding while the tool ran. It ran at most once; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.";
+const lostWhileRunning = (times: number) =>
+  `The executor stopped responding while the tool ran. It ran at most ${times > 1 ? `${times} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
 const nobodyTookIt = "No replica took the call up again after its executor stopped responding. It was not run.";
 /** How often the body of an idempotent tool may be entered, all in all. */
 const idempotentAttempts = 3;
@@ -322,9 +322,9 @@ export function createCalls({
     for (const { record, started, openAsks, since } of await store.orphans(100)) {
       if (isTaken(record.ref)) continue;
       if (openAsks === 0 && (await beforeDrain(claim(record)))) continue;
-      if (started) await lose(record, lostWhileRunning);
+      if (started) await lose(record, lostWhileRunning(record.attempts));
       else if (openAsks === 0 && store.now() - since > unclaimedMs)
-        await lose(record, record.attempts > 0 ? lostWhileRunning : nobodyTookIt);
+        await lose(record, record.attempts > 0 ? lostWhileRunning(record.attempts) : nobodyTookIt);
     }
   }
 
@@ -371,7 +371,7 @@ export function createCalls({
   async function resume(ref: CallRef, asked: number): Promise<void> {
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (!record || isTerminal(record.part) || record.owner !== replicaId || isTaken(ref) || draining) return;
-    if (record.part.state.case === "running") return await lose(record, lostWhileRunning);
+    if (record.part.state.case === "running") return await lose(record, lostWhileRunning(record.attempts));
     if (startsWithOthers(record.part)) return await lose(record, nobodyTookIt);
     const opened = await sessions.load(ref.sessionId);
     if (opened) launch(record, opened, asked);

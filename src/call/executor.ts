@@ -22,7 +22,6 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
-import { similar } from "../nearest.ts";
 import { refusalText } from "../permission/answers.ts";
 import { decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
@@ -41,6 +40,7 @@ import {
 } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
+import { similar } from "../tool/similar.ts";
 import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { type CallHooks, createCallHooks } from "./call-hooks.ts";
 import type { createChildren, StartGate } from "./children.ts";

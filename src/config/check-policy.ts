@@ -1,6 +1,6 @@
 import { relative, resolve } from "node:path";
+import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { nearest } from "../nearest.ts";
 import { createLayers } from "../permission/layers.ts";
 import { strictestOf } from "../permission/opinion.ts";
 import { permissionNames } from "../permission/permission-names.ts";
@@ -38,7 +38,7 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
   const { agents } = policy;
   const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
   if (!agents.has(agent)) {
-    const message = `${what}: there is no such agent, the nearest is "${nearest(agent, [...agents.keys()])}"`;
+    const message = `${what}: there is no such agent, the nearest is "${closest(agent, [...agents.keys()])}"`;
     return [{ severity: "error", line, message }];
   }
   const decided = await judge(test);
@@ -99,7 +99,7 @@ function unknownNames({ rules, lineOf }: WrittenRules): Finding[] {
     const meant = permissionOf(permission);
     const hint =
       meant === permission
-        ? `the nearest known one is "${nearest(permission, permissionNames)}"`
+        ? `the nearest known one is "${closest(permission, permissionNames)}"`
         : `that tool asks for "${meant}"`;
     return [
       {

@@ -1,5 +1,5 @@
+import { closest } from "fastest-levenshtein";
 import { z } from "zod";
-import { nearest } from "../nearest.ts";
 import { ConfigError } from "./errors.ts";
 import { readToml, type Toml } from "./toml.ts";
 
@@ -40,7 +40,7 @@ export function strictTable<Shape extends z.ZodRawShape>(shape: Shape) {
 }
 
 function unknownKey(key: string, known: readonly string[]): string {
-  return `unknown key "${key}", the nearest known one is "${nearest(key, known)}"`;
+  return `unknown key "${key}", the nearest known one is "${closest(key, known)}"`;
 }
 
 const dotted = (path: readonly PropertyKey[]) => (path.length === 0 ? "top level" : path.map(String).join("."));

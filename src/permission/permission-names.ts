@@ -1,4 +1,4 @@
-/** The permissions that the built-in tools and the engine ask for. Other tools ask for their own name. */
+/** The permissions that the built-in tools and the engine ask for, and those that rules written for opencode name. Other tools ask for their own name. */
 export const permissionNames: readonly string[] = [
   "bash",
   "batch",

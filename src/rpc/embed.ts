@@ -8,9 +8,6 @@ import type { CallStore } from "../call/ports.ts";
 type Context = Pick<HandlerContext, "requestHeader">;
 type Field = Pick<DescField, "number">;
 
-/** Puts parts and events into answers, each encoded once for all who are told of it. */
-export type Embed = ReturnType<typeof createEmbed>;
-
 /** For clients that take binary a message goes in as the bytes it has, for others as what it is. */
 export function createEmbed({ bytesOf }: Pick<CallStore, "bytesOf">) {
   const made = new WeakMap<Message, Uint8Array>();

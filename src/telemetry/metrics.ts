@@ -12,8 +12,6 @@ export interface ToolTally {
   timeouts: bigint;
 }
 
-export type Metrics = ReturnType<typeof createMetrics>;
-
 /** Counts, in memory, how the calls went whose ends this replica wrote. */
 export function createMetrics() {
   const tallies = new Map<string, Tally>();

@@ -18,8 +18,6 @@ import type { Logger } from "../log.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { describeEnd } from "./end.ts";
 
-export type Spans = ReturnType<typeof createSpans>;
-
 /** Makes a span of each call and of its steps, and sends them where OTEL_EXPORTER_OTLP_* says. */
 export function createSpans({ version, log }: { version: string; log: Logger }) {
   setGlobalErrorHandler((error) => log.warn("spans could not be sent", { error }));

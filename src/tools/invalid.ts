@@ -1,5 +1,5 @@
 import * as z from "zod";
-import { similar } from "../nearest.ts";
+import { similar } from "../tool/similar.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 
 /** Answers a call that a host could not make sense of, so that the model learns what was wrong with it. */

@@ -3,9 +3,6 @@ import { shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { number, texts } from "./reply.ts";
 
-/** The ids of all sessions, trees or grants there are. An entry is a hint: it is written before what it names. */
-export type Listing = ReturnType<typeof createListing>;
-
 /** Keeps the ids in shards, so that no slot has all of them. */
 export function createListing({ link, keys, name }: { link: Link; keys: Keys; name: "sessions" | "trees" | "grants" }) {
   const shardKey = (id: string) => keys.listing(name, shardOf(id));

@@ -895,7 +895,8 @@ export const PermissionReason = {
   RULE: 1,
 
   /**
-   * PERMISSION_REASON_NO_RULE: no rule matches, so it is ASK.
+   * PERMISSION_REASON_NO_RULE: no rule matches, so it is ASK; or, of a file that a command reads, which the rules of `read`
+   * can only restrict, none restricts it: ALLOW.
    *
    * @generated from enum value: PERMISSION_REASON_NO_RULE = 2;
    */

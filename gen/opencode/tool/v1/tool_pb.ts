@@ -978,8 +978,8 @@ export const ToolErrorReason = {
   CANCELLED: 11,
 
   /**
-   * TOOL_ERROR_REASON_EXECUTOR_LOST: the replica that held the call went away. If it had started, it is not run again:
-   * what it did is not known (`effects` UNKNOWN).
+   * TOOL_ERROR_REASON_EXECUTOR_LOST: the replica that held the call went away. If it had started, it is not run again
+   * (or not once more, see ToolState): what it did is not known (`effects` UNKNOWN).
    *
    * @generated from enum value: TOOL_ERROR_REASON_EXECUTOR_LOST = 12;
    */
