@@ -1,5 +1,5 @@
 import { chmodSync } from "node:fs";
-import { destination, multistream, pino } from "pino";
+import { destination, pino } from "pino";
 
 /** The level from which on lines are written. */
 export type LogLevel = "debug" | "info" | "warn" | "error";
@@ -36,11 +36,23 @@ export interface LogFields {
 /** Writes one JSON line a call. */
 export type Logger = Record<LogLevel, (message: string, fields?: LogFields) => void>;
 
-/** Logs JSON lines to stderr and appends them to `file` (0600); each line is written before the call returns. */
+/**
+ * Logs JSON lines to stderr and appends them to `file` (0600). A warning or an error is written before the call returns, other
+ * lines together at the end of the turn: a write costs as much as all else about a line.
+ */
 export function createLogger(options: { level: LogLevel; file: string }): Logger {
   const file = destination({ dest: options.file, mkdir: true, mode: 0o600, sync: true });
   // The file may be there from before, with other rights.
   chmodSync(options.file, 0o600);
+  const targets = [destination({ fd: 2, sync: true }), file];
+  let waiting = "";
+
+  function flush(): void {
+    const lines = waiting;
+    waiting = "";
+    if (lines !== "") for (const target of targets) target.write(lines);
+  }
+
   const log = pino(
     {
       level: options.level,
@@ -49,33 +61,54 @@ export function createLogger(options: { level: LogLevel; file: string }): Logger
       formatters: { level: (level) => ({ level }) },
       messageKey: "message",
       serializers: { error: describe },
-      redact: { paths: secrets.flatMap((key) => [key, `*.${key}`]), censor: "[redacted]" },
     },
-    multistream([
-      { level: options.level, stream: destination({ fd: 2, sync: true }) },
-      { level: options.level, stream: file },
-    ]),
+    {
+      write(line) {
+        if (waiting === "") setImmediate(flush);
+        waiting += line;
+      },
+    },
   );
   const write =
     (level: LogLevel) =>
-    (message: string, fields: LogFields = {}) =>
-      log[level](fields, message);
+    (message: string, fields: LogFields = {}) => {
+      log[level](known(fields), message);
+      if (level === "warn" || level === "error") flush();
+    };
   return { debug: write("debug"), info: write("info"), warn: write("warn"), error: write("error") };
 }
 
-/** A net below the closed list of fields, for what a cast lets through. */
-const secrets = [
-  "token",
-  "authorization",
-  "password",
-  "secret",
-  "value",
-  "headers",
-  "header",
-  "env",
-  "input",
-  "output",
-];
+const names: ReadonlySet<string> = new Set(
+  Object.keys({
+    address: true,
+    agent: true,
+    args: true,
+    callId: true,
+    count: true,
+    duration: true,
+    error: true,
+    line: true,
+    path: true,
+    permissionId: true,
+    principal: true,
+    reason: true,
+    requestId: true,
+    result: true,
+    rpc: true,
+    service: true,
+    sessionId: true,
+    success: true,
+    tool: true,
+    workspace: true,
+  } satisfies Record<keyof LogFields, true>),
+);
+
+/** The fields of the closed list: what a cast lets through is not written. */
+function known(fields: LogFields): LogFields {
+  const strangers = Object.keys(fields).filter((name) => !names.has(name));
+  if (strangers.length === 0) return fields;
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => names.has(name)));
+}
 
 /** An error without its other properties, which can hold requests and headers. */
 function describe(error: unknown): unknown {

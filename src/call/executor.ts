@@ -181,7 +181,7 @@ export function createExecutor({
         ...judged,
         start: running(call.part, judged.plan.title, store.now()),
         decision: allowed(call, judged),
-        mostRepeats: planning.mayLoop(tool, layers) ? undefined : mostRepeats,
+        mostRepeats,
       };
     } catch {
       return undefined;
@@ -719,8 +719,8 @@ export interface Ready extends Judged {
   start: ToolPart;
   /** What lets it start. */
   decision: DecisionRecord;
-  /** Of a call that repeats those before it more often than this a person is asked; undefined: never. */
-  mostRepeats: number | undefined;
+  /** A call that repeats those before it more often than this takes the steps one by one, of which one may be to ask. */
+  mostRepeats: number;
 }
 
 /** What a run and whoever launched it have to do with each other. */

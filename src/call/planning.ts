@@ -131,9 +131,6 @@ export function createPlanning({
     inspect,
     digestOf,
     judging: (layers: Layers) => judging(policy, layers),
-    /** Whether a call may be made again and again without a question. */
-    mayLoop: (tool: Tool, layers: Layers) =>
-      strictest(policy.judge(loopAsk(tool, 0), layers)) === PermissionAction.ALLOW,
   };
 }
 

@@ -33,9 +33,19 @@ export type WorkspaceRules = (workspace: { root: string; directory: string }, ag
  */
 export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules {
   const known = new Map<string, PolicyFile>();
+  /** Of the files looked at in this turn of the event loop: calls that come together look once. */
+  const stamps = new Map<string, string | undefined>();
+
+  function stampNow(file: string): string | undefined {
+    if (stamps.has(file)) return stamps.get(file);
+    if (stamps.size === 0) setImmediate(() => stamps.clear());
+    const stamp = stampOf(file);
+    stamps.set(file, stamp);
+    return stamp;
+  }
 
   function read(file: string, root: string): PolicyFile | undefined {
-    const stamp = stampOf(file);
+    const stamp = stampNow(file);
     if (stamp === undefined) return undefined;
     const before = known.get(file);
     if (before?.stamp === stamp && before.isOld) return before;

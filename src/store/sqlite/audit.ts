@@ -3,20 +3,25 @@ import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/p
 import { auditEntry, encodeDecision, linkHash } from "../audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
+import type { Sessions } from "./sessions.ts";
 
 /** The audit of a store: a chain of decisions for each session tree. */
 export type Audit = ReturnType<typeof createAudit>;
 
 /** Adds what a step decides to the chain of its tree, and reads it. */
-export function createAudit(db: DatabaseSync) {
+export function createAudit(db: DatabaseSync, sessions: Pick<Sessions, "change">) {
   const sql = prepare(db);
   return {
     append(step: Step, root: string, records: readonly DecisionRecord[] = []): void {
+      if (records.length === 0) return;
+      const head = sessions.change(step, root);
       for (const record of records) {
         const { content, sha256 } = encodeDecision(record);
-        const last = sql.last.get(root);
-        const [seq, previous, time] = [(last?.seq ?? 0) + 1, last?.hash ?? "", Math.floor(step.now)];
-        sql.insert.run(root, seq, time, previous, linkHash(previous, seq, time, sha256), content);
+        const last = head.decided ?? sql.last.get(root) ?? { seq: 0, hash: "" };
+        const [seq, previous, time] = [last.seq + 1, last.hash, Math.floor(step.now)];
+        const hash = linkHash(previous, seq, time, sha256);
+        sql.insert.run(root, seq, time, previous, hash, content);
+        head.decided = { seq, hash };
       }
     },
 

@@ -26,6 +26,8 @@ export interface SessionHead {
   active: number;
   /** What the call accepted last asked for, and how many before it in a row did; absent until somebody looked. */
   latest?: { request: string; repeats: number };
+  /** The last link of the tree's audit, in the head of its root; absent until one was added. */
+  decided?: { seq: number; hash: string };
 }
 
 /** The sessions of a store. */

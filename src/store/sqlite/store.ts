@@ -48,7 +48,7 @@ export async function openSqliteStore(options: {
   const openCalls = createOpenCalls(db, now());
   const records = createCallRecords({ db, sessions, openCalls, now });
   const asks = createAsks({ db, log, records });
-  const audit = createAudit(db);
+  const audit = createAudit(db, sessions);
   const grants = createGrants({ db, sessions, log, audit });
   const calls = createCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
   const settle = createSettle({ sessions, openCalls, calls, asks, grants, audit });
