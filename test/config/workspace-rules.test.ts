@@ -2,6 +2,7 @@ import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, utimesSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { createWorkspaceRules } from "../../src/config.ts";
@@ -15,53 +16,62 @@ function workspace() {
   const file = join(root, ".opencode/config.toml");
   mkdirSync(dirname(file), { recursive: true });
   const rules = createWorkspaceRules({ home: base });
-  return { base, root, file, read: (agent = "build", directory = root) => rules({ root, directory }, agent) };
+  return {
+    base,
+    root,
+    file,
+    async read(agent = "build", directory = root) {
+      // In one turn of the event loop a file is looked at once.
+      await nextTurn();
+      return rules({ root, directory }, agent);
+    },
+  };
 }
 
-test("a workspace without a policy file has no list", () => {
+test("a workspace without a policy file has no list", async () => {
   const { root, read, file } = workspace();
-  expect(read()).toEqual([]);
+  expect(await read()).toEqual([]);
   rmSync(dirname(file), { recursive: true });
   writeFileSync(join(root, ".opencode"), "a file, not a folder");
-  expect(read()).toEqual([]);
+  expect(await read()).toEqual([]);
 });
 
-test("rules for all come before those for the agent", () => {
+test("rules for all come before those for the agent", async () => {
   const { file, read } = workspace();
   writeFileSync(file, '[agent.plan.permission]\nread = "allow"\n[permission]\nread = "deny"\nedit = "ask"');
   const all = [
     { permission: "read", pattern: "*", action: DENY },
     { permission: "edit", pattern: "*", action: ASK },
   ];
-  expect(read()).toEqual([{ layer: PermissionLayer.WORKSPACE, source: ".opencode/config.toml", rules: all }]);
-  expect(read("plan")[0]?.rules).toEqual([...all, { permission: "read", pattern: "*", action: ALLOW }]);
-  expect(read()[0]?.rules).toBe(read()[0]?.rules);
+  expect(await read()).toEqual([{ layer: PermissionLayer.WORKSPACE, source: ".opencode/config.toml", rules: all }]);
+  expect((await read("plan"))[0]?.rules).toEqual([...all, { permission: "read", pattern: "*", action: ALLOW }]);
+  expect((await read())[0]?.rules).toBe((await read())[0]?.rules);
 });
 
-test("in a folder of a workspace the files of all folders above it count, too", () => {
+test("in a folder of a workspace the files of all folders above it count, too", async () => {
   const { root, file, read } = workspace();
   const inner = join(root, "a/b");
   mkdirSync(join(inner, ".opencode"), { recursive: true });
   writeFileSync(file, '[permission]\nread = "ask"');
   writeFileSync(join(inner, ".opencode/config.toml"), '[permission]\nread = "deny"');
-  expect(read("build", inner).map(({ source }) => source)).toEqual([
+  expect((await read("build", inner)).map(({ source }) => source)).toEqual([
     ".opencode/config.toml",
     "a/b/.opencode/config.toml",
   ]);
-  expect(read("build", join(root, "a"))).toHaveLength(1);
+  expect(await read("build", join(root, "a"))).toHaveLength(1);
 });
 
-test("every change is seen, also one that leaves size and time as they were", () => {
+test("every change is seen, also one that leaves size and time as they were", async () => {
   const { file, read } = workspace();
-  const actionNow = () => read()[0]?.rules[0]?.action;
+  const actionNow = async () => (await read())[0]?.rules[0]?.action;
   writeFileSync(file, '[permission]\nread = "deny"');
   utimesSync(file, 1, 1);
-  expect(actionNow()).toBe(DENY);
+  expect(await actionNow()).toBe(DENY);
   writeFileSync(file, '[permission]\nread = "ask" ');
   utimesSync(file, 1, 1);
-  expect(actionNow()).toBe(ASK);
+  expect(await actionNow()).toBe(ASK);
   rmSync(file);
-  expect(read()).toEqual([]);
+  expect(await read()).toEqual([]);
 });
 
 describe("a file that cannot be used is a problem, in words without its content", () => {
@@ -75,32 +85,32 @@ describe("a file that cannot be used is a problem, in words without its content"
     ['secret = "s3cret', /^\.opencode\/config\.toml, line 1, column \d+: (?!.*s3cret)/],
     [`# ${"x".repeat(65_536)}`, /has 65538 bytes, over the limit of 65536$/],
     [`a = ${"[".repeat(30_000)}`, /^\.opencode\/config\.toml/],
-  ])("%j", (text, problem) => {
+  ])("%j", async (text, problem) => {
     const { file, read } = workspace();
     writeFileSync(file, text);
-    expect(read()).toEqual([expect.objectContaining({ rules: [], problem: expect.stringMatching(problem) })]);
+    expect(await read()).toEqual([expect.objectContaining({ rules: [], problem: expect.stringMatching(problem) })]);
     writeFileSync(file, '[permission]\nread = "deny"');
-    expect(read()[0]?.problem).toBeUndefined();
+    expect((await read())[0]?.problem).toBeUndefined();
   });
 
-  test("what is no file of this workspace", () => {
+  test("what is no file of this workspace", async () => {
     const { base, root, file, read } = workspace();
-    const problem = () => read()[0]?.problem;
+    const problem = async () => (await read())[0]?.problem;
     mkdirSync(file);
-    expect(problem()).toMatch(/it is not a regular file|EISDIR/);
+    expect(await problem()).toMatch(/it is not a regular file|EISDIR/);
     rmSync(file, { recursive: true });
     execFileSync("mkfifo", [file]);
-    expect(problem()).toContain("it is not a regular file");
+    expect(await problem()).toContain("it is not a regular file");
     rmSync(file);
     writeFileSync(join(base, "outside.toml"), "");
     symlinkSync(join(base, "outside.toml"), file);
-    expect(problem()).toContain("it is a link that leads out of the workspace");
+    expect(await problem()).toContain("it is a link that leads out of the workspace");
     rmSync(file);
     writeFileSync(join(root, "inside.toml"), '[permission]\nread = "deny"');
     symlinkSync(join(root, "inside.toml"), file);
-    expect(problem()).toBeUndefined();
-    expect(read()[0]?.rules).toHaveLength(1);
+    expect(await problem()).toBeUndefined();
+    expect((await read())[0]?.rules).toHaveLength(1);
     rmSync(join(root, "inside.toml"));
-    expect(read()).toEqual([]);
+    expect(await read()).toEqual([]);
   });
 });
