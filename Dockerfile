@@ -4,6 +4,14 @@ COPY package.json package-lock.json ./
 # The image brings Node, so the optional packages that would are left out.
 RUN npm ci --omit=dev --omit=optional --ignore-scripts
 
+FROM node:24-bookworm-slim AS console
+WORKDIR /app
+COPY package.json package-lock.json tsconfig.json ./
+RUN npm ci --ignore-scripts
+COPY gen gen
+COPY src/console src/console
+RUN npm run build
+
 FROM node:24-bookworm-slim
 # What commands of agents need beyond this (compilers, languages) belongs into an image of your own, made FROM this one.
 # tini passes signals on and reaps the processes that commands leave behind.
@@ -18,6 +26,7 @@ COPY --from=dependencies /app/node_modules node_modules
 COPY package.json ./
 COPY gen gen
 COPY src src
+COPY --from=console /app/dist dist
 
 USER 10001:10001
 # Beyond loopback it does not start without TLS, unless TOOLGATE_INSECURE_LISTEN=true says that whoever starts it

@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -70,7 +70,8 @@ function token(role: "caller" | "approver", value: string): Config["tokens"][num
 }
 
 /** Tells a person where it is, what it works on, and how to make the first call. */
-function announce({ dataDirectory, workspaces, insecureNoAuth, unattended, tls }: Config, url: string): void {
+function announce(config: Config, url: string): void {
+  const { dataDirectory, workspaces, insecureNoAuth, unattended, tls } = config;
   const bold = (text: string) => styleText("bold", text);
   const caller = join(dataDirectory, "tokens", "caller");
   const token = existsSync(caller) ? `$(cat ${caller})` : "$TOKEN";
@@ -79,6 +80,7 @@ function announce({ dataDirectory, workspaces, insecureNoAuth, unattended, tls }
     `${bold("Toolgate")} ${version} is at ${bold(url)}`,
     ...[...workspaces].map(([name, directory]) => `  workspace  ${name} = ${directory}`),
     `  data       ${dataDirectory}`,
+    consoleLine(config, url),
     ...(unattended === "deny" ? ["  unattended what would ask is denied"] : []),
     ...(insecureNoAuth
       ? [
@@ -94,4 +96,13 @@ function announce({ dataDirectory, workspaces, insecureNoAuth, unattended, tls }
     "",
   ];
   process.stderr.write(`${lines.join("\n")}\n`);
+}
+
+/** Where people decide. A link that signs in is for the person at this terminal; a log gets only the place of its token. */
+function consoleLine({ dataDirectory, tokens }: Config, url: string): string {
+  const file = join(dataDirectory, "tokens", "approver");
+  const value = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
+  const counts = tokens.some(({ sha256 }) => sha256 === createHash("sha256").update(value).digest("hex"));
+  if (!counts) return `  console    ${url}/`;
+  return `  console    ${url}/${process.stderr.isTTY ? `#token=${value}` : `  (sign in with the token in ${file})`}`;
 }

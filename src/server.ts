@@ -163,6 +163,7 @@ export async function startServer(
     ready: callStore.ready,
     agrees: () => agrees,
     metrics: telemetry.metrics,
+    consoleDirectory: join(import.meta.dirname, "../dist/console"),
     routes(router) {
       router.service(
         ToolService,

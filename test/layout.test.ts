@@ -20,10 +20,11 @@ const allowed: Record<string, readonly string[]> = {
   store: ["call/ports.ts", "log.ts", "permission/errors.ts", "permission/ports.ts"],
   "json-form": [],
   cli: ["json-form"],
+  console: [],
 };
 
 const files = readdirSync(join(root, "src"), { recursive: true, encoding: "utf8" }).filter((file) =>
-  file.endsWith(".ts"),
+  /\.tsx?$/.test(file),
 );
 const part = (file: string) => file.split("/", 1)[0] ?? file;
 

@@ -7,6 +7,7 @@ const programs = [
   ["script", "bsdutils"],
   ["faketime", "faketime"],
   ["bwrap", "bubblewrap"],
+  ["chromium", "chromium"],
 ] as const;
 
 /** Before all tests: installs what is missing where that is ours to do (root on Debian), else says which line does. */

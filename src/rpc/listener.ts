@@ -13,6 +13,7 @@ import type { Config } from "../config.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
 import { createAuthenticate, createGate } from "./access.ts";
+import { createConsoleFiles } from "./console-files.ts";
 import { createErrors } from "./errors.ts";
 import { createGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
@@ -42,14 +43,16 @@ export interface ListenerOptions {
   agrees: () => boolean;
   /** What `/metrics` answers, in the text format of Prometheus. */
   metrics: () => string;
+  /** The folder of the built console; it may be absent. */
+  consoleDirectory: string;
   log: Logger;
   /** How long a client may take to send a request's headers. */
   headersMs?: number;
 }
 
-/** Listens on one port for Connect, gRPC-Web and gRPC, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
+/** Listens on one port for Connect, gRPC-Web, gRPC and the console, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export async function createListener(options: ListenerOptions): Promise<Listener> {
-  const { config, routes, ready, agrees, metrics, log, headersMs = 15_000 } = options;
+  const { config, routes, ready, agrees, metrics, consoleDirectory, log, headersMs = 15_000 } = options;
   const shutdown = new AbortController();
   const readiness = createReadiness({ ready, agrees }, shutdown.signal);
   const errors = createErrors({ log, newId: randomUUID });
@@ -81,7 +84,8 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     maxTimeoutMs: 86_400_000,
     shutdownSignal: shutdown.signal,
   });
-  const guard = createGuard({ config, readiness, metrics, authenticate, errors }, rpcs);
+  const pages = createConsoleFiles(consoleDirectory, rpcs);
+  const guard = createGuard({ config, readiness, metrics, authenticate, errors }, pages);
   const sockets = createSockets(guard, { headersMs, tls: config.tls });
 
   const { host } = config.listen;

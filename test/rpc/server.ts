@@ -19,7 +19,13 @@ export const roles = ["caller", "approver", "watcher", "admin"] as const;
 /** A real server on a free port, with these rpcs of ToolService; it is closed when the test ends. */
 export async function startServer(
   tools: Partial<ServiceImpl<typeof ToolService>> = {},
-  given: { config?: Partial<Config>; ready?: () => Promise<boolean>; agrees?: () => boolean; headersMs?: number } = {},
+  given: {
+    config?: Partial<Config>;
+    ready?: () => Promise<boolean>;
+    agrees?: () => boolean;
+    consoleDirectory?: string;
+    headersMs?: number;
+  } = {},
 ): Promise<Listener & { logFile: string }> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
   const logFile = join(folder, "toolgate.log");
@@ -33,6 +39,7 @@ export async function startServer(
     ready: given.ready ?? (async () => true),
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
+    consoleDirectory: given.consoleDirectory ?? folder,
     log: createLogger({ level: "info", file: logFile }),
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
   });

@@ -1,0 +1,65 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+
+/** Whether what one sees is what is: first "connecting", then "live" or "lost"; "refused" is for good. */
+export type Liveness = "connecting" | "live" | "lost" | "refused";
+
+/** A stream that is to stay open. */
+export interface Followed<F> {
+  open(signal: AbortSignal): AsyncIterable<F>;
+  onFrame(frame: F): void;
+  onLiveness(liveness: Liveness): void;
+  /** Told before the stream is opened again, so that it may go on from elsewhere. */
+  onCut?(error: ConnectError): void;
+}
+
+/** Longer than two heartbeats of the service: a stream that says nothing for so long is dead, whatever the browser thinks. */
+const silenceMs = 40_000;
+const longestPauseMs = 8_000;
+
+/** Reads a stream and opens it again whenever it breaks, until the signal or until the service refuses it. */
+export async function follow<F>({ open, onFrame, onLiveness, onCut }: Followed<F>, signal: AbortSignal): Promise<void> {
+  let pauseMs = 250;
+  while (!signal.aborted) {
+    const silence = new AbortController();
+    const give = () => silence.abort();
+    let timer = setTimeout(give, silenceMs);
+    try {
+      for await (const frame of open(AbortSignal.any([signal, silence.signal]))) {
+        clearTimeout(timer);
+        timer = setTimeout(give, silenceMs);
+        pauseMs = 250;
+        onLiveness("live");
+        onFrame(frame);
+      }
+    } catch (cause) {
+      if (signal.aborted) return;
+      const error = ConnectError.from(cause);
+      if (final.includes(error.code)) return onLiveness("refused");
+      onCut?.(error);
+    } finally {
+      clearTimeout(timer);
+    }
+    if (signal.aborted) return;
+    onLiveness("lost");
+    await pause(pauseMs, signal);
+    pauseMs = Math.min(2 * pauseMs, longestPauseMs);
+  }
+}
+
+const final: readonly Code[] = [Code.NotFound, Code.PermissionDenied, Code.Unauthenticated, Code.InvalidArgument];
+
+/** Ends early when the network is back or somebody looks again. */
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const over = new AbortController();
+    const end = () => {
+      clearTimeout(timer);
+      over.abort();
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    addEventListener("online", end, { signal: over.signal });
+    document.addEventListener("visibilitychange", end, { signal: over.signal });
+    signal.addEventListener("abort", end, { signal: over.signal });
+  });
+}
