@@ -1,14 +1,11 @@
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Paint } from "./screen.ts";
 import { oneLine, terminalSafe } from "./terminal-safe.ts";
 import { durationOf } from "./words.ts";
 
 /** An ask as lines: what would happen, why it is asked, what "always" would save, and how long there is to answer. */
-export function askLines(
-  ask: PermissionRequest,
-  paint: Paint,
-  { now, why = [] }: { now: number; why?: readonly string[] },
-): string[] {
+export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
   const { agent, permission, expires, offers, preview } = ask;
   const asker = agent === "" ? "" : `, asked by ${oneLine(agent)}`;
   const head = `${paint(["yellow", "bold"], `? ${oneLine(permission)}`)}${asker}`;
@@ -18,13 +15,18 @@ export function askLines(
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
     ...field("again", repetition(ask), paint),
     ...previewLines(preview, paint),
-    ...field("why", why, paint),
+    ...field("why", reasonsFor(ask), paint),
     ...field(
       "always",
       offers.map(({ text }, index) => (offers.length > 1 ? `${index + 1}  ${text}` : text)),
       paint,
     ),
   ];
+}
+
+function reasonsFor({ decisions }: PermissionRequest): string[] {
+  const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
+  return [...new Set(asked.map(({ reason }) => reason))];
 }
 
 function repetition({ permission, metadata }: PermissionRequest): string[] {

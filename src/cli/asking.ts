@@ -1,12 +1,9 @@
-import type { Client } from "@connectrpc/connect";
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { askLines } from "./ask-view.ts";
 import { type Connection, serverWords } from "./connection.ts";
-import { failureOf, reasonOf } from "./failure.ts";
-import { type Answer, sendReply } from "./reply.ts";
+import { failureOf } from "./failure.ts";
+import { type Answer, isSettledElsewhere, sendReply } from "./reply.ts";
 import type { Screen } from "./screen.ts";
 import { isApproval, settledWords } from "./settled.ts";
 import { commandLine, durationOf } from "./words.ts";
@@ -43,10 +40,10 @@ export function createAsking({
   let queue = Promise.resolve();
 
   async function present(ask: PermissionRequest, signal: AbortSignal): Promise<void> {
-    const [why] = await Promise.all([reasonsFor(server.permissions, ask, signal), answering?.prepare?.(signal)]);
+    await answering?.prepare?.(signal);
     if (signal.aborted) return;
     screen.status(undefined);
-    for (const line of askLines(ask, screen.paint.err, { now: Date.now(), why })) screen.alert(line);
+    for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.alert(line);
     if (await answerHere(ask, signal)) return;
     if (signal.aborted) return;
     screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);
@@ -61,8 +58,7 @@ export function createAsking({
       await sendReply(answering.approver.permissions, ask, answer);
       return true;
     } catch (error) {
-      // Somebody else was first: the settlement, which is on its way, says who.
-      if (settledElsewhere.includes(reasonOf(error)?.reason ?? "")) return true;
+      if (isSettledElsewhere(error)) return true;
       screen.fail(failureOf(error, answering.approver));
       return false;
     }
@@ -98,23 +94,3 @@ export function createAsking({
 export function replyCommand({ id, sessionId }: PermissionRequest, url: string): string {
   return `${commandLine("toolgate", "reply", id, "once", "--session", sessionId, ...serverWords(url))}   (or always, or reject -m "why")`;
 }
-
-/** Why the rules ask, if the server tells: an ask is good without it, so a failure here is none. */
-async function reasonsFor(
-  permissions: Client<typeof PermissionService>,
-  { sessionId, agent, permission, patterns }: PermissionRequest,
-  signal: AbortSignal,
-): Promise<string[]> {
-  try {
-    const { decisions } = await permissions.explainPermission(
-      { sessionId, agent, permission, patterns },
-      { timeoutMs: 2_000, signal },
-    );
-    const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
-    return [...new Set(asked.map(({ reason }) => reason))];
-  } catch {
-    return [];
-  }
-}
-
-const settledElsewhere: readonly string[] = ["ALREADY_ANSWERED", "ASK_CLOSED"];

@@ -3,13 +3,10 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import type { WatchPermissionsResponse } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { askLines } from "./ask-view.ts";
-import { createAsking, replyCommand } from "./asking.ts";
+import { replyCommand } from "./asking.ts";
 import { withServer } from "./command.ts";
 import type { Connection } from "./connection.ts";
-import { exitCodes } from "./exit-codes.ts";
-import { CommandError } from "./failure.ts";
-import { answeringAtTerminal, hasTerminal } from "./prompt.ts";
-import { resume } from "./resume.ts";
+import { type Resumable, resume } from "./resume.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { settledWords } from "./settled.ts";
 import { oneLine } from "./terminal-safe.ts";
@@ -20,14 +17,11 @@ export function addAsks(program: Command): void {
     .command("asks")
     .description("show what waits for an answer")
     .option("--session <id>", "only of this session and its descendants")
-    .option("--watch", "go on showing what is asked and settled, until Ctrl-C")
-    .option("--answer", "watch, and answer at this terminal")
+    .option("--watch", "go on showing what is asked and settled, until Ctrl-C; `toolgate inbox` also answers")
     .action((options: AsksOptions, command: Command) =>
-      withServer(command, "approver", async (server, screen) => {
-        if (options.answer) return await answer(server, screen, options);
-        if (options.watch) return await watch(server, screen, options);
-        return await list(server, screen, options);
-      }),
+      withServer(command, "approver", (server, screen) =>
+        options.watch ? printAsks(server, screen, options.session) : list(server, screen, options),
+      ),
     );
 }
 
@@ -41,10 +35,34 @@ export async function* openAsks({ permissions }: Connection, sessionId: string):
   } while (pageToken !== "");
 }
 
+/** Prints what is asked and settled, the open asks first, for as long as the server can be reached. */
+export async function printAsks(server: Connection, screen: Screen, sessionId = ""): Promise<undefined> {
+  const { signal } = new AbortController();
+  for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
+    if (event === undefined) continue;
+    screen.show(SessionEventSchema, event, (paint) => changeLines(event, server, paint));
+  }
+}
+
+/** What WatchPermissions sends, across lost connections: each starts over with a snapshot, whose first frame has `storeId`. */
+export function askChanges(
+  { permissions }: Connection,
+  {
+    sessionId,
+    ...options
+  }: { sessionId: string } & Pick<Resumable<WatchPermissionsResponse>, "signal" | "onCut" | "pauseMs">,
+): AsyncGenerator<WatchPermissionsResponse> {
+  return resume<WatchPermissionsResponse>({
+    ...options,
+    start: { afterSeq: 0n, storeId: "" },
+    open: () => permissions.watchPermissions({ sessionId }, { signal: options.signal, timeoutMs: 0 }),
+    isLast: () => false,
+  });
+}
+
 interface AsksOptions {
   session?: string;
   watch?: boolean;
-  answer?: boolean;
 }
 
 async function list(server: Connection, screen: Screen, { session = "" }: AsksOptions): Promise<undefined> {
@@ -54,58 +72,6 @@ async function list(server: Connection, screen: Screen, { session = "" }: AsksOp
     screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, server, paint));
   }
   if (count === 0) screen.note("nothing waits for an answer");
-}
-
-async function watch(server: Connection, screen: Screen, options: AsksOptions): Promise<undefined> {
-  for await (const { event } of changes(server, screen, options)) {
-    if (event === undefined) continue;
-    screen.show(SessionEventSchema, event, (paint) => changeLines(event, server, paint));
-  }
-}
-
-/** Asks the person at this terminal each open ask once, also those of a snapshot that is sent again. */
-async function answer(server: Connection, screen: Screen, options: AsksOptions): Promise<number> {
-  if (!hasTerminal()) {
-    throw new CommandError(
-      "--answer needs a terminal",
-      "answer with `toolgate reply ID once|always|reject`",
-      exitCodes.usage,
-    );
-  }
-  const leave = new AbortController();
-  const answering = answeringAtTerminal(server, screen)(() => leave.abort());
-  const asking = createAsking({ screen, server, answering });
-  const seen = new Set<string>();
-  process.once("SIGINT", () => leave.abort());
-  screen.note("answering here; Ctrl-C ends it and leaves open what is open");
-  try {
-    for await (const { event } of changes(server, screen, options, leave.signal)) {
-      if (event?.event.case === "permissionSettled") await asking.settled(event.event.value);
-      if (event?.event.case !== "permissionAsked" || seen.has(event.event.value.id)) continue;
-      seen.add(event.event.value.id);
-      asking.opened(event.event.value);
-    }
-  } catch (error) {
-    if (!leave.signal.aborted) throw error;
-  } finally {
-    await asking.close();
-  }
-  return exitCodes.ok;
-}
-
-function changes(
-  { permissions }: Connection,
-  screen: Screen,
-  { session = "" }: AsksOptions,
-  signal: AbortSignal = new AbortController().signal,
-): AsyncGenerator<WatchPermissionsResponse> {
-  return resume<WatchPermissionsResponse>({
-    start: { afterSeq: 0n, storeId: "" },
-    signal,
-    open: () => permissions.watchPermissions({ sessionId: session }, { signal, timeoutMs: 0 }),
-    isLast: () => false,
-    onCut: screen.note,
-  });
 }
 
 function changeLines({ event }: SessionEvent, server: Connection, paint: Paint): string[] {

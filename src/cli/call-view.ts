@@ -48,7 +48,7 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
     case ToolErrorReason.DENIED:
       return `see which rule decides with \`${commandLine("toolgate", "plan", tool)} JSON\``;
     case ToolErrorReason.EXPIRED:
-      return "call it again, and answer with `toolgate asks --answer` in another terminal";
+      return "call it again, and answer with `toolgate inbox` in another terminal";
     case ToolErrorReason.TIMEOUT:
       return "give it longer with --timeout MS";
     case ToolErrorReason.EXECUTOR_LOST:

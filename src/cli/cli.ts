@@ -7,6 +7,7 @@ import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
 import { addGrants } from "./grants.ts";
+import { addInbox } from "./inbox/inbox.ts";
 import { addOutput } from "./output.ts";
 import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
@@ -68,6 +69,7 @@ export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Co
   addCheckConfig(program, checkConfig);
   addTrust(program, trust);
   for (const add of [
+    addInbox,
     addAsks,
     addReply,
     addReject,

@@ -5,7 +5,11 @@ import { UsageError } from "./failure.ts";
 
 /** Reads a JSON object from an argument: the text itself, `@FILE`, or `-` for stdin. */
 export async function readJsonObject(argument: string, name: string): Promise<JsonObject> {
-  const written = await readArgument(argument, name);
+  return parseJsonObject(await readArgument(argument, name), name);
+}
+
+/** Reads a JSON object from text that a person wrote; `name` is what they know it by. */
+export function parseJsonObject(written: string, name: string): JsonObject {
   const value = parse(written, name);
   if (isObject(value)) return value;
   throw new UsageError(`${name} must be a JSON object, not ${written.trim().slice(0, 40)}`, example);

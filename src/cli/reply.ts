@@ -4,6 +4,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { reasonOf } from "./failure.ts";
 
 /** A person's answer to an ask. */
 export interface Answer {
@@ -46,4 +47,9 @@ export async function sendReply(
     }
   }
   await permissions.respondToPermission(response);
+}
+
+/** Whether an answer failed because the ask had ended before it: its settlement, which is on its way to watchers, says how. */
+export function isSettledElsewhere(error: unknown): boolean {
+  return ["ALREADY_ANSWERED", "ASK_CLOSED"].includes(reasonOf(error)?.reason ?? "");
 }

@@ -29,16 +29,16 @@ export interface Resumable<F extends Frame> {
   onCut(words: string): void;
   /** Ends everything, also a pause. */
   signal: AbortSignal;
-  /** How long to wait before each attempt; after the last one it gives up. */
-  pausesMs?: readonly number[];
+  /** How long to wait before an attempt, counted from 0 since the last frame; undefined gives up. */
+  pauseMs?: (attempt: number) => number | undefined;
 }
 
 /**
  * Yields a stream's frames across lost connections, each once, until the last one. It gives up when the server was never
- * reached, stays away (about a minute), refuses, or comes back with another store.
+ * reached, stays away (unless told otherwise about a minute), refuses, or comes back with another store.
  */
 export async function* resume<F extends Frame>(options: Resumable<F>): AsyncGenerator<F> {
-  const { open, isLast, onCut, signal, pausesMs = minute } = options;
+  const { open, isLast, onCut, signal, pauseMs = aMinute } = options;
   const position = { ...options.start };
   let attempt = 0;
   while (true) {
@@ -53,13 +53,18 @@ export async function* resume<F extends Frame>(options: Resumable<F>): AsyncGene
     } catch (error) {
       signal.throwIfAborted();
       if (!(error instanceof ConnectError) || !isCut(error) || position.storeId === "") throw error;
-      const pauseMs = pausesMs[attempt];
-      if (pauseMs === undefined) throw error;
+      const pause = pauseMs(attempt);
+      if (pause === undefined) throw error;
       attempt += 1;
-      onCut(`connection lost (${oneLine(error.rawMessage)}); trying again in ${durationOf(pauseMs)}`);
-      await sleep(pauseMs, undefined, { signal });
+      onCut(`connection lost (${oneLine(error.rawMessage)}); trying again in ${durationOf(pause)}`);
+      await sleep(pause, undefined, { signal });
     }
   }
+}
+
+/** The pauses of what a person leaves open: it never gives up. */
+export function withoutEnd(attempt: number): number {
+  return Math.min(250 * 2 ** attempt, 8_000);
 }
 
 function advance(position: Position, { lastSeq, storeId }: Frame): void {
@@ -82,4 +87,4 @@ export function isCut(error: ConnectError): boolean {
 }
 
 const lostConnection: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled];
-const minute = [250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000, 8_000, 8_000, 8_000];
+const aMinute = (attempt: number) => (attempt < 11 ? withoutEnd(attempt) : undefined);

@@ -1,3 +1,5 @@
+import type { JsonValue } from "@bufbuild/protobuf";
+
 /** What becomes of colours (SGR): kept, left out, or (by default) shown like every other control character. */
 export interface SafeOptions {
   colours?: "keep" | "drop";
@@ -40,6 +42,12 @@ export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Arra
 /** The same on one line: line ends and tabs become spaces. */
 export function oneLine(text: string): string {
   return terminalSafe(text).replace(/\s+/g, " ").trim();
+}
+
+/** A value as JSON that is harmless to a terminal and still reads as the same value. */
+export function jsonSafe(value: JsonValue): string {
+  const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return JSON.stringify(value, null, 2).replace(hostileCharacter, (found) => found.split("").map(escaped).join(""));
 }
 
 const reset = "\x1b[0m";

@@ -1,6 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
-import { type Position, type Resumable, resume } from "../../src/cli/resume.ts";
+import { type Position, type Resumable, resume, withoutEnd } from "../../src/cli/resume.ts";
 import { refused } from "./fake-server.ts";
 
 const frame = (lastSeq: number, storeId = "") => ({ lastSeq: BigInt(lastSeq), storeId });
@@ -16,7 +16,7 @@ function scripted(...scripts: readonly (Frame | Error)[][]) {
     signal: new AbortController().signal,
     isLast: ({ lastSeq }) => lastSeq === 9n,
     onCut: (text) => words.push(text),
-    pausesMs: [0, 0],
+    pauseMs: (attempt) => (attempt < 2 ? 0 : undefined),
     async *open(from) {
       const script = scripts[opened.length] ?? [cut];
       opened.push({ ...from });
@@ -63,6 +63,10 @@ describe("resume", () => {
     expect(opened).toHaveLength(5);
   });
 
+  test("without end, the pauses grow to eight seconds and stay there", () => {
+    expect([0, 1, 2, 3, 4, 5, 6, 1_000].map(withoutEnd)).toEqual([250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
+  });
+
   test("does not repeat what the server refused", async () => {
     const refusal = refused(Code.NotFound, "NO_SUCH_SESSION", "session ses_1 is not known");
     const { opened, options } = scripted([frame(1, "s1"), refusal], [frame(9)]);
@@ -89,7 +93,7 @@ describe("resume", () => {
     const frames = resume({
       ...options,
       signal: leave.signal,
-      pausesMs: [60_000],
+      pauseMs: () => 60_000,
       onCut: () => leave.abort(new Error("left")),
     });
     await frames.next();

@@ -16,6 +16,8 @@ export interface Running {
   child: ChildProcess;
   /** Resolves once this text is on stdout or stderr; fails if the command ends before. */
   sees(text: string): Promise<void>;
+  /** The same with what is printed from now on. */
+  seesAnew(text: string): Promise<void>;
   finished: Promise<Finished>;
 }
 
@@ -54,16 +56,18 @@ function watch(child: ChildProcess): Running {
     child.emit("printed");
   });
   const finished = once(child, "close").then(([code]) => ({ code, stdout, stderr }));
+  async function sees(text: string, from: number): Promise<void> {
+    const printed = () => `${stdout.slice(from)}${stderr}`;
+    const ended = finished.then(() => "ended" as const);
+    while (!printed().includes(text)) {
+      const news = await Promise.race([once(child, "printed"), ended]);
+      if (news === "ended" && !printed().includes(text)) throw new Error(`it ended without "${text}":\n${printed()}`);
+    }
+  }
   return {
     child,
     finished,
-    async sees(text) {
-      const ended = finished.then(() => "ended" as const);
-      while (!`${stdout}${stderr}`.includes(text)) {
-        const news = await Promise.race([once(child, "printed"), ended]);
-        if (news === "ended" && !`${stdout}${stderr}`.includes(text))
-          throw new Error(`it ended without "${text}":\n${stdout}${stderr}`);
-      }
-    },
+    sees: (text) => sees(text, 0),
+    seesAnew: (text) => sees(text, stdout.length),
   };
 }

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionRequestSchema,
   ToolEffects,
@@ -24,11 +25,16 @@ describe("an ask", () => {
     patterns: ["npm test", "npm run \u202ekcehc"],
     expires: 61_000,
     preview: { command: "npm test" },
+    decisions: [
+      { pattern: "npm test", action: PermissionAction.ASK, reason: "no rule matches" },
+      { pattern: "npm run x", action: PermissionAction.ASK, reason: "no rule matches" },
+      { pattern: "ls", action: PermissionAction.ALLOW, reason: "allowed by a rule" },
+    ],
     offers: [{ text: "`npm test` in this session" }, { text: "what starts with npm" }],
   });
 
   test("shows what would run, why, what can be saved and the time left; each thing once", () => {
-    expect(askLines(ask, plain, { now: 1_000, why: ["no rule matches"] })).toEqual([
+    expect(askLines(ask, plain, { now: 1_000 })).toEqual([
       "? bash, asked by build  1m 00s to answer",
       "  for      npm run \\u202ekcehc",
       "  command  npm test",

@@ -1,0 +1,149 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import type { Command } from "commander";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { askChanges, printAsks } from "../asks.ts";
+import { withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import { failureOf } from "../failure.ts";
+import { hasFullScreen, openFullScreen } from "../full-screen.ts";
+import { type Answer, isSettledElsewhere, sendReply } from "../reply.ts";
+import { withoutEnd } from "../resume.ts";
+import type { Screen } from "../screen.ts";
+import { type Card, createCards } from "./cards.ts";
+import { editInput } from "./edit.ts";
+import { createKeyboard } from "./keyboard.ts";
+import { createSessionNames } from "./session-names.ts";
+import { createInboxView } from "./view.ts";
+
+/** Adds `toolgate inbox`. */
+export function addInbox(program: Command): void {
+  program
+    .command("inbox")
+    .summary("see what waits for an answer, live, and answer it")
+    .description(
+      "See what waits for an answer in all sessions, live, and answer it with one key; without a terminal, or with --json, print what is asked and settled",
+    )
+    .option("--session <id>", "only of this session and its descendants")
+    .addHelpText("after", inboxHelp)
+    .action(({ session = "" }: { session?: string }, command: Command) =>
+      withServer(command, "approver", (server, screen) =>
+        screen.json || !hasFullScreen() ? printAsks(server, screen, session) : inbox(server, screen, session),
+      ),
+    );
+}
+
+/** Shows the inbox on the whole terminal, until the person leaves it. */
+async function inbox(server: Connection, screen: Screen, sessionId: string): Promise<undefined> {
+  const leave = new AbortController();
+  const clock = () => performance.now();
+  const cards = createCards(clock);
+  const names = createSessionNames(server, redraw);
+  const view = createInboxView(screen.paint.out);
+  const state = { notice: "", trouble: "connecting", scroll: 0, page: 1, isLent: false };
+  const terminal = openFullScreen({
+    key(key) {
+      const before = cards.selected();
+      state.notice = "";
+      keyboard.press(key);
+      if (cards.selected() !== before) state.scroll = 0;
+      redraw();
+    },
+    resize: redraw,
+  });
+  const keyboard = createKeyboard(cards, {
+    answer: (asks, answer) => tellOf(sendAll(server, asks, answer)),
+    edit: (card) => tellOf(editCall(card)),
+    turnPage: (by) => {
+      state.scroll += by * state.page;
+    },
+    say: (notice) => {
+      state.notice = notice;
+    },
+    leave: () => leave.abort(),
+  });
+
+  function redraw(): void {
+    if (state.isLent || leave.signal.aborted) return;
+    cards.sweep();
+    cards.shown();
+    const waitMs = cards.inertMs();
+    const { notice, trouble, scroll } = state;
+    const now = { notice, trouble, scroll, url: server.url, nameOf: names.of, now: Date.now() };
+    const shown = view(
+      { ...now, cards: cards.all(), selected: cards.selected(), mode: keyboard.mode(), isReady: waitMs === 0 },
+      terminal.size,
+    );
+    Object.assign(state, { scroll: shown.scroll, page: shown.page });
+    terminal.draw(shown.rows);
+    if (waitMs > 0 && cards.selected()) setTimeout(redraw, waitMs + 1).unref();
+  }
+
+  /** Shows what went wrong; what went right the stream will tell. */
+  function tellOf(work: Promise<void>): void {
+    work.catch((error) => {
+      const { message, next } = failureOf(error, server);
+      state.notice = next === "" ? message : `${message}\nnext: ${next}`;
+      redraw();
+    });
+  }
+
+  async function editCall({ asks }: Card): Promise<void> {
+    const before = await inputOf(server, asks[0]);
+    state.isLent = true;
+    const input = await terminal
+      .lend(() => editInput(before))
+      .finally(() => {
+        state.isLent = false;
+        redraw();
+      });
+    if (input) await sendAll(server, [asks[0]], { reply: PermissionReply.ONCE, input });
+  }
+
+  const beat = setInterval(redraw, 1_000);
+  process.once("SIGTERM", () => leave.abort());
+  try {
+    const changes = askChanges(server, {
+      sessionId,
+      signal: leave.signal,
+      pauseMs: withoutEnd,
+      onCut: (trouble) => {
+        state.trouble = trouble;
+        redraw();
+      },
+    });
+    for await (const frame of changes) {
+      state.trouble = "";
+      cards.apply(frame);
+      redraw();
+    }
+  } catch (error) {
+    if (!leave.signal.aborted) throw error;
+  } finally {
+    clearInterval(beat);
+    terminal.close();
+  }
+}
+
+/** Answers exactly what was shown, ask by ask: what the call asks meanwhile is not among it. */
+async function sendAll(server: Connection, asks: readonly PermissionRequest[], answer: Answer): Promise<void> {
+  for (const ask of asks) {
+    try {
+      await sendReply(server.permissions, ask, answer);
+    } catch (error) {
+      if (!isSettledElsewhere(error)) throw error;
+    }
+  }
+}
+
+/** The arguments that a call waits with. */
+async function inputOf({ tools }: Connection, { sessionId, tool }: PermissionRequest): Promise<JsonObject> {
+  const { part } = await tools.getToolPart({ sessionId, callId: tool?.callId ?? "" });
+  return part?.state.case === "pending" ? (part.state.value.input ?? {}) : {};
+}
+
+const inboxHelp = `
+Keys:
+  j k      the next call, the one before        o  allow this call
+  space b  forth and back in a long one         a  allow from now on: choose what
+  q        leave; what is open stays open       r  reject, with advice for the agent
+                                                e  change the arguments in $EDITOR; what they need is asked anew`;

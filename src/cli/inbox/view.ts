@@ -1,0 +1,142 @@
+import { askLines } from "../ask-view.ts";
+import { clipRow, wrapRows } from "../full-screen.ts";
+import type { Paint } from "../screen.ts";
+import { oneLine, terminalSafe } from "../terminal-safe.ts";
+import { durationOf } from "../words.ts";
+import { type Card, endWords } from "./cards.ts";
+import { isOpen, type Mode } from "./keyboard.ts";
+
+/** What an inbox looks like now. */
+export interface InboxView {
+  cards: readonly Card[];
+  selected: Card | undefined;
+  mode: Mode;
+  /** Whether the selected card can be approved yet. */
+  isReady: boolean;
+  /** What was told last; empty if nothing. */
+  notice: string;
+  /** Why it is not live; empty if it is. */
+  trouble: string;
+  url: string;
+  /** A session as a person knows it. */
+  nameOf(sessionId: string): string;
+  /** The first row of the selected card that is shown, if it has as many. */
+  scroll: number;
+  now: number;
+}
+
+/** A whole screen. */
+export interface InboxRows {
+  rows: string[];
+  /** The first row of the card that is shown, and how many are. */
+  scroll: number;
+  page: number;
+}
+
+/** Draws an inbox: who waits, below that what the selected one would do, at the end what keys do. */
+export function createInboxView(paint: Paint) {
+  // A card may be thousands of lines long, and it is drawn every second.
+  const drawn = new WeakMap<Card, { columns: number; rows: string[] }>();
+
+  function bodyOf(card: Card, columns: number): string[] {
+    const known = drawn.get(card);
+    if (known?.columns === columns) return known.rows;
+    const rows = card.asks
+      .flatMap((ask) => [...askLines({ ...ask, expires: 0 }, paint, { now: 0 }), ""])
+      .flatMap((line) => wrapRows(line, columns));
+    drawn.set(card, { columns, rows });
+    return rows;
+  }
+
+  return (view: InboxView, size: { columns: number; rows: number }): InboxRows => {
+    const { columns } = size;
+    const head = [clipRow(headLine(view, paint), columns)];
+    const list = listRows(view, Math.max(1, Math.floor(size.rows / 3)), paint).map((row) => clipRow(row, columns));
+    const foot = footLines(view, paint).flatMap((line) => wrapRows(line, columns));
+    const rule = paint("dim", "─".repeat(columns));
+    const page = Math.max(1, size.rows - head.length - list.length - foot.length - 3);
+    const { selected } = view;
+    const whole = selected
+      ? [...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns)), ...bodyOf(selected, columns)]
+      : [];
+    const scroll = Math.max(0, Math.min(view.scroll, whole.length - page));
+    const visible = whole.slice(scroll, scroll + page);
+    const below = whole.length - scroll - visible.length;
+    const more = below > 0 ? paint("yellow", `… ${below} more below: space`) : "";
+    const padding = Array.from({ length: page - visible.length }, () => "");
+    const rows = [...head, ...list, rule, ...visible, ...padding, clipRow(more, columns), rule, ...foot];
+    return { rows: rows.slice(0, size.rows), scroll, page };
+  };
+}
+
+function headLine({ cards, url, trouble }: InboxView, paint: Paint): string {
+  const open = cards.filter(isOpen).length;
+  const state = trouble === "" ? paint("dim", `${url}  live`) : paint("red", `${url}  not live: ${oneLine(trouble)}`);
+  return `${paint("bold", "toolgate inbox")}  ${open === 0 ? "nothing waits" : `${open} wait`}  ${state}`;
+}
+
+/** The part of the list around the selected card. */
+function listRows(view: InboxView, height: number, paint: Paint): string[] {
+  const { cards, selected } = view;
+  if (cards.length === 0) return [paint("dim", "  what agents ask for comes up here")];
+  const at = selected ? cards.indexOf(selected) : 0;
+  const first = Math.max(0, Math.min(at - Math.floor(height / 2), cards.length - height));
+  return cards.slice(first, first + height).map((card) => cardRow(card, view, paint));
+}
+
+function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint): string {
+  const [ask] = card.asks;
+  const mark = card === selected ? paint("bold", "▸") : " ";
+  if (!isOpen(card)) {
+    const approved = card.ends.every((end) => end.approved);
+    const how = paint(approved ? "green" : "red", `${approved ? "✓" : "✗"} ${endWords(card)}`);
+    return `${mark} ${how}  ${paint("dim", whatOf(card))}`;
+  }
+  const left = ask.expires > 0 ? durationOf(ask.expires - now) : "";
+  const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
+  return `${mark} ${left.padStart(7)}  ${paint("cyan", oneLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
+}
+
+/** What a card's call would do, on one line. */
+function whatOf({ asks }: Card): string {
+  return asks
+    .map(({ permission, preview, display, patterns }) => {
+      const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
+      return oneLine(`${permission} ${what}`);
+    })
+    .join(" + ");
+}
+
+function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint): string[] {
+  const [{ sessionId, ancestry, tool, expires, agent }] = asks;
+  const field = (name: string, value: string) => `  ${paint("dim", name.padEnd(9))}${value}`;
+  const parents = ancestry.slice(0, -1).map(nameOf);
+  return [
+    field("agent", oneLine(agent)),
+    field("session", nameOf(sessionId)),
+    ...(parents.length > 0 ? [field("below", parents.join(" › "))] : []),
+    ...(tool ? [field("call", oneLine(tool.callId))] : []),
+    ...(expires > 0 ? [field("left", `${durationOf(expires - now)}, then it is refused`)] : []),
+    ...ends.map(({ words }) => field("so far", words)),
+    "",
+  ];
+}
+
+function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint): string[] {
+  const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
+  const told = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
+  if (mode.kind === "advice") {
+    return [...told, `what should it do instead? (Enter rejects, Esc goes back) › ${oneLine(mode.text)}▏`];
+  }
+  if (mode.kind === "offers") {
+    const offers = mode.choices.map(({ ask, offer }, i) =>
+      key(`${i + 1}`, `${oneLine(ask.permission)}: ${oneLine(offer.text)}`),
+    );
+    return [...told, "allow from now on, without asking:", ...offers, key("Esc", "back")];
+  }
+  const move = [key("j k", "move"), key("space b", "page"), key("q", "quit")];
+  if (!selected || !isOpen(selected)) return [...told, move.join("   ")];
+  const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
+  const approve = isReady ? [key("o", "once"), ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
+  return [...told, [...approve, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
+}

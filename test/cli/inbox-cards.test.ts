@@ -1,0 +1,146 @@
+import { create } from "@bufbuild/protobuf";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { WatchPermissionsResponseSchema } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { createCards, endWords } from "../../src/cli/inbox/cards.ts";
+import { createKeyboard, isOpen } from "../../src/cli/inbox/keyboard.ts";
+
+type Event = { asked: string; digest?: string } | { settled: string; by?: string };
+
+const frameOf = (event: Event, storeId = "") =>
+  create(WatchPermissionsResponseSchema, {
+    storeId,
+    event: {
+      event:
+        "asked" in event
+          ? {
+              case: "permissionAsked",
+              value: {
+                id: event.asked,
+                digest: event.digest ?? "",
+                sessionId: "ses_1",
+                tool: { callId: callOf(event.asked) },
+              },
+            }
+          : {
+              case: "permissionSettled",
+              value: { permissionId: event.settled, outcome: PermissionOutcome.ONCE, by: event.by ?? "" },
+            },
+    },
+  });
+const first = create(WatchPermissionsResponseSchema, { storeId: "store_1" });
+const mark = create(WatchPermissionsResponseSchema, { snapshotEnd: true });
+/** Asks `a1` and `a2` are of the call `a`. */
+const callOf = (id: string) => id.slice(0, 1);
+
+function inbox() {
+  const clock = { now: 10_000 };
+  const cards = createCards(() => clock.now);
+  const answered: string[] = [];
+  const said: string[] = [];
+  const keyboard = createKeyboard(cards, {
+    answer: (asks, { reply }) => answered.push(...asks.map(({ id }) => `${id} ${reply}`)),
+    edit: () => undefined,
+    turnPage: () => undefined,
+    say: (notice) => said.push(notice),
+    leave: () => undefined,
+  });
+  const press = (name: string) => keyboard.press({ name, text: name, ctrl: false });
+  return { clock, cards, press, answered, said };
+}
+
+test("nothing is approved that has been on the screen for less than half a second", () => {
+  const { clock, cards, press, answered, said } = inbox();
+  cards.apply(frameOf({ asked: "a1" }));
+  press("o");
+  cards.shown();
+  clock.now += 499;
+  press("o");
+  expect(answered).toEqual([]);
+  expect(said).toHaveLength(2);
+  clock.now += 1;
+  press("o");
+  expect(answered).toEqual([`a1 ${PermissionReply.ONCE}`]);
+});
+
+test("what is added to a call, or changed, has to be seen again first", () => {
+  const { clock, cards, press, answered } = inbox();
+  cards.apply(frameOf({ asked: "a1" }));
+  cards.shown();
+  clock.now += 500;
+  cards.apply(frameOf({ asked: "a2" }));
+  press("o");
+  cards.shown();
+  clock.now += 500;
+  cards.apply(frameOf({ asked: "a2", digest: "other" }));
+  cards.shown();
+  press("o");
+  expect(answered).toEqual([]);
+});
+
+test("what comes up in place of another one cannot be approved by the key that was meant for that", () => {
+  const { clock, cards, press, answered } = inbox();
+  for (const id of ["a1", "b1"]) cards.apply(frameOf({ asked: id }));
+  cards.shown();
+  clock.now += 500;
+  cards.apply(frameOf({ settled: "a1" }));
+  clock.now += 4_000;
+  cards.sweep();
+  press("o");
+  cards.shown();
+  press("o");
+  expect(answered).toEqual([]);
+  expect(cards.selected()?.asks[0].id).toBe("b1");
+});
+
+test("a snapshot that is sent again changes nothing that is known, and does not make it inert", () => {
+  const { clock, cards, press, answered } = inbox();
+  for (const frame of [first, frameOf({ asked: "a1" }), mark]) cards.apply(frame);
+  cards.shown();
+  clock.now += 500;
+  for (const frame of [first, frameOf({ asked: "a1" }), mark]) cards.apply(frame);
+  press("o");
+  expect(answered).toEqual([`a1 ${PermissionReply.ONCE}`]);
+});
+
+test("an answered call says how for a while, then goes", () => {
+  const { clock, cards } = inbox();
+  cards.apply(frameOf({ asked: "a1" }));
+  cards.apply(frameOf({ settled: "a1", by: "alice" }));
+  clock.now += 3_999;
+  cards.sweep();
+  expect(cards.all().map(endWords)).toEqual(["approved once by alice"]);
+  clock.now += 1;
+  cards.sweep();
+  expect(cards.all()).toEqual([]);
+});
+
+test("what is open here is what is open there, whatever was cut off in between", () => {
+  const ids = ["a1", "a2", "b1", "b2", "c1"];
+  const step = fc.oneof(
+    fc.record({ asked: fc.constantFrom(...ids) }),
+    fc.record({ settled: fc.constantFrom(...ids) }),
+    // Asks that were opened and settled while nobody listened, then the new snapshot.
+    fc.record({ cut: fc.subarray(ids) }),
+  );
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 30 }), (steps) => {
+      const { cards } = inbox();
+      let open = new Set<string>();
+      for (const one of steps) {
+        if ("asked" in one) open.add(one.asked);
+        if ("settled" in one) open.delete(one.settled);
+        if ("cut" in one) open = new Set(one.cut);
+        const frames = "cut" in one ? [first, ...one.cut.map((id) => frameOf({ asked: id })), mark] : [frameOf(one)];
+        for (const frame of frames) cards.apply(frame);
+      }
+      const here = cards
+        .all()
+        .filter(isOpen)
+        .flatMap(({ asks }) => asks.map(({ id }) => id));
+      expect(here.toSorted()).toEqual([...open].toSorted());
+    }),
+  );
+});

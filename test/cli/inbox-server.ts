@@ -1,0 +1,64 @@
+import { EventEmitter, once } from "node:events";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import type { HandlerContext } from "@connectrpc/connect";
+import { type PermissionSettled, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type FakeRoutes, type FakeServer, startFakeServer } from "./fake-server.ts";
+
+/** A server whose open asks the test writes. */
+export interface InboxServer extends FakeServer {
+  ask(ask: MessageInitShape<typeof PermissionRequestSchema>): void;
+  settle(settled: MessageInitShape<typeof PermissionSettledSchema>): void;
+  /** Ends an ask that no watcher is told of, as while they are cut off. */
+  forget(id: string): void;
+}
+
+type News =
+  | { case: "permissionAsked"; value: PermissionRequest }
+  | { case: "permissionSettled"; value: PermissionSettled };
+
+/** Starts it with no open asks. */
+export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise<InboxServer> {
+  const open = new Map<string, PermissionRequest>();
+  const watchers = new EventEmitter().setMaxListeners(0);
+  const told: News[] = [];
+
+  async function* watchPermissions(_request: unknown, { signal }: HandlerContext) {
+    let next = told.length;
+    yield { storeId: "store_1" };
+    for (const value of open.values()) yield { event: { event: { case: "permissionAsked", value } } } as const;
+    yield { snapshotEnd: true };
+    while (!signal.aborted) {
+      const event = told[next];
+      if (event === undefined) await once(watchers, "news", { signal });
+      else {
+        next += 1;
+        yield { event: { event } };
+      }
+    }
+  }
+  function tell(news: News): void {
+    told.push(news);
+    watchers.emit("news");
+  }
+
+  const server = await startFakeServer({
+    tools,
+    permissions: { watchPermissions },
+    sessions: { getSession: ({ sessionId }) => ({ session: { id: sessionId, title: `Title of ${sessionId}` } }) },
+  });
+  return {
+    ...server,
+    ask(init) {
+      const value = create(PermissionRequestSchema, init);
+      open.set(value.id, value);
+      tell({ case: "permissionAsked", value });
+    },
+    settle(init) {
+      const value = create(PermissionSettledSchema, init);
+      open.delete(value.permissionId);
+      tell({ case: "permissionSettled", value });
+    },
+    forget: (id) => open.delete(id),
+  };
+}

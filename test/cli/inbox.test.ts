@@ -1,0 +1,203 @@
+import { once } from "node:events";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type InboxServer, startInboxServer } from "./inbox-server.ts";
+import { type Running, startAtTerminal, startToolgate } from "./toolgate.ts";
+
+// Each command is a process of its own, and a busy machine starts them slowly.
+vi.setConfig({ testTimeout: 30_000 });
+
+const ask = {
+  id: "per_1",
+  sessionId: "ses_child",
+  ancestry: ["ses_root", "ses_child"],
+  agent: "reviewer",
+  permission: "bash",
+  patterns: ["npm test"],
+  tool: { messageId: "msg_1", callId: "call_1" },
+  digest: "digest_1",
+  expires: Date.now() + 900_000,
+  preview: { command: "npm test" },
+  decisions: [{ pattern: "npm test", action: PermissionAction.ASK, reason: "no rule matches: ask" }],
+  offers: [
+    { id: "off_a", text: "npm test in this session" },
+    { id: "off_b", text: "npm test in this project" },
+  ],
+};
+
+let server: InboxServer;
+let running: Running | undefined;
+let folder: string;
+
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), "toolgate-inbox-"));
+  server = await startInboxServer({
+    getToolPart: () => ({ part: { state: { case: "pending", value: { input: { command: "npm test\u202e" } } } } }),
+  });
+});
+
+afterEach(async () => {
+  running?.child.kill("SIGKILL");
+  await server.close();
+  await rm(folder, { recursive: true });
+});
+
+function environment(more: Record<string, string> = {}): Record<string, string> {
+  return { TOOLGATE_URL: server.url, TOOLGATE_DATA: folder, ...more };
+}
+
+/** Opens the inbox at a terminal, with the ask on the screen and ready to be answered. */
+async function openInbox(more: Record<string, string> = {}): Promise<Running> {
+  running = startAtTerminal(["inbox"], environment(more));
+  await running.sees("live");
+  server.ask(ask);
+  await running.sees(onceKey);
+  return running;
+}
+
+async function nextReply(typed: string): Promise<PermissionResponse> {
+  const reply = once(server.seen, "reply");
+  running?.child.stdin?.write(typed);
+  const [response] = await reply;
+  return response;
+}
+
+/** The key that approves, which is shown once it does. */
+const onceKey = "\x1b[1mo\x1b[22m once";
+
+describe("the inbox at a terminal", () => {
+  test("shows who asks, from where, what would run and why, and is answered by one key", async () => {
+    const { sees } = await openInbox();
+    for (const words of ["reviewer", "Title of ses_child", "Title of ses_root", "npm test", "no rule matches: ask"])
+      await sees(words);
+    expect(await nextReply("o")).toMatchObject({
+      permissionId: "per_1",
+      reply: PermissionReply.ONCE,
+      expectedDigest: "digest_1",
+      wholeCall: false,
+    });
+  });
+
+  test("shows diffs in colours", async () => {
+    await openInbox();
+    const preview = { diff: "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-old\n+new\n" };
+    server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" }, permission: "edit", preview });
+    await running?.sees("2 wait");
+    running?.child.stdin?.write("j");
+    await running?.sees("\x1b[32m+new\x1b[39m");
+    await running?.sees("\x1b[31m-old\x1b[39m");
+  });
+
+  test("says in words what always would save, and saves what is chosen", async () => {
+    const { child, sees } = await openInbox();
+    child.stdin?.write("a");
+    await sees("bash: npm test in this project");
+    expect(await nextReply("2")).toMatchObject({ reply: PermissionReply.ALWAYS, offerId: "off_b" });
+  });
+
+  test("rejects with advice, and may be called back before", async () => {
+    const { child, sees } = await openInbox();
+    child.stdin?.write("rno");
+    await sees("› no");
+    child.stdin?.write("\x15use pnpmm\x7f");
+    await sees("use pnpm▏");
+    expect(await nextReply("\r")).toMatchObject({ reply: PermissionReply.REJECT, message: "use pnpm" });
+  });
+
+  test("has the arguments changed in the editor, where nothing in them is hidden", async () => {
+    const editor = join(folder, "editor");
+    await writeFile(editor, `#!/bin/sh\ngrep -q '\\\\u202e' "$2" && echo '{"command": "npm run lint"}' > "$2"\n`);
+    await chmod(editor, 0o755);
+    await openInbox({ EDITOR: `${editor} --wait` });
+    expect(await nextReply("e")).toMatchObject({ reply: PermissionReply.ONCE, input: { command: "npm run lint" } });
+  });
+
+  test("says what to do when the edited arguments are no JSON, and leaves the ask open", async () => {
+    await openInbox({ EDITOR: "echo nonsense >" });
+    running?.child.stdin?.write("e");
+    await running?.sees("what you wrote is not JSON");
+    await running?.sees("next:");
+    expect(await nextReply("o")).toMatchObject({ reply: PermissionReply.ONCE });
+  });
+
+  test("says by whom it was answered elsewhere, and takes no answer any more", async () => {
+    await openInbox();
+    server.settle({ permissionId: "per_1", outcome: PermissionOutcome.REJECT, by: "alice", message: "use pnpm" });
+    await running?.sees("rejected by alice: use pnpm");
+    running?.child.stdin?.write("o");
+    server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" } });
+    running?.child.stdin?.write("j");
+    expect(await nextReply("rno\r")).toMatchObject({ permissionId: "per_2" });
+    expect(server.replies).toHaveLength(1);
+  });
+
+  test("answers all asks of a call that it shows, each for itself", async () => {
+    const { sees } = await openInbox();
+    server.ask({ ...ask, id: "per_2", permission: "external_directory", patterns: ["/tmp/*"] });
+    await sees("external_directory");
+    // The change made it inert for a moment; the key is shown again when it is not any more.
+    await running?.seesAnew(onceKey);
+    await nextReply("o");
+    if (server.replies.length < 2) await once(server.seen, "reply");
+    expect(server.replies.map(({ permissionId, reply }) => [permissionId, reply])).toEqual([
+      ["per_1", PermissionReply.ONCE],
+      ["per_2", PermissionReply.ONCE],
+    ]);
+  });
+
+  test("takes no answer from pasted text", async () => {
+    await openInbox();
+    running?.child.stdin?.write("\x1b[200~o\x1b[201~");
+    expect(await nextReply("rno\r")).toMatchObject({ reply: PermissionReply.REJECT });
+    expect(server.replies).toHaveLength(1);
+  });
+
+  test("shows control characters and overrides as text", async () => {
+    const { sees } = await openInbox();
+    server.ask({
+      ...ask,
+      id: "per_2",
+      agent: "evil\x1b]0;title\x07",
+      tool: { callId: "call_2" },
+      preview: { command: "ls \x1b[2J\u202e" },
+    });
+    await sees("ls \\x1b[2J\\u202e");
+    await sees("evil\\x1b]0;title\\x07");
+  });
+
+  test("says that it is not live while the server is away, and then shows what is open now", async () => {
+    const { sees } = await openInbox();
+    server.forget("per_1");
+    server.cut();
+    await sees("not live");
+    await sees("settled while the connection was away");
+  });
+
+  test("is left by q, with the terminal as it was", async () => {
+    const { child, finished } = await openInbox();
+    child.stdin?.write("q");
+    const { code, stdout } = await finished;
+    expect(code).toBe(0);
+    expect(stdout.trimEnd().endsWith("\x1b[?25h\x1b[?1049l")).toBe(true);
+  });
+});
+
+describe("the inbox without a terminal", () => {
+  test("prints what is asked and settled, with the command that answers, and goes on", async () => {
+    running = startToolgate(["inbox"], environment());
+    server.ask(ask);
+    await running.sees("toolgate reply per_1 once");
+    server.settle({ permissionId: "per_1", outcome: PermissionOutcome.ONCE, by: "alice" });
+    await running.sees("approved once by alice");
+  });
+
+  test("prints them as JSON with --json, at a terminal, too", async () => {
+    running = startAtTerminal(["inbox", "--json"], environment());
+    server.ask(ask);
+    await running.sees('"permissionAsked":{"id":"per_1"');
+  });
+});
