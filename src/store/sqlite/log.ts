@@ -4,10 +4,10 @@ import { BinaryReader } from "@bufbuild/protobuf/wire";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
+import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import { createRecentEvents } from "./recent-events.ts";
 import type { SessionHead, Sessions } from "./sessions.ts";
 
 /** How much a session's log may hold. */

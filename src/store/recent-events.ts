@@ -1,4 +1,4 @@
-import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
 /** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
 export interface RecentEvents {
