@@ -239,8 +239,6 @@ export function createExecutor({
     const ctx = planContext(call.record, call.opened, call.hooks.environment);
     const subject = subjectOf(call, tool);
     async function attempt(grants?: JudgedBy["grants"]): Promise<(Judged & Pick<Ready, "input">) | undefined> {
-      // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
-      if (call.record.part.permissionIds.length > 0) await settledAll(call);
       const input = decode(tool, call.record);
       // Where people said once, grants are looked for only if that is not enough.
       const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };
@@ -255,6 +253,7 @@ export function createExecutor({
       if (answers.missing.length > 0) {
         if (by.grants === "none") return await attempt("adopt");
         await askFor(call, judged, answers, preview, subject);
+        isAsking = true;
         return undefined;
       }
       const { gate } = call.hold;
@@ -267,9 +266,16 @@ export function createExecutor({
       await refresh(call);
       return undefined;
     }
+    /** What a person was asked is for them to decide: it must not start on a new grant meanwhile. */
+    async function untilAnswered(): Promise<undefined> {
+      await settledAll(call);
+      isAsking = false;
+    }
+    let isAsking = call.record.part.permissionIds.length > 0;
     for (;;) {
       call.signal.throwIfAborted();
-      const allowed = await attempt().catch(unlessAway(call));
+      // People may take hours, so nothing of the attempt that asked them is kept until then.
+      const allowed = await (isAsking ? untilAnswered() : attempt()).catch(unlessAway(call));
       if (allowed) return allowed;
     }
   }
@@ -296,7 +302,7 @@ export function createExecutor({
     return { digest, asks, approved: given.map(({ request }) => request), missing };
   }
 
-  /** Opens what is missing, withdraws what an earlier plan asked, and waits until all is answered. */
+  /** Opens what is missing, and withdraws what an earlier plan asked. */
   async function askFor(
     call: Running,
     judged: Judged,
@@ -323,7 +329,6 @@ export function createExecutor({
       const requests = unasked.map((question) => requestFor(call, { ...judged, question }, kept, subject, digest));
       await openAsks(call, requests, judged.verdict, stale);
     }
-    await settledAll(call);
   }
 
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */

@@ -18,9 +18,9 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
   const reading = new Map<string, Map<string, Promise<LogPage>>>();
 
   // A Redis that took over from another one may lack what was written last.
-  let recent = createRecentEvents();
+  let recent = createRecentEvents(kept);
   link.onBreak(() => {
-    recent = createRecentEvents();
+    recent = createRecentEvents(kept);
   });
 
   async function load(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
@@ -65,6 +65,9 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
     refresh: (sessionId: string) => void reading.delete(sessionId),
   };
 }
+
+// Who reads along takes what is new at once, so a little is enough; of a thousand sessions it is a megabyte.
+const kept = { eventsKept: 32, bytesKept: 256 * 1024, totalBytesKept: 4 * 1024 * 1024 };
 
 function decodeEntries(sessionId: string, entries: Reply[]) {
   return inThrees(entries).map(([seq, time, event]) =>
