@@ -28,6 +28,9 @@ export interface OpenAsks {
   readonly replySeconds: number;
   /** From the first reply until every call has ended. */
   readonly endSeconds: number;
+  /** µs of CPU time per reply, with all that follows from it: of the replicas, and of Redis. */
+  readonly replicaCpu: number;
+  readonly redisCpu: number;
 }
 
 /** Opens asks in many sessions over three replicas, then has each answered by two of four people at once, one for it and one against. */
@@ -56,12 +59,16 @@ export async function measureOpenAsks(
   const idleCpu = await coresUsed([...replicas.map(({ server }) => server.pid), redis.pid], () => pause(idleMs));
   const after = await memory(replicas, redis);
 
+  const pids = replicas.map(({ server }) => server.pid);
+  const cpu = () => ({ replicas: pids.reduce((sum, pid) => sum + cpuTime(pid), 0), redis: cpuTime(redis.pid) });
+  const cpuBefore = cpu();
   const repliesBegan = performance.now();
   const people = approvers.map((name, index) => itemOf(replicas, index).connect(name));
   const { replies, won } = await race(opened, people);
   const replySeconds = secondsSince(repliesBegan);
   const parts = (await inTurn(sessions, 16, (index) => untilEnded(itemOf(owned, index), asksEach))).flat();
   const endSeconds = secondsSince(repliesBegan);
+  const cpuAfter = cpu();
   checkOutcomes(opened, won, parts);
   await processes.stopAll();
   const heap = (after.heap - before.heap) / asks;
@@ -75,12 +82,15 @@ export async function measureOpenAsks(
     replies,
     replySeconds,
     endSeconds,
+    replicaCpu: (cpuAfter.replicas - cpuBefore.replicas) / replies,
+    redisCpu: (cpuAfter.redis - cpuBefore.redis) / replies,
   };
 }
 
 /** What they cost, and whether all were answered in time. */
 export function openAsksReport(result: OpenAsks): string {
   const { asks, sessions, openSeconds, heap, redis, idleCpu, replies, replySeconds, endSeconds } = result;
+  const { replicaCpu, redisCpu } = result;
   const count = (value: number) => Math.round(value).toLocaleString("en");
   const rows = [
     [`${count(asks)} asks opened, in ${count(sessions)} sessions`, `${openSeconds.toFixed(1)} s`],
@@ -89,6 +99,8 @@ export function openAsksReport(result: OpenAsks): string {
     ["CPU of replicas and Redis while all wait", `${idleCpu.toFixed(2)} cores`],
     [`${count(replies)} racing replies, ${count(asks)} winners`, `${replySeconds.toFixed(1)} s`],
     ["until every call has run or is rejected", `${endSeconds.toFixed(1)} s`],
+    ["CPU per reply with its calls, of replicas", `${count(replicaCpu)} µs`],
+    ["CPU per reply with its calls, of Redis", `${count(redisCpu)} µs`],
   ];
   const limit = 10;
   return [

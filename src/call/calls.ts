@@ -384,11 +384,11 @@ export function createCalls({
 
   /** Stops what was cancelled at another replica; what is not started was ended there. */
   async function heedCancels(): Promise<void> {
+    const running = Map.groupBy(runs.values(), ({ started, ref }) => (started ? ref.sessionId : undefined));
     for (const sessionId of [...news]) {
       // News that come while we look are looked at in the next round.
       news.delete(sessionId);
-      const running = [...runs.values()].filter(({ ref, started }) => started && ref.sessionId === sessionId);
-      for (const { ref, controller } of running) {
+      for (const { ref, controller } of running.get(sessionId) ?? []) {
         const record = await store.getCall(sessionId, ref.callId).catch((cause: unknown) => {
           news.add(sessionId);
           throw cause;

@@ -238,32 +238,44 @@ export function createExecutor({
   async function approve(call: Running, tool: Tool): Promise<Judged & Pick<Ready, "input">> {
     const ctx = planContext(call.record, call.opened, call.hooks.environment);
     const subject = subjectOf(call, tool);
-    async function attempt(): Promise<(Judged & Pick<Ready, "input">) | undefined> {
-      // What a person was asked is for them to decide: it must not start on a new grant meanwhile.
-      if (call.record.part.permissionIds.length > 0) await settledAll(call);
+    async function attempt(grants?: JudgedBy["grants"]): Promise<(Judged & Pick<Ready, "input">) | undefined> {
       const input = decode(tool, call.record);
+      // Where people said once, grants are looked for only if that is not enough.
+      const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };
       const { judged, preview, problem } = await call.observed.step("plan", async () => {
-        const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats);
+        const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats, by);
         if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
         return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
       });
       if (problem) throw problem;
       const isAsked = judged.verdict.action === PermissionAction.ASK;
-      const approved = isAsked ? await answered(call, tool, judged, preview, subject) : [];
-      if (!approved) return undefined;
+      const answers = isAsked ? await answersTo(call, tool, judged) : nothingAsked;
+      if (answers.missing.length > 0) {
+        if (by.grants === "none") return await attempt("adopt");
+        await askFor(call, judged, answers, preview, subject);
+        isAsking = true;
+        return undefined;
+      }
       const { gate } = call.hold;
       if (gate && !gate.isOpen) {
         await gate.arrive(call.signal);
         // While the others were waited for, rules and files may have changed.
         return undefined;
       }
-      if (await start(call, judged, approved)) return { ...judged, input };
+      if (await start(call, judged, answers.approved)) return { ...judged, input };
       await refresh(call);
       return undefined;
     }
+    /** What a person was asked is for them to decide: it must not start on a new grant meanwhile. */
+    async function untilAnswered(): Promise<undefined> {
+      await settledAll(call);
+      isAsking = false;
+    }
+    let isAsking = call.record.part.permissionIds.length > 0;
     for (;;) {
       call.signal.throwIfAborted();
-      const allowed = await attempt().catch(unlessAway(call));
+      // People may take hours, so nothing of the attempt that asked them is kept until then.
+      const allowed = await (isAsking ? untilAnswered() : attempt()).catch(unlessAway(call));
       if (allowed) return allowed;
     }
   }
@@ -279,28 +291,25 @@ export function createExecutor({
     };
   }
 
-  /** 6. The asks by which a person approved exactly this. If not all, some are opened (those of an earlier plan withdrawn) and waited for. */
-  async function answered(
+  /** 6. The asks by which a person approved exactly this, and the questions for which there is none. */
+  async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<Answers> {
+    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
+    const asks = call.asks ?? (await asksOf(call.record.ref));
+    const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
+    const missing = verdict.needs.filter(
+      (question) => !call.hooks.allows(digest, question) && !given.some((ask) => isFor(question, ask)),
+    );
+    return { digest, asks, approved: given.map(({ request }) => request), missing };
+  }
+
+  /** Opens what is missing, and withdraws what an earlier plan asked. */
+  async function askFor(
     call: Running,
-    tool: Tool,
     judged: Judged,
+    { digest, asks, missing }: Answers,
     preview: Inspected["preview"],
     subject: Subject,
-  ): Promise<PermissionRequest[] | undefined> {
-    const { plan, verdict } = judged;
-    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const asks = await asksOf(call.record.ref);
-    const same = (question: Question) => (ask: AskRecord) =>
-      ask.request.digest === digest &&
-      ask.request.permission === question.permission &&
-      equal(ask.request.patterns, question.patterns);
-    const approved = asks.filter((ask) => isApproved(ask, asks));
-    const missing = verdict.needs.filter(
-      (question) => !call.hooks.allows(digest, question) && !approved.some(same(question)),
-    );
-    if (missing.length === 0) {
-      return approved.map(({ request }) => request).filter((request) => request.digest === digest);
-    }
+  ): Promise<void> {
     if (call.record.attempts > 0) {
       // There is no ask after a start mark, also not for what is about to be repeated.
       throw new CallEnd(
@@ -309,20 +318,17 @@ export function createExecutor({
       );
     }
     const open = asks.filter(({ settled }) => !settled);
-    const stale = open.filter((ask) => !missing.some((question) => same(question)(ask)));
-    const unasked = await unlessHooksDecide(
-      call,
-      missing.filter((question) => !open.some(same(question))),
-      plan,
-      digest,
-    );
+    const isOpen = (question: Question) => open.some((ask) => ask.request.digest === digest && isFor(question, ask));
+    const isStale = (ask: AskRecord) =>
+      ask.request.digest !== digest || !missing.some((question) => isFor(question, ask));
+    const stale = open.filter(isStale);
+    const unopened = missing.filter((question) => !isOpen(question));
+    const unasked = await unlessHooksDecide(call, unopened, judged.plan, digest);
     if (stale.length > 0 || unasked.length > 0) {
       const kept = preview && (await keepPreview(call, preview));
       const requests = unasked.map((question) => requestFor(call, { ...judged, question }, kept, subject, digest));
-      await openAsks(call, requests, verdict, stale);
+      await openAsks(call, requests, judged.verdict, stale);
     }
-    await settledAll(call);
-    return undefined;
   }
 
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
@@ -637,12 +643,12 @@ export function createExecutor({
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
     try {
-      await refresh(call);
+      await refreshWithAsks(call);
       if (call.record.part.permissionIds.length === 0) return;
       await call.observed.step("wait", async () => {
         do {
           await wait.news(call.signal);
-          await refresh(call);
+          await refreshWithAsks(call);
         } while (call.record.part.permissionIds.length > 0);
       });
     } finally {
@@ -650,8 +656,15 @@ export function createExecutor({
     }
   }
 
+  /** Reads the call and then its asks, without waiting in between: if the asks are newer, no step is taken at the call's version. */
+  async function refreshWithAsks(call: Running): Promise<void> {
+    const [, asks] = await Promise.all([refresh(call), asksOf(call.record.ref)]);
+    call.asks = asks;
+  }
+
   /** Reads the call again; throws if it has ended or is no longer ours. */
   async function refresh(call: Running): Promise<void> {
+    call.asks = undefined;
     const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
     if (now) call.record = now;
     if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
@@ -744,6 +757,8 @@ interface Running {
   readonly observed: CallObservation;
   /** What was resolved for it. */
   tool?: Tool;
+  /** Its asks, where they were read with the record. */
+  asks?: readonly AskRecord[] | undefined;
   readonly hooks: CallHooks;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
@@ -755,6 +770,17 @@ interface Failure {
   effects?: ToolEffects;
   metadata?: JsonObject;
 }
+
+/** What people have said to a plan, named by its digest. */
+interface Answers {
+  digest: string;
+  /** All asks of the call. */
+  asks: readonly AskRecord[];
+  approved: readonly PermissionRequest[];
+  missing: Verdict["needs"];
+}
+
+const nothingAsked: Answers = { digest: "", asks: [], approved: [], missing: [] };
 
 interface Returned {
   result: ToolResult;
@@ -790,6 +816,12 @@ function subjectOf({ opened, record }: Running, tool: Tool): Subject {
 
 function isSettledWell({ settled }: AskRecord): boolean {
   return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+const isOnce = ({ settled }: AskRecord) => settled?.outcome === PermissionOutcome.ONCE;
+
+function isFor({ permission, patterns }: Question, { request }: AskRecord): boolean {
+  return request.permission === permission && equal(request.patterns, patterns);
 }
 
 /** Whether a person approved an ask. One that only another call's grant covers stands and falls with that grant. */

@@ -65,10 +65,12 @@ export function createAnswers({
           { permission_id: ask.request.id, digest: ask.request.digest },
         );
       }
-      const { result } = await store.settle(await settlementOf(ask, principal, workspace, response));
-      if (result === "won") return;
-      // Either somebody else won, which the next round tells, or the deadline passed before the reaper came by.
-      if (result === "lost") await expire(ask);
+      const outcome = await store.settle(await settlementOf(ask, principal, workspace, response));
+      if (outcome.result === "won") return;
+      if (outcome.result === "retry") continue;
+      if (outcome.settled) return settledBefore(outcome.settled, principal, response, digestOf(response));
+      // The deadline passed before the reaper came by; the next round tells what became of it.
+      await expire(ask);
     }
   }
 
@@ -298,7 +300,8 @@ export function createAnswers({
   }
 
   /** The other open asks of the same call. */
-  async function siblings({ call, request }: AskRecord): Promise<AskRecord[]> {
+  async function siblings({ call, request, part }: AskRecord): Promise<AskRecord[]> {
+    if (part.permissionIds.every((id) => id === request.id)) return [];
     return (await store.asksOf(call)).filter((other) => !other.settled && other.request.id !== request.id);
   }
 

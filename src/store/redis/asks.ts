@@ -7,7 +7,7 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, type Fields, fields, list, texts } from "./reply.ts";
+import { bytes, type Fields, fields, list, type Reply, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
@@ -21,15 +21,8 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
   async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
     if (askIds.length === 0) return [];
     const { asked, settled, callOf, call } = keys.tree(root);
-    const calls = texts(await link.command("hmget", callOf, ...askIds));
-    const names = [...new Set(calls)].filter((name) => name !== "");
-    const callKeys = Object.fromEntries(names.map((name) => [`call ${name}`, call(name)]));
-    const found = list(await link.run("read_asks", { asked, settled, ...callKeys }, { ids: askIds, names }));
-    return askIds.flatMap((_, index) => {
-      const [request, end] = list(found[index]).map(bytes);
-      const waiting = fields(found[askIds.length + names.indexOf(calls[index] ?? "")]);
-      return request?.byteLength && waiting ? [decode(root, request, end, waiting)] : [];
-    });
+    const found = list(await link.read("read_asks", [asked, settled, callOf], call(""), ...askIds)).map(list);
+    return found.flatMap(([request, end, waiting]) => decode(root, request, end, fields(waiting)));
   }
 
   async function loadAll(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
@@ -41,13 +34,9 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
 
   async function loadOf(ref: CallRef): Promise<AskRecord[]> {
     const { asked, settled, call } = keys.tree(ref.root);
-    const name = callName(ref);
-    const found = list(await link.run("read_asks", { asked, settled, [`call ${name}`]: call(name) }, { of: name }));
-    const waiting = fields(found.at(-1));
-    return found.slice(0, -1).flatMap((ask) => {
-      const [request, end] = list(ask).map(bytes);
-      return request?.byteLength && waiting ? [decode(ref.root, request, end, waiting)] : [];
-    });
+    const [waiting, ...found] = list(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
+    const ofCall = fields(waiting);
+    return found.map(list).flatMap(([request, end]) => decode(ref.root, request, end, ofCall));
   }
 
   async function openIn(root: string) {
@@ -119,13 +108,23 @@ export function encodeWithdrawal({ sessionId, callId }: CallRef, message: string
 
 const portion = 100;
 
-function decode(root: string, request: Buffer, settled: Buffer | undefined, call: Fields): AskRecord {
-  return {
-    request: decodeAsked(request),
-    ...(settled?.byteLength ? { settled: decodeSettled(settled) } : {}),
-    principal: decodeSpec(call.text("spec")).principal,
-    call: { root, sessionId: call.text("session"), callId: call.text("callId") },
-    part: decodeSnapshot(call),
-    version: call.number("version"),
-  };
+/** An ask with its call; none if one of them is gone. */
+function decode(
+  root: string,
+  request: Reply | undefined,
+  settled: Reply | undefined,
+  call: Fields | undefined,
+): AskRecord[] {
+  const [asked, end] = [bytes(request), bytes(settled)];
+  if (!asked?.byteLength || !call) return [];
+  return [
+    {
+      request: decodeAsked(asked),
+      ...(end?.byteLength ? { settled: decodeSettled(end) } : {}),
+      principal: decodeSpec(call.text("spec")).principal,
+      call: { root, sessionId: call.text("session"), callId: call.text("callId") },
+      part: decodeSnapshot(call),
+      version: call.number("version"),
+    },
+  ];
 }

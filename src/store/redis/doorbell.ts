@@ -36,6 +36,9 @@ export function createDoorbell(refresh: (sessionId: string) => void) {
       };
     },
 
+    /** Whether somebody listens to this very session. */
+    isHeard: (sessionId: string) => listeners.has(sessionId),
+
     /** The sessions that somebody listens to; `undefined` stands for all. */
     wanted: () => [...listeners.keys()],
 

@@ -17,6 +17,8 @@ export type TreeKeys = ReturnType<Keys["tree"]>;
  */
 export function createKeys(prefix: string) {
   const slot = (tag: string) => `${prefix}:{${tag}}`;
+  // Each step needs some of them.
+  const trees = new Map<string, ReturnType<typeof keysOfTree>>();
   return {
     /** STRING in each shard: the id of the store's contents. */
     storeId: (shard: number) => `${slot(String(shard))}:store`,
@@ -36,63 +38,12 @@ export function createKeys(prefix: string) {
     news: `${prefix}:news`,
 
     tree(root: string) {
-      const name = (rest: string) => `${slot(root)}:${rest}`;
-      const single = {
-        /** HASH: generation, versions of rules and asks, how often it had news. */
-        tree: name("tree"),
-        /** ZSET: the sessions, by when they came. */
-        sessions: name("sessions"),
-        /** ZSETs: open calls by the end of their lease, ended ones by their end; members are `session:call`. */
-        leases: name("leases"),
-        ended: name("ended"),
-        /** HASHes by ask: the event that told of it, the one that told how it ended, the name of its call. */
-        asked: name("asked"),
-        settled: name("settled"),
-        callOf: name("call-of"),
-        /** ZSETs: open asks by when they came, and by deadline. */
-        asks: name("asks"),
-        deadlines: name("deadlines"),
-        /** HASHes: grants of this tree, when they were revoked, when last used; and wider ones on the way to their own slot. */
-        grants: name("grants"),
-        revoked: name("revoked"),
-        used: name("used"),
-        outbox: name("outbox"),
-        /** SET: nobody but the tree itself uses its grants. */
-        users: name("users"),
-        /** STREAM: the chain of decisions. It is kept for 90 days after the last one, longer than the tree. */
-        audit: name("audit"),
-        /** HASH: canonical path to SHA-256. */
-        reads: name("reads"),
-        /** ZSET: outputs by the last write. HASH: their lengths. */
-        outputs: name("outputs"),
-        lengths: name("lengths"),
-      };
-      const perSession = {
-        /** HASH: the session as it was created, and the state of its log. */
-        session: (id: string) => name(`session:${id}`),
-        /** HASH: what tools keep for it, by name. */
-        state: (id: string) => name(`state:${id}`),
-        /** STREAM of its events. */
-        log: (id: string) => name(`log:${id}`),
-        /** ZSETs: its calls, and those that are open, by their first number. */
-        calls: (sessionId: string) => name(`calls:${sessionId}`),
-        open: (sessionId: string) => name(`open:${sessionId}`),
-      };
-      return {
-        ...single,
-        ...perSession,
-        /** HASH: one call, named `session:call`. */
-        call: (call: string) => name(`call:${call}`),
-        /** STRING: one piece of an output. */
-        chunk: (output: string, index: number) => name(`output:${output}:${index}`),
-        /** STRING: what an operation was answered. */
-        operation: (id: string) => name(`operation:${id}`),
-        /** All of them but those of calls, outputs and operations, and the audit. */
-        lasting: (sessionIds: readonly string[]) => [
-          ...Object.values(single).filter((key) => key !== single.audit),
-          ...sessionIds.flatMap((id) => Object.values(perSession).map((key) => key(id))),
-        ],
-      };
+      const known = trees.get(root);
+      if (known !== undefined) return known;
+      if (trees.size === treesKept) trees.clear();
+      const made = keysOfTree(slot(root));
+      trees.set(root, made);
+      return made;
     },
 
     /** The wider grants of one workspace: HASHes of grants, when they were revoked and last used, and a SET of the trees that use one. */
@@ -107,6 +58,68 @@ export function createKeys(prefix: string) {
     },
   };
 }
+
+function keysOfTree(slot: string) {
+  const name = (rest: string) => `${slot}:${rest}`;
+  const single = {
+    /** HASH: generation, versions of rules and asks, how often it had news. */
+    tree: name("tree"),
+    /** ZSET: the sessions, by when they came. */
+    sessions: name("sessions"),
+    /** ZSETs: open calls by the end of their lease, ended ones by their end; members are `session:call`. */
+    leases: name("leases"),
+    ended: name("ended"),
+    /** HASHes by ask: the event that told of it, the one that told how it ended, the name of its call. */
+    asked: name("asked"),
+    settled: name("settled"),
+    callOf: name("call-of"),
+    /** ZSETs: open asks by when they came, and by deadline. */
+    asks: name("asks"),
+    deadlines: name("deadlines"),
+    /** HASHes: grants of this tree, when they were revoked, when last used; and wider ones on the way to their own slot. */
+    grants: name("grants"),
+    revoked: name("revoked"),
+    used: name("used"),
+    outbox: name("outbox"),
+    /** SET: nobody but the tree itself uses its grants. */
+    users: name("users"),
+    /** STREAM: the chain of decisions. It is kept for 90 days after the last one, longer than the tree. */
+    audit: name("audit"),
+    /** HASH: canonical path to SHA-256. */
+    reads: name("reads"),
+    /** ZSET: outputs by the last write. HASH: their lengths. */
+    outputs: name("outputs"),
+    lengths: name("lengths"),
+  };
+  const perSession = {
+    /** HASH: the session as it was created, and the state of its log. */
+    session: (id: string) => name(`session:${id}`),
+    /** HASH: what tools keep for it, by name. */
+    state: (id: string) => name(`state:${id}`),
+    /** STREAM of its events. */
+    log: (id: string) => name(`log:${id}`),
+    /** ZSETs: its calls, and those that are open, by their first number. */
+    calls: (sessionId: string) => name(`calls:${sessionId}`),
+    open: (sessionId: string) => name(`open:${sessionId}`),
+  };
+  return {
+    ...single,
+    ...perSession,
+    /** HASH: one call, named `session:call`. */
+    call: (call: string) => name(`call:${call}`),
+    /** STRING: one piece of an output. */
+    chunk: (output: string, index: number) => name(`output:${output}:${index}`),
+    /** STRING: what an operation was answered. */
+    operation: (id: string) => name(`operation:${id}`),
+    /** All of them but those of calls, outputs and operations, and the audit. */
+    lasting: (sessionIds: readonly string[]) => [
+      ...Object.values(single).filter((key) => key !== single.audit),
+      ...sessionIds.flatMap((id) => Object.values(perSession).map((key) => key(id))),
+    ],
+  };
+}
+
+const treesKept = 1_000;
 
 /** The shard that an id belongs to. */
 export const shardOf = (id: string): number => crc32(id) % shards;

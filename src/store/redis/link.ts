@@ -4,7 +4,7 @@ import { RequestError } from "../../permission/errors.ts";
 import { connect, eachNode, masters, whenReady } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
 import { list, type Reply, text } from "./reply.ts";
-import { loadScripts, type Script, type ScriptName } from "./scripts.ts";
+import { loadScripts, type ReadName, type Script, type StepName } from "./scripts.ts";
 import { checkServers } from "./server-check.ts";
 import { establishStoreId } from "./store-id.ts";
 import type { Address } from "./url.ts";
@@ -16,10 +16,14 @@ export interface Link {
   now(): number;
   /** Sends one command that may be repeated. */
   command(name: string, ...args: (string | number | Buffer)[]): Promise<Reply>;
-  /** Runs a script; sent once more if the connection is lost before the answer. */
-  run(name: ScriptName, keys: StepKeys, values?: object, bytes?: StepBytes): Promise<Reply>;
+  /** Runs a script that writes; sent once more if the connection is lost before the answer. */
+  run(name: StepName, keys: StepKeys, values?: object, bytes?: StepBytes): Promise<Reply>;
+  /** Runs one that only reads. */
+  read(name: ReadName, keys: readonly string[], ...args: (string | number)[]): Promise<Reply>;
   /** Reads hashes of one slot, as they are at one moment: for each its fields and values. */
   hashes(...keys: string[]): Promise<Reply[]>;
+  /** Runs when a connection is lost: what was written last may be lost with it. */
+  onBreak(forget: () => void): void;
   /** Runs when the store turns out to have lost its contents. */
   onLost(forget: () => void): void;
   ready(): Promise<boolean>;
@@ -43,6 +47,7 @@ export async function openLink(options: {
   const { address, keys, defaults, clock, log } = options;
   const scripts = loadScripts();
   const client = connect(address, "commands", log);
+  const forgetLast: (() => void)[] = [];
   const forgetAll: (() => void)[] = [];
   let storeId = "";
   /** Raised whenever a connection is lost: what was known of the contents before is to be checked again. */
@@ -63,7 +68,7 @@ export async function openLink(options: {
     });
   }
 
-  const script = (name: ScriptName) => scripts.get(name) ?? missing(name);
+  const script = (name: StepName | ReadName) => scripts.get(name) ?? missing(name);
 
   const ids = {
     read: () =>
@@ -152,6 +157,7 @@ export async function openLink(options: {
   eachNode(client, (node) => {
     node.on("close", () => {
       losses += 1;
+      for (const forget of forgetLast) forget();
     });
     node.on("ready", () => void verify().catch(() => {}));
   });
@@ -177,6 +183,9 @@ export async function openLink(options: {
     return attempt(() => evaluate(script(name), args), ofExecutors.has(name) ? executorsPatienceMs : patienceMs);
   };
 
+  const read: Link["read"] = (name, names, ...args) =>
+    attempt(() => evaluate(script(name), [names.length, ...names, ...args]));
+
   return {
     get storeId() {
       return storeId;
@@ -184,10 +193,9 @@ export async function openLink(options: {
     now: () => clock?.() ?? Math.floor(performance.now() + offset),
     command: (name, ...args) => attempt(() => send(name, ...args)),
     run,
-    async hashes(...hashKeys) {
-      const names = Object.fromEntries(hashKeys.map((key, index) => [String(index + 1), key]));
-      return list(await run("read_hashes", names, { count: hashKeys.length }));
-    },
+    read,
+    hashes: async (...hashKeys) => list(await read("read_hashes", hashKeys)),
+    onBreak: (forget) => void forgetLast.push(forget),
     onLost: (forget) => void forgetAll.push(forget),
     async ready() {
       if (closed || client.status !== "ready") return false;
@@ -207,7 +215,7 @@ type Argument = string | number | Uint8Array;
 
 const patienceMs = 1_000;
 // The steps of calls that run: a short outage does not end them. An operation is remembered for longer than this.
-const ofExecutors: ReadonlySet<ScriptName> = new Set([
+const ofExecutors: ReadonlySet<StepName> = new Set([
   "append_output",
   "finish_call",
   "open_asks",

@@ -1,23 +1,33 @@
 import type { LogPage } from "../../call/ports.ts";
+import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { bytes, list, number, type Reply, text } from "./reply.ts";
+import { bytes, inThrees, list, number, type Reply, text } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The logs of the sessions, to be read. */
 export type Log = ReturnType<typeof createLog>;
 
-/** Reads logs. Readers that want the same at the same time share one answer and its events. */
+/**
+ * Reads logs. Readers that want the same at the same time share one answer and its events, and what this replica wrote
+ * last is read from memory.
+ */
 export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
   // By session, then by what is asked. An answer under way is not shared any more once there are news: it may lack them.
   const reading = new Map<string, Map<string, Promise<LogPage>>>();
 
+  // A Redis that took over from another one may lack what was written last.
+  let recent = createRecentEvents(kept);
+  link.onBreak(() => {
+    recent = createRecentEvents(kept);
+  });
+
   async function load(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
     const page = await trees.find(sessionId, async (root) => {
       const { session, log } = keys.tree(root);
-      const names = { session: session(sessionId), log: log(sessionId) };
-      const [firstSeq, lastSeq, entries] = list(await link.run("read_log", names, { after, maxBytes }));
+      const names = [session(sessionId), log(sessionId)];
+      const [firstSeq, lastSeq, entries] = list(await link.read("read_log", names, after, maxBytes));
       if (firstSeq === undefined) return undefined;
       return {
         events: decodeEntries(sessionId, list(entries)),
@@ -29,7 +39,15 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
   }
 
   return {
-    read(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
+    /** Keeps what a step of ours added to a log. */
+    remember(sessionId: string, seq: number, time: number, event: Buffer): void {
+      recent.add(decodeEvent(event, sessionId, seq, time), event);
+    },
+
+    async read(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
+      const known = recent.after(sessionId, after, maxBytes);
+      const last = known?.at(-1);
+      if (known && last) return { events: known, firstSeq: after + 1, lastSeq: Number(last.seq) };
       const ofSession = reading.get(sessionId) ?? new Map<string, Promise<LogPage>>();
       reading.set(sessionId, ofSession);
       const question = `${after} ${maxBytes}`;
@@ -48,9 +66,11 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
   };
 }
 
+// Who reads along takes what is new at once, so a little is enough; of a thousand sessions it is a megabyte.
+const kept = { eventsKept: 32, bytesKept: 256 * 1024, totalBytesKept: 4 * 1024 * 1024 };
+
 function decodeEntries(sessionId: string, entries: Reply[]) {
-  return Array.from({ length: entries.length / 3 }, (_, index) => {
-    const [seq, time, event] = entries.slice(index * 3, index * 3 + 3);
-    return decodeEvent(bytes(event) ?? Buffer.alloc(0), sessionId, number(seq), Number(text(time)));
-  });
+  return inThrees(entries).map(([seq, time, event]) =>
+    decodeEvent(bytes(event) ?? Buffer.alloc(0), sessionId, number(seq), Number(text(time))),
+  );
 }

@@ -30,6 +30,11 @@ export function pairs(reply: Reply | undefined): [string, Buffer][] {
   });
 }
 
+/** The parts of an answer that belong together by three. */
+export function inThrees(parts: readonly Reply[]): Reply[][] {
+  return Array.from({ length: parts.length / 3 }, (_, index) => parts.slice(index * 3, index * 3 + 3));
+}
+
 /** A hash as it was read; undefined if it has no field. */
 export interface Fields {
   text(name: string): string;

@@ -2,8 +2,8 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** The scripts, each named as its file and as the transition it is. */
-export const scriptNames = [
+/** The scripts that write, each named as its file and as the transition it is. */
+export const stepNames = [
   "adopt_grant",
   "agree_on_policy",
   "append_output",
@@ -23,9 +23,6 @@ export const scriptNames = [
   "point_to",
   "prepare_call",
   "raise_rules",
-  "read_asks",
-  "read_hashes",
-  "read_log",
   "record_events",
   "release_calls",
   "renew_leases",
@@ -38,7 +35,11 @@ export const scriptNames = [
   "start_call",
 ] as const;
 
-export type ScriptName = (typeof scriptNames)[number];
+/** Those that only read: they take keys and arguments as they come. */
+export const readNames = ["read_asks", "read_asks_of_call", "read_hashes", "read_log"] as const;
+
+export type StepName = (typeof stepNames)[number];
+export type ReadName = (typeof readNames)[number];
 
 /** A script as Redis knows it. */
 export interface Script {
@@ -46,14 +47,13 @@ export interface Script {
   sha: string;
 }
 
-/** Reads the scripts, each behind what they share. */
-export function loadScripts(): ReadonlyMap<ScriptName, Script> {
+/** Loads the scripts; those that write stand behind what they share. */
+export function loadScripts(): ReadonlyMap<StepName | ReadName, Script> {
   const read = (name: string) => readFileSync(join(import.meta.dirname, "scripts", `${name}.lua`), "utf8");
   const prelude = read("prelude");
-  return new Map(
-    scriptNames.map((name) => {
-      const source = prelude + read(name);
-      return [name, { source, sha: createHash("sha1").update(source).digest("hex") }];
-    }),
-  );
+  const script = (source: string) => ({ source, sha: createHash("sha1").update(source).digest("hex") });
+  return new Map([
+    ...stepNames.map((name) => [name, script(prelude + read(name))] as const),
+    ...readNames.map((name) => [name, script(read(name))] as const),
+  ]);
 }

@@ -4,12 +4,13 @@ import { encodeDecision } from "../audit.ts";
 import type { Doorbell } from "./doorbell.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
-import { list, number, type Reply, text } from "./reply.ts";
-import type { ScriptName } from "./scripts.ts";
+import type { Log } from "./log.ts";
+import { bytes, inThrees, list, number, type Reply, text } from "./reply.ts";
+import type { StepName } from "./scripts.ts";
 
 /** Runs a transition in a tree: one step, of which this replica hears at once and the others by message. */
 export type RunStep = (
-  name: ScriptName,
+  name: StepName,
   root: string,
   keys: StepKeys,
   values?: object,
@@ -18,19 +19,32 @@ export type RunStep = (
 ) => Promise<Reply>;
 
 /** Gives each step an operation id, so that it is done once however often it is sent. */
-export function createSteps({ link, keys, doorbell }: { link: Link; keys: Keys; doorbell: Doorbell }): RunStep {
+export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbell; log: Log }): RunStep {
+  const { link, keys, doorbell, log } = options;
   const life = randomBytes(12).toString("base64url");
   let count = 0;
-  return async (name, root, names, values, bytes, decisions = []) => {
+
+  /** Whether somebody here wants to know what the step adds to logs. */
+  const isHeard = (names: StepKeys) =>
+    Object.keys(names).some((name) => name.startsWith("session ") && doorbell.isHeard(name.slice("session ".length)));
+
+  return async (name, root, names, values, given, decisions = []) => {
     const tree = keys.tree(root);
     const op = tree.operation(`${life}-${(count++).toString(36)}`);
     const encoded = decisions.map(encodeDecision);
     const decided = encoded.map(({ sha256 }) => sha256);
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
     const all = { op, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
-    const [result, news] = list(await link.run(name, all, { ...values, decided }, { ...bytes, ...contents }));
-    const told = list(news);
-    for (let index = 0; index < told.length; index += 2) doorbell.ring(text(told[index]), number(told[index + 1]));
+    const told = { ...values, decided, ...(isHeard(names) && { echo: mostEcho }) };
+    const [result, news, time, events] = list(await link.run(name, all, told, { ...given, ...contents }));
+    for (const [sessionId, seq, event] of inThrees(list(events))) {
+      log.remember(text(sessionId), number(seq), number(time), bytes(event) ?? Buffer.alloc(0));
+    }
+    const rung = list(news);
+    for (let index = 0; index < rung.length; index += 2) doorbell.ring(text(rung[index]), number(rung[index + 1]));
     return result ?? null;
   };
 }
+
+/** What is longer is read from the log, if somebody wants it. */
+const mostEcho = 64 * 1024;

@@ -69,7 +69,7 @@ export async function openRedisStore(options: {
   const held = createHeldCalls();
   const log = createLog({ link, keys, trees });
   const doorbell = createDoorbell(log.refresh);
-  const runStep = createSteps({ link, keys, doorbell });
+  const runStep = createSteps({ link, keys, doorbell, log });
   const records = createCallRecords({ link, keys, trees });
   const sessions = createSessions({ link, keys, trees, runStep });
   const asks = createAsks({ link, keys, trees, live });

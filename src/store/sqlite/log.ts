@@ -4,10 +4,10 @@ import { BinaryReader } from "@bufbuild/protobuf/wire";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
+import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import { createRecentEvents } from "./recent-events.ts";
 import type { SessionHead, Sessions } from "./sessions.ts";
 
 /** How much a session's log may hold. */
@@ -34,7 +34,7 @@ export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions
   const totalAt = statement<{ total: number }>(db, "SELECT total FROM log WHERE session = ? AND seq = ?");
   const remove = statement(db, "DELETE FROM log WHERE session = ? AND seq <= ?");
   const setTrimmed = statement(db, "UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?");
-  const recent = createRecentEvents();
+  const recent = createRecentEvents({ eventsKept: 256, bytesKept: 512 * 1024, totalBytesKept: 32 * 1024 * 1024 });
 
   /** Adds an event under the session's next number and returns its binary form. */
   function append(step: Step, sessionId: string, event: SessionEvent["event"]): Uint8Array {

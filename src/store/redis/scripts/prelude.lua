@@ -3,7 +3,8 @@
 -- ARGV[1] is the step as JSON: its plain values, `keys` (alias -> index in KEYS), `bytes` (alias -> index in ARGV),
 -- `lineage` (session -> itself and those above it, up to the root), and for a transition `decided` (the digests of the
 -- records that go to K.audit). What follows in ARGV are bytes, never looked into.
--- A transition answers { result, news }; news are session, first new number, session, ...
+-- A transition answers { result, news }; news are session, first new number, session, ... Of what it added to
+-- logs, if that is no more than `step.echo` bytes, it also answers the time and { session, number, bytes, session, ... }.
 -- K.op remembers the answer of a transition that wrote, so that the same operation, sent again, gets it again.
 
 local step = cjson.decode(ARGV[1])
@@ -22,6 +23,7 @@ local micros = time[1] * 1000000 + time[2]
 -- What decides leases and deadlines; `step.clock` is a test's.
 local now = step.clock or math.floor(micros / 1000)
 local news, rung = {}, {}
+local echo, echoed = step.echo and {}, 0
 
 -- Marks a key that may be new: it goes when nobody renews it for so long. The sweep renews what is in use.
 local function keep(key)
@@ -94,6 +96,10 @@ local function append(session, event)
   end
   redis.call('HSET', key, 'seq', seq, 'total', total, 'first', head.first, 'cut', head.cut, 'active', now)
   ring(session, seq)
+  if echo then
+    echo[#echo + 1], echo[#echo + 2], echo[#echo + 3] = session, seq, event
+    echoed = echoed + #event
+  end
   return seq
 end
 
@@ -188,5 +194,6 @@ local function commit(result)
   end
   local answered = { result, news }
   redis.call('SET', K.op, cmsgpack.pack(answered), 'PX', step.rememberMs)
+  if echo and echoed <= step.echo then return { result, news, string.format('%.17g', now), echo } end
   return answered
 end

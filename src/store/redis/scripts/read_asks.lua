@@ -1,10 +1,16 @@
 -- read_asks: asks with their calls, as they are at one moment.
--- KEYS   asked, settled, call <name> of their calls
--- ARGV   ids, names; or of, the name of a call: all of its asks
--- Output for each ask its event and how it was settled (or ""), then for each call its fields and values
+-- KEYS   asked, settled, callOf
+-- ARGV   what the keys of the tree's calls begin with, the ids. A call's key is made here, since only callOf knows its
+--        name; it has the hash tag of the others.
+-- Output for each ask its event, how it was settled (or ""), and the fields and values of its call
 local found = {}
-for index, id in ipairs(step.ids or words(redis.call('HGET', K['call ' .. step.of], 'asks'))) do
-  found[index] = { redis.call('HGET', K.asked, id) or '', redis.call('HGET', K.settled, id) or '' }
+for index = 2, #ARGV do
+  local id = ARGV[index]
+  local name = redis.call('HGET', KEYS[3], id)
+  found[index - 1] = {
+    redis.call('HGET', KEYS[1], id) or '',
+    redis.call('HGET', KEYS[2], id) or '',
+    name and redis.call('HGETALL', ARGV[1] .. name) or {},
+  }
 end
-for _, name in ipairs(step.names or { step.of }) do found[#found + 1] = redis.call('HGETALL', K['call ' .. name]) end
 return found

@@ -1,7 +1,6 @@
 -- read_hashes: several hashes of one slot, as they are at one moment.
--- KEYS   1, 2, ...
--- ARGV   count
+-- KEYS   the hashes
 -- Output for each its fields and values
 local found = {}
-for index = 1, step.count do found[index] = redis.call('HGETALL', K[tostring(index)]) end
+for index, key in ipairs(KEYS) do found[index] = redis.call('HGETALL', key) end
 return found

@@ -1,4 +1,4 @@
-import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
 /** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
 export interface RecentEvents {
@@ -11,7 +11,7 @@ export interface RecentEvents {
 }
 
 /** Bounded for each session, and in all by forgetting the sessions that had no news for longest. */
-export function createRecentEvents(): RecentEvents {
+export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: RecentLimits): RecentEvents {
   // In order of the last news.
   const sessions = new Map<string, Recent>();
   let total = 0;
@@ -32,7 +32,7 @@ export function createRecentEvents(): RecentEvents {
       recent.entries.push({ event, bytes });
       recent.bytes += bytes.byteLength;
       recent.next = event.seq + 1n;
-      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept) shorten(recent);
+      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept) shorten(recent, { eventsKept, bytesKept });
       sessions.set(sessionId, recent);
       total += recent.bytes;
       for (const oldest of sessions.keys()) {
@@ -61,6 +61,13 @@ export function createRecentEvents(): RecentEvents {
   };
 }
 
+/** How much is kept: of a session up to twice as much, so that not every event moves all others; and in all. */
+export interface RecentLimits {
+  eventsKept: number;
+  bytesKept: number;
+  totalBytesKept: number;
+}
+
 /** An event and its binary form. */
 export interface RecentEvent {
   event: SessionEvent;
@@ -74,12 +81,7 @@ interface Recent {
   next: bigint;
 }
 
-// A session may have twice as much before it is cut back to this, so that not every event moves all others.
-const eventsKept = 256;
-const bytesKept = 512 * 1024;
-const totalBytesKept = 32 * 1024 * 1024;
-
-function shorten(recent: Recent): void {
+function shorten(recent: Recent, { eventsKept, bytesKept }: Omit<RecentLimits, "totalBytesKept">): void {
   let start = recent.entries.length;
   let bytes = 0;
   while (start > 0 && recent.entries.length - start < eventsKept) {
