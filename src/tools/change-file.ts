@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
-import { type BigIntStats, constants } from "node:fs";
-import { access } from "node:fs/promises";
+import { accessSync, type BigIntStats, constants } from "node:fs";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
@@ -101,18 +100,16 @@ const byteOrderMark = "\uFEFF";
 
 /** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
 export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
-  await using file = await openFile(path);
+  using file = openFile(path);
   if (file === undefined) return undefined;
-  const stats = await file.stat({ bigint: true });
+  const { stats } = file;
   if (stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
   if (stats.nlink > 1n) {
     throw new ToolFailure(
       `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
     );
   }
-  await access(path.absolute, constants.W_OK).catch((cause: unknown) => {
-    throw new ToolFailure(`${path.absolute} is read-only. Make it writable first.`, { cause });
-  });
+  checkWritable(path);
   const chunks: Uint8Array[] = [];
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
     // Of a larger one only the beginning is needed, for its byte order mark.
@@ -128,6 +125,14 @@ export async function look(path: ResolvedPath): Promise<ExistingFile | undefined
     text: stats.size <= largestText ? text.slice(mark.length) : undefined,
     isUtf8: Buffer.from(text).equals(bytes),
   };
+}
+
+function checkWritable({ absolute }: ResolvedPath): void {
+  try {
+    accessSync(absolute, constants.W_OK);
+  } catch (cause) {
+    throw new ToolFailure(`${absolute} is read-only. Make it writable first.`, { cause });
+  }
 }
 
 /** Throws unless the session tree has read the file in its present form. */

@@ -97,7 +97,7 @@ export const glob = defineTool({
  * as it would have been shown.
  */
 async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolContext, "judge" | "signal">) {
-  await using opened = await openFolder(folder.absolute);
+  using opened = openFolder(folder.absolute);
   const searched = { ...folder, opened };
   const passed = passedGlob(patterns);
   const names: string[] = [];

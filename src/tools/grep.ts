@@ -1,11 +1,10 @@
-import type { FileHandle } from "node:fs/promises";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
 import { byDate, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
-import { openFile, openFolder } from "./open-file.ts";
+import { type OpenFile, openFile, openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
 
 const mostMatches = 100;
@@ -45,7 +44,7 @@ export const grep = defineTool({
       reveals: [folder],
       folder,
       async inspect() {
-        await checkPlace(folder);
+        checkPlace(folder);
         return { preview: { paths: [folder.pattern] } };
       },
     };
@@ -53,20 +52,20 @@ export const grep = defineTool({
   async execute(input, ctx) {
     const { folder } = ctx.plan;
     if (folder === undefined) return await searchOutput(input, ctx);
-    await checkPlace(folder);
+    checkPlace(folder);
     return folder.isFolder ? await searchFolder(input, folder, ctx) : await searchFile(input, folder, ctx);
   },
 });
 
-async function checkPlace(path: ResolvedPath): Promise<void> {
+function checkPlace(path: ResolvedPath): void {
   if (path.isFolder) return;
-  await using file = await openFile(path);
+  using file = openFile(path);
   if (file === undefined) throw new ToolFailure(`Search path not found: ${path.absolute}`);
 }
 
 async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
   const { include, show } = input;
-  await using opened = await openFolder(folder.absolute);
+  using opened = openFolder(folder.absolute);
   const searched = { ...folder, opened };
   const patterns = include === undefined ? [] : readGlob(include);
   if (patterns.some(({ base }) => /^[/~]|(^|\/)\.\.(\/|$)/.test(base))) {
@@ -149,29 +148,30 @@ async function showLines(
   found: { total?: number; leftOut: number; stopped: string | undefined },
   { signal }: ToolContext,
 ): Promise<ToolResult> {
-  const handles: FileHandle[] = [];
-  const opened: string[] = [];
+  using opened = new DisposableStack();
+  const names: string[] = [];
+  const descriptors: number[] = [];
+  for (const file of files) {
+    const handle = openIfSame(file);
+    if (handle === undefined) continue;
+    opened.use(handle);
+    descriptors.push(handle.fd);
+    names.push(file.shown);
+  }
+  const findings = createFindings(names);
+  const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));
+  const search = { args, files: descriptors, delimiter: "\n", signal } as const;
+  const stopped = names.length === 0 ? undefined : await ripgrep(search, findings.add);
+  const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
+  return result(findings.lines(), end);
+}
+
+/** What was replaced meanwhile is no longer what was found. */
+function openIfSame(file: FoundFile): OpenFile | undefined {
   try {
-    for (const file of files) {
-      // What was replaced meanwhile is no longer what was found.
-      const handle = await openFile(file).catch(() => undefined);
-      if (handle === undefined) continue;
-      handles.push(handle);
-      opened.push(file.shown);
-    }
-    const findings = createFindings(opened);
-    const paths = handles.map((_, i) => `/dev/fd/${firstDescriptor + i}`);
-    const search = {
-      args: lineArgs(input, ...paths),
-      files: handles.map(({ fd }) => fd),
-      delimiter: "\n",
-      signal,
-    } as const;
-    const stopped = opened.length === 0 ? undefined : await ripgrep(search, findings.add);
-    const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
-    return result(findings.lines(), end);
-  } finally {
-    await Promise.all(handles.map((handle) => handle.close()));
+    return openFile(file);
+  } catch {
+    return undefined;
   }
 }
 

@@ -43,7 +43,7 @@ export const list = defineTool({
   },
   async execute({ ignore }, { plan: { folder, checkFolder }, judge, signal }) {
     checkFolder();
-    await using opened = await openFolder(folder.absolute);
+    using opened = openFolder(folder.absolute);
     const names: string[] = [];
     // Only to leave out: a glob that takes in would bring back what git ignores.
     const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
