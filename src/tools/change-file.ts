@@ -1,10 +1,11 @@
+import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
 import { accessSync, type BigIntStats, constants } from "node:fs";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
 import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
-import { compare } from "./diff.ts";
+import { compare, type FileChange } from "./diff.ts";
 import { bytesOf, openFile, readThrough } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
@@ -26,6 +27,18 @@ export interface ExistingFile {
 /** The new text of a file, made from the present one; undefined if there is none. A byte order mark stays without its doing. */
 type NewText = (before: ExistingFile | undefined, path: string) => string;
 
+/** The change of one file, as it was planned. */
+interface Planned {
+  path: ResolvedPath;
+  seen: Seen;
+}
+
+/** Set by inspect: the version that people were shown, and how it will differ. */
+interface Seen {
+  version?: string;
+  change?: FileChange;
+}
+
 export type FileChanges = ReturnType<typeof createFileChanges>;
 
 /**
@@ -45,8 +58,7 @@ export function createFileChanges() {
     /** Plans to make the file at a path say `newText`. */
     async plan(filePath: string, newText: NewText, { workspace, reads }: PlanContext) {
       const path = await workspace.resolve(filePath);
-      // Set by inspect: the version that people were shown.
-      const seen: { version?: string } = {};
+      const seen: Seen = {};
       return {
         title: path.pattern,
         asks: pathAsks("edit", path, { filepath: path.absolute }),
@@ -58,20 +70,16 @@ export function createFileChanges() {
           const before = await look(path);
           await checkRead(path, before, reads);
           seen.version = versionOf(before);
-          const { diff } = compare(path.pattern, before, newText(before, path.absolute));
-          return { preview: { diff, paths: [path.pattern] } };
+          seen.change = compare(path.pattern, before, newText(before, path.absolute));
+          return { preview: { diff: seen.change.diff, paths: [path.pattern] } };
         },
-      } satisfies Plan & { path: ResolvedPath; seen: { version?: string } };
+      } satisfies Plan & Planned;
     },
 
     /** Does what was planned; says what has changed, for the metadata. */
     async execute(
       newText: NewText,
-      {
-        plan: { path, seen },
-        reads,
-        signal,
-      }: ToolContext & { plan: { path: ResolvedPath; seen: { version?: string } } },
+      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned },
     ): Promise<JsonObject> {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
@@ -83,7 +91,8 @@ export function createFileChanges() {
         const content = Buffer.from((before?.mark ?? "") + text);
         await replaceFile(path, before?.stats, content);
         await reads.record(path.absolute, createHash("sha256").update(content).digest("hex"));
-        const { diff, additions, deletions } = compare(path.pattern, before, text);
+        // What was shown was made of this same version.
+        const { diff, additions, deletions } = seen.change ?? compare(path.pattern, before, text);
         return {
           filepath: path.absolute,
           exists: before !== undefined,
@@ -123,7 +132,7 @@ export async function look(path: ResolvedPath): Promise<ExistingFile | undefined
     sha256,
     mark,
     text: stats.size <= largestText ? text.slice(mark.length) : undefined,
-    isUtf8: Buffer.from(text).equals(bytes),
+    isUtf8: isUtf8(bytes),
   };
 }
 
