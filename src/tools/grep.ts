@@ -2,7 +2,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
+import { byDate, createSieve, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
 import { type OpenFile, openFile, openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
@@ -74,7 +74,7 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
     );
   }
   const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));
-  const mayBeSeen = (name: string) => readable(named([name], searched), ctx.judge).length > 0;
+  const { isDoubtful, mayRead } = createSieve(searched, ctx.judge);
   const filter = patterns.length === 0 ? [] : nameFilter(patterns);
   const common = { cwd: opened.path, signal: ctx.signal };
 
@@ -82,21 +82,24 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
   const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
     const [name = "", lines] = record.slice(2).split("\0");
-    if (!isMeant(name) || !mayBeSeen(name)) return;
+    if (!isMeant(name) || !mayRead(name)) return;
     counts.set(name, Number(lines));
     if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
   });
   // By their names alone: how many of them match would tell what is in them.
   let leftOut = 0;
-  const listing = [...everySearch, "--files", "--null", ...filter, "--", "./"];
-  const naming = ripgrep({ ...common, args: listing, delimiter: "\0" }, (record) => {
+  // With one thread, which is enough for names, to leave the processors to the search.
+  const listing = [...everySearch, "--files", "--null", "--threads=1", ...filter, "--", "./"];
+  const names = { ...common, args: listing, delimiter: "\0", mayBeWanted: isDoubtful } as const;
+  const naming = ripgrep(names, (record) => {
     const name = record.slice(2);
-    if (isMeant(name) && !mayBeSeen(name)) leftOut += 1;
+    if (isMeant(name) && !mayRead(name)) leftOut += 1;
   });
   const [stopped] = await Promise.all([counting, naming]);
 
   const found = await byDate(named([...counts.keys()], searched), searched);
-  const files = readable(found, ctx.judge);
+  // By their names they were judged before.
+  const files = found.filter((file) => !file.otherNames || readable([file], ctx.judge).length > 0);
   leftOut += found.length - files.length;
   const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
   const total = files.reduce((sum, file) => sum + countOf(file), 0);
