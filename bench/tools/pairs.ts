@@ -1,10 +1,10 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
-import { mkdir, open, readFile, rename, writeFile } from "node:fs/promises";
+import { readFileSync, statSync } from "node:fs";
+import { mkdir, open, readFile, rename, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { rgPath } from "@vscode/ripgrep";
-import type { Tool } from "../../src/tool/tool.ts";
+import type { Tool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createFileChanges } from "../../src/tools/change-file.ts";
 import { createEdit } from "../../src/tools/edit.ts";
@@ -14,7 +14,7 @@ import type { Pipes } from "../../src/tools/pipe.ts";
 import { read } from "../../src/tools/read.ts";
 import { openSandbox, type SandboxProfile } from "../../src/tools/sandbox.ts";
 import type { Supervisor } from "../../src/tools/supervisor.ts";
-import { callTool, type Site } from "../../test/tools/harness.ts";
+import { callTool, judgeBy, type Site } from "../../test/tools/harness.ts";
 
 /** A tool beside the least that does the same. */
 export interface Pair {
@@ -26,6 +26,8 @@ export interface Pair {
   readonly times: number;
   ours(): Promise<unknown>;
   bare(): Promise<unknown> | unknown;
+  /** Throws if they do not give the same answer. */
+  check?(): Promise<void>;
 }
 
 /** The tools' own work, planning and checks included, without service and store. */
@@ -34,6 +36,8 @@ export async function makePairs(
   { supervisor, pipes, files }: { supervisor: Supervisor; pipes: Pipes; files: number },
 ): Promise<Pair[]> {
   await makeTree(site.inside, files);
+  // The rules that are built in.
+  site.judge = judgeBy({});
   const call = (tool: Tool, input: Parameters<typeof callTool>[2]) => () => callTool(site, tool, input);
   const bash = async (profile: SandboxProfile) => {
     const wanted = { profile, network: true };
@@ -52,22 +56,28 @@ export async function makePairs(
     },
     readPair(site, call(read, { filePath: "lines.txt" })),
     await editPair(site),
-    searchPair("glob **/*.ts", call(glob, { pattern: "**/*.ts" }), site, ["--files", "--glob=**/*.ts"]),
-    searchPair("grep needle", call(grep, { pattern: "needle" }), site, ["--line-number", "--", "needle", "./"]),
+    globPair(call(glob, { pattern: "**/*.ts" }), site),
+    grepPair(call(grep, { pattern: "needle" }), site),
   ];
 }
 
 const linesText = Array.from({ length: 2_000 }, (_, i) => `line ${i} of a text`).join("\n");
 
+/** Files of different dates, a few that git ignores, and a few that reading asks for. */
 async function makeTree(folder: string, files: number): Promise<void> {
   await writeFile(join(folder, "lines.txt"), `${linesText}\n`);
+  await writeFile(join(folder, ".gitignore"), "f5.ts\n");
   for (let from = 0; from < files; from += 100) {
     const own = join(folder, "tree", String(from % 1_000), String(from));
     await mkdir(own, { recursive: true });
     await Promise.all(
-      Array.from({ length: Math.min(100, files - from) }, (_, i) =>
-        writeFile(join(own, `f${i}.${i % 5 === 0 ? "ts" : "md"}`), `file ${from + i}\n${i === 7 ? "a needle\n" : ""}`),
-      ),
+      Array.from({ length: Math.min(100, files - from) }, async (_, i) => {
+        const file = join(own, `f${i}.${i % 5 === 0 ? "ts" : from === 0 && i < 10 ? "env" : "md"}`);
+        await writeFile(file, `file ${from + i}\n${i === 7 ? "a needle\n" : ""}`);
+        // Scattered, and no two the same.
+        const modified = 1_700_000_000 + (((from + i) * 7_919) % files);
+        await utimes(file, modified, modified);
+      }),
     );
   }
 }
@@ -107,12 +117,75 @@ async function editPair(site: Site): Promise<Pair> {
   };
 }
 
-function searchPair(what: string, ours: Pair["ours"], { inside }: Site, args: readonly string[]): Pair {
-  const same = ["--no-config", "--hidden", "--no-require-git", "--glob=!.git", "--color=never"];
-  const bare = async () => {
-    const child = spawn(rgPath, [...same, ...args], { cwd: inside, stdio: ["ignore", "pipe", "ignore"] });
-    child.stdout.resume();
-    await once(child, "close");
+const mostShown = 100;
+
+/** By ripgrep's type, because its `--glob` would bring back what git ignores; nothing that looks at dates itself is faster. */
+function globPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
+  const names = async () => {
+    const type = ["--type-add=wanted:*.ts", "--type=wanted"];
+    const found = await rg(inside, ["--files", "--null", "--sortr=modified", ...type, "./"], "\0");
+    return found.filter((name) => !secret.test(name)).slice(0, mostShown);
   };
-  return { what, bareWhat: `rg ${args.join(" ")}`, limit: 1.2, times: 5, ours, bare };
+  return {
+    what: "glob **/*.ts",
+    bareWhat: "rg --files --sortr=modified",
+    limit: 1.2,
+    times: 5,
+    ours,
+    bare: async () => (await names()).join("\n"),
+    check: async () => checkSame(linesOf(await ours(), /^tree.*/), await names()),
+  };
+}
+
+/** Unsorted, because ripgrep sorts in one thread only; beside it what is left out is counted, by names. */
+function grepPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
+  const newest = async () => {
+    const [matches, names] = await Promise.all([
+      rg(inside, ["--line-number", "--null", "--with-filename", "--", "needle", "./"], "\n"),
+      rg(inside, ["--files", "--null", "--threads=1", "./"], "\0"),
+    ]);
+    const leftOut = names.filter((name) => secret.test(name)).length;
+    const byFile = Map.groupBy(matches, (match) => match.slice(0, match.indexOf("\0")));
+    const dated = [...byFile].flatMap(([name, lines]) =>
+      secret.test(name) ? [] : [{ name, lines, modified: statSync(join(inside, name)).mtimeMs }],
+    );
+    return { leftOut, files: dated.sort((a, b) => b.modified - a.modified) };
+  };
+  return {
+    what: "grep needle",
+    bareWhat: "rg, the dates, and rg --files for what is left out",
+    limit: 1.2,
+    times: 5,
+    ours,
+    async bare() {
+      const { leftOut, files } = await newest();
+      return [...files.flatMap(({ lines }) => lines).slice(0, mostShown), `${leftOut} left out`].join("\n");
+    },
+    async check() {
+      const { leftOut, files } = await newest();
+      const expected = files.slice(0, mostShown).map(({ name }) => name);
+      const result = await ours();
+      checkSame(linesOf(result, /^tree.*(?=:$)/), expected);
+      if (result.metadata?.leftOut !== leftOut) throw new Error(`grep left out ${result.metadata?.leftOut} files`);
+    },
+  };
+}
+
+function linesOf({ output = "" }: ToolResult, name: RegExp): string[] {
+  return output.split("\n").flatMap((line) => name.exec(line) ?? []);
+}
+
+function checkSame(ours: readonly string[], bare: readonly string[]): void {
+  if (ours.length === bare.length && bare.every((name, i) => name === `./${ours[i]}`)) return;
+  throw new Error(`the searches that are compared give different answers: ${ours.length} and ${bare.length} files`);
+}
+
+const secret = /\.env(\.[^/]*)?$/;
+
+async function rg(cwd: string, args: readonly string[], delimiter: string): Promise<string[]> {
+  const same = ["--no-config", "--no-messages", "--hidden", "--no-require-git", "--glob=!.git", "--color=never"];
+  const child = spawn(rgPath, [...same, ...args], { cwd, stdio: ["ignore", "pipe", "ignore"] });
+  const chunks: Buffer[] = [];
+  for await (const chunk of child.stdout) chunks.push(chunk);
+  return Buffer.concat(chunks).toString().split(delimiter).slice(0, -1);
 }

@@ -29,6 +29,7 @@ export async function measureTools(
   try {
     const measured: Measured[] = [];
     for (const pair of await makePairs(site, { supervisor, pipes, files })) {
+      await pair.check?.();
       measured.push({ pair, samples: await measurePair(pair, { rounds, share }) });
     }
     tell(`Tools, in the process, a tree of ${files.toLocaleString("en")} files: median (min–max) of ${rounds} rounds.`);

@@ -8,9 +8,10 @@ import { visible } from "../permission/display.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
+import type { Place } from "../permission/read-doubts.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
+import type { Ask, Judge, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { doubtAbout } from "../tool/workspace.ts";
 import type { OpenSession } from "./sessions.ts";
 
@@ -139,13 +140,14 @@ function loopAsk(tool: Tool, repeats: number): Ask {
 }
 
 /** The rules of a call, as its tool may question them. */
-export function judging(policy: Pick<Policy, "judge">, layers: Layers): PlanContext["judge"] {
-  return (ask) => {
+export function judging(policy: Pick<Policy, "judge" | "readDoubts">, layers: Layers): Judge {
+  const judge = (ask: Ask): Judgement => {
     const decisions = policy.judge(ask, layers);
     const action = strictest(decisions);
     const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
     return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
   };
+  return Object.assign(judge, { readDoubts: (place: Place) => policy.readDoubts(place, layers) });
 }
 
 function wordFor(action: PermissionAction): Judgement["action"] {

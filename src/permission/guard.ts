@@ -11,6 +11,11 @@ export interface Guard {
   configFile?: string;
 }
 
+/** The folders and files of which the engine denies everything, folded. */
+export function keptPaths({ dataDirectory, configFile }: Guard): string[] {
+  return [dataDirectory, `/proc/${process.pid}`, ...(configFile === undefined ? [] : [configFile])].map(foldCase);
+}
+
 /** Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns. */
 export function createGuard({ dataDirectory, configFile }: Guard, home: string) {
   const kept = [

@@ -9,9 +9,10 @@ import {
 import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { canAsk } from "./can-ask.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
-import { createGuard, type Guard } from "./guard.ts";
+import { createGuard, type Guard, keptPaths } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
+import { type Place, readDoubts } from "./read-doubts.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommands } from "./shell/command.ts";
@@ -215,6 +216,16 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     explain(question: Question, layers: Layers): PermissionDecision[] {
       return question.patterns.map((_, at) => decide(question, at, layers, false));
     },
+    /** What tells the files below a folder that may not simply be read; see `readDoubts`. */
+    readDoubts: (place: Place, layers: Layers) =>
+      readDoubts(place, layers, {
+        about: ({ rules }) =>
+          listOf(rules)
+            .about("read")
+            .map(({ rule }) => rule),
+        kept: keptPaths(guard),
+        home,
+      }),
     /** The permissions of which something can end in a question, as rules name them; `*` is any that is not named. */
     asking({ wide, narrow }: Layers): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));

@@ -15,6 +15,9 @@ const secrets = table([
   ["a file of credentials", ".netrc _netrc .git-credentials .pgpass .aws/credentials .docker/config.json .kube/config"],
 ]);
 
+/** A path of which `read` is always asked holds one of these. */
+export const secretWords = secrets.words;
+
 /** Is run, or says what is run, by a program that the user starts for something else. */
 const startedUnasked = table([
   ["git's own files, some of which run as code", ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/"],

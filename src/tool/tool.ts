@@ -38,6 +38,16 @@ export interface Judgement {
   rule?: string;
 }
 
+/** Says what rules say of something. Nobody is asked, and grants do not count. */
+export interface Judge {
+  (ask: Ask): Judgement;
+  /**
+   * The words of which the name of a file below a folder must hold one, in lower case, for `read` of it not to be allowed;
+   * only for names of printable ASCII without a long run of spaces. Undefined: any file may be one.
+   */
+  readDoubts(folder: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
+}
+
 /** What a call would do. It is made from the input and from resolved paths alone, so it never fails because of what a file holds or lacks. */
 export interface Plan {
   /** A short line for people. */
@@ -67,8 +77,8 @@ export interface PlanContext {
   environment(cwd: string): Promise<Record<string, string>>;
   /** What this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
-  /** What rules say of something that the call would touch besides what it asks for. Nobody is asked, and grants do not count. */
-  judge(ask: Ask): Judgement;
+  /** For what the call would touch besides what it asks for. */
+  judge: Judge;
 }
 
 /** A place in a distributed trace, as W3C Trace Context writes it in headers. */

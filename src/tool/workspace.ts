@@ -107,7 +107,7 @@ const mostLinks = 40;
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const ahead = path.split("/").reverse();
   let at = from;
-  let found: Stats | undefined = await look(from, path);
+  let found: Stats | undefined;
   let links = 0;
   while (ahead.length > 0) {
     const part = ahead.pop();
@@ -126,8 +126,10 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     ahead.push(...target.split("/").reverse());
     if (!isAbsolute(target)) continue;
     at = "/";
-    found = await look(at, path);
+    found = undefined;
   }
+  // Not a part of it was looked at: it is the folder where it began.
+  found ??= await look(at, path);
   const isFolder = found?.isDirectory() ?? false;
   return {
     absolute: at,

@@ -1,11 +1,11 @@
+import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
-import { type BigIntStats, constants } from "node:fs";
-import { access } from "node:fs/promises";
+import { accessSync, type BigIntStats, constants } from "node:fs";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
 import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
-import { compare } from "./diff.ts";
+import { compare, type FileChange } from "./diff.ts";
 import { bytesOf, openFile, readThrough } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
@@ -27,6 +27,18 @@ export interface ExistingFile {
 /** The new text of a file, made from the present one; undefined if there is none. A byte order mark stays without its doing. */
 type NewText = (before: ExistingFile | undefined, path: string) => string;
 
+/** The change of one file, as it was planned. */
+interface Planned {
+  path: ResolvedPath;
+  seen: Seen;
+}
+
+/** Set by inspect: the version that people were shown, and how it will differ. */
+interface Seen {
+  version?: string;
+  change?: FileChange;
+}
+
 export type FileChanges = ReturnType<typeof createFileChanges>;
 
 /**
@@ -46,8 +58,7 @@ export function createFileChanges() {
     /** Plans to make the file at a path say `newText`. */
     async plan(filePath: string, newText: NewText, { workspace, reads }: PlanContext) {
       const path = await workspace.resolve(filePath);
-      // Set by inspect: the version that people were shown.
-      const seen: { version?: string } = {};
+      const seen: Seen = {};
       return {
         title: path.pattern,
         asks: pathAsks("edit", path, { filepath: path.absolute }),
@@ -59,20 +70,16 @@ export function createFileChanges() {
           const before = await look(path);
           await checkRead(path, before, reads);
           seen.version = versionOf(before);
-          const { diff } = compare(path.pattern, before, newText(before, path.absolute));
-          return { preview: { diff, paths: [path.pattern] } };
+          seen.change = compare(path.pattern, before, newText(before, path.absolute));
+          return { preview: { diff: seen.change.diff, paths: [path.pattern] } };
         },
-      } satisfies Plan & { path: ResolvedPath; seen: { version?: string } };
+      } satisfies Plan & Planned;
     },
 
     /** Does what was planned; says what has changed, for the metadata. */
     async execute(
       newText: NewText,
-      {
-        plan: { path, seen },
-        reads,
-        signal,
-      }: ToolContext & { plan: { path: ResolvedPath; seen: { version?: string } } },
+      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned },
     ): Promise<JsonObject> {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
@@ -84,7 +91,8 @@ export function createFileChanges() {
         const content = Buffer.from((before?.mark ?? "") + text);
         await replaceFile(path, before?.stats, content);
         await reads.record(path.absolute, createHash("sha256").update(content).digest("hex"));
-        const { diff, additions, deletions } = compare(path.pattern, before, text);
+        // What was shown was made of this same version.
+        const { diff, additions, deletions } = seen.change ?? compare(path.pattern, before, text);
         return {
           filepath: path.absolute,
           exists: before !== undefined,
@@ -101,18 +109,16 @@ const byteOrderMark = "\uFEFF";
 
 /** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
 export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
-  await using file = await openFile(path);
+  using file = openFile(path);
   if (file === undefined) return undefined;
-  const stats = await file.stat({ bigint: true });
+  const { stats } = file;
   if (stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
   if (stats.nlink > 1n) {
     throw new ToolFailure(
       `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
     );
   }
-  await access(path.absolute, constants.W_OK).catch((cause: unknown) => {
-    throw new ToolFailure(`${path.absolute} is read-only. Make it writable first.`, { cause });
-  });
+  checkWritable(path);
   const chunks: Uint8Array[] = [];
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
     // Of a larger one only the beginning is needed, for its byte order mark.
@@ -126,8 +132,16 @@ export async function look(path: ResolvedPath): Promise<ExistingFile | undefined
     sha256,
     mark,
     text: stats.size <= largestText ? text.slice(mark.length) : undefined,
-    isUtf8: Buffer.from(text).equals(bytes),
+    isUtf8: isUtf8(bytes),
   };
+}
+
+function checkWritable({ absolute }: ResolvedPath): void {
+  try {
+    accessSync(absolute, constants.W_OK);
+  } catch (cause) {
+    throw new ToolFailure(`${absolute} is read-only. Make it writable first.`, { cause });
+  }
 }
 
 /** Throws unless the session tree has read the file in its present form. */

@@ -46,12 +46,8 @@ const contextLines = 4;
 
 /** Where two texts differ, with the lines around it: how many characters before and behind are the same, and how many lines before. */
 function changedPart(old: string, after: string): { start: number; end: number; skipped: number } {
-  const most = Math.min(old.length, after.length);
-  let start = 0;
-  while (start < most && old.charCodeAt(start) === after.charCodeAt(start)) start += 1;
-  let end = 0;
-  while (end < most - start && old.charCodeAt(old.length - 1 - end) === after.charCodeAt(after.length - 1 - end))
-    end += 1;
+  let start = sameStart(old, after);
+  const end = sameEnd(old, after, Math.min(old.length, after.length) - start);
   for (let i = 0; i <= contextLines && start > 0; i++) start = old.lastIndexOf("\n", start - 2) + 1;
   let tail = old.length - end;
   for (let i = 0; i <= contextLines && tail < old.length; i++) {
@@ -61,6 +57,25 @@ function changedPart(old: string, after: string): { start: number; end: number; 
   return { start, end: old.length - tail, skipped: countLines(old.slice(0, start)) };
 }
 
+/** So many characters are compared at once; which one differs is looked at afterwards. */
+const block = 4_096;
+
+function sameStart(a: string, b: string): number {
+  const most = Math.min(a.length, b.length);
+  let at = 0;
+  while (at + block <= most && a.slice(at, at + block) === b.slice(at, at + block)) at += block;
+  while (at < most && a.charCodeAt(at) === b.charCodeAt(at)) at += 1;
+  return at;
+}
+
+function sameEnd(a: string, b: string, most: number): number {
+  const part = (text: string, back: number) => text.slice(text.length - back - block, text.length - back);
+  let back = 0;
+  while (back + block <= most && part(a, back) === part(b, back)) back += block;
+  while (back < most && a.charCodeAt(a.length - 1 - back) === b.charCodeAt(b.length - 1 - back)) back += 1;
+  return back;
+}
+
 function replacement(old: string | undefined, after: string, why: string): FileChange {
   const additions = countLines(after);
   const deletions = old === undefined ? 0 : countLines(old);
@@ -68,4 +83,8 @@ function replacement(old: string | undefined, after: string, why: string): FileC
   return { diff: `(No diff, because ${why}: ${all} will be replaced by ${additions} lines.)`, additions, deletions };
 }
 
-const countLines = (text: string) => text.split("\n").length - (text.endsWith("\n") || text === "" ? 1 : 0);
+function countLines(text: string): number {
+  let lines = text === "" || text.endsWith("\n") ? 0 : 1;
+  for (let at = text.indexOf("\n"); at !== -1; at = text.indexOf("\n", at + 1)) lines += 1;
+  return lines;
+}

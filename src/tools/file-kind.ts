@@ -40,8 +40,13 @@ export function markedEncoding(head: Uint8Array): MarkedEncoding | undefined {
 export function isBinary(name: string, head: Uint8Array): boolean {
   if (binaryExtensions.has(extname(name).toLowerCase())) return true;
   if (markedEncoding(head) !== undefined) return false;
-  const controls = head.filter((byte) => byte < 9 || (byte > 13 && byte < 32)).length;
-  return head.includes(0) || controls > head.length * 0.3;
+  if (head.includes(0)) return true;
+  let controls = 0;
+  for (let i = 0; i < head.length; i++) {
+    const byte = head[i] ?? 0;
+    if (byte < 9 || (byte > 13 && byte < 32)) controls += 1;
+  }
+  return controls > head.length * 0.3;
 }
 
 const binaryExtensions = new Set(

@@ -1,6 +1,7 @@
-import { lstat } from "node:fs/promises";
+import { lstatSync } from "node:fs";
 import { join } from "node:path";
-import type { Ask, Judgement } from "../tool/tool.ts";
+import { setImmediate } from "node:timers/promises";
+import type { Judge } from "../tool/tool.ts";
 import { doubtAbout, type ResolvedPath } from "../tool/workspace.ts";
 import type { OpenFolder } from "./open-file.ts";
 
@@ -31,7 +32,7 @@ export function named(names: readonly string[], { absolute, pattern }: SearchedF
 }
 
 /** Only the files that rules allow to read; what they ask about is left out like what they deny. */
-export function readable<File extends FoundFile>(files: readonly File[], judge: (ask: Ask) => Judgement): File[] {
+export function readable<File extends FoundFile>(files: readonly File[], judge: Judge): File[] {
   return files.filter(({ absolute, shown, otherNames }) => {
     const doubt = doubtAbout({ absolute, otherNames, isSpecial: false });
     const ask = { permission: "read", patterns: [shown], paths: [absolute], ...doubt };
@@ -39,19 +40,34 @@ export function readable<File extends FoundFile>(files: readonly File[], judge: 
   });
 }
 
-const mostAtOnce = 64;
+/** Tells which files of a folder rules allow to read. Nearly all it knows by a look at their names; only the others are judged. */
+export function createSieve(searched: SearchedFolder, judge: Judge) {
+  const words = judge.readDoubts(searched);
+  /** Whether one of several names, with NULs between them, may be that of a file that must not be read. */
+  const isDoubtful = (names: string) => {
+    if (words === undefined || unplain.test(names)) return true;
+    const folded = names.toLowerCase();
+    return words.some((word) => folded.includes(word));
+  };
+  return {
+    isDoubtful,
+    mayRead: (name: string) => !isDoubtful(name) || readable(named([name], searched), judge).length > 0,
+  };
+}
+
+const unplain = /[^ -~\0]| {64}/;
+
+const mostAtOnce = 500;
 
 /** Looks when files were modified, and sorts them by that, the newest first. What is gone by now was not found. */
 export async function byDate(files: readonly FoundFile[], { opened }: SearchedFolder): Promise<DatedFile[]> {
   const dated: DatedFile[] = [];
-  const ahead = files.values();
-  const look = async () => {
-    for (const file of ahead) {
-      const stats = await lstat(join(opened.path, file.name)).catch(() => undefined);
-      if (stats) dated.push({ ...file, modified: stats.mtimeMs, otherNames: stats.nlink > 1 });
-    }
-  };
-  await Promise.all(Array.from({ length: mostAtOnce }, look));
+  for (const [index, file] of files.entries()) {
+    // They were found a moment ago, so each takes microseconds; others have their turn in between.
+    if (index % mostAtOnce === mostAtOnce - 1) await setImmediate();
+    const stats = lstatSync(join(opened.path, file.name), { throwIfNoEntry: false });
+    if (stats) dated.push({ ...file, modified: stats.mtimeMs, otherNames: stats.nlink > 1 });
+  }
   return dated.sort(newestFirst);
 }
 

@@ -2,7 +2,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, type DatedFile, type FoundFile, named, newestFirst, readable, searchNotes } from "./found-files.ts";
+import { byDate, createSieve, type DatedFile, type FoundFile, named, newestFirst, searchNotes } from "./found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./glob-pattern.ts";
 import { openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
@@ -97,7 +97,7 @@ export const glob = defineTool({
  * as it would have been shown.
  */
 async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolContext, "judge" | "signal">) {
-  await using opened = await openFolder(folder.absolute);
+  using opened = openFolder(folder.absolute);
   const searched = { ...folder, opened };
   const passed = passedGlob(patterns);
   const names: string[] = [];
@@ -106,12 +106,12 @@ async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolCo
     const name = record.slice(2);
     if (passed(name)) names.push(name);
   });
+  const { mayRead } = createSieve(searched, judge);
   const allowed: FoundFile[] = [];
   let leftOut = 0;
   for (const name of names) {
     if (allowed.length === mostShown) break;
-    const [file] = readable(named([name], searched), judge);
-    if (file) allowed.push(file);
+    if (mayRead(name)) allowed.push(...named([name], searched));
     else leftOut += 1;
   }
   return { newest: await byDate(allowed, searched), total: names.length - leftOut, leftOut, stopped };

@@ -1,11 +1,10 @@
-import type { FileHandle } from "node:fs/promises";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
+import { byDate, createSieve, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
-import { openFile, openFolder } from "./open-file.ts";
+import { type OpenFile, openFile, openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
 
 const mostMatches = 100;
@@ -45,7 +44,7 @@ export const grep = defineTool({
       reveals: [folder],
       folder,
       async inspect() {
-        await checkPlace(folder);
+        checkPlace(folder);
         return { preview: { paths: [folder.pattern] } };
       },
     };
@@ -53,20 +52,20 @@ export const grep = defineTool({
   async execute(input, ctx) {
     const { folder } = ctx.plan;
     if (folder === undefined) return await searchOutput(input, ctx);
-    await checkPlace(folder);
+    checkPlace(folder);
     return folder.isFolder ? await searchFolder(input, folder, ctx) : await searchFile(input, folder, ctx);
   },
 });
 
-async function checkPlace(path: ResolvedPath): Promise<void> {
+function checkPlace(path: ResolvedPath): void {
   if (path.isFolder) return;
-  await using file = await openFile(path);
+  using file = openFile(path);
   if (file === undefined) throw new ToolFailure(`Search path not found: ${path.absolute}`);
 }
 
 async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
   const { include, show } = input;
-  await using opened = await openFolder(folder.absolute);
+  using opened = openFolder(folder.absolute);
   const searched = { ...folder, opened };
   const patterns = include === undefined ? [] : readGlob(include);
   if (patterns.some(({ base }) => /^[/~]|(^|\/)\.\.(\/|$)/.test(base))) {
@@ -75,7 +74,7 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
     );
   }
   const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));
-  const mayBeSeen = (name: string) => readable(named([name], searched), ctx.judge).length > 0;
+  const { isDoubtful, mayRead } = createSieve(searched, ctx.judge);
   const filter = patterns.length === 0 ? [] : nameFilter(patterns);
   const common = { cwd: opened.path, signal: ctx.signal };
 
@@ -83,21 +82,24 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
   const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
     const [name = "", lines] = record.slice(2).split("\0");
-    if (!isMeant(name) || !mayBeSeen(name)) return;
+    if (!isMeant(name) || !mayRead(name)) return;
     counts.set(name, Number(lines));
     if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
   });
   // By their names alone: how many of them match would tell what is in them.
   let leftOut = 0;
-  const listing = [...everySearch, "--files", "--null", ...filter, "--", "./"];
-  const naming = ripgrep({ ...common, args: listing, delimiter: "\0" }, (record) => {
+  // With one thread, which is enough for names, to leave the processors to the search.
+  const listing = [...everySearch, "--files", "--null", "--threads=1", ...filter, "--", "./"];
+  const names = { ...common, args: listing, delimiter: "\0", mayBeWanted: isDoubtful } as const;
+  const naming = ripgrep(names, (record) => {
     const name = record.slice(2);
-    if (isMeant(name) && !mayBeSeen(name)) leftOut += 1;
+    if (isMeant(name) && !mayRead(name)) leftOut += 1;
   });
   const [stopped] = await Promise.all([counting, naming]);
 
   const found = await byDate(named([...counts.keys()], searched), searched);
-  const files = readable(found, ctx.judge);
+  // By their names they were judged before.
+  const files = found.filter((file) => !file.otherNames || readable([file], ctx.judge).length > 0);
   leftOut += found.length - files.length;
   const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
   const total = files.reduce((sum, file) => sum + countOf(file), 0);
@@ -149,29 +151,30 @@ async function showLines(
   found: { total?: number; leftOut: number; stopped: string | undefined },
   { signal }: ToolContext,
 ): Promise<ToolResult> {
-  const handles: FileHandle[] = [];
-  const opened: string[] = [];
+  using opened = new DisposableStack();
+  const names: string[] = [];
+  const descriptors: number[] = [];
+  for (const file of files) {
+    const handle = openIfSame(file);
+    if (handle === undefined) continue;
+    opened.use(handle);
+    descriptors.push(handle.fd);
+    names.push(file.shown);
+  }
+  const findings = createFindings(names);
+  const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));
+  const search = { args, files: descriptors, delimiter: "\n", signal } as const;
+  const stopped = names.length === 0 ? undefined : await ripgrep(search, findings.add);
+  const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
+  return result(findings.lines(), end);
+}
+
+/** What was replaced meanwhile is no longer what was found. */
+function openIfSame(file: FoundFile): OpenFile | undefined {
   try {
-    for (const file of files) {
-      // What was replaced meanwhile is no longer what was found.
-      const handle = await openFile(file).catch(() => undefined);
-      if (handle === undefined) continue;
-      handles.push(handle);
-      opened.push(file.shown);
-    }
-    const findings = createFindings(opened);
-    const paths = handles.map((_, i) => `/dev/fd/${firstDescriptor + i}`);
-    const search = {
-      args: lineArgs(input, ...paths),
-      files: handles.map(({ fd }) => fd),
-      delimiter: "\n",
-      signal,
-    } as const;
-    const stopped = opened.length === 0 ? undefined : await ripgrep(search, findings.add);
-    const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
-    return result(findings.lines(), end);
-  } finally {
-    await Promise.all(handles.map((handle) => handle.close()));
+    return openFile(file);
+  } catch {
+    return undefined;
   }
 }
 

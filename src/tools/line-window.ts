@@ -7,6 +7,7 @@ const keptBytes = (longestLine + 1) * 4;
 
 /** A part of a text, by lines. */
 export interface LineWindow {
+  /** With their numbers: `N: line`. */
   lines: string[];
   /** How many lines there are, or were until the reading stopped. */
   total: number;
@@ -34,17 +35,28 @@ export function createLineWindow(offset: number, limit: number) {
     kept += piece.length;
   }
 
-  /** `text` is the line, if it is known already. */
-  function endLine(text?: string): void {
-    if (isWanted()) {
-      const shown = cut(withoutMark(text ?? decode(Buffer.concat(pieces))));
-      bytes += Buffer.byteLength(shown) + String(total + 1).length + 3;
-      capped = bytes > mostBytes;
-      if (!capped) lines.push(shown);
-    }
+  function endLine(): void {
+    if (isWanted()) show(decode(Buffer.concat(pieces)), false);
     total += 1;
     pieces = [];
     kept = 0;
+  }
+
+  /** Takes lines that are whole and UTF-8. */
+  function addLines(text: string, isAscii: boolean): void {
+    const ended = text.split("\n");
+    ended.pop();
+    for (const line of ended) {
+      if (isWanted()) show(line, isAscii);
+      total += 1;
+    }
+  }
+
+  function show(line: string, isAscii: boolean): void {
+    const shown = `${total + 1}: ${cut(total === 0 ? withoutMark(line) : line)}`;
+    bytes += (isAscii ? shown.length : Buffer.byteLength(shown)) + 1;
+    capped = bytes > mostBytes;
+    if (!capped) lines.push(shown);
   }
 
   function decode(line: Buffer): string {
@@ -54,21 +66,22 @@ export function createLineWindow(offset: number, limit: number) {
     return whole.toString(isText ? "utf8" : "latin1");
   }
 
-  const withoutMark = (text: string) => (total === 0 && text.startsWith("\uFEFF") ? text.slice(1) : text);
-
   return {
     add(chunk: Buffer): void {
-      // Most are, and then their lines need not be looked at one by one.
-      const isText = isUtf8(chunk);
+      // Nearly all are, and then their lines need not be decoded one by one.
+      const whole = chunk.subarray(0, chunk.lastIndexOf(10) + 1);
+      const isText = isUtf8(whole);
       let start = 0;
       for (let end = chunk.indexOf(10); end !== -1; end = chunk.indexOf(10, start)) {
-        if (isText && kept === 0) {
-          endLine(isWanted() ? chunk.toString("utf8", start, Math.min(end, start + keptBytes)) : "");
+        if (isText && kept === 0 && isWanted()) {
+          const text = whole.toString("utf8", start);
+          addLines(text, text.length === whole.length - start);
+          start = whole.length;
         } else {
           extend(chunk.subarray(start, end));
           endLine();
+          start = end + 1;
         }
-        start = end + 1;
       }
       if (start < chunk.length) extend(chunk.subarray(start));
     },
@@ -88,6 +101,8 @@ function withoutBrokenEnd(line: Buffer): Buffer {
   while (end > line.length - 3 && ((line[end - 1] ?? 0) & 0xc0) === 0x80) end -= 1;
   return line.subarray(0, end - 1);
 }
+
+const withoutMark = (text: string) => (text.startsWith("\uFEFF") ? text.slice(1) : text);
 
 function cut(line: string): string {
   const text = line.endsWith("\r") ? line.slice(0, -1) : line;

@@ -3,7 +3,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool } from "../tool/tool.ts";
 import { filePath, pathAsks } from "../tool/workspace.ts";
-import { named, readable, searchNotes } from "./found-files.ts";
+import { createSieve, searchNotes } from "./found-files.ts";
 import { openFolder } from "./open-file.ts";
 import { everySearch, ripgrep } from "./ripgrep.ts";
 
@@ -43,7 +43,7 @@ export const list = defineTool({
   },
   async execute({ ignore }, { plan: { folder, checkFolder }, judge, signal }) {
     checkFolder();
-    await using opened = await openFolder(folder.absolute);
+    using opened = openFolder(folder.absolute);
     const names: string[] = [];
     // Only to leave out: a glob that takes in would bring back what git ignores.
     const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
@@ -51,8 +51,9 @@ export const list = defineTool({
     const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) =>
       names.push(record.slice(2)),
     );
-    const files = readable(named(names, { ...folder, opened }), judge);
-    const shown = files.slice(0, mostShown).map(({ name }) => name);
+    const { mayRead } = createSieve({ ...folder, opened }, judge);
+    const files = names.filter(mayRead);
+    const shown = files.slice(0, mostShown);
     const notes = [
       ...(files.length > shown.length
         ? [`(Showing the first ${mostShown} of ${files.length} files. Name a folder further down.)`]

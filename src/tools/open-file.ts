@@ -1,33 +1,51 @@
 import { createHash } from "node:crypto";
-import { constants } from "node:fs";
-import { type FileHandle, lstat, open, readlink, realpath } from "node:fs/promises";
+import {
+  type BigIntStats,
+  closeSync,
+  constants,
+  fstatSync,
+  lstatSync,
+  openSync,
+  readlinkSync,
+  readSync,
+  read as readWith,
+  realpathSync,
+} from "node:fs";
 import { basename, join } from "node:path";
+import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/workspace.ts";
 
+/** A file or folder that was opened for reading, and what it was then. */
+export interface OpenFile extends Disposable {
+  readonly fd: number;
+  readonly stats: BigIntStats;
+}
+
 /**
  * Opens the file or folder that a path was resolved to; undefined if there is none. Everything that could wait or have
- * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since.
+ * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since. It does not wait: the
+ * file system has just answered for the path, and each step takes microseconds.
  */
-export async function openFile({
+export function openFile({
   absolute,
   otherNames,
-}: Pick<ResolvedPath, "absolute" | "otherNames">): Promise<FileHandle | undefined> {
+}: Pick<ResolvedPath, "absolute" | "otherNames">): OpenFile | undefined {
   try {
-    const before = await lstat(absolute);
+    const before = lstatSync(absolute);
     if (before.isSymbolicLink()) throw replaced(absolute);
     if (!before.isFile() && !before.isDirectory()) throw special(absolute);
     // Non-blocking, because a pipe may take the file's place before it is opened.
-    const handle = await open(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    const fd = openSync(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
     try {
-      const opened = await handle.stat();
-      if (!opened.isFile() && !opened.isDirectory()) throw special(absolute);
-      if ((await location(handle, absolute)) !== absolute) throw replaced(absolute);
+      const stats = fstatSync(fd, { bigint: true });
+      if (!stats.isFile() && !stats.isDirectory()) throw special(absolute);
+      if (location(fd, absolute) !== absolute) throw replaced(absolute);
       // A hard link has the right name, too, but what it leads to was judged under another one.
-      if (opened.isFile() && opened.nlink > 1 && !otherNames) throw replaced(absolute);
-      return handle;
+      if (stats.isFile() && stats.nlink > 1n && !otherNames) throw replaced(absolute);
+      return { fd, stats, [Symbol.dispose]: () => closeSync(fd) };
     } catch (error) {
-      await handle.close();
+      closeSync(fd);
       throw error;
     }
   } catch (error) {
@@ -36,33 +54,37 @@ export async function openFile({
 }
 
 /** A folder that was opened: what is done in it happens there, whatever takes the place of its path. */
-export interface OpenFolder extends AsyncDisposable {
+export interface OpenFolder extends Disposable {
   /** A path to it that leads nowhere else; its plain path where the system has none. */
-  path: string;
+  readonly path: string;
   /** Throws `ChangedAfterApproval` if its path leads elsewhere by now. */
-  check(): Promise<void>;
+  check(): void;
 }
 
 /** Opens the folder of a canonical path; throws `ChangedAfterApproval` if that leads elsewhere, and what `open` throws. */
-export async function openFolder(absolute: string): Promise<OpenFolder> {
-  const handle = await open(absolute, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW).catch(
-    async (error: unknown) => {
-      if ((await lstat(absolute)).isSymbolicLink()) throw replaced(absolute);
-      throw error;
-    },
-  );
-  const check = async () => {
+export function openFolder(absolute: string): OpenFolder {
+  const fd = openFolderAt(absolute);
+  const check = () => {
     // Opened without following a link at its end, it can only lie elsewhere because of one above it.
-    if ((await location(handle, absolute)) !== absolute) throw replaced(absolute);
+    if (location(fd, absolute) !== absolute) throw replaced(absolute);
   };
   try {
-    await check();
+    check();
   } catch (error) {
-    await handle.close();
+    closeSync(fd);
     throw error;
   }
-  const path = process.platform === "linux" ? `/proc/self/fd/${handle.fd}` : absolute;
-  return { path, check, [Symbol.asyncDispose]: () => handle.close() };
+  const path = process.platform === "linux" ? `/proc/self/fd/${fd}` : absolute;
+  return { path, check, [Symbol.dispose]: () => closeSync(fd) };
+}
+
+function openFolderAt(absolute: string): number {
+  try {
+    return openSync(absolute, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
+  } catch (error) {
+    if (lstatSync(absolute).isSymbolicLink()) throw replaced(absolute);
+    throw error;
+  }
 }
 
 /** The path of a child of an open folder, by its name alone. */
@@ -91,17 +113,32 @@ export async function readThrough(
   }
 }
 
+/** What is read and written at once: the way through the thread pool takes longer. */
+export const smallFile = 65_536;
+const readLater = promisify(readWith);
+
 /** The bytes of an open file. */
-export function bytesOf(handle: FileHandle): ReadAt {
+export function bytesOf({ fd, stats }: OpenFile): ReadAt {
+  // What says that it is empty may be a file of the kernel, which may let its reader wait.
+  const isSmall = stats.size > 0n && stats.size <= smallFile;
   return async (offset, limit) => {
-    const { buffer, bytesRead } = await handle.read(Buffer.allocUnsafe(limit), 0, limit, offset);
-    return buffer.subarray(0, bytesRead);
+    // One more than is left, to see that it has not grown.
+    const length = isSmall ? Math.min(limit, Math.max(Number(stats.size) - offset, 0) + 1) : limit;
+    const buffer = Buffer.allocUnsafe(length);
+    const read = isSmall
+      ? readSync(fd, buffer, 0, length, offset)
+      : (await readLater(fd, buffer, 0, length, offset)).bytesRead;
+    return buffer.subarray(0, read);
   };
 }
 
 /** Where an open file lies, whatever its path has become; without /proc, where its path leads to now. */
-function location(handle: FileHandle, absolute: string): Promise<string> {
-  return readlink(`/proc/self/fd/${handle.fd}`).catch(() => realpath(absolute));
+function location(fd: number, absolute: string): string {
+  try {
+    return readlinkSync(`/proc/self/fd/${fd}`);
+  } catch {
+    return realpathSync(absolute);
+  }
 }
 
 function missing(error: unknown, absolute: string): undefined {

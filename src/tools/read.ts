@@ -46,7 +46,7 @@ export const read = defineTool({
       reveals: [path],
       path,
       async inspect() {
-        await using _ = await openExisting(path);
+        using _ = await openExisting(path);
         return { preview: { paths: [path.pattern] } };
       },
     };
@@ -59,10 +59,9 @@ export const read = defineTool({
 });
 
 async function readPath(path: ResolvedPath, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
-  await using file = await openExisting(path);
-  const stats = await file.stat();
-  if (stats.isDirectory()) return listFolder(path, window);
-  const source = { name: path.absolute, readAt: bytesOf(file), size: stats.size };
+  using file = await openExisting(path);
+  if (file.stats.isDirectory()) return await listFolder(path, window);
+  const source = { name: path.absolute, readAt: bytesOf(file), size: Number(file.stats.size) };
   const { sha256, ...result } = await show(source, window, ctx.signal);
   if (sha256 !== undefined) await ctx.reads.record(path.absolute, sha256);
   return result;
@@ -84,7 +83,7 @@ async function readOutput(id: string, window: WantedLines, ctx: ToolContext): Pr
 }
 
 async function openExisting(path: ResolvedPath) {
-  const file = await openFile(path);
+  const file = openFile(path);
   if (file !== undefined) return file;
   const wanted = basename(path.absolute).toLowerCase();
   const folder = dirname(path.absolute);
@@ -130,7 +129,7 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
 }
 
 async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }: WantedLines): Promise<ToolResult> {
-  await using opened = await openFolder(folder);
+  using opened = openFolder(folder);
   const entries = await readdir(opened.path, { withFileTypes: true });
   entries.sort((a, b) => (a.name < b.name ? -1 : 1));
   if (offset > Math.max(entries.length, 1)) {

@@ -1,10 +1,23 @@
 import { randomUUID } from "node:crypto";
-import type { BigIntStats } from "node:fs";
-import { type FileHandle, lstat, mkdir, open, rename, rm } from "node:fs/promises";
+import {
+  type BigIntStats,
+  closeSync,
+  fchmodSync,
+  fchownSync,
+  fsync,
+  lstatSync,
+  mkdirSync,
+  openSync,
+  renameSync,
+  writeFile,
+  writeSync,
+} from "node:fs";
+import { rm } from "node:fs/promises";
 import { basename, dirname } from "node:path";
+import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/workspace.ts";
-import { inFolder, openFolder } from "./open-file.ts";
+import { inFolder, type OpenFolder, openFolder, smallFile } from "./open-file.ts";
 
 /**
  * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing folders. `before` is that
@@ -19,14 +32,14 @@ export async function replaceFile(
   like = before,
 ): Promise<void> {
   try {
-    await using folder = await makeFolder(dirname(absolute));
+    using folder = makeFolder(dirname(absolute));
     const target = inFolder(folder, absolute);
     const temporary = inFolder(folder, `${dirname(absolute)}/.toolgate-${randomUUID()}`);
     try {
       await writeNew(temporary, like, content);
-      await checkUntouched(target, absolute, before);
-      await folder.check();
-      await rename(temporary, target);
+      checkUntouched(target, absolute, before);
+      folder.check();
+      renameSync(temporary, target);
     } catch (error) {
       await rm(temporary, { force: true }).catch(() => {});
       throw error;
@@ -47,56 +60,75 @@ export interface AsideFile {
 export async function setAside({ absolute }: ResolvedPath, before: BigIntStats): Promise<AsideFile> {
   const aside = `${dirname(absolute)}/.toolgate-${randomUUID()}`;
   try {
-    await using folder = await openFolder(dirname(absolute));
-    await checkUntouched(inFolder(folder, absolute), absolute, before);
-    await folder.check();
-    await rename(inFolder(folder, absolute), inFolder(folder, aside));
+    using folder = openFolder(dirname(absolute));
+    checkUntouched(inFolder(folder, absolute), absolute, before);
+    folder.check();
+    renameSync(inFolder(folder, absolute), inFolder(folder, aside));
   } catch (error) {
     if (!(error instanceof Error && "code" in error)) throw error;
     throw new ToolFailure(`Cannot remove ${absolute}: ${error.message}`, { cause: error });
   }
   return {
     async putBack() {
-      await using folder = await openFolder(dirname(absolute));
-      await rename(inFolder(folder, aside), inFolder(folder, absolute));
+      using folder = openFolder(dirname(absolute));
+      renameSync(inFolder(folder, aside), inFolder(folder, absolute));
     },
     async remove() {
-      await using folder = await openFolder(dirname(absolute));
+      using folder = openFolder(dirname(absolute));
       await rm(inFolder(folder, aside), { force: true });
     },
   };
 }
 
 /** Opens a folder, and makes it and those above it that are missing, each in the one that was opened before. */
-async function makeFolder(absolute: string): ReturnType<typeof openFolder> {
+function makeFolder(absolute: string): OpenFolder {
   try {
-    return await openFolder(absolute);
+    return openFolder(absolute);
   } catch (error) {
-    if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
+    if (codeOf(error) !== "ENOENT") throw error;
   }
-  await using parent = await makeFolder(dirname(absolute));
-  await mkdir(inFolder(parent, absolute)).catch((error: unknown) => {
-    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
-  });
-  return await openFolder(absolute);
+  using parent = makeFolder(dirname(absolute));
+  try {
+    mkdirSync(inFolder(parent, absolute));
+  } catch (error) {
+    if (codeOf(error) !== "EEXIST") throw error;
+  }
+  return openFolder(absolute);
 }
+
+const codeOf = (error: unknown) => (error instanceof Error && "code" in error ? error.code : undefined);
+
+const sync = promisify(fsync);
+const writeLater = promisify(writeFile);
 
 async function writeNew(temporary: string, like: BigIntStats | undefined, content: Uint8Array): Promise<void> {
-  await using file = await open(temporary, "wx", like === undefined ? 0o666 : 0o600);
-  if (like !== undefined) await adopt(file, like);
-  await file.writeFile(content);
-  await file.sync();
+  const fd = openSync(temporary, "wx", like === undefined ? 0o666 : 0o600);
+  try {
+    if (like !== undefined) adopt(fd, like);
+    if (content.length <= smallFile) writeWhole(fd, content);
+    else await writeLater(fd, content);
+    await sync(fd);
+  } finally {
+    closeSync(fd);
+  }
 }
 
-async function adopt(file: FileHandle, before: BigIntStats): Promise<void> {
-  // Only root may give a file away; for others it becomes theirs, as with every editor that renames.
-  await file.chown(Number(before.uid), Number(before.gid)).catch(() => {});
+function writeWhole(fd: number, content: Uint8Array): void {
+  for (let at = 0; at < content.length; ) at += writeSync(fd, content, at);
+}
+
+function adopt(fd: number, before: BigIntStats): void {
+  try {
+    fchownSync(fd, Number(before.uid), Number(before.gid));
+  } catch {
+    // Only root may give a file away; for others it becomes theirs, as with every editor that renames.
+  }
   // Without setuid and setgid, as when the kernel sees a file written to.
-  await file.chmod(Number(before.mode) & 0o777);
+  fchmodSync(fd, Number(before.mode) & 0o777);
 }
 
-async function checkUntouched(target: string, absolute: string, before: BigIntStats | undefined): Promise<void> {
-  const now = await lstat(target, { bigint: true }).catch(() => undefined);
+function checkUntouched(target: string, absolute: string, before: BigIntStats | undefined): void {
+  const now = lstatSync(target, { bigint: true, throwIfNoEntry: false });
   const fields = ["dev", "ino", "size", "mtimeNs", "ctimeNs"] as const;
   if (fields.every((field) => now?.[field] === before?.[field])) return;
   throw new ChangedAfterApproval(

@@ -19,6 +19,8 @@ export interface Search {
   input?: AsyncIterable<Uint8Array>;
   /** The byte that ends each record of what it prints. */
   delimiter: "\0" | "\n";
+  /** Whether one of several records, which come as printed, may be wanted; those of which none is are not handed over. */
+  mayBeWanted?(records: string): boolean;
   signal: AbortSignal;
 }
 
@@ -37,7 +39,7 @@ export const everySearch = [
  * says why. A pattern that it does not understand is a `ToolFailure` with its explanation.
  */
 export async function ripgrep(search: Search, onRecord: (record: string) => void): Promise<string | undefined> {
-  const { args, cwd, files = [], input, delimiter, signal } = search;
+  const { args, cwd, files = [], input, signal } = search;
   const rg = await program();
   signal.throwIfAborted();
   const late = AbortSignal.timeout(longestMs);
@@ -54,7 +56,7 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
   try {
     const fed = input && child.stdin && pipeline(Readable.from(input), child.stdin).catch(unlessClosed);
     const [isWhole, complaint, code] = await Promise.all([
-      readRecords(child.stdout, delimiter, onRecord, kill),
+      readRecords(child.stdout, search, onRecord, kill),
       readComplaint(child.stderr),
       closed,
       fed,
@@ -79,7 +81,7 @@ function unlessClosed(error: unknown): void {
 /** Reads records until the end, or until there are too many: then it stops ripgrep and says false. */
 async function readRecords(
   stdout: Readable | null,
-  delimiter: string,
+  { delimiter, mayBeWanted = () => true }: Search,
   onRecord: (record: string) => void,
   kill: () => void,
 ): Promise<boolean> {
@@ -93,7 +95,8 @@ async function readRecords(
     }
     const text = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
     const end = text.lastIndexOf(delimiter) + 1;
-    if (end > 0) for (const record of text.toString("utf8", 0, end - 1).split(delimiter)) onRecord(record);
+    const records = text.toString("utf8", 0, Math.max(end - 1, 0));
+    if (end > 0 && mayBeWanted(records)) for (const record of records.split(delimiter)) onRecord(record);
     rest = text.subarray(end);
   }
   if (rest.length > 0) onRecord(rest.toString("utf8"));

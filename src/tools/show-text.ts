@@ -82,11 +82,13 @@ function numbered(
   const more = capped ? `(Output capped at 50 KB. ${range})` : `(${range})`;
   const tail = truncated ? more : `(End of file - total ${total} lines)`;
   const read = encoding ?? (isLatin1 ? "latin-1" : undefined);
-  const texts = lines.map((line, index) => `${offset + index}: ${line}`);
   return {
-    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...texts, "", tail, "</content>"].join("\n"),
+    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...lines, "", tail, "</content>"].join("\n"),
     metadata: {
-      preview: lines.slice(0, 20).join("\n"),
+      preview: lines
+        .slice(0, 20)
+        .map((line) => line.slice(line.indexOf(" ") + 1))
+        .join("\n"),
       truncated,
       ...(read !== undefined && { encoding: read }),
     },

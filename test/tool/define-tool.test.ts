@@ -232,6 +232,8 @@ const planContext = {
   agent: "build",
   workspace: { name: "default", directory: "/", resolve: () => Promise.reject(new Error("no path is resolved")) },
   environment: async () => ({}),
-  judge: () => expect.unreachable("nothing is judged"),
+  judge: Object.assign(() => expect.unreachable("nothing is judged"), {
+    readDoubts: () => expect.unreachable("nothing is searched"),
+  }),
   reads: { get: async () => undefined },
 };

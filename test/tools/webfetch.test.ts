@@ -4,6 +4,7 @@ import type { AddressInfo } from "node:net";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from "vitest";
 import { InvalidInput } from "../../src/tool/errors.ts";
+import type { Ask } from "../../src/tool/tool.ts";
 import { webfetch } from "../../src/tools/webfetch.ts";
 import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 
@@ -249,5 +250,6 @@ describe("where it connects", () => {
 
 /** Judges as if localhost were called otherwise: a public name that leads here. */
 function judgeByName(name: string, judge: Site["judge"]): Site["judge"] {
-  return (ask) => judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
+  const byName = (ask: Ask) => judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
+  return Object.assign(byName, { readDoubts: judge.readDoubts });
 }
