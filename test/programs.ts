@@ -10,8 +10,13 @@ const programs = [
   ["chromium", "chromium"],
 ] as const;
 
-/** Before all tests: installs what is missing where that is ours to do (root on Debian), else says which line does. */
+/** Before all tests. */
 export default function setup(): void {
+  needPrograms(programs);
+}
+
+/** Installs what is missing, by program and package, where that is ours to do (root on Debian), else says which line does. */
+export function needPrograms(programs: readonly (readonly [program: string, name: string])[]): void {
   const missing = programs.filter(([program]) => !isThere(program)).map(([, name]) => name);
   if (missing.length === 0) return;
   const line = `apt-get install -y ${missing.join(" ")}`;
