@@ -31,7 +31,7 @@ export function VirtualList<T>({
   /** Whether the list itself takes the focus, to be scrolled by keys; where its rows hold links it need not. */
   focusable?: boolean;
 }) {
-  const box = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLElement>(null);
   const top = useSignal(0);
   const height = useSignal(0);
 
@@ -64,11 +64,11 @@ export function VirtualList<T>({
   const first = Math.max(0, Math.floor(top.value / rowHeight) - spare);
   const last = Math.min(items.length, Math.ceil((top.value + height.value) / rowHeight) + spare);
   return (
-    <div
+    <section
       ref={box}
       class="virtual"
+      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
       tabIndex={focusable ? 0 : undefined}
-      role={focusable ? "region" : undefined}
       aria-label={focusable ? label : undefined}
       onScroll={({ currentTarget }) => {
         top.value = currentTarget.scrollTop;
@@ -76,20 +76,19 @@ export function VirtualList<T>({
         onScrolledBack?.(left < rowHeight);
       }}
     >
-      <div role="list" aria-label={label} style={{ height: `${items.length * rowHeight}px` }}>
+      <ul aria-label={label} style={{ height: `${items.length * rowHeight}px` }}>
         {items.slice(first, last).map((item, i) => (
-          <div
+          <li
             key={keyOf(item, first + i)}
-            role="listitem"
             aria-posinset={first + i + 1}
             aria-setsize={items.length}
             class="virtual-row"
             style={{ height: `${rowHeight}px`, transform: `translateY(${(first + i) * rowHeight}px)` }}
           >
             {row(item, first + i)}
-          </div>
+          </li>
         ))}
-      </div>
-    </div>
+      </ul>
+    </section>
   );
 }

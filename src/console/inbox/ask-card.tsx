@@ -83,7 +83,7 @@ function Who({ request: { ancestry, sessionId, tool }, names }: { request: Permi
     <p class="ask-who">
       {chain.map((id, i) => (
         <span key={id}>
-          {i > 0 && <span aria-label="started"> › </span>}
+          {i > 0 && <span> › </span>}
           <a href={`#${pathOf("sessions", id)}`}>
             <bdi>{names.of(id)}</bdi>
           </a>

@@ -91,7 +91,6 @@ function Matches({ decision: { matches } }: { decision: PermissionDecision }) {
       <summary>{matches.length} rules match</summary>
       <ol>
         {matches.map((match, i) => (
-          // biome-ignore lint/suspicious/noArrayIndexKey: the trace of a decision never changes
           <li key={i}>
             {layerWords(match.layer)}: <code>{match.rule && ruleWords(match.rule)}</code>
             {match.decided && <b> decides</b>}
