@@ -67,7 +67,6 @@ export function VirtualList<T>({
     <section
       ref={box}
       class="virtual"
-      // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
       tabIndex={focusable ? 0 : undefined}
       aria-label={focusable ? label : undefined}
       onScroll={({ currentTarget }) => {
