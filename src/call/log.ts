@@ -29,6 +29,8 @@ export async function* follow(
 ): AsyncGenerator<Followed, never> {
   const bell = createBell();
   const off = calls.onNews(sessionId, bell.ring);
+  // Who comes back to a quiet log hears at once that it is connected again, not at the first heartbeat.
+  let isHeard = false;
   try {
     for (let lastSeq = afterSeq; ; ) {
       signal.throwIfAborted();
@@ -38,8 +40,11 @@ export async function* follow(
         lastSeq = Number(event.seq);
         if (callId !== undefined && callOf(event) !== callId) continue;
         yield { event: await withBytes(event, root, outputs), lastSeq };
+        isHeard = true;
       }
       if (lastSeq < page.lastSeq) continue;
+      if (!isHeard) yield { lastSeq };
+      isHeard = true;
       if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield { lastSeq };
     }
   } finally {

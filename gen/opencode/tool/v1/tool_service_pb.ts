@@ -1056,7 +1056,8 @@ export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__P
   messageDesc(file_opencode_tool_v1_tool_service, 22);
 
 /**
- * WatchSessionResponse is an event, the mark, or (neither) a heartbeat, sent every 15 s.
+ * WatchSessionResponse is an event, the mark, or (neither) a heartbeat: every 15 s, and at once where nothing else is to be
+ * told.
  *
  * @generated from message opencode.tool.v1.WatchSessionResponse
  */

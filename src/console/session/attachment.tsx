@@ -1,0 +1,58 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { FilePart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { Connection } from "../connection.ts";
+import { readWhole } from "../read-output.ts";
+import { visibleText } from "../visible-text.ts";
+import { sizeOf } from "../words.ts";
+
+/** A file that a tool returned: a picture is shown, anything else can be saved. Neither is ever opened as a page. */
+export function Attachment({
+  file: { url, mime, filename, size },
+  sessionId,
+  connection,
+}: {
+  file: FilePart;
+  sessionId: string;
+  connection: Connection;
+}) {
+  const address = useSignal("");
+  const problem = useSignal("");
+  useEffect(() => {
+    if (url.startsWith("data:")) {
+      address.value = url;
+      return;
+    }
+    let made = "";
+    readWhole(connection, { sessionId, output: url }).then(
+      (bytes) => {
+        made = URL.createObjectURL(new Blob([bytes], { type: isPicture(mime) ? mime : "application/octet-stream" }));
+        address.value = made;
+      },
+      (error: unknown) => {
+        problem.value = String(error);
+      },
+    );
+    return () => URL.revokeObjectURL(made);
+  }, [url]);
+  const name = visibleText(filename ?? "attachment");
+  return (
+    <figure class="attachment">
+      {isPicture(mime) && address.value !== "" && <img src={address.value} alt={name} />}
+      <figcaption>
+        {address.value === "" ? (
+          name
+        ) : (
+          <a href={address.value} download={filename ?? "attachment"}>
+            {name}
+          </a>
+        )}{" "}
+        <small>
+          {visibleText(mime)}, {sizeOf(Number(size))} {problem}
+        </small>
+      </figcaption>
+    </figure>
+  );
+}
+
+const isPicture = (mime: string) => /^image\/(png|jpeg|gif|webp|avif|svg\+xml)$/.test(mime);

@@ -1,0 +1,105 @@
+import { type ReadonlySignal, signal } from "@preact/signals";
+import type { ToolOutput } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
+import type { Connection } from "../connection.ts";
+import { type AnsiReader, createAnsiReader, type Line } from "./ansi.ts";
+
+/** The output of a call as lines, as far as it is loaded. */
+export interface CallOutput {
+  readonly lines: ReadonlySignal<readonly Line[]>;
+  /** How many bytes there are, and how many of them are before and after what is loaded. */
+  readonly extent: ReadonlySignal<{ total: number; before: number; after: number }>;
+  /** Takes a live piece. */
+  take(piece: ToolOutput): void;
+  /** Reads on behind what is loaded. */
+  more(): Promise<void>;
+  /** Loads the last piece in place of what is loaded. */
+  toEnd(): Promise<void>;
+  /** Loads the first piece in place of what is loaded. */
+  toStart(): Promise<void>;
+}
+
+/** More lines than this are not kept in the page; the others can be paged through. */
+const mostLines = 50_000;
+const pieceBytes = 262_144;
+
+/** Creates it for a stored output, which may still grow. */
+export function createCallOutput({ tools }: Connection, ref: { sessionId: string; output: string }): CallOutput {
+  const lines = signal<readonly Line[]>([]);
+  const extent = signal({ total: 0, before: 0, after: 0 });
+  let complete: Line[] = [];
+  let reader: AnsiReader = createAnsiReader();
+  let decoder = new TextDecoder();
+  /** Which bytes are loaded. */
+  let start = 0;
+  let end = 0;
+  let total = 0;
+  let reading: Promise<void> | undefined;
+  let drawing = 0;
+
+  function draw(): void {
+    if (drawing !== 0) return;
+    drawing = requestAnimationFrame(() => {
+      drawing = 0;
+      const rest = reader.rest();
+      lines.value = rest.length > 0 ? [...complete, rest] : [...complete];
+      extent.value = { total, before: start, after: total - end };
+    });
+  }
+
+  function append(bytes: Uint8Array): void {
+    complete.push(...reader.push(decoder.decode(bytes, { stream: true })));
+    if (complete.length > mostLines) complete = complete.slice(-mostLines / 2);
+    end += bytes.length;
+    total = Math.max(total, end);
+    draw();
+  }
+
+  function startAt(offset: number): void {
+    complete = [];
+    reader = createAnsiReader();
+    decoder = new TextDecoder();
+    start = offset;
+    end = offset;
+  }
+
+  async function read(limit: number): Promise<void> {
+    const { data, totalBytes } = await tools.readToolOutput({
+      ...ref,
+      range: { case: "bytes", value: { offset: BigInt(end), limit } },
+    });
+    total = Math.max(total, Number(totalBytes));
+    append(data);
+  }
+
+  /** One at a time, or a piece would be there twice. */
+  function once(work: () => Promise<void>): Promise<void> {
+    reading ??= work().finally(() => {
+      reading = undefined;
+    });
+    return reading;
+  }
+
+  return {
+    lines,
+    extent,
+    take({ offset, data, length }) {
+      const at = Number(offset);
+      if (at === 0 && end > 0) startAt(0);
+      total = at + length;
+      // What does not join on is read when somebody gets there.
+      if (at === end && reading === undefined) append(data);
+      else draw();
+    },
+    more: () => once(() => read(pieceBytes)),
+    toStart: () =>
+      once(async () => {
+        startAt(0);
+        await read(pieceBytes);
+      }),
+    toEnd: () =>
+      once(async () => {
+        startAt(Math.max(0, total - pieceBytes));
+        while (end < total) await read(pieceBytes);
+      }),
+  };
+}

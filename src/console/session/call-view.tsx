@@ -1,0 +1,224 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import {
+  type FilePart,
+  ToolEffects,
+  type ToolPart,
+  type ToolStateError,
+} from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { AskFeed } from "../ask-feed.ts";
+import type { Connection } from "../connection.ts";
+import { Empty } from "../page.tsx";
+import { pathOf } from "../route.ts";
+import { visibleLines, visibleText } from "../visible-text.ts";
+import { durationOf, momentOf } from "../words.ts";
+import { Attachment } from "./attachment.tsx";
+import { reasonWord } from "./call-list.ts";
+import { OutputView } from "./output-view.tsx";
+import type { SessionFeed } from "./session-feed.ts";
+
+/** All about a call, as it is now and as it goes on. */
+export function CallView({
+  sessionId,
+  callId,
+  owner,
+  connection,
+  feed,
+  asks,
+}: {
+  sessionId: string;
+  callId: string;
+  /** Who made the session. */
+  owner: string;
+  connection: Connection;
+  feed: SessionFeed;
+  asks: AskFeed;
+}) {
+  const part = useSignal<ToolPart | undefined>(undefined);
+  const problem = useSignal("");
+  useEffect(() => {
+    const take = (now: ToolPart) => {
+      const known = part.value;
+      if (known !== undefined && now.revision < known.revision) return;
+      part.value = now.inputElided && known !== undefined ? withInputOf(now, known) : now;
+    };
+    const stop = feed.onEvent(({ event }) => {
+      if (event.case === "part" && event.value.callId === callId) take(event.value);
+    });
+    connection.tools.getToolPart({ sessionId, callId }).then(
+      (answer) => {
+        if (answer.part !== undefined) take(answer.part);
+      },
+      (error: unknown) => {
+        problem.value = ConnectError.from(error).rawMessage;
+      },
+    );
+    return stop;
+  }, [sessionId, callId]);
+
+  const call = part.value;
+  if (call === undefined) return problem.value === "" ? null : <Empty title="No such call">{problem}</Empty>;
+  const { state } = call;
+  const waits = asks.asks.value.filter(
+    ({ request, settled }) =>
+      settled === undefined && request.sessionId === sessionId && request.tool?.callId === callId,
+  );
+  return (
+    <article class="call">
+      <a class="back" href={`#${pathOf("sessions", sessionId)}`}>
+        ← Calls
+      </a>
+      <header class="call-head">
+        <div>
+          <h2>
+            {visibleText(call.tool)}{" "}
+            <span class="state-word" data-state={state.case}>
+              {state.case === "error" ? reasonWord(state.value.reason) : state.case}
+            </span>
+          </h2>
+          <p class="hint">
+            <bdi>{visibleText(call.agent)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
+          </p>
+        </div>
+        {(state.case === "pending" || state.case === "running") && (
+          <Cancel connection={connection} owner={owner} sessionId={sessionId} callId={callId} />
+        )}
+      </header>
+      {waits[0] && (
+        <p class="waits">
+          It waits for an answer. <a href={`#${pathOf("inbox", waits[0].request.id)}`}>Look at the question</a>
+        </p>
+      )}
+      {state.case === "error" && <Failure error={state.value} />}
+      <Input input={state.value?.input} />
+      {call.editedBy !== "" && (
+        <p class="hint">
+          Edited by <b>{visibleText(call.editedBy)}</b>; sent was <code>{json(call.originalInput)}</code>
+        </p>
+      )}
+      <OutputView part={call} connection={connection} feed={feed} />
+      {state.case === "completed" && <Attachments files={state.value.attachments} {...{ sessionId, connection }} />}
+      <More part={call} />
+    </article>
+  );
+}
+
+/** What is known of the input is kept where a snapshot leaves it out. */
+function withInputOf(now: ToolPart, known: ToolPart): ToolPart {
+  const input = known.state.value?.input;
+  if (now.state.value !== undefined && input !== undefined) now.state.value.input = input;
+  return now;
+}
+
+function timesOf({ state }: ToolPart): string {
+  if (state.case === "pending" || state.value?.time === undefined) return "not started";
+  const { time } = state.value;
+  if (!("end" in time)) return `since ${momentOf(time.start)}`;
+  return `${momentOf(time.start)}, took ${durationOf(time.end - time.start)}`;
+}
+
+/** Whoever may not cancel is not offered it. */
+function Cancel({
+  connection,
+  owner,
+  sessionId,
+  callId,
+}: {
+  connection: Connection;
+  owner: string;
+  sessionId: string;
+  callId: string;
+}) {
+  const problem = useSignal("");
+  const isSending = useSignal(false);
+  const { server, may, tools } = connection;
+  if (!may("admin") && !(may("caller") && owner === server.principal)) return null;
+  const cancel = async () => {
+    isSending.value = true;
+    await tools.cancelTool({ sessionId, callId }).catch((error: unknown) => {
+      problem.value = ConnectError.from(error).rawMessage;
+    });
+    isSending.value = false;
+  };
+  return (
+    <div>
+      <button type="button" class="danger" disabled={isSending} onClick={() => void cancel()}>
+        Cancel this call
+      </button>
+      <p class="problem" role="alert">
+        {problem}
+      </p>
+    </div>
+  );
+}
+
+function Failure({ error: { error, effects } }: { error: ToolStateError }) {
+  return (
+    <div class="failure">
+      <pre>{visibleLines(error)}</pre>
+      <p>
+        {effects === ToolEffects.NONE
+          ? "Nothing was changed."
+          : "Whether it changed anything is not known: none, some or all of its effects may have happened."}
+      </p>
+    </div>
+  );
+}
+
+function Input({ input }: { input: JsonObject | undefined }) {
+  const fields = Object.entries(input ?? {});
+  if (fields.length === 0) return null;
+  return (
+    <section class="block">
+      <h3>Input</h3>
+      <dl class="fields">
+        {fields.map(([name, value]) => (
+          <div key={name}>
+            <dt>{visibleText(name)}</dt>
+            <dd>
+              <pre>{visibleLines(typeof value === "string" ? value : JSON.stringify(value, null, 2))}</pre>
+            </dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function Attachments({
+  files,
+  sessionId,
+  connection,
+}: {
+  files: readonly FilePart[];
+  sessionId: string;
+  connection: Connection;
+}) {
+  if (files.length === 0) return null;
+  return (
+    <section class="block">
+      <h3>Attachments</h3>
+      {files.map((file) => (
+        <Attachment key={file.url} file={file} sessionId={sessionId} connection={connection} />
+      ))}
+    </section>
+  );
+}
+
+/** What tools tell user interfaces, and structured results: for those who want to know. */
+function More({ part: { state } }: { part: ToolPart }) {
+  const metadata = state.value !== undefined && "metadata" in state.value ? state.value.metadata : undefined;
+  const structured = state.case === "completed" ? state.value.structuredOutput : undefined;
+  if (metadata === undefined && structured === undefined) return null;
+  return (
+    <details class="block">
+      <summary>Metadata</summary>
+      <pre class="json">{json(metadata)}</pre>
+      {structured !== undefined && <pre class="json">{json(structured)}</pre>}
+    </details>
+  );
+}
+
+const json = (value: unknown) => visibleLines(JSON.stringify(value ?? null, null, 2));

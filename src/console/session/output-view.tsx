@@ -1,0 +1,177 @@
+import { useComputed, useSignal } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
+import type { ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { Connection } from "../connection.ts";
+import { VirtualList } from "../virtual-list.tsx";
+import { sizeOf } from "../words.ts";
+import { type Line, linesOf, plainOf } from "./ansi.ts";
+import { type CallOutput, createCallOutput } from "./call-output.ts";
+import type { SessionFeed } from "./session-feed.ts";
+
+/** The output of a call: what is stored, page by page and live; else what the model was given. */
+export function OutputView({ part, connection, feed }: { part: ToolPart; connection: Connection; feed: SessionFeed }) {
+  const { sessionId, callId, state } = part;
+  const stored = useStoredOutput(part, connection, feed);
+  const output = useMemo(
+    () => (stored === "" ? undefined : createCallOutput(connection, { sessionId, output: stored })),
+    [connection, sessionId, stored],
+  );
+  useEffect(() => {
+    if (output === undefined) return;
+    const stop = feed.onEvent(({ event }) => {
+      if (event.case === "output" && event.value.callId === callId) output.take(event.value);
+    });
+    void output.toStart();
+    return stop;
+  }, [output]);
+
+  const text = state.case === "completed" ? state.value.output : "";
+  const given = useMemo(() => linesOf(text), [text]);
+  if (output !== undefined)
+    return <Lines output={output} lines={output.lines.value} isLive={state.case === "running"} />;
+  if (state.case === "running") return <p class="hint">No output yet.</p>;
+  if (given.length === 0) return null;
+  return <Lines lines={given} isLive={false} />;
+}
+
+/** Where the output is stored: a completed call says it, a running one with its first piece. */
+function useStoredOutput({ sessionId, callId, state }: ToolPart, connection: Connection, feed: SessionFeed): string {
+  const told = useSignal("");
+  const path = state.case === "completed" ? state.value.metadata?.outputPath : undefined;
+  const isRunning = state.case === "running";
+  useEffect(() => {
+    if (!isRunning) return;
+    const found = new AbortController();
+    const take = (output: string) => {
+      told.value = output;
+      found.abort();
+    };
+    const stop = feed.onEvent(({ event }) => {
+      if (event.case === "output" && event.value.callId === callId) take(event.value.output);
+    });
+    // What it wrote before this page looked is in the log, too.
+    void firstOutput(connection, { sessionId, callId }, found.signal).then(take, () => undefined);
+    return () => {
+      found.abort();
+      stop();
+    };
+  }, [isRunning, sessionId, callId]);
+  return typeof path === "string" ? path : told.value;
+}
+
+async function firstOutput(
+  { tools }: Connection,
+  ref: { sessionId: string; callId: string },
+  signal: AbortSignal,
+): Promise<string> {
+  for await (const { event } of tools.watchSession(ref, { signal, timeoutMs: 0 })) {
+    if (event?.event.case === "output") return event.event.value.output;
+  }
+  throw new Error("the stream ended before any output");
+}
+
+const lineHeight = 20;
+
+function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly Line[]; isLive: boolean }) {
+  const isFollowing = useSignal(isLive);
+  const search = useSignal("");
+  const hit = useSignal(0);
+  const hits = useComputed(() => {
+    const wanted = search.value.toLowerCase();
+    const searched = output?.lines.value ?? lines;
+    if (wanted === "") return [];
+    return searched.flatMap((line, i) => (plainOf(line).toLowerCase().includes(wanted) ? [i] : []));
+  });
+  const isHit = new Set(hits.value);
+  const current = hits.value[hit.value] ?? -1;
+  const extent = output?.extent.value;
+  const go = (step: number) => {
+    const count = hits.value.length;
+    if (count > 0) hit.value = (hit.value + step + count) % count;
+  };
+  // Behind what is loaded there is more; who follows wants it all the time.
+  useEffect(() => {
+    if (isFollowing.value && extent !== undefined && extent.after > 0) void output?.toEnd();
+  }, [isFollowing.value, extent]);
+
+  return (
+    <section class="block output" aria-label="Output">
+      <div class="output-head">
+        <h3>Output{extent !== undefined && <small> {sizeOf(extent.total)}</small>}</h3>
+        <input
+          type="search"
+          aria-label="Search the output"
+          placeholder="Search"
+          value={search}
+          onInput={({ currentTarget }) => {
+            search.value = currentTarget.value;
+            hit.value = 0;
+            isFollowing.value = false;
+          }}
+          onKeyDown={({ key, shiftKey }) => {
+            if (key === "Enter") go(shiftKey ? -1 : 1);
+          }}
+        />
+        {search.value !== "" && (
+          <span class="hits" role="status">
+            {hits.value.length === 0 ? "none" : `${hit.value + 1} of ${hits.value.length}`}
+          </span>
+        )}
+        {isLive && (
+          <label class="follow">
+            <input
+              type="checkbox"
+              checked={isFollowing}
+              onChange={({ currentTarget }) => {
+                isFollowing.value = currentTarget.checked;
+              }}
+            />
+            Follow
+          </label>
+        )}
+      </div>
+      <VirtualList
+        items={lines}
+        rowHeight={lineHeight}
+        label="Lines of output"
+        keyOf={(_, i) => i}
+        focusable
+        current={current}
+        follow={isFollowing.value}
+        onScrolledBack={(atEnd) => {
+          if (isLive && search.value === "") isFollowing.value = atEnd;
+          if (atEnd && extent !== undefined && extent.after > 0) void output?.more();
+        }}
+        row={(line, i) => (
+          <div class="output-line" data-hit={isHit.has(i) ? (i === current ? "current" : "yes") : undefined}>
+            {line.map((span, place) => (
+              <span key={place} class={span.look}>
+                {span.text}
+              </span>
+            ))}
+          </div>
+        )}
+      />
+      {output !== undefined && extent !== undefined && extent.before + extent.after > 0 && (
+        <p class="paging">
+          {sizeOf(extent.total - extent.before - extent.after)} of {sizeOf(extent.total)} are shown.
+          {extent.before > 0 && (
+            <button type="button" onClick={() => void output.toStart()}>
+              From the start
+            </button>
+          )}
+          {extent.after > 0 && (
+            <button type="button" onClick={() => void output.more()}>
+              Read on
+            </button>
+          )}
+          {extent.after > 0 && (
+            <button type="button" onClick={() => void output.toEnd()}>
+              To the end
+            </button>
+          )}
+        </p>
+      )}
+    </section>
+  );
+}

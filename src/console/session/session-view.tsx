@@ -1,0 +1,163 @@
+import { ConnectError } from "@connectrpc/connect";
+import { useComputed, useSignal } from "@preact/signals";
+import { useEffect, useMemo } from "preact/hooks";
+import type { Session } from "../../../gen/web/opencode/tool/v1/session_service_pb.ts";
+import type { Liveness } from "../follow.ts";
+import { useNow } from "../now.ts";
+import { Empty, type PageProps } from "../page.tsx";
+import { pathOf } from "../route.ts";
+import { VirtualList } from "../virtual-list.tsx";
+import { visibleText } from "../visible-text.ts";
+import { durationOf } from "../words.ts";
+import type { CallRow } from "./call-list.ts";
+import { CallView } from "./call-view.tsx";
+import { createSessionFeed } from "./session-feed.ts";
+
+/** A session: its calls in the order of time on the left, the chosen one with its output on the right. */
+export function SessionView({
+  sessionId,
+  callId,
+  connection,
+  feed: asks,
+}: PageProps & { sessionId: string; callId: string }) {
+  const feed = useMemo(() => createSessionFeed(connection, sessionId), [connection, sessionId]);
+  useEffect(() => feed.close, [feed]);
+  const session = useSignal<Session | undefined>(undefined);
+  const problem = useSignal("");
+  useEffect(() => {
+    connection.sessions.getSession({ sessionId }).then(
+      (answer) => {
+        session.value = answer.session;
+      },
+      (error: unknown) => {
+        problem.value = ConnectError.from(error).rawMessage;
+      },
+    );
+  }, [sessionId]);
+
+  const filter = useSignal("");
+  const isFollowing = useSignal(true);
+  const shown = useComputed(() => {
+    const wanted = filter.value.toLowerCase();
+    if (wanted === "") return feed.calls.value;
+    return feed.calls.value.filter(({ tool, title, state }) =>
+      `${tool} ${title} ${state}`.toLowerCase().includes(wanted),
+    );
+  });
+  if (problem.value !== "") {
+    return (
+      <Empty title="This session cannot be shown">
+        {problem} <a href="#/sessions">Go to the sessions</a>
+      </Empty>
+    );
+  }
+  return (
+    <div class="split" data-chosen={callId !== ""}>
+      <section class="pane list-pane" aria-label="Calls">
+        <header class="pane-head stacked">
+          <a class="back always" href="#/sessions">
+            ← Sessions
+          </a>
+          <h1>
+            <bdi>{visibleText(session.value?.title || sessionId)}</bdi>
+          </h1>
+          <Facts session={session.value} count={feed.calls.value.length} liveness={feed.liveness.value} />
+          <input
+            type="search"
+            class="filter"
+            aria-label="Filter calls by tool, title or state"
+            placeholder="Filter calls"
+            value={filter}
+            onInput={({ currentTarget }) => {
+              filter.value = currentTarget.value;
+            }}
+          />
+        </header>
+        <VirtualList
+          items={shown.value}
+          rowHeight={58}
+          label="Calls, oldest first"
+          keyOf={({ callId }) => callId}
+          follow={isFollowing.value && callId === ""}
+          current={callId === "" ? -1 : shown.value.findIndex((row) => row.callId === callId)}
+          onScrolledBack={(atEnd) => {
+            isFollowing.value = atEnd;
+          }}
+          row={(row) => <CallLine row={row} sessionId={sessionId} isCurrent={row.callId === callId} />}
+        />
+      </section>
+      <section class="pane detail-pane" aria-label="The call">
+        {callId === "" ? (
+          <Empty title="Choose a call">Its input, output and state are shown here.</Empty>
+        ) : (
+          <CallView
+            key={callId}
+            sessionId={sessionId}
+            callId={callId}
+            owner={session.value?.owner ?? ""}
+            connection={connection}
+            feed={feed}
+            asks={asks}
+          />
+        )}
+      </section>
+    </div>
+  );
+}
+
+function Facts({ session, count, liveness }: { session: Session | undefined; count: number; liveness: Liveness }) {
+  return (
+    <p class="hint">
+      {count} {count === 1 ? "call" : "calls"}
+      {session && ` · ${session.agent} · ${visibleText(session.workspace)}`}
+      {session?.parentSessionId && (
+        <>
+          {" "}
+          · <a href={`#${pathOf("sessions", session.parentSessionId)}`}>parent</a>
+        </>
+      )}
+      {session !== undefined && session.closed > 0 && " · closed"}
+      {liveness !== "live" && (
+        <b class="not-live" role="status">
+          {" "}
+          · {liveness === "connecting" ? "connecting…" : "not live, trying again"}
+        </b>
+      )}
+    </p>
+  );
+}
+
+function CallLine({ row, sessionId, isCurrent }: { row: CallRow; sessionId: string; isCurrent: boolean }) {
+  const { callId, tool, title, state, reason, start } = row;
+  return (
+    <a
+      class="call-row"
+      href={`#${pathOf("sessions", sessionId, callId)}`}
+      aria-current={isCurrent ? "true" : undefined}
+      data-state={state}
+    >
+      <span class="state-dot" aria-hidden="true" />
+      <span class="call-tool">
+        {visibleText(tool)}
+        <span class="state-word" data-state={state}>
+          {state === "error" ? reason : state}
+        </span>
+      </span>
+      <span class="call-title mono">{title}</span>
+      <span class="call-time">
+        {start > 0 && <time>{new Date(start).toLocaleTimeString()}</time>}
+        <Duration row={row} />
+      </span>
+    </a>
+  );
+}
+
+function Duration({ row: { start, end, state } }: { row: CallRow }) {
+  if (start === 0) return null;
+  if (state === "running") return <Running since={start} />;
+  return <b>{durationOf(end - start)}</b>;
+}
+
+function Running({ since }: { since: number }) {
+  return <b>{durationOf(useNow() - since)}</b>;
+}
