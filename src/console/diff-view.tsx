@@ -1,0 +1,43 @@
+import { useMemo } from "preact/hooks";
+import { countChanges, type DiffLine, parseDiff } from "./diff.ts";
+import { LongText } from "./long-text.tsx";
+import { visibleLines } from "./visible-text.ts";
+
+/** A unified diff, with its lines numbered and coloured. */
+export function DiffView({ diff }: { diff: string }) {
+  const lines = useMemo(() => parseDiff(visibleLines(diff)), [diff]);
+  const { added, removed } = countChanges(lines);
+  return (
+    <figure class="diff">
+      <figcaption>
+        <span class="added">+{added}</span> <span class="removed">−{removed}</span>{" "}
+        <span class="unseen">lines added and removed</span>
+      </figcaption>
+      <LongText lines={lines} label="What will change" line={(line, i) => <Line key={i} line={line} />} />
+    </figure>
+  );
+}
+
+function Line({ line: { kind, text, before, after } }: { line: DiffLine }) {
+  return (
+    <div class={`diff-line ${kind}`}>
+      <span class="number" aria-hidden="true">
+        {kind === "added" ? "" : before}
+      </span>
+      <span class="number" aria-hidden="true">
+        {after}
+      </span>
+      <span class="sign">{signs[kind]}</span>
+      <span class="text">{text}</span>
+    </div>
+  );
+}
+
+const signs: Readonly<Record<DiffLine["kind"], string>> = {
+  file: "",
+  hunk: "",
+  note: "",
+  same: " ",
+  added: "+",
+  removed: "-",
+};

@@ -1,0 +1,118 @@
+import { ConnectError } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { AskGroup } from "../ask-list.ts";
+import type { Connection } from "../connection.ts";
+import { isTyping } from "../keys.ts";
+import { type Answer, sendAnswer } from "./answer.ts";
+import { EditForm } from "./edit-form.tsx";
+import { OffersForm } from "./offers-form.tsx";
+import { RejectForm } from "./reject-form.tsx";
+
+type Form = "none" | "always" | "reject" | "edit";
+
+/** The answers: once at a press, the others after a form. Nothing answers before the card has been in sight for a moment. */
+export function AnswerBar({
+  group,
+  armed,
+  connection,
+  onAnswered,
+}: {
+  group: AskGroup;
+  armed: boolean;
+  connection: Connection;
+  onAnswered: () => void;
+}) {
+  const form = useSignal<Form>("none");
+  const sending = useSignal(false);
+  const problem = useSignal("");
+  const offering = group.open.find(({ offers }) => offers.length > 0);
+  const hasOffers = offering !== undefined;
+  const isReady = armed && !sending.value;
+
+  const send = async (answer: Answer) => {
+    const [first] = group.open;
+    if (first === undefined || !isReady) return;
+    sending.value = true;
+    problem.value = "";
+    try {
+      await sendAnswer(connection, answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first, answer);
+      onAnswered();
+    } catch (error) {
+      problem.value = ConnectError.from(error).rawMessage;
+    } finally {
+      sending.value = false;
+    }
+  };
+  const once = () => send({ reply: PermissionReply.ONCE });
+  const open = (wanted: Form) => {
+    if (isReady) form.value = form.value === wanted ? "none" : wanted;
+  };
+
+  useEffect(() => {
+    const press = (event: KeyboardEvent) => {
+      if (event.key === "Escape") form.value = "none";
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
+      if (event.key === "o") void once();
+      if (event.key === "a" && hasOffers) open("always");
+      if (event.key === "r") open("reject");
+      if (event.key === "e") open("edit");
+      // A key that opened a form does not also write into it.
+      if ("oare".includes(event.key)) event.preventDefault();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+
+  if (!connection.may("approver", "admin")) {
+    return (
+      <p class="answer-bar hint">
+        You see this as {connection.server.roles.join(", ")}; only a token with the role approver can answer.
+      </p>
+    );
+  }
+  return (
+    <div class="answer-bar" aria-busy={sending}>
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      {form.value === "always" && <OffersForm group={group} isReady={isReady} send={send} />}
+      {form.value === "reject" && <RejectForm isReady={isReady} send={send} />}
+      {form.value === "edit" && <EditForm group={group} connection={connection} isReady={isReady} send={send} />}
+      <div class="answers">
+        <button type="button" class="primary" aria-disabled={!isReady} onClick={() => void once()}>
+          Approve once <kbd>o</kbd>
+        </button>
+        <button
+          type="button"
+          aria-disabled={!isReady || !hasOffers}
+          aria-expanded={form.value === "always"}
+          title={hasOffers ? undefined : "Nothing about this can be approved for later"}
+          onClick={() => hasOffers && open("always")}
+        >
+          Always… <kbd>a</kbd>
+        </button>
+        <button
+          type="button"
+          aria-disabled={!isReady}
+          aria-expanded={form.value === "edit"}
+          onClick={() => open("edit")}
+        >
+          Edit… <kbd>e</kbd>
+        </button>
+        <button
+          type="button"
+          class="danger"
+          aria-disabled={!isReady}
+          aria-expanded={form.value === "reject"}
+          onClick={() => open("reject")}
+        >
+          Reject… <kbd>r</kbd>
+        </button>
+      </div>
+    </div>
+  );
+}

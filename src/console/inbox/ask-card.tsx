@@ -1,0 +1,149 @@
+import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { AskGroup } from "../ask-list.ts";
+import type { Connection } from "../connection.ts";
+import { useNow } from "../now.ts";
+import { pathOf } from "../route.ts";
+import type { SessionNames } from "../session-names.ts";
+import { visibleText } from "../visible-text.ts";
+import { isApproval, settledWords, timeLeft } from "../words.ts";
+import { AnswerBar } from "./answer-bar.tsx";
+import { AskPreview } from "./ask-preview.tsx";
+import { AskReasons } from "./ask-reasons.tsx";
+import { kindsOf, PermissionMark } from "./permission-mark.tsx";
+import { useArmed } from "./use-armed.ts";
+
+/** Everything about a call that waits: who asks, what exactly, why, how long there is, and the answers. */
+export function AskCard({
+  group,
+  connection,
+  names,
+  isAlone,
+  onAnswered,
+}: {
+  group: AskGroup;
+  connection: Connection;
+  names: SessionNames;
+  /** On a small screen only the chosen card is in sight. */
+  isAlone: boolean;
+  onAnswered: () => void;
+}) {
+  const armed = useArmed(`${isAlone} ${group.open.map(({ id, digest }) => `${id} ${digest}`).join(" ")}`);
+  const [first] = group.asks;
+  if (first === undefined) return null;
+  const { request } = first;
+  const [question] = group.open;
+  return (
+    <article class="ask-card" aria-labelledby="ask-title">
+      <a class="back" href="#/inbox">
+        ← Inbox
+      </a>
+      <header class="ask-head">
+        <p class="ask-kinds">
+          {kindsOf(group.asks).map((kind) => (
+            <PermissionMark key={kind} kind={kind} />
+          ))}
+          {question !== undefined && <TimeLeft request={question} />}
+        </p>
+        <h2 id="ask-title">
+          <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(group)}
+        </h2>
+        <Who request={request} names={names} />
+        <Claim request={request} />
+      </header>
+      <Warnings group={group} />
+      <AskPreview request={request} connection={connection} />
+      <AskReasons asks={group.asks.map(({ request }) => request)} />
+      {question === undefined ? (
+        <Farewell group={group} />
+      ) : (
+        <AnswerBar key={question.digest} group={group} armed={armed} connection={connection} onAnswered={onAnswered} />
+      )}
+    </article>
+  );
+}
+
+function intentOf({ asks }: AskGroup): string {
+  const { preview, permission, metadata } = asks[0]?.request ?? {};
+  if (preview?.command) return "run a command";
+  if (preview?.diff) return "change a file";
+  if (permission === "doom_loop") return `repeat itself: the same call for the ${Number(metadata?.repeats) + 1}th time`;
+  return intents.get(permission ?? "") ?? `use ${visibleText(permission ?? "a tool")}`;
+}
+
+const intents = new Map([
+  ["webfetch", "open a web page"],
+  ["read", "read a file"],
+  ["edit", "change a file"],
+  ["external_directory", "reach outside the workspace"],
+]);
+
+function Who({ request: { ancestry, sessionId, tool }, names }: { request: PermissionRequest; names: SessionNames }) {
+  const chain = ancestry.length > 0 ? ancestry : [sessionId];
+  return (
+    <p class="ask-who">
+      {chain.map((id, i) => (
+        <span key={id}>
+          {i > 0 && <span> › </span>}
+          <a href={`#${pathOf("sessions", id)}`}>
+            <bdi>{names.of(id)}</bdi>
+          </a>
+        </span>
+      ))}{" "}
+      {tool && (
+        <a class="soft" href={`#${pathOf("sessions", sessionId, tool.callId)}`}>
+          call <bdi>{visibleText(tool.callId)}</bdi>
+        </a>
+      )}
+    </p>
+  );
+}
+
+/** What the agent itself says of the call: its words, which nobody has checked. */
+function Claim({ request: { metadata } }: { request: PermissionRequest }) {
+  const claim = metadata?.description;
+  if (typeof claim !== "string" || claim === "") return null;
+  return (
+    <p class="claim">
+      Its own words: <q>{visibleText(claim)}</q>
+    </p>
+  );
+}
+
+function Warnings({ group: { asks } }: { group: AskGroup }) {
+  const warnings = new Set(asks.flatMap(({ request }) => request.warnings));
+  if (warnings.size === 0) return null;
+  return (
+    <div class="warning" role="note">
+      <b>Look closely</b>
+      <ul>
+        {[...warnings].map((warning) => (
+          <li key={warning}>{visibleText(warning)}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function TimeLeft({ request: { created, expires } }: { request: PermissionRequest }) {
+  const left = expires - useNow();
+  const share = Math.max(0, Math.min(1, left / Math.max(1, expires - created)));
+  return (
+    <span class={left < 60_000 ? "time urgent" : "time"}>
+      <svg class="ring" viewBox="0 0 20 20" aria-hidden="true">
+        <circle cx="10" cy="10" r="8" />
+        <circle class="left" cx="10" cy="10" r="8" pathLength={1} stroke-dasharray={`${share} 1`} />
+      </svg>
+      {timeLeft(left)}
+    </span>
+  );
+}
+
+function Farewell({ group: { asks } }: { group: AskGroup }) {
+  const settled = asks.find(({ settled }) => settled !== "unseen" && settled?.by)?.settled ?? asks[0]?.settled;
+  if (settled === undefined) return null;
+  return (
+    <p class="farewell" role="status" data-approved={isApproval(settled)}>
+      {settledWords(settled)}
+    </p>
+  );
+}

@@ -1,0 +1,113 @@
+import { useSignal } from "@preact/signals";
+import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { Connection } from "../connection.ts";
+import { DiffView } from "../diff-view.tsx";
+import { LongText } from "../long-text.tsx";
+import { readWhole } from "../read-output.ts";
+import { visibleLines, visibleText } from "../visible-text.ts";
+import { sizeOf } from "../words.ts";
+
+/** What will happen if the ask is approved: the command, the change, the addresses. The service made it, not the agent. */
+export function AskPreview({ request, connection }: { request: PermissionRequest; connection: Connection }) {
+  const { preview, display } = request;
+  if (preview === undefined) {
+    return (
+      <section class="block">
+        <h3>What</h3>
+        <LongText lines={linesOf(display)} label="What is asked for" line={(text, i) => <p key={i}>{text}</p>} />
+        <p class="hint">What it holds is not shown: reading it is not allowed without a question either.</p>
+      </section>
+    );
+  }
+  const { command, diff, hosts, url, paths } = preview;
+  const workdir = request.metadata?.workdir;
+  return (
+    <>
+      {command !== "" && (
+        <section class="block">
+          <h3>The command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
+          <LongText
+            lines={linesOf([command])}
+            label="The command"
+            line={(text, i) => (
+              <p key={i} class="command-line">
+                {text}
+              </p>
+            )}
+          />
+        </section>
+      )}
+      {hosts.length > 0 && (
+        <section class="block">
+          <h3>The address</h3>
+          {display.map((address) => (
+            <p key={address} class="address mono">
+              {visibleText(address)}
+            </p>
+          ))}
+          <p>
+            {hosts.map((host) => (
+              <span key={host} class="chip mono">
+                {visibleText(host)}
+              </span>
+            ))}
+          </p>
+        </section>
+      )}
+      {diff !== "" && (
+        <section class="block">
+          <h3>{paths.length === 1 ? `The change of ${visibleText(paths[0] ?? "")}` : "The change"}</h3>
+          <Diff diff={diff} url={url} request={request} connection={connection} />
+        </section>
+      )}
+      {command === "" && diff === "" && hosts.length === 0 && (
+        <section class="block">
+          <h3>What</h3>
+          <LongText lines={linesOf(display)} label="What is asked for" line={(text, i) => <p key={i}>{text}</p>} />
+        </section>
+      )}
+    </>
+  );
+}
+
+/** A diff; of a long one the beginning, and the whole when it is asked for. */
+function Diff({
+  diff,
+  url,
+  request,
+  connection,
+}: {
+  diff: string;
+  url: string;
+  request: PermissionRequest;
+  connection: Connection;
+}) {
+  const whole = useSignal<string | undefined>(undefined);
+  const problem = useSignal("");
+  const load = async () => {
+    try {
+      const bytes = await readWhole(connection, { sessionId: request.sessionId, output: url });
+      whole.value = new TextDecoder().decode(bytes);
+    } catch (error) {
+      problem.value = String(error);
+    }
+  };
+  return (
+    <>
+      <DiffView diff={whole.value ?? diff} />
+      {url !== "" && whole.value === undefined && (
+        <p class="more" role="note">
+          Only the first {sizeOf(diff.length)} are shown.{" "}
+          <button type="button" onClick={() => void load()}>
+            Show the whole change
+          </button>{" "}
+          {problem}
+        </p>
+      )}
+    </>
+  );
+}
+
+function linesOf(texts: readonly string[]): readonly string[] {
+  return texts.flatMap((text) => visibleLines(text).split("\n"));
+}

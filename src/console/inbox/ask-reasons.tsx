@@ -1,0 +1,102 @@
+import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { visibleLines } from "../visible-text.ts";
+import { actionWord, layerWords, ruleWords, whyOf } from "../words.ts";
+import { PermissionMark } from "./permission-mark.tsx";
+
+/** More patterns than anybody reads one by one are shown on demand; the command or change above shows all of what happens. */
+const shownAtOnce = 50;
+
+/** What is asked for, piece by piece (of a command line command by command), and for each why. */
+export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
+  return (
+    <section class="block">
+      <h3>Piece by piece, and why it asks</h3>
+      <ul class="reasons">
+        {asks.flatMap((ask) => {
+          const pieces = piecesOf(ask);
+          const rest = pieces.length - shownAtOnce;
+          return [
+            ...pieces
+              .slice(0, shownAtOnce)
+              .map((piece) => (
+                <Piece key={`${ask.id} ${piece.text}`} ask={ask} piece={piece} isMixed={asks.length > 1} />
+              )),
+            rest > 0 && (
+              <li key={`${ask.id} rest`}>
+                <details>
+                  <summary>{rest} more pieces</summary>
+                  <pre>
+                    {pieces
+                      .slice(shownAtOnce)
+                      .map(({ text }) => text)
+                      .join("\n")}
+                  </pre>
+                </details>
+              </li>
+            ),
+          ];
+        })}
+      </ul>
+    </section>
+  );
+}
+
+interface PieceOfAsk {
+  text: string;
+  decision: PermissionDecision | undefined;
+}
+
+/** Each pattern as the service shows it, with the decision about it. */
+function piecesOf({ patterns, display, decisions }: PermissionRequest): readonly PieceOfAsk[] {
+  const byPattern = new Map(decisions.map((decision) => [decision.pattern, decision]));
+  return patterns.map((pattern, i) => ({
+    text: visibleLines(display[i] ?? pattern),
+    decision: byPattern.get(pattern),
+  }));
+}
+
+function Piece({
+  ask,
+  piece: { text, decision },
+  isMixed,
+}: {
+  ask: PermissionRequest;
+  piece: PieceOfAsk;
+  /** Whether the call asks for several kinds. */
+  isMixed: boolean;
+}) {
+  const action = decision?.action ?? PermissionAction.ASK;
+  return (
+    <li class="reason" data-action={actionWord(action)}>
+      <div class="reason-head">
+        {isMixed && <PermissionMark kind={ask.permission} />}
+        <pre class="reason-text">{text}</pre>
+        <span class="verdict">{action === PermissionAction.ALLOW ? "allowed" : "asks"}</span>
+      </div>
+      {decision && (
+        <p class="reason-why">
+          {whyOf(decision)}
+          <Matches decision={decision} />
+        </p>
+      )}
+    </li>
+  );
+}
+
+function Matches({ decision: { matches } }: { decision: PermissionDecision }) {
+  if (matches.length < 2) return null;
+  return (
+    <details>
+      <summary>{matches.length} rules match</summary>
+      <ol>
+        {matches.map((match, i) => (
+          <li key={i}>
+            {layerWords(match.layer)}: <code>{match.rule && ruleWords(match.rule)}</code>
+            {match.decided && <b> decides</b>}
+          </li>
+        ))}
+      </ol>
+    </details>
+  );
+}

@@ -1,0 +1,49 @@
+import type { AskGroup } from "../ask-list.ts";
+import { useNow } from "../now.ts";
+import { pathOf } from "../route.ts";
+import type { SessionNames } from "../session-names.ts";
+import { visibleText } from "../visible-text.ts";
+import { isApproval, settledWords, timeLeft } from "../words.ts";
+import { kindsOf, PermissionMark } from "./permission-mark.tsx";
+
+/** All rows are of this height, so that a thousand of them can be scrolled. */
+export const askRowHeight = 92;
+
+/** A call that waits, on three lines: what kind and how long, what exactly, for whom. */
+export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent: boolean; names: SessionNames }) {
+  const now = useNow();
+  const { asks, open } = group;
+  const [first] = asks;
+  if (first === undefined) return null;
+  const { agent, sessionId, expires } = first.request;
+  const settled = open.length === 0 ? first.settled : undefined;
+  return (
+    <a
+      class="ask-row"
+      href={`#${pathOf("inbox", group.id)}`}
+      aria-current={isCurrent ? "true" : undefined}
+      data-settled={settled === undefined ? undefined : isApproval(settled) ? "approved" : "ended"}
+    >
+      <span class="ask-row-head">
+        {kindsOf(asks).map((kind) => (
+          <PermissionMark key={kind} kind={kind} />
+        ))}
+        <span class={expires - now < 60_000 ? "time urgent" : "time"}>
+          {settled === undefined ? timeLeft(expires - now) : ""}
+        </span>
+      </span>
+      <span class="ask-row-what mono">{settled === undefined ? whatOf(group) : settledWords(settled)}</span>
+      <small class="ask-row-who">
+        <b>{visibleText(agent)}</b> in {names.of(sessionId)}
+      </small>
+    </a>
+  );
+}
+
+/** The one line that says best what would happen. */
+function whatOf({ asks }: AskGroup): string {
+  const requests = asks.map(({ request }) => request);
+  const command = requests.find(({ preview }) => preview?.command)?.preview?.command;
+  const shown = requests.flatMap(({ display }) => display);
+  return visibleText((command ?? shown.join(", ")).slice(0, 300));
+}

@@ -1,0 +1,101 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { AskGroup } from "../ask-list.ts";
+import type { Connection } from "../connection.ts";
+import { visibleText } from "../visible-text.ts";
+import type { Answer } from "./answer.ts";
+
+/** An argument as it is being edited: text as it is, anything else as JSON. */
+interface Field {
+  readonly name: string;
+  readonly isText: boolean;
+  readonly value: string;
+}
+
+/** Lets a person change the arguments of a call; what the new ones need is asked anew, so this approves nothing yet. */
+export function EditForm({
+  group,
+  connection,
+  isReady,
+  send,
+}: {
+  group: AskGroup;
+  connection: Connection;
+  isReady: boolean;
+  send: (answer: Answer) => Promise<void>;
+}) {
+  const fields = useSignal<readonly Field[] | undefined>(undefined);
+  const problem = useSignal("");
+  const { sessionId, tool } = group.open[0] ?? {};
+  useEffect(() => {
+    if (sessionId === undefined || tool === undefined) return;
+    connection.tools.getToolPart({ sessionId, callId: tool.callId }).then(
+      ({ part }) => {
+        fields.value = fieldsOf(part?.state.value?.input ?? {});
+      },
+      (error: unknown) => {
+        problem.value = ConnectError.from(error).rawMessage;
+      },
+    );
+  }, [sessionId, tool?.callId]);
+
+  const submit = (event: Event) => {
+    event.preventDefault();
+    const input = inputOf(fields.value ?? []);
+    if (typeof input === "string") problem.value = input;
+    else void send({ reply: PermissionReply.ONCE, input });
+  };
+  return (
+    <form class="answer-form" onSubmit={submit}>
+      <p class="hint">Change what will run. The new arguments are judged again: you will see what they need.</p>
+      {fields.value?.map(({ name, isText, value }, i) => (
+        <label key={name}>
+          <span>
+            {visibleText(name)} {!isText && <small>JSON</small>}
+          </span>
+          <textarea
+            class="mono"
+            spellcheck={false}
+            rows={Math.min(8, value.split("\n").length)}
+            value={value}
+            onInput={({ currentTarget }) => {
+              fields.value = fields.value?.with(i, { name, isText, value: currentTarget.value });
+            }}
+          />
+        </label>
+      ))}
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      <button type="submit" class="primary" aria-disabled={!isReady || fields.value === undefined}>
+        Use these arguments
+      </button>
+    </form>
+  );
+}
+
+function fieldsOf(input: JsonObject): readonly Field[] {
+  return Object.entries(input).map(([name, value]) =>
+    typeof value === "string"
+      ? { name, isText: true, value }
+      : { name, isText: false, value: JSON.stringify(value, null, 2) },
+  );
+}
+
+/** The arguments, or what is wrong with them. */
+function inputOf(fields: readonly Field[]): JsonObject | string {
+  const input: JsonObject = {};
+  for (const { name, isText, value } of fields) {
+    try {
+      input[name] = isText ? value : (JSON.parse(value) satisfies JsonValue);
+    } catch {
+      return `${name} is not JSON; write text in quotes`;
+    }
+  }
+  return input;
+}

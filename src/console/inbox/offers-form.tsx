@@ -1,0 +1,62 @@
+import { useSignal } from "@preact/signals";
+import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { AskGroup } from "../ask-list.ts";
+import { visibleText } from "../visible-text.ts";
+import { momentOf } from "../words.ts";
+import type { Answer } from "./answer.ts";
+
+/** Lets a person choose what "always" saves, in the words of the service; the narrowest is chosen at first. */
+export function OffersForm({
+  group,
+  isReady,
+  send,
+}: {
+  group: AskGroup;
+  isReady: boolean;
+  send: (answer: Answer) => Promise<void>;
+}) {
+  const asking = group.open.filter(({ offers }) => offers.length > 0);
+  const [main, ...others] = asking;
+  const chosen = useSignal(main?.offers[0]?.id ?? "");
+  if (main === undefined) return null;
+  return (
+    <form
+      class="answer-form"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send({ reply: PermissionReply.ALWAYS, offerId: chosen.value });
+      }}
+    >
+      <fieldset class="offers">
+        <legend>From now on, without a question:</legend>
+        {main.offers.map(({ id, text, expires }, i) => (
+          <label key={id}>
+            <input
+              type="radio"
+              name="offer"
+              value={id}
+              checked={chosen.value === id}
+              ref={(input) => {
+                if (i === 0 && input !== null && document.activeElement?.closest(".offers") == null) input.focus();
+              }}
+              onChange={() => {
+                chosen.value = id;
+              }}
+            />
+            <span>
+              {visibleText(text)}
+              {expires > 0 && <small> (until {momentOf(expires)})</small>}
+            </span>
+          </label>
+        ))}
+      </fieldset>
+      {others.length > 0 && (
+        <p class="hint">Saved with it: {others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}</p>
+      )}
+      <p class="hint">It never beats a rule that denies, and can be revoked under Policy.</p>
+      <button type="submit" class="primary" aria-disabled={!isReady}>
+        Approve and remember
+      </button>
+    </form>
+  );
+}

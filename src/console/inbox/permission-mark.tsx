@@ -1,0 +1,28 @@
+import type { Ask } from "../ask-list.ts";
+import { visibleText } from "../visible-text.ts";
+
+/** The kinds of permission that a call asks for, each once. */
+export function kindsOf(asks: readonly Ask[]): readonly string[] {
+  return [...new Set(asks.map(({ request }) => request.permission))];
+}
+
+/** A kind of permission, in its colour. */
+export function PermissionMark({ kind }: { kind: string }) {
+  return (
+    <span class="mark" data-kind={colours.get(kind) ?? "other"}>
+      {visibleText(kind).replaceAll("_", " ")}
+    </span>
+  );
+}
+
+const colours = new Map([
+  ["bash", "command"],
+  ["edit", "change"],
+  ["read", "look"],
+  ["list", "look"],
+  ["glob", "look"],
+  ["grep", "look"],
+  ["webfetch", "web"],
+  ["external_directory", "beyond"],
+  ["doom_loop", "beyond"],
+]);

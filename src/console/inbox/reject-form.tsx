@@ -1,0 +1,36 @@
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { Answer } from "./answer.ts";
+
+/** Rejects, with advice for the model if there is some. */
+export function RejectForm({ isReady, send }: { isReady: boolean; send: (answer: Answer) => Promise<void> }) {
+  const message = useSignal("");
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  const reject = (event: Event) => {
+    event.preventDefault();
+    void send({ reply: PermissionReply.REJECT, message: message.value.trim() });
+  };
+  return (
+    <form class="answer-form" onSubmit={reject}>
+      <label for="advice">What should it do instead? (optional; the model reads it)</label>
+      <textarea
+        id="advice"
+        ref={field}
+        maxLength={16_384}
+        value={message}
+        placeholder="Use the staging database"
+        onInput={({ currentTarget }) => {
+          message.value = currentTarget.value;
+        }}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reject(event);
+        }}
+      />
+      <button type="submit" class="danger" aria-disabled={!isReady}>
+        Reject <kbd>Ctrl ↵</kbd>
+      </button>
+    </form>
+  );
+}

@@ -1,0 +1,27 @@
+import type { ComponentChildren } from "preact";
+
+/** Lines of a block; the browser lays out only the blocks that are in sight. */
+const blockLines = 200;
+
+/** Shows any number of lines, each whole: long ones wrap. */
+export function LongText<T>({
+  lines,
+  line,
+  label,
+}: {
+  lines: readonly T[];
+  line: (line: T, index: number) => ComponentChildren;
+  label: string;
+}) {
+  const blocks = Array.from({ length: Math.ceil(lines.length / blockLines) }, (_, i) => i * blockLines);
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
+    <section class="long-text" tabIndex={0} aria-label={label}>
+      {blocks.map((start) => (
+        <div key={start} class="long-text-block">
+          {lines.slice(start, start + blockLines).map((text, i) => line(text, start + i))}
+        </div>
+      ))}
+    </section>
+  );
+}

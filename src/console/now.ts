@@ -1,0 +1,14 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+
+/** The time in ms, new each second while a component shows it. */
+export function useNow(): number {
+  const now = useSignal(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => {
+      now.value = Date.now();
+    }, 1_000);
+    return () => clearInterval(timer);
+  }, []);
+  return now.value;
+}

@@ -1,0 +1,33 @@
+import type { Connection } from "./connection.ts";
+
+/** Names a stored output: `toolgate-output:ID` of a session tree. */
+export interface OutputRef {
+  sessionId: string;
+  output: string;
+}
+
+/** Reads all of a stored output, piece by piece, up to `most` bytes. */
+export async function readWhole(
+  { tools }: Pick<Connection, "tools">,
+  ref: OutputRef,
+  most = 16 * 1024 * 1024,
+): Promise<Uint8Array<ArrayBuffer>> {
+  const pieces: Uint8Array[] = [];
+  let length = 0;
+  for (let end = false; !end && length < most; ) {
+    const piece = await tools.readToolOutput({
+      ...ref,
+      range: { case: "bytes", value: { offset: BigInt(length) } },
+    });
+    pieces.push(piece.data);
+    length += piece.data.length;
+    end = piece.end || piece.data.length === 0;
+  }
+  const whole = new Uint8Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    whole.set(piece, at);
+    at += piece.length;
+  }
+  return whole;
+}
