@@ -6,7 +6,7 @@ import {
   PermissionLayer,
   type PermissionRule,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { ExplainPermissionRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { ExplainPermissionRequest, ListRulesRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   type ListToolsRequest,
@@ -18,7 +18,7 @@ import { RequestError } from "../permission/errors.ts";
 import { checkRules, type LayersFor } from "../permission/layers.ts";
 import type { Permissions, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
-import type { Layers, Policy } from "../permission/policy.ts";
+import type { LayerRules, Layers, Policy } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Principal } from "../permission/principal.ts";
 import { permissionOf } from "../permission/rules.ts";
@@ -69,9 +69,21 @@ export function createPlanner({
   async function place(
     principal: Principal,
     sessionId: string,
+    workspace = "",
   ): Promise<Pick<OpenSession, "workspace" | "ancestors"> & { session?: OpenSession["session"] }> {
     if (sessionId !== "") return await sessions.open(principal, sessionId, "read");
-    return { workspace: await sessions.openNamed("default"), ancestors: [] };
+    return { workspace: await sessions.openNamed(workspace || "default"), ancestors: [] };
+  }
+
+  function ruleSubject(principal: Principal, opened: Awaited<ReturnType<typeof place>>, asked: string) {
+    const { session, ancestors, workspace } = opened;
+    return {
+      session,
+      ancestors,
+      agent: sessions.agentFor(principal, asked, session),
+      workspace: workspaceRoot(workspace.name),
+      directory: workspace.directory,
+    };
   }
 
   return {
@@ -154,21 +166,24 @@ export function createPlanner({
       request: ExplainPermissionRequest,
     ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
       checkSize("patterns", request.patterns, 256 * 1024);
-      const opened = await place(principal, request.sessionId);
-      const agent = sessions.agentFor(principal, request.agent, opened.session);
-      const { session, ancestors, workspace } = opened;
-      const subject = {
-        session,
-        ancestors,
-        agent,
-        workspace: workspaceRoot(workspace.name),
-        directory: workspace.directory,
-      };
+      const subject = ruleSubject(principal, await place(principal, request.sessionId), request.agent);
       const decisions = policy.explain(
         { permission: request.permission, patterns: request.patterns },
         layersOf(subject, request.rules, request.onlyRules),
       );
       return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
+    },
+
+    /** Every rule that holds for an agent in a session or a workspace: first the lists that count as one. */
+    async rules(
+      principal: Principal,
+      { place: where, agent }: Pick<ListRulesRequest, "place" | "agent">,
+    ): Promise<{ agent: string; workspace: string; lists: readonly LayerRules[] }> {
+      const [sessionId, workspace] = where.case === "sessionId" ? [where.value, ""] : ["", where.value];
+      const opened = await place(principal, sessionId, workspace);
+      const subject = ruleSubject(principal, opened, agent);
+      const { wide, narrow } = layersFor(subject);
+      return { agent: subject.agent, workspace: opened.workspace.name, lists: [...wide, ...narrow] };
     },
 
     /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */

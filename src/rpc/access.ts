@@ -93,6 +93,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     revokeGrant: approvers,
     listDecisions: everybody,
     explainPermission: everybody,
+    listRules: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [ToolService.typeName]: {
     listTools: everybody,

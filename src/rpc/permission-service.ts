@@ -90,5 +90,10 @@ export function permissionService({
     async explainPermission(request, ctx) {
       return await planner.explain(principalOf(ctx), request);
     },
+
+    async listRules(request, ctx) {
+      const { agent, workspace, lists } = await planner.rules(principalOf(ctx), request);
+      return { agent, workspace, lists: lists.map((list) => ({ ...list, rules: [...list.rules] })) };
+    },
   };
 }

@@ -22,6 +22,7 @@ const pinned: Record<string, string> = {
   "PermissionService/RevokeGrant": "-a-A",
   "PermissionService/ListDecisions": "cawA",
   "PermissionService/ExplainPermission": "cawA",
+  "PermissionService/ListRules": "-awA",
   "ToolService/ListTools": "cawA",
   "ToolService/PlanTool": "ca-A",
   "ToolService/CallTool": "c--A",

@@ -9,7 +9,7 @@ import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
-import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled } from "./permission_pb.ts";
+import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled, RuleList } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { EmptySchema, PermissionRequest, PermissionResponseSchema } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnki5AEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEh4KCnBlcm1pc3Npb24YAyABKAlCCrpIB3IFEAEYgAESIwoIcGF0dGVybnMYBCADKAlCEbpIDpIBCxCAAiIGcgQYgIAIEjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uMrEGChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnki5AEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEh4KCnBlcm1pc3Npb24YAyABKAlCCrpIB3IFEAEYgAESIwoIcGF0dGVybnMYBCADKAlCEbpIDpIBCxCAAiIGcgQYgIAIEjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uInEKEExpc3RSdWxlc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQEgAEh0KCXdvcmtzcGFjZRgCIAEoCUIIukgFcgMYgCBIABIWCgVhZ2VudBgDIAEoCUIHukgEcgIYQEIHCgVwbGFjZSJgChFMaXN0UnVsZXNSZXNwb25zZRINCgVhZ2VudBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSKQoFbGlzdHMYAyADKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1bGVMaXN0MocHChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * ListPermissionsRequest filters open asks.
@@ -450,6 +450,86 @@ export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionRespon
   messageDesc(file_opencode_tool_v1_permission_service, 13);
 
 /**
+ * ListRulesRequest names whose rules are wanted.
+ *
+ * @generated from message opencode.tool.v1.ListRulesRequest
+ */
+export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
+  /**
+   * place is where they would hold; absent: in no session, in the workspace `default`.
+   *
+   * @generated from oneof opencode.tool.v1.ListRulesRequest.place
+   */
+  place: {
+    /**
+     * session_id is a session: its folder, its rules, those of its ancestors, and its agent where `agent` is empty.
+     *
+     * @generated from field: string session_id = 1;
+     */
+    value: string;
+    case: "sessionId";
+  } | {
+    /**
+     * workspace is `NAME` or `NAME/folder`: what holds there without a session.
+     *
+     * @generated from field: string workspace = 2;
+     */
+    value: string;
+    case: "workspace";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * agent is the agent whose rules count; empty: the session's, else `build`.
+   *
+   * @generated from field: string agent = 3;
+   */
+  agent: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListRulesRequest.
+ * Use `create(ListRulesRequestSchema)` to create a new message.
+ */
+export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
+
+/**
+ * ListRulesResponse is the rules.
+ *
+ * @generated from message opencode.tool.v1.ListRulesResponse
+ */
+export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & {
+  /**
+   * agent is whose rules these are.
+   *
+   * @generated from field: string agent = 1;
+   */
+  agent: string;
+
+  /**
+   * workspace is where they hold.
+   *
+   * @generated from field: string workspace = 2;
+   */
+  workspace: string;
+
+  /**
+   * lists are first those that count as one, then those that can only narrow, each in the order in which it is judged.
+   * What the engine itself asks or denies (PermissionLayer.ENGINE) is no rule and not among them.
+   *
+   * @generated from field: repeated opencode.tool.v1.RuleList lists = 3;
+   */
+  lists: RuleList[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListRulesResponse.
+ * Use `create(ListRulesResponseSchema)` to create a new message.
+ */
+export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
+
+/**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
  * It needs the role approver; a watcher may read; a caller may list, watch and explain for sessions its token created.
  *
@@ -548,6 +628,18 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ExplainPermissionRequestSchema;
     output: typeof ExplainPermissionResponseSchema;
+  },
+  /**
+   * ListRules returns every rule that holds for an agent in a place, list by list as they are judged, for people who look
+   * after them. It reads policy files of the workspace as they are now. Roles: approver, watcher, admin; what a rule means for
+   * a call of theirs callers learn from PlanTool.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ListRules
+   */
+  listRules: {
+    methodKind: "unary";
+    input: typeof ListRulesRequestSchema;
+    output: typeof ListRulesResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_permission_service, 0);

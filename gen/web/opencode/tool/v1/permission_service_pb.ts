@@ -8,7 +8,7 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
-import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled } from "./permission_pb.ts";
+import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled, RuleList } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
 import type { EmptySchema, PermissionRequest, PermissionResponseSchema } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJTChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkibAoXTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USOAoLcGVybWlzc2lvbnMYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiPwoYUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkImQKEUxpc3RHcmFudHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSFAoMaW5jbHVkZV9kZWFkGAIgASgIEhEKCXBhZ2Vfc2l6ZRgDIAEoDRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSImChJSZXZva2VHcmFudFJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiUAoUTGlzdERlY2lzaW9uc1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEQoJYWZ0ZXJfc2VxGAMgASgEIkYKFUxpc3REZWNpc2lvbnNSZXNwb25zZRItCgdlbnRyaWVzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5BdWRpdEVudHJ5IqgBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRINCgVhZ2VudBgCIAEoCRISCgpwZXJtaXNzaW9uGAMgASgJEhAKCHBhdHRlcm5zGAQgAygJEi8KBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbjKxBgoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2ViBnByb3RvMw", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJTChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkibAoXTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USOAoLcGVybWlzc2lvbnMYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiPwoYUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkImQKEUxpc3RHcmFudHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSFAoMaW5jbHVkZV9kZWFkGAIgASgIEhEKCXBhZ2Vfc2l6ZRgDIAEoDRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSImChJSZXZva2VHcmFudFJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiUAoUTGlzdERlY2lzaW9uc1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEQoJYWZ0ZXJfc2VxGAMgASgEIkYKFUxpc3REZWNpc2lvbnNSZXNwb25zZRItCgdlbnRyaWVzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5BdWRpdEVudHJ5IqgBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRINCgVhZ2VudBgCIAEoCRISCgpwZXJtaXNzaW9uGAMgASgJEhAKCHBhdHRlcm5zGAQgAygJEi8KBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiJVChBMaXN0UnVsZXNSZXF1ZXN0EhQKCnNlc3Npb25faWQYASABKAlIABITCgl3b3Jrc3BhY2UYAiABKAlIABINCgVhZ2VudBgDIAEoCUIHCgVwbGFjZSJgChFMaXN0UnVsZXNSZXNwb25zZRINCgVhZ2VudBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSKQoFbGlzdHMYAyADKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1bGVMaXN0MocHChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * ListPermissionsRequest filters open asks.
@@ -449,6 +449,86 @@ export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionRespon
   messageDesc(file_opencode_tool_v1_permission_service, 13);
 
 /**
+ * ListRulesRequest names whose rules are wanted.
+ *
+ * @generated from message opencode.tool.v1.ListRulesRequest
+ */
+export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
+  /**
+   * place is where they would hold; absent: in no session, in the workspace `default`.
+   *
+   * @generated from oneof opencode.tool.v1.ListRulesRequest.place
+   */
+  place: {
+    /**
+     * session_id is a session: its folder, its rules, those of its ancestors, and its agent where `agent` is empty.
+     *
+     * @generated from field: string session_id = 1;
+     */
+    value: string;
+    case: "sessionId";
+  } | {
+    /**
+     * workspace is `NAME` or `NAME/folder`: what holds there without a session.
+     *
+     * @generated from field: string workspace = 2;
+     */
+    value: string;
+    case: "workspace";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * agent is the agent whose rules count; empty: the session's, else `build`.
+   *
+   * @generated from field: string agent = 3;
+   */
+  agent: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListRulesRequest.
+ * Use `create(ListRulesRequestSchema)` to create a new message.
+ */
+export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
+
+/**
+ * ListRulesResponse is the rules.
+ *
+ * @generated from message opencode.tool.v1.ListRulesResponse
+ */
+export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & {
+  /**
+   * agent is whose rules these are.
+   *
+   * @generated from field: string agent = 1;
+   */
+  agent: string;
+
+  /**
+   * workspace is where they hold.
+   *
+   * @generated from field: string workspace = 2;
+   */
+  workspace: string;
+
+  /**
+   * lists are first those that count as one, then those that can only narrow, each in the order in which it is judged.
+   * What the engine itself asks or denies (PermissionLayer.ENGINE) is no rule and not among them.
+   *
+   * @generated from field: repeated opencode.tool.v1.RuleList lists = 3;
+   */
+  lists: RuleList[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListRulesResponse.
+ * Use `create(ListRulesResponseSchema)` to create a new message.
+ */
+export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
+
+/**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
  * It needs the role approver; a watcher may read; a caller may list, watch and explain for sessions its token created.
  *
@@ -547,6 +627,18 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ExplainPermissionRequestSchema;
     output: typeof ExplainPermissionResponseSchema;
+  },
+  /**
+   * ListRules returns every rule that holds for an agent in a place, list by list as they are judged, for people who look
+   * after them. It reads policy files of the workspace as they are now. Roles: approver, watcher, admin; what a rule means for
+   * a call of theirs callers learn from PlanTool.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ListRules
+   */
+  listRules: {
+    methodKind: "unary";
+    input: typeof ListRulesRequestSchema;
+    output: typeof ListRulesResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_permission_service, 0);

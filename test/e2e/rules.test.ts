@@ -1,0 +1,80 @@
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { expect, test } from "vitest";
+import { PermissionAction as Action, PermissionLayer as Layer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { connect, refusal } from "./clients.ts";
+import { useService } from "./service.ts";
+
+const settings = `
+[permission.bash]
+"git push *" = "deny"
+"ls *" = "allow"
+[agent.plan.permission.edit]
+"plans/*" = "allow"
+`;
+const service = useService({ settings });
+const rule = (permission: string, pattern: string, action: Action) => ({ permission, pattern, action });
+
+test("the rules of an agent are listed as they are judged: those that count as one, then what narrows", async () => {
+  const { permissions } = connect(service, "approver");
+  const { agent, workspace, lists } = await permissions.listRules({ agent: "plan" });
+  expect([agent, workspace]).toEqual(["plan", "default"]);
+  expect(lists.map(({ layer, source }) => [layer, source])).toEqual([
+    [Layer.DEFAULTS, ""],
+    [Layer.CONFIG, ""],
+    [Layer.AGENT, "plan"],
+    [Layer.AGENT_LIMITS, "plan"],
+  ]);
+  expect(lists[1]?.rules).toMatchObject([rule("bash", "git push *", Action.DENY), rule("bash", "ls *", Action.ALLOW)]);
+  expect(lists[2]?.rules).toMatchObject([rule("edit", "plans/*", Action.ALLOW)]);
+  expect(lists[3]?.rules.at(-1)).toMatchObject(rule("edit", "plans/*", Action.ALLOW));
+});
+
+test("what a decision names by layer, source and index is what the list has there", async () => {
+  const [caller, person] = [connect(service, "caller"), connect(service, "approver")];
+  const parentSessionId = await caller.newSession({ agent: "plan", rules: [rule("read", "diary*", Action.DENY)] });
+  const sessionId = await caller.newSession({ parentSessionId, rules: [rule("bash", "git *", Action.ASK)] });
+  const { lists } = await person.permissions.listRules({ place: { case: "sessionId", value: sessionId } });
+  const questions = [
+    { sessionId, permission: "bash", patterns: ["git push origin", "ls"] },
+    { sessionId, permission: "read", patterns: ["diary.txt", "a.env"] },
+    { sessionId, permission: "edit", patterns: ["plans/a.md"] },
+  ];
+  const answers = await Promise.all(questions.map((question) => person.permissions.explainPermission(question)));
+  const matches = answers.flatMap(({ decisions }) => decisions.flatMap((decision) => decision.matches));
+  expect(new Set(matches.map(({ layer }) => layer))).toEqual(
+    new Set([Layer.DEFAULTS, Layer.CONFIG, Layer.AGENT, Layer.AGENT_LIMITS, Layer.INHERITED, Layer.SESSION]),
+  );
+  for (const { layer, source, ruleIndex, rule } of matches) {
+    const list = lists.find((one) => one.layer === layer && one.source === source);
+    expect(list?.rules[ruleIndex]).toEqual(rule);
+  }
+});
+
+test("a policy file of the workspace is listed as it is now, and if it is broken with what is wrong", async () => {
+  const { permissions } = connect(service, "watcher");
+  const files = async (workspace: string) => {
+    const { lists } = await permissions.listRules({ place: { case: "workspace", value: workspace } });
+    return lists.filter(({ layer }) => layer === Layer.WORKSPACE);
+  };
+  await mkdir(join(service.workspace, "app/.opencode"), { recursive: true });
+  const file = join(service.workspace, "app/.opencode/config.toml");
+  await writeFile(file, '[permission]\nwebfetch = "deny"\n');
+  expect(await files("default")).toEqual([]);
+  expect(await files("default/app")).toMatchObject([
+    { source: "app/.opencode/config.toml", rules: [rule("webfetch", "*", Action.DENY)], problem: "" },
+  ]);
+  await writeFile(file, '[permission]\nwebfetch = "never"\n');
+  expect(await files("default/app")).toMatchObject([
+    { problem: expect.stringContaining("line 2: permission.webfetch") },
+  ]);
+});
+
+test("a session that is not there, a workspace and an agent that are not configured are refused", async () => {
+  const { permissions } = connect(service, "approver");
+  const reasonOf = async (request: Parameters<typeof permissions.listRules>[0]) =>
+    (await refusal(permissions.listRules(request))).reason;
+  expect(await reasonOf({ place: { case: "sessionId", value: "ses_none" } })).toBe("NO_SUCH_SESSION");
+  expect(await reasonOf({ place: { case: "workspace", value: "elsewhere" } })).toBe("UNKNOWN_WORKSPACE");
+  expect(await reasonOf({ agent: "nobody" })).toBe("UNKNOWN_AGENT");
+});
