@@ -32,7 +32,8 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
       recent.entries.push({ event, bytes });
       recent.bytes += bytes.byteLength;
       recent.next = event.seq + 1n;
-      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept) shorten(recent, { eventsKept, bytesKept });
+      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept)
+        shorten(recent, { eventsKept, bytesKept });
       sessions.set(sessionId, recent);
       total += recent.bytes;
       for (const oldest of sessions.keys()) {
