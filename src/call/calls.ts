@@ -14,11 +14,13 @@ import { canonicalJson } from "../tool/canonical-json.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { createChildren, type StartGate, startsWithOthers } from "./children.ts";
-import { CallEnd, CallGone, type Executor, type Ready } from "./executor.ts";
+import { CallEnd, CallGone } from "./ends.ts";
+import type { Executor } from "./executor.ts";
 import { newId } from "./ids.ts";
 import { createBell, type Followed, follow, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
+import type { Ready } from "./running.ts";
 import { type Access, checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 import { failed, isTerminal, pendingPart } from "./state.ts";
 

@@ -1,79 +1,43 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
-import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
-import {
-  DecisionKind,
-  type DecisionRecord,
-  PermissionAction,
-  type PermissionDecision,
-  PermissionDecisionSchema,
-  PermissionOutcome,
-} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type DecisionRecord, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type FilePart,
-  FilePartSchema,
   type PermissionRequest,
-  PermissionToolContextSchema,
-  type Preview,
-  ToolEffects,
   ToolErrorReason,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
-import { refusalText } from "../permission/answers.ts";
-import { decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
+import type { JudgedBy, Permissions, Subject } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
-import type { Layers, Question } from "../permission/policy.ts";
+import type { Layers } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
-import {
-  ChangedAfterApproval,
-  HookFailure,
-  InvalidInput,
-  InvalidOutput,
-  OutputLimit,
-  ToolFailure,
-} from "../tool/errors.ts";
+import { HookFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import { similar } from "../tool/similar.ts";
-import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
-import { type CallHooks, createCallHooks } from "./call-hooks.ts";
-import type { createChildren, StartGate } from "./children.ts";
+import type { Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import { createAsking, isOnce, nothingAsked } from "./asking.ts";
+import { createCallHooks } from "./call-hooks.ts";
+import type { createChildren } from "./children.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
-import { allowed, decidedCall, deniedBy } from "./decided.ts";
+import { allowed, deniedBy } from "./decided.ts";
 import { noteOfEdit } from "./edit.ts";
+import { CallEnd, CallGone, denied, type Failure, failureOf } from "./ends.ts";
 import { newId } from "./ids.ts";
-import type { CallObservation, CallObserver } from "./observer.ts";
+import { createKept } from "./kept.ts";
+import type { CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { beginning, type Inspected, type Judged, mostRepeats, type Planning } from "./planning.ts";
-import type { CallRecord, CallStore, Fence, OutputStore } from "./ports.ts";
+import { type Judged, mostRepeats, type Planning } from "./planning.ts";
+import type { CallRecord, CallStore, OutputStore } from "./ports.ts";
 import { createProgress } from "./progress.ts";
+import { fenceOf, type Hold, type Ready, type Running, subjectFor, subjectOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { completed, failed, inputOf, isTerminal, prepared, running } from "./state.ts";
-import { createWaits } from "./waits.ts";
-
-/** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
-export class CallEnd extends Error {
-  override name = "CallEnd";
-  readonly reason: ToolErrorReason;
-  /** What the rules said, where they end it. */
-  readonly decisions: readonly PermissionDecision[] | undefined;
-  constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
-    super(message);
-    this.reason = reason;
-    this.decisions = decisions;
-  }
-}
-
-/** The call is no longer ours to write: it has ended, or another replica holds it. */
-export class CallGone extends Error {
-  override name = "CallGone";
-}
 
 export interface ExecutorLimits {
   outputBytes: number;
@@ -116,7 +80,17 @@ export function createExecutor({
   makeCalls: ReturnType<typeof createChildren>;
   log: Logger;
 }) {
-  const waits = createWaits({ calls: store, outputs });
+  const kept = createKept({ outputs, now: store.now });
+  const { answersTo, askFor, askInBody, settledAll, refresh } = createAsking({
+    store,
+    outputs,
+    permissions,
+    asksOf,
+    planning,
+    kept,
+    limits,
+    unattended,
+  });
 
   /**
    * Runs a call that we hold the lease of. It never throws: whatever happens becomes the call's state, or is not ours to
@@ -291,46 +265,6 @@ export function createExecutor({
     };
   }
 
-  /** 6. The asks by which a person approved exactly this, and the questions for which there is none. */
-  async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<Answers> {
-    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const asks = call.asks ?? (await asksOf(call.record.ref));
-    const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
-    const missing = verdict.needs.filter(
-      (question) => !call.hooks.allows(digest, question) && !given.some((ask) => isFor(question, ask)),
-    );
-    return { digest, asks, approved: given.map(({ request }) => request), missing };
-  }
-
-  /** Opens what is missing, and withdraws what an earlier plan asked. */
-  async function askFor(
-    call: Running,
-    judged: Judged,
-    { digest, asks, missing }: Answers,
-    preview: Inspected["preview"],
-    subject: Subject,
-  ): Promise<void> {
-    if (call.record.attempts > 0) {
-      // There is no ask after a start mark, also not for what is about to be repeated.
-      throw new CallEnd(
-        ToolErrorReason.EXECUTOR_LOST,
-        "The executor stopped responding while the tool ran. It is not run again, as it would have to be asked for again: repeat the call.",
-      );
-    }
-    const open = asks.filter(({ settled }) => !settled);
-    const isOpen = (question: Question) => open.some((ask) => ask.request.digest === digest && isFor(question, ask));
-    const isStale = (ask: AskRecord) =>
-      ask.request.digest !== digest || !missing.some((question) => isFor(question, ask));
-    const stale = open.filter(isStale);
-    const unopened = missing.filter((question) => !isOpen(question));
-    const unasked = await unlessHooksDecide(call, unopened, judged.plan, digest);
-    if (stale.length > 0 || unasked.length > 0) {
-      const kept = preview && (await keepPreview(call, preview));
-      const requests = unasked.map((question) => requestFor(call, { ...judged, question }, kept, subject, digest));
-      await openAsks(call, requests, judged.verdict, stale);
-    }
-  }
-
   /** 7. The start mark: durable before the body is entered. False if something the decision rests on has changed. */
   async function start(call: Running, judged: Judged, approved: readonly PermissionRequest[]): Promise<boolean> {
     const { plan, verdict } = judged;
@@ -437,7 +371,7 @@ export function createExecutor({
   /** 10, 11. Bounds what the model sees, keeps the whole, and writes the end. */
   async function settle(call: Running, plan: Plan, { result, output }: Returned): Promise<ToolPart | undefined> {
     const { text, ...sizes } = result.output === undefined ? output.written() : await output.whole(result.output);
-    const structured = await boundStructured(call, result.structured);
+    const structured = await kept.structured(call, result.structured);
     const metadata: JsonObject = {
       ...call.progress?.shown.metadata,
       ...result.metadata,
@@ -446,7 +380,7 @@ export function createExecutor({
       truncated: sizes.truncated || result.metadata?.truncated === true,
     };
     const attachments: FilePart[] = [];
-    for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
+    for (const attachment of result.attachments ?? []) attachments.push(await kept.attachment(call, attachment));
     const shown = await call.hooks.after(call.record.part, "completed", {
       title: result.title ?? call.progress?.shown.title ?? plan.title,
       output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
@@ -476,7 +410,7 @@ export function createExecutor({
 
   /** What is told of a call that failed: if its body was entered, as the hooks after it leave it. */
   async function failureTold(call: Running, cause: unknown, metadata: JsonObject | undefined): Promise<Failure> {
-    const failure = { ...failureOf(cause, call), ...(metadata && { metadata }) };
+    const failure = { ...failureOf(cause, call, log), ...(metadata && { metadata }) };
     // A hook after the body that failed is not run again.
     if (call.record.part.state.case !== "running" || cause instanceof HookFailure) return failure;
     const title = call.progress?.shown.title ?? "";
@@ -512,165 +446,6 @@ export function createExecutor({
     }
   }
 
-  function failureOf(cause: unknown, { record, tool }: Running): Failure {
-    const readOnly = tool?.definition.annotations?.readOnly === true;
-    const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
-    if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };
-    if (cause instanceof InvalidInput) return { reason: ToolErrorReason.INVALID_INPUT, error: cause.message };
-    if (cause instanceof ChangedAfterApproval) {
-      return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
-    }
-    if (cause instanceof InvalidOutput) {
-      log.warn("a tool broke its own output schema", { error: cause, tool: record.part.tool });
-      return { reason: ToolErrorReason.INVALID_OUTPUT, error: cause.message, effects };
-    }
-    if (cause instanceof HookFailure) {
-      log.warn("a plugin's hook stopped a call", { error: cause, callId: record.ref.callId, tool: record.part.tool });
-      return { reason: ToolErrorReason.FAILED, error: `${cause.message}.`, effects };
-    }
-    if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
-    if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
-    if (cause instanceof RequestError && cause.reason === ErrorReason.QUOTA_EXCEEDED) {
-      return { reason: ToolErrorReason.FAILED, error: `The call could not go on: ${cause.message}.`, effects };
-    }
-    const { callId, sessionId } = record.ref;
-    log.error("defect in a tool call", { error: cause, callId, sessionId, tool: record.part.tool });
-    return {
-      reason: ToolErrorReason.FAILED,
-      error: `The tool "${record.part.tool}" broke. The service's log has the cause, under this call's id.`,
-      effects,
-    };
-  }
-
-  /** An ask in the middle of the body: it dies with this replica, and so does the call. */
-  async function askInBody(call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
-    const subject = subjectOf(call, tool);
-    const verdict = await permissions.decide([ask], subject);
-    if (verdict.action === PermissionAction.ALLOW) return;
-    if (verdict.action === PermissionAction.DENY) throw denied(verdict);
-    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
-    const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
-    const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
-    if (unasked.length === 0) return;
-    const requests = unasked.map((question) =>
-      requestFor(call, { question, plan, verdict }, undefined, subject, digest),
-    );
-    do await refresh(call);
-    while (!(await openAsks(call, requests, { ...verdict, rulesVersion: undefined }, [])));
-    await settledAll(call);
-    const asks = await asksOf(call.record.ref);
-    for (const request of requests) {
-      const asked = asks.find(({ request: { id } }) => id === request.id);
-      if (asked && isSettledWell(asked)) continue;
-      const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
-      // A refusal ends the call, also if the tool would rather go on.
-      call.controller.abort(end);
-      throw end;
-    }
-  }
-
-  /** The questions that hooks leave to people. One that a hook denies ends the call. */
-  async function unlessHooksDecide(
-    call: Running,
-    questions: readonly Question[],
-    plan: Plan,
-    digest: string,
-  ): Promise<Question[]> {
-    const left: Question[] = [];
-    for (const question of questions) {
-      const decided = await call.hooks.decide(digest, question, plan);
-      if (decided === "ask") left.push(question);
-      if (decided !== "deny") continue;
-      const { permission, patterns } = question;
-      const by = { permission, action: PermissionAction.DENY, reason: "a plugin denies it" };
-      const decisions = patterns.map((pattern) => create(PermissionDecisionSchema, { ...by, pattern }));
-      throw denied({ decisions });
-    }
-    return left;
-  }
-
-  function requestFor(
-    call: Running,
-    { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: Question },
-    preview: Inspected["preview"],
-    subject: Subject,
-    digest: string,
-  ): PermissionRequest {
-    const { part } = call.record;
-    const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;
-    return permissions.request(
-      { ...question, ...(metadata && { metadata }) },
-      verdict.decisions,
-      {
-        sessionId: part.sessionId,
-        agent: part.agent,
-        digest,
-        expires: store.now() + limits.askMs,
-        preview,
-        tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
-      },
-      subject,
-      newId("per", store.now()),
-    );
-  }
-
-  /** Opens asks, and withdraws those of an earlier plan. False if the call has changed since it was read. */
-  async function openAsks(
-    call: Running,
-    asks: PermissionRequest[],
-    { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
-    stale: AskRecord[],
-  ): Promise<boolean> {
-    const permissionIds = asks.map(({ id }) => id);
-    const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
-
-    const opened = await store.openAsks({
-      fence: call.fence,
-      version: call.record.version,
-      ...(rulesVersion !== undefined && { rulesVersion }),
-      asks,
-      withdraw: stale.map(({ request }) => request.id),
-      message: "What would run has changed since it was asked.",
-      maxOpenAsks: limits.openAsks,
-      decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
-    });
-    if (opened && unattended === "deny") await permissions.deny(call.record.ref);
-    return opened;
-  }
-
-  /** Waits until no ask of the call is open. */
-  async function settledAll(call: Running): Promise<void> {
-    const wait = await waits.begin(call.record.ref);
-    try {
-      await refreshWithAsks(call);
-      if (call.record.part.permissionIds.length === 0) return;
-      await call.observed.step("wait", async () => {
-        do {
-          await wait.news(call.signal);
-          await refreshWithAsks(call);
-        } while (call.record.part.permissionIds.length > 0);
-      });
-    } finally {
-      wait.end();
-    }
-  }
-
-  /** Reads the call and then its asks, without waiting in between: if the asks are newer, no step is taken at the call's version. */
-  async function refreshWithAsks(call: Running): Promise<void> {
-    const [, asks] = await Promise.all([refresh(call), asksOf(call.record.ref)]);
-    call.asks = asks;
-  }
-
-  /** Reads the call again; throws if it has ended or is no longer ours. */
-  async function refresh(call: Running): Promise<void> {
-    call.asks = undefined;
-    const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
-    if (now) call.record = now;
-    if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
-      throw new CallGone();
-  }
-
   function planContext(
     { ref, part }: Pick<CallRecord, "ref" | "part">,
     opened: OpenSession,
@@ -687,100 +462,8 @@ export function createExecutor({
     };
   }
 
-  /** A diff that is too large for an ask is stored whole, and the ask says where. */
-  async function keepPreview({ record: { ref } }: Running, preview: Preview): Promise<Preview> {
-    const id = newId("out", store.now());
-    const kept = beginning(preview, `toolgate-output:${id}`);
-    if (kept.url !== "") await outputs.append(ref.root, id, Buffer.from(preview.diff));
-    return kept;
-  }
-
-  /** Structured output as the part holds it; what is too large for that is stored whole, and the metadata says where. */
-  async function boundStructured(
-    { record: { ref } }: Running,
-    output: JsonValue | undefined,
-  ): Promise<{ value?: Value; metadata?: JsonObject }> {
-    if (output === undefined) return {};
-    const bytes = Buffer.from(JSON.stringify(output));
-    if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, output) };
-    const id = newId("out", store.now());
-    await outputs.append(ref.root, id, bytes);
-    return { metadata: { structuredPath: `toolgate-output:${id}` } };
-  }
-
-  async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {
-    const file = { type: "file", mime, size: BigInt(data.length), ...(filename !== undefined && { filename }) };
-    if (data.length <= 64 * 1024) {
-      return create(FilePartSchema, { ...file, url: `data:${mime};base64,${Buffer.from(data).toString("base64")}` });
-    }
-    const id = newId("out", store.now());
-    await outputs.append(ref.root, id, data);
-    return create(FilePartSchema, { ...file, url: `toolgate-output:${id}` });
-  }
-
   return { run, prepare };
 }
-
-/** Bytes of structured output, as JSON, that a part holds. */
-const mostStructured = 51_200;
-
-/** A call that may start as soon as it is accepted. */
-export interface Ready extends Judged {
-  tool: Tool;
-  input: unknown;
-  /** The running part. */
-  start: ToolPart;
-  /** What lets it start. */
-  decision: DecisionRecord;
-  /** A call that repeats those before it more often than this takes the steps one by one, of which one may be to ask. */
-  mostRepeats: number;
-}
-
-/** What a run and whoever launched it have to do with each other. */
-export interface Hold {
-  /** What the call waits for before it starts, besides people. */
-  gate?: StartGate | undefined;
-  /** Whether the lease is sure to be alive. */
-  isSure(): boolean;
-  /** The start mark is about to be written: from then on only this run can end the call. */
-  starting(): void;
-}
-
-/** A call on its way, as its steps share it. */
-interface Running {
-  record: CallRecord;
-  readonly opened: OpenSession;
-  readonly controller: AbortController;
-  readonly signal: AbortSignal;
-  readonly fence: Fence;
-  readonly hold: Hold;
-  readonly observed: CallObservation;
-  /** What was resolved for it. */
-  tool?: Tool;
-  /** Its asks, where they were read with the record. */
-  asks?: readonly AskRecord[] | undefined;
-  readonly hooks: CallHooks;
-  progress?: ReturnType<typeof createProgress>;
-  output?: CallOutput;
-}
-
-interface Failure {
-  reason: ToolErrorReason;
-  error: string;
-  effects?: ToolEffects;
-  metadata?: JsonObject;
-}
-
-/** What people have said to a plan, named by its digest. */
-interface Answers {
-  digest: string;
-  /** All asks of the call. */
-  asks: readonly AskRecord[];
-  approved: readonly PermissionRequest[];
-  missing: Verdict["needs"];
-}
-
-const nothingAsked: Answers = { digest: "", asks: [], approved: [], missing: [] };
 
 interface Returned {
   result: ToolResult;
@@ -788,59 +471,3 @@ interface Returned {
 }
 
 const noEnvironment = async () => ({});
-
-function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
-  return { ref, owner, epoch };
-}
-
-/** Whose call it is, as policy and grants see it. */
-export function subjectFor(
-  opened: Pick<OpenSession, "session" | "ancestors" | "workspace"> | Pick<OpenSession, "workspace">,
-  agent: string,
-  tool: Tool,
-): Subject {
-  return {
-    session: "session" in opened ? opened.session : undefined,
-    ancestors: "ancestors" in opened ? opened.ancestors : [],
-    agent,
-    workspace: workspaceRoot(opened.workspace.name),
-    directory: opened.workspace.directory,
-    tool: tool.name,
-    binding: tool.permissionBinding,
-  };
-}
-
-function subjectOf({ opened, record }: Running, tool: Tool): Subject {
-  return subjectFor(opened, record.part.agent, tool);
-}
-
-function isSettledWell({ settled }: AskRecord): boolean {
-  return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
-}
-
-const isOnce = ({ settled }: AskRecord) => settled?.outcome === PermissionOutcome.ONCE;
-
-function isFor({ permission, patterns }: Question, { request }: AskRecord): boolean {
-  return request.permission === permission && equal(request.patterns, patterns);
-}
-
-/** Whether a person approved an ask. One that only another call's grant covers stands and falls with that grant. */
-function isApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
-  const { settledWith = "" } = ask.settled ?? {};
-  return isSettledWell(ask) && (settledWith === "" || ofCall.some(({ request }) => request.id === settledWith));
-}
-
-function equal(a: readonly string[], b: readonly string[]): boolean {
-  return a.length === b.length && a.every((text, i) => text === b[i]);
-}
-
-function denied({ decisions }: Pick<Verdict, "decisions">): CallEnd {
-  const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
-  const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
-  const why = deciding?.reason ?? "a rule denies it";
-  return new CallEnd(
-    ToolErrorReason.DENIED,
-    `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
-    decisions,
-  );
-}

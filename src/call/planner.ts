@@ -28,10 +28,10 @@ import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
-import { subjectFor } from "./executor.ts";
 import { beginning, type Planning } from "./planning.ts";
 import type { CallStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
+import { subjectFor } from "./running.ts";
 import { checkSize, type OpenSession, type Sessions } from "./sessions.ts";
 
 export type Planner = ReturnType<typeof createPlanner>;

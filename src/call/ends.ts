@@ -1,0 +1,84 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Logger } from "../log.ts";
+import { RequestError } from "../permission/errors.ts";
+import {
+  ChangedAfterApproval,
+  HookFailure,
+  InvalidInput,
+  InvalidOutput,
+  OutputLimit,
+  ToolFailure,
+} from "../tool/errors.ts";
+import type { Running } from "./running.ts";
+
+/** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
+export class CallEnd extends Error {
+  override name = "CallEnd";
+  readonly reason: ToolErrorReason;
+  /** What the rules said, where they end it. */
+  readonly decisions: readonly PermissionDecision[] | undefined;
+  constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
+    super(message);
+    this.reason = reason;
+    this.decisions = decisions;
+  }
+}
+
+/** The call is no longer ours to write: it has ended, or another replica holds it. */
+export class CallGone extends Error {
+  override name = "CallGone";
+}
+
+/** The end that a denial makes, with what was denied and why. */
+export function denied({ decisions }: { decisions: readonly PermissionDecision[] }): CallEnd {
+  const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
+  const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
+  const why = deciding?.reason ?? "a rule denies it";
+  return new CallEnd(
+    ToolErrorReason.DENIED,
+    `${what} is not allowed: ${why}. Do not try it again; go on without it.`,
+    decisions,
+  );
+}
+
+/** An end without a result, as the call tells it. */
+export interface Failure {
+  reason: ToolErrorReason;
+  error: string;
+  effects?: ToolEffects;
+  metadata?: JsonObject;
+}
+
+/** Says why a call failed, to whoever made it; what only operators may know goes to the log. */
+export function failureOf(cause: unknown, { record, tool }: Running, log: Logger): Failure {
+  const readOnly = tool?.definition.annotations?.readOnly === true;
+  const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
+  if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };
+  if (cause instanceof InvalidInput) return { reason: ToolErrorReason.INVALID_INPUT, error: cause.message };
+  if (cause instanceof ChangedAfterApproval) {
+    return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
+  }
+  if (cause instanceof InvalidOutput) {
+    log.warn("a tool broke its own output schema", { error: cause, tool: record.part.tool });
+    return { reason: ToolErrorReason.INVALID_OUTPUT, error: cause.message, effects };
+  }
+  if (cause instanceof HookFailure) {
+    log.warn("a plugin's hook stopped a call", { error: cause, callId: record.ref.callId, tool: record.part.tool });
+    return { reason: ToolErrorReason.FAILED, error: `${cause.message}.`, effects };
+  }
+  if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
+  if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
+  if (cause instanceof RequestError && cause.reason === ErrorReason.QUOTA_EXCEEDED) {
+    return { reason: ToolErrorReason.FAILED, error: `The call could not go on: ${cause.message}.`, effects };
+  }
+  const { callId, sessionId } = record.ref;
+  log.error("defect in a tool call", { error: cause, callId, sessionId, tool: record.part.tool });
+  return {
+    reason: ToolErrorReason.FAILED,
+    error: `The tool "${record.part.tool}" broke. The service's log has the cause, under this call's id.`,
+    effects,
+  };
+}
