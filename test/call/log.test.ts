@@ -20,7 +20,7 @@ test("a quiet log sends a heartbeat after 15 s, with the number to resume from",
   const leave = new AbortController();
   const frames = follow(store, { sessionId: "ses_1", root: "ses_1", afterSeq: 0 }, leave.signal);
   const first = frames.next();
-  await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1));
+  await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
   vi.advanceTimersByTime(15_000);
   expect(await first).toEqual({ done: false, value: { lastSeq: 0 } });
   const second = frames.next();
