@@ -4,6 +4,7 @@ import { Decisions } from "./decisions.tsx";
 import { Explain } from "./explain.tsx";
 import { Grants } from "./grants.tsx";
 import { Rules } from "./rules.tsx";
+import "../parts.css";
 import "./policy.css";
 
 const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {

@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useId } from "preact/hooks";
 import { visibleText } from "../visible-text.ts";
 import { type Draft, emptyDraft, type Problems, withField } from "./draft.ts";
-import { type Field, type NamedField, objectOf } from "./field.ts";
+import { type Field, kindWords, type NamedField, objectOf } from "./field.ts";
 
 interface InputProps {
   field: Field;
@@ -245,13 +245,4 @@ function Items({ item, name, path, value, problems, onChange }: InputProps & { i
 
 function fallbackWords({ fallback }: Field): string {
   return `left out, it is ${JSON.stringify(fallback)}`;
-}
-
-/** The kind of a value for people. */
-export function kindWords({ shape }: Field): string {
-  if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
-  if (shape.kind === "boolean") return "yes or no";
-  if (shape.kind === "choice") return "one of some";
-  if (shape.kind === "list") return `list of ${kindWords(shape.item)}`;
-  return shape.kind === "json" ? "JSON" : shape.kind;
 }

@@ -131,6 +131,15 @@ const hintWords: Readonly<Record<string, (value: string) => string>> = {
   maxItems: (value) => `at most ${value} of them`,
 };
 
+/** The kind of a value for people. */
+export function kindWords({ shape }: Field): string {
+  if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
+  if (shape.kind === "boolean") return "yes or no";
+  if (shape.kind === "choice") return "one of some";
+  if (shape.kind === "list") return `list of ${kindWords(shape.item)}`;
+  return shape.kind === "json" ? "JSON" : shape.kind;
+}
+
 /** The object that a value is; of any other value an empty one. */
 export function objectOf(value: JsonValue | undefined): JsonObject {
   return isObject(value) ? value : {};
