@@ -48,9 +48,10 @@ test("the rules of an agent are shown list by list, and those of a session when 
   await configured.getByRole("cell", { name: "git push *" }).waitFor();
 });
 
-test("a grant is shown in words and revoked in two steps; the next call asks again", async () => {
-  const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
+test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
   const page = await browsers.open(service, "approver", { path: "/policy/grants" });
+  await page.getByText("Nothing is granted").waitFor();
+  const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
   const card = page.getByRole("listitem").filter({ hasText: "exactly a.txt" });
   await card.getByText("the session it was asked in, and its children").waitFor();
   await card.getByText("by approver").waitFor();

@@ -119,7 +119,7 @@ function Answer({
           {problem}
         </pre>
       )}
-      {plan !== undefined && <PlanVerdict plan={plan} />}
+      <PlanVerdict plan={plan} />
       {plan !== undefined && <CopyCommand words={asked} />}
     </>
   );

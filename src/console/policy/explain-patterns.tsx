@@ -76,7 +76,7 @@ export function ExplainPatterns({ connection, agent, sessionId }: QuestionProps)
           {problem}
         </p>
       )}
-      {said !== undefined && <RulesVerdict action={said.action} decisions={said.decisions} />}
+      <RulesVerdict said={said} />
       {said !== undefined && <CopyCommand words={asked} />}
     </>
   );

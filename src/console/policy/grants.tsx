@@ -1,5 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { type Grant, GrantScope } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { AskFeed } from "../ask-feed.ts";
 import type { Connection } from "../connection.ts";
 import { CopyCommand } from "../copy-command.tsx";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
@@ -11,13 +12,13 @@ import { momentOf } from "../words.ts";
 const pageSize = 100;
 
 /** What people approved with "always", and a way to take it back. */
-export function Grants({ connection }: PageProps) {
+export function Grants({ connection, feed }: PageProps) {
   const withDead = useSignal(false);
   const count = useSignal(pageSize);
   const mayRead = connection.may("approver", "watcher", "admin");
   const grants = useLoaded(
     async (signal) => (mayRead ? await newest(connection, withDead.value, count.value, signal) : undefined),
-    [connection, withDead.value, count.value],
+    [connection, withDead.value, count.value, grantsGiven(feed)],
   );
   if (!mayRead) {
     return (
@@ -64,6 +65,13 @@ export function Grants({ connection }: PageProps) {
       )}
     </section>
   );
+}
+
+/** Names what was granted while one looks: another list is asked for when it changes. */
+function grantsGiven({ asks }: AskFeed): string {
+  return asks.value
+    .flatMap(({ settled }) => (settled === undefined || settled === "unseen" ? [] : settled.grantId))
+    .join();
 }
 
 async function newest(
