@@ -189,12 +189,12 @@ export function createAsking({
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
     try {
-      await refreshWithAsks(call);
+      await refresh(call);
       if (call.record.part.permissionIds.length === 0) return;
       await call.observed.step("wait", async () => {
         do {
           await wait.news(call.signal);
-          await refreshWithAsks(call);
+          await refresh(call);
         } while (call.record.part.permissionIds.length > 0);
       });
     } finally {
@@ -202,19 +202,12 @@ export function createAsking({
     }
   }
 
-  /** Reads the call and then its asks, without waiting in between: if the asks are newer, no step is taken at the call's version. */
-  async function refreshWithAsks(call: Running): Promise<void> {
-    const [, asks] = await Promise.all([refresh(call), asksOf(call.record.ref)]);
-    call.asks = asks;
-  }
-
-  /** Reads the call again; throws if it has ended or is no longer ours. */
+  /** Reads the call and its asks again; throws if it has ended or is no longer ours. */
   async function refresh(call: Running): Promise<void> {
-    call.asks = undefined;
-    const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
-    if (now) call.record = now;
-    if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
-      throw new CallGone();
+    const now = await store.getCallWithAsks(call.record.ref);
+    if (now) Object.assign(call, now);
+    if (!now || isTerminal(now.record.part)) throw new CallGone();
+    if (now.record.epoch !== call.fence.epoch || now.record.owner !== call.fence.owner) throw new CallGone();
   }
 
   return { answersTo, askFor, askInBody, settledAll, refresh };

@@ -14,8 +14,7 @@ export function connect(address: Address, use: "commands" | "news", log: Logger)
   const strict = {
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
-    commandTimeout: 5_000,
-    // A connection that is dead without a word is given up, too.
+    // A connection on which nothing is answered for so long is given up, with all that was asked.
     socketTimeout: 5_000,
   };
   const options = {
