@@ -54,6 +54,22 @@ export function masters(client: Client): Redis[] {
   return client instanceof Redis ? [client] : client.nodes("master");
 }
 
+/** Makes what is called before a command is sent: all that are sent in one turn go out in one write to each node. */
+export function createTogether(client: Client): () => void {
+  let isHeld = false;
+  return () => {
+    if (isHeld) return;
+    isHeld = true;
+    // A node that is not connected yet has no stream.
+    const streams = masters(client).flatMap(({ stream }: { stream?: Redis["stream"] }) => stream ?? []);
+    for (const stream of streams) stream.cork();
+    process.nextTick(() => {
+      isHeld = false;
+      for (const stream of streams) stream.uncork();
+    });
+  };
+}
+
 /** Resolves when commands can be sent; rejects with what went wrong last if that takes too long. */
 export function whenReady(client: Client, timeoutMs: number): Promise<void> {
   if (client.status === "ready") return Promise.resolve();
