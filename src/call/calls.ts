@@ -367,6 +367,8 @@ export function createCalls({
         );
     }
     for (const ref of held) if (!runs.has(keyOf(ref))) await beforeDrain(resume(ref, asked));
+    // The lease counts from when it was asked for: after an answer that took long, the next regular round may be too late.
+    if (performance.now() - asked > limits.leaseMs / 5) await renew();
   }
 
   /** Ours, and yet nobody runs it: its last step could not be recorded, or its lease had lapsed for a while and nobody took it. */
