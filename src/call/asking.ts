@@ -21,7 +21,7 @@ import { CallEnd, CallGone, denied } from "./ends.ts";
 import { newId } from "./ids.ts";
 import type { createKept } from "./kept.ts";
 import type { Inspected, Judged, Planning } from "./planning.ts";
-import type { CallRecord, CallStore, OutputStore } from "./ports.ts";
+import type { CallRecord, CallStore } from "./ports.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { inputOf, isTerminal } from "./state.ts";
 import { createWaits } from "./waits.ts";
@@ -29,7 +29,6 @@ import { createWaits } from "./waits.ts";
 /** What a call asks of people, and how it waits for them. */
 export function createAsking({
   store,
-  outputs,
   permissions,
   asksOf,
   planning,
@@ -38,7 +37,6 @@ export function createAsking({
   unattended,
 }: {
   store: CallStore;
-  outputs: OutputStore;
   permissions: Permissions;
   asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
   planning: Planning;
@@ -46,7 +44,7 @@ export function createAsking({
   limits: { askMs: number; openAsks: number };
   unattended: "wait" | "deny";
 }) {
-  const waits = createWaits({ calls: store, outputs });
+  const waits = createWaits(store);
 
   /** 6. The asks by which a person approved exactly this, and the questions for which there is none. */
   async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<Answers> {

@@ -83,7 +83,6 @@ export function createExecutor({
   const kept = createKept({ outputs, now: store.now });
   const { answersTo, askFor, askInBody, settledAll, refresh } = createAsking({
     store,
-    outputs,
     permissions,
     asksOf,
     planning,
