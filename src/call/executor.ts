@@ -12,8 +12,6 @@ import {
   PermissionOutcome,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
-  type FilePart,
-  FilePartSchema,
   type PermissionRequest,
   PermissionToolContextSchema,
   type Preview,
@@ -41,12 +39,13 @@ import {
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import { similar } from "../tool/similar.ts";
-import type { Ask, Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import type { Ask, Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
 import { type CallHooks, createCallHooks } from "./call-hooks.ts";
 import type { createChildren, StartGate } from "./children.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
 import { allowed, decidedCall, deniedBy } from "./decided.ts";
 import { noteOfEdit } from "./edit.ts";
+import { fileParts } from "./file-parts.ts";
 import { newId } from "./ids.ts";
 import type { CallObservation, CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
@@ -439,8 +438,7 @@ export function createExecutor({
       ...structured.metadata,
       truncated: sizes.truncated || result.metadata?.truncated === true,
     };
-    const attachments: FilePart[] = [];
-    for (const attachment of result.attachments ?? []) attachments.push(await filePart(call, attachment));
+    const attachments = await fileParts(result.attachments ?? [], (data) => keepOutput(call, data));
     const shown = await call.hooks.after(call.record.part, "completed", {
       title: result.title ?? call.progress?.shown.title ?? plan.title,
       output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
@@ -684,25 +682,20 @@ export function createExecutor({
 
   /** Structured output as the part holds it; what is too large for that is stored whole, and the metadata says where. */
   async function boundStructured(
-    { record: { ref } }: Running,
+    call: Running,
     output: JsonValue | undefined,
   ): Promise<{ value?: Value; metadata?: JsonObject }> {
     if (output === undefined) return {};
     const bytes = Buffer.from(JSON.stringify(output));
     if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, output) };
-    const id = newId("out", store.now());
-    await outputs.append(ref.root, id, bytes);
-    return { metadata: { structuredPath: `toolgate-output:${id}` } };
+    return { metadata: { structuredPath: await keepOutput(call, bytes) } };
   }
 
-  async function filePart({ record: { ref } }: Running, { mime, filename, data }: Attachment): Promise<FilePart> {
-    const file = { type: "file", mime, size: BigInt(data.length), ...(filename !== undefined && { filename }) };
-    if (data.length <= 64 * 1024) {
-      return create(FilePartSchema, { ...file, url: `data:${mime};base64,${Buffer.from(data).toString("base64")}` });
-    }
+  /** Keeps bytes as an output of the call's session tree, and returns its name. */
+  async function keepOutput({ record: { ref } }: Running, data: Uint8Array): Promise<string> {
     const id = newId("out", store.now());
     await outputs.append(ref.root, id, data);
-    return create(FilePartSchema, { ...file, url: `toolgate-output:${id}` });
+    return `toolgate-output:${id}`;
   }
 
   return { run, prepare };

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { create, type JsonObject, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
 import type * as z from "zod";
-import type { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "./canonical-json.ts";
 import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
@@ -140,6 +140,8 @@ export interface ChildResult {
   title: string;
   /** The output, or what went wrong. */
   text: string;
+  /** The files that it returned. */
+  attachments: readonly FilePart[];
 }
 
 /** A file that a tool returns. */
@@ -158,7 +160,8 @@ export interface ToolResult {
   /** Appended behind the bounded output, for what the model must not miss. */
   note?: string;
   metadata?: JsonObject;
-  attachments?: readonly Attachment[];
+  /** At most 5 MiB each; those of another call are passed on as they are. */
+  attachments?: readonly (Attachment | FilePart)[];
   /** The encoded output of a tool that has an output schema; `defineTool` sets it. */
   structured?: JsonValue;
 }
