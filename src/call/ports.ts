@@ -194,6 +194,7 @@ export interface CallStore {
 
 /** Whole outputs, by id, in their session tree. Bytes are durable before the event that names them. */
 export interface OutputStore {
+  /** Once it resolves the data is the caller's again. */
   append(root: string, id: string, data: Uint8Array): Promise<void>;
   /** Undefined if there is none of that id. */
   read(
