@@ -51,11 +51,16 @@ export async function* allSessions({ sessions }: Connection): AsyncGenerator<Ses
 async function openIn({ tools }: Connection, { id, title }: Session): Promise<OpenCall[]> {
   const parts: ToolPart[] = [];
   const asks: PermissionRequest[] = [];
-  for await (const { event, snapshotEnd } of tools.watchSession({ sessionId: id, snapshot: true })) {
+  const seen = new AbortController();
+  const signal = AbortSignal.any([seen.signal, AbortSignal.timeout(patienceMs)]);
+  // Only the signal ends the stream: leaving the loop does not, and a timeout of the client would outlive it.
+  const frames = tools.watchSession({ sessionId: id, snapshot: true }, { signal, timeoutMs: 0 });
+  for await (const { event, snapshotEnd } of frames) {
     if (event?.event.case === "part") parts.push(event.event.value);
     if (event?.event.case === "permissionAsked") asks.push(event.event.value);
     if (snapshotEnd) break;
   }
+  seen.abort();
   return parts.map((part) => ({
     part,
     asks: asks.filter((ask) => part.permissionIds.includes(ask.id)),
@@ -64,3 +69,4 @@ async function openIn({ tools }: Connection, { id, title }: Session): Promise<Op
 }
 
 const atATime = 8;
+const patienceMs = 30_000;
