@@ -47,13 +47,18 @@ export function AnswerBar({
   };
   const once = () => send({ reply: PermissionReply.ONCE });
   const open = (wanted: Form) => {
-    if (isReady) form.value = form.value === wanted ? "none" : wanted;
+    if (isReady) form.value = wanted;
+  };
+  const close = () => {
+    form.value = "none";
   };
 
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
-      if (event.key === "Escape") form.value = "none";
+      if (event.key === "Escape") close();
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
+      // While a form is open its own button answers.
+      if (form.value !== "none") return;
       if (event.key === "o") void once();
       if (event.key === "a" && hasOffers) open("always");
       if (event.key === "r") open("reject");
@@ -79,40 +84,32 @@ export function AnswerBar({
           {problem}
         </p>
       )}
-      {form.value === "always" && <OffersForm group={group} isReady={isReady} send={send} />}
-      {form.value === "reject" && <RejectForm isReady={isReady} send={send} />}
-      {form.value === "edit" && <EditForm group={group} connection={connection} isReady={isReady} send={send} />}
-      <div class="answers">
-        <button type="button" class="primary" aria-disabled={!isReady} onClick={() => void once()}>
-          Approve once <kbd>o</kbd>
-        </button>
-        <button
-          type="button"
-          aria-disabled={!isReady || !hasOffers}
-          aria-expanded={form.value === "always"}
-          title={hasOffers ? undefined : "Nothing about this can be approved for later"}
-          onClick={() => hasOffers && open("always")}
-        >
-          Always… <kbd>a</kbd>
-        </button>
-        <button
-          type="button"
-          aria-disabled={!isReady}
-          aria-expanded={form.value === "edit"}
-          onClick={() => open("edit")}
-        >
-          Edit… <kbd>e</kbd>
-        </button>
-        <button
-          type="button"
-          class="danger"
-          aria-disabled={!isReady}
-          aria-expanded={form.value === "reject"}
-          onClick={() => open("reject")}
-        >
-          Reject… <kbd>r</kbd>
-        </button>
-      </div>
+      {form.value === "always" && <OffersForm group={group} isReady={isReady} send={send} back={close} />}
+      {form.value === "reject" && <RejectForm isReady={isReady} send={send} back={close} />}
+      {form.value === "edit" && (
+        <EditForm group={group} connection={connection} isReady={isReady} send={send} back={close} />
+      )}
+      {form.value === "none" && (
+        <div class="answers">
+          <button type="button" class="primary" aria-disabled={!isReady} onClick={() => void once()}>
+            Approve once <kbd>o</kbd>
+          </button>
+          <button
+            type="button"
+            aria-disabled={!isReady || !hasOffers}
+            title={hasOffers ? undefined : "Nothing about this can be approved for later"}
+            onClick={() => hasOffers && open("always")}
+          >
+            Always… <kbd>a</kbd>
+          </button>
+          <button type="button" aria-disabled={!isReady} onClick={() => open("edit")}>
+            Edit… <kbd>e</kbd>
+          </button>
+          <button type="button" class="danger" aria-disabled={!isReady} onClick={() => open("reject")}>
+            Reject… <kbd>r</kbd>
+          </button>
+        </div>
+      )}
     </div>
   );
 }

@@ -48,7 +48,7 @@ export function AskCard({
           <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(group)}
         </h2>
         <Who request={request} names={names} />
-        <Claim request={request} />
+        <Claim group={group} />
       </header>
       <Warnings group={group} />
       <AskPreview request={request} connection={connection} />
@@ -99,8 +99,8 @@ function Who({ request: { ancestry, sessionId, tool }, names }: { request: Permi
 }
 
 /** What the agent itself says of the call: its words, which nobody has checked. */
-function Claim({ request: { metadata } }: { request: PermissionRequest }) {
-  const claim = metadata?.description;
+function Claim({ group: { asks } }: { group: AskGroup }) {
+  const claim = asks.map(({ request }) => request.metadata?.description).find((text) => text !== undefined);
   if (typeof claim !== "string" || claim === "") return null;
   return (
     <p class="claim">

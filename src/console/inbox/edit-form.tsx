@@ -6,7 +6,7 @@ import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { AskGroup } from "../ask-list.ts";
 import type { Connection } from "../connection.ts";
 import { visibleText } from "../visible-text.ts";
-import type { Answer } from "./answer.ts";
+import { FormEnd, type FormProps } from "./form.tsx";
 
 /** An argument as it is being edited: text as it is, anything else as JSON. */
 interface Field {
@@ -21,11 +21,10 @@ export function EditForm({
   connection,
   isReady,
   send,
-}: {
+  back,
+}: FormProps & {
   group: AskGroup;
   connection: Connection;
-  isReady: boolean;
-  send: (answer: Answer) => Promise<void>;
 }) {
   const fields = useSignal<readonly Field[] | undefined>(undefined);
   const problem = useSignal("");
@@ -57,6 +56,9 @@ export function EditForm({
             {visibleText(name)} {!isText && <small>JSON</small>}
           </span>
           <textarea
+            ref={(area) => {
+              if (i === 0 && area !== null && document.activeElement?.tagName !== "TEXTAREA") area.focus();
+            }}
             class="mono"
             spellcheck={false}
             rows={Math.min(8, value.split("\n").length)}
@@ -72,9 +74,11 @@ export function EditForm({
           {problem}
         </p>
       )}
-      <button type="submit" class="primary" aria-disabled={!isReady || fields.value === undefined}>
-        Use these arguments
-      </button>
+      <FormEnd back={back}>
+        <button type="submit" class="primary" aria-disabled={!isReady || fields.value === undefined}>
+          Use these arguments
+        </button>
+      </FormEnd>
     </form>
   );
 }

@@ -3,18 +3,10 @@ import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { AskGroup } from "../ask-list.ts";
 import { visibleText } from "../visible-text.ts";
 import { momentOf } from "../words.ts";
-import type { Answer } from "./answer.ts";
+import { FormEnd, type FormProps } from "./form.tsx";
 
 /** Lets a person choose what "always" saves, in the words of the service; the narrowest is chosen at first. */
-export function OffersForm({
-  group,
-  isReady,
-  send,
-}: {
-  group: AskGroup;
-  isReady: boolean;
-  send: (answer: Answer) => Promise<void>;
-}) {
+export function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGroup }) {
   const asking = group.open.filter(({ offers }) => offers.length > 0);
   const [main, ...others] = asking;
   const chosen = useSignal(main?.offers[0]?.id ?? "");
@@ -54,9 +46,11 @@ export function OffersForm({
         <p class="hint">Saved with it: {others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}</p>
       )}
       <p class="hint">It never beats a rule that denies, and can be revoked under Policy.</p>
-      <button type="submit" class="primary" aria-disabled={!isReady}>
-        Approve and remember
-      </button>
+      <FormEnd back={back}>
+        <button type="submit" class="primary" aria-disabled={!isReady}>
+          Approve and remember
+        </button>
+      </FormEnd>
     </form>
   );
 }

@@ -1,10 +1,10 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Answer } from "./answer.ts";
+import { FormEnd, type FormProps } from "./form.tsx";
 
 /** Rejects, with advice for the model if there is some. */
-export function RejectForm({ isReady, send }: { isReady: boolean; send: (answer: Answer) => Promise<void> }) {
+export function RejectForm({ isReady, send, back }: FormProps) {
   const message = useSignal("");
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
@@ -28,9 +28,11 @@ export function RejectForm({ isReady, send }: { isReady: boolean; send: (answer:
           if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reject(event);
         }}
       />
-      <button type="submit" class="danger" aria-disabled={!isReady}>
-        Reject <kbd>Ctrl ↵</kbd>
-      </button>
+      <FormEnd back={back}>
+        <button type="submit" class="danger" aria-disabled={!isReady}>
+          Reject <kbd>Ctrl ↵</kbd>
+        </button>
+      </FormEnd>
     </form>
   );
 }

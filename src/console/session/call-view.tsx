@@ -73,10 +73,7 @@ export function CallView({
       <header class="call-head">
         <div>
           <h2>
-            {visibleText(call.tool)}{" "}
-            <span class="state-word" data-state={state.case}>
-              {state.case === "error" ? reasonWord(state.value.reason) : state.case}
-            </span>
+            {visibleText(call.tool)} <StateWord part={call} />
           </h2>
           <p class="hint">
             <bdi>{visibleText(call.agent)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
@@ -102,6 +99,15 @@ export function CallView({
       {state.case === "completed" && <Attachments files={state.value.attachments} {...{ sessionId, connection }} />}
       <More part={call} />
     </article>
+  );
+}
+
+function StateWord({ part: { state, permissionIds } }: { part: ToolPart }) {
+  const isWaiting = state.case === "pending" && permissionIds.length > 0;
+  return (
+    <span class="state-word" data-state={isWaiting ? "waiting" : state.case}>
+      {state.case === "error" ? reasonWord(state.value.reason) : isWaiting ? "waiting" : state.case}
+    </span>
   );
 }
 

@@ -1,0 +1,25 @@
+import { spawnSync } from "node:child_process";
+import { readdirSync, statSync } from "node:fs";
+import { join, resolve } from "node:path";
+
+const root = resolve(import.meta.dirname, "../..");
+
+/** Before all tests: builds the console where what it is made of is newer than what was built. */
+export default function build(): void {
+  const built = statSync(join(root, "dist/console/index.html"), { throwIfNoEntry: false })?.mtimeMs ?? 0;
+  const sources = ["src/console", "gen/web", "package-lock.json"];
+  if (sources.every((path) => newest(join(root, path)) < built)) return;
+  const { status } = spawnSync(process.execPath, ["node_modules/vite/bin/vite.js", "build", "src/console"], {
+    cwd: root,
+    stdio: ["ignore", "ignore", "inherit"],
+  });
+  if (status !== 0) throw new Error("the console cannot be built; npm run build says more");
+}
+
+function newest(path: string): number {
+  const { mtimeMs, isDirectory } = { mtimeMs: statSync(path).mtimeMs, isDirectory: statSync(path).isDirectory() };
+  if (!isDirectory) return mtimeMs;
+  return Math.max(
+    ...readdirSync(path, { recursive: true, encoding: "utf8" }).map((name) => statSync(join(path, name)).mtimeMs),
+  );
+}
