@@ -1,6 +1,4 @@
-import { Empty, type PageProps } from "./page.tsx";
+import { lazyPage } from "./lazy-page.tsx";
 
-/** Policy. */
-export function PolicyPage(_props: PageProps) {
-  return <Empty title="Policy">This page is still to come.</Empty>;
-}
+/** What is allowed, asked and denied, and why. */
+export const PolicyPage = lazyPage(async () => (await import("./policy/policy.tsx")).Policy);

@@ -1,6 +1,4 @@
-import { Empty, type PageProps } from "./page.tsx";
+import { lazyPage } from "./lazy-page.tsx";
 
-/** Tools. */
-export function ToolsPage(_props: PageProps) {
-  return <Empty title="Tools">This page is still to come.</Empty>;
-}
+/** What agents can call, and a way to call it by hand. */
+export const ToolsPage = lazyPage(async () => (await import("./tools/tools.tsx")).Tools);

@@ -84,7 +84,8 @@ function Piece({
   );
 }
 
-function Matches({ decision: { matches } }: { decision: PermissionDecision }) {
+/** The rules that matched, where there are several. */
+export function Matches({ decision: { matches } }: { decision: PermissionDecision }) {
   if (matches.length < 2) return null;
   return (
     <details>

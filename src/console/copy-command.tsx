@@ -1,0 +1,28 @@
+import { useSignal } from "@preact/signals";
+import { visibleText } from "./visible-text.ts";
+
+/** The same in a terminal: a command line that can be copied. */
+export function CopyCommand({ words }: { words: readonly string[] }) {
+  const isCopied = useSignal(false);
+  const line = ["toolgate", ...words].map(shellWord).join(" ");
+  const copy = async () => {
+    await navigator.clipboard.writeText(line);
+    isCopied.value = true;
+  };
+  return (
+    <p class="copy-command">
+      <code>{visibleText(line)}</code>
+      {/* Browsers have no clipboard for pages that come over plain HTTP from another machine. */}
+      {"clipboard" in navigator && (
+        <button type="button" class="quiet" onClick={() => void copy()} onBlur={() => (isCopied.value = false)}>
+          {isCopied.value ? "Copied" : "Copy"}
+          <span class="unseen"> the command</span>
+        </button>
+      )}
+    </p>
+  );
+}
+
+function shellWord(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}

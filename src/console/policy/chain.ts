@@ -1,0 +1,35 @@
+import type { AuditEntry } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+
+/** Whether the records of a session tree are a chain as far as they were read. */
+export type Chain =
+  | { readonly state: "whole"; readonly seq: bigint; readonly hash: string }
+  | { readonly state: "broken"; readonly seq: bigint; readonly problem: string }
+  /** Browsers compute hashes only for pages that come over HTTPS or from this machine. */
+  | { readonly state: "unchecked" };
+
+/** Computes the hashes anew, from the record before on; absent where the chain begins, or where what came before is gone. */
+export async function checkChain(entries: readonly AuditEntry[], before?: AuditEntry): Promise<Chain> {
+  if (!("subtle" in crypto)) return { state: "unchecked" };
+  let last = before;
+  for (const entry of entries) {
+    const problem = await problemOf(entry, last);
+    if (problem !== undefined) return { state: "broken", seq: entry.seq, problem };
+    last = entry;
+  }
+  return { state: "whole", seq: last?.seq ?? 0n, hash: last?.hash ?? "" };
+}
+
+async function problemOf(entry: AuditEntry, before: AuditEntry | undefined): Promise<string | undefined> {
+  const { seq, time, previous, hash, content } = entry;
+  if (before !== undefined && seq !== before.seq + 1n) return "what was before it is missing";
+  if (before !== undefined && previous !== before.hash) return "it does not follow from the record before";
+  if (before === undefined && seq === 1n && previous !== "") return "it is the first and names one before";
+  const link = [previous, seq, time, await hex("SHA-256", content)].join("\n");
+  if ((await hex("SHA-1", new TextEncoder().encode(link))) !== hash) return "its content, number or time was changed";
+  return undefined;
+}
+
+async function hex(algorithm: string, bytes: Uint8Array): Promise<string> {
+  const digest = await crypto.subtle.digest(algorithm, new Uint8Array(bytes));
+  return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

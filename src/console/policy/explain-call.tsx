@@ -1,0 +1,148 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { useSignal } from "@preact/signals";
+import { useMemo } from "preact/hooks";
+import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { CopyCommand } from "../copy-command.tsx";
+import { problemOf, useLoaded } from "../load.ts";
+import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
+import { objectOf, readSchema } from "../schema-form/field.ts";
+import { InputForm } from "../schema-form/input-form.tsx";
+import { PlanVerdict } from "../verdict.tsx";
+import { visibleText } from "../visible-text.ts";
+import type { QuestionProps } from "./explain.tsx";
+
+/** May the agent run this command line? */
+export function ExplainCommand(props: QuestionProps) {
+  const command = useSignal("");
+  const { plan, problem, ask, asked } = usePlan(props, "bash");
+  return (
+    <>
+      <form
+        class="input-form"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void ask({ command: command.value });
+        }}
+      >
+        <label class="labelled">
+          <span>Command</span>
+          <textarea
+            class="mono"
+            required
+            rows={2}
+            spellcheck={false}
+            autocapitalize="off"
+            placeholder="git push origin main && npm test"
+            value={command}
+            onInput={({ currentTarget }) => (command.value = currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.form?.requestSubmit();
+            }}
+          />
+        </label>
+        <div class="actions">
+          <button type="submit" class="primary">
+            Explain <kbd>Ctrl ↵</kbd>
+          </button>
+        </div>
+      </form>
+      <Answer plan={plan} problem={problem} asked={asked} />
+    </>
+  );
+}
+
+/** May the agent make this call? */
+export function ExplainCall(props: QuestionProps) {
+  const { connection, agent, sessionId } = props;
+  const chosen = useSignal("");
+  const tools = useLoaded(
+    async (signal) => (await connection.tools.listTools({ agent, sessionId }, { signal })).tools,
+    [connection, agent, sessionId],
+  );
+  const tool = tools.value?.find(({ name }) => name === chosen.value) ?? tools.value?.[0];
+  return (
+    <>
+      <label class="labelled">
+        <span>Tool</span>
+        <select
+          value={tool?.name ?? ""}
+          aria-busy={tools.isLoading}
+          onChange={({ currentTarget }) => (chosen.value = currentTarget.value)}
+        >
+          {tools.value?.map(({ name }) => (
+            <option key={name} value={name}>
+              {visibleText(name)}
+            </option>
+          ))}
+        </select>
+      </label>
+      {tools.problem !== "" && (
+        <p class="problem" role="alert">
+          {tools.problem}
+        </p>
+      )}
+      {tool !== undefined && <CallQuestion key={tool.name} {...props} tool={tool} />}
+    </>
+  );
+}
+
+function CallQuestion({ tool, ...props }: QuestionProps & { tool: ToolDefinition }) {
+  const field = useMemo(() => readSchema(tool.inputSchema ?? {}), [tool.definitionId]);
+  const input = useSignal<JsonObject>(objectOf(emptyDraft(field)));
+  const { plan, problem, ask, asked } = usePlan(props, tool.name);
+  const problems = useMemo(() => (problem === "" ? noProblems : readProblems(problem, field)), [problem, field]);
+  return (
+    <>
+      <InputForm field={field} input={input} problems={problems} onSubmit={() => void ask(input.value)}>
+        <button type="submit" class="primary">
+          Explain
+        </button>
+      </InputForm>
+      <Answer plan={plan} problem="" asked={asked} />
+    </>
+  );
+}
+
+function Answer({
+  plan,
+  problem,
+  asked,
+}: {
+  plan: PlanToolResponse | undefined;
+  problem: string;
+  asked: readonly string[];
+}) {
+  return (
+    <>
+      {problem !== "" && (
+        <pre class="problem" role="alert">
+          {problem}
+        </pre>
+      )}
+      {plan !== undefined && <PlanVerdict plan={plan} />}
+      {plan !== undefined && <CopyCommand words={asked} />}
+    </>
+  );
+}
+
+/** Asks the service what a call would do; the answer is gone when who would call, or where, changes. */
+function usePlan({ connection, agent, sessionId }: QuestionProps, tool: string) {
+  const answer = useSignal<{ plan?: PlanToolResponse; problem: string; asked: readonly string[]; of: string }>({
+    problem: "",
+    asked: [],
+    of: "",
+  });
+  const of = `${agent} ${sessionId}`;
+  const ask = async (input: JsonObject) => {
+    const flags = [...(agent === "" ? [] : ["--agent", agent]), ...(sessionId === "" ? [] : ["--session", sessionId])];
+    const asked = ["plan", tool, JSON.stringify(input), ...flags];
+    try {
+      const plan = await connection.tools.planTool({ tool, input, agent, sessionId });
+      answer.value = { plan, problem: "", asked, of };
+    } catch (error) {
+      answer.value = { problem: problemOf(error), asked, of };
+    }
+  };
+  const { plan, problem, asked } = answer.value.of === of ? answer.value : { plan: undefined, problem: "", asked: [] };
+  return { plan, problem, asked, ask };
+}

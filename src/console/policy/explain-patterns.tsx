@@ -1,0 +1,85 @@
+import { useSignal } from "@preact/signals";
+import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
+import { CopyCommand } from "../copy-command.tsx";
+import { problemOf } from "../load.ts";
+import { RulesVerdict } from "../verdict.tsx";
+import type { QuestionProps } from "./explain.tsx";
+
+/** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */
+export function ExplainPatterns({ connection, agent, sessionId }: QuestionProps) {
+  const permission = useSignal("edit");
+  const patterns = useSignal("");
+  const answer = useSignal<{ said?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
+    problem: "",
+    asked: [],
+  });
+  const ask = async (event: Event) => {
+    event.preventDefault();
+    const question = {
+      permission: permission.value,
+      patterns: patterns.value.split("\n").filter((line) => line !== ""),
+      agent,
+      sessionId,
+    };
+    const flags = [...(agent === "" ? [] : ["--agent", agent]), ...(sessionId === "" ? [] : ["--session", sessionId])];
+    const asked = ["explain", question.permission, ...question.patterns, ...flags];
+    try {
+      answer.value = { said: await connection.permissions.explainPermission(question), problem: "", asked };
+    } catch (error) {
+      answer.value = { problem: problemOf(error), asked };
+    }
+  };
+  const { said, problem, asked } = answer.value;
+  return (
+    <>
+      <form class="input-form" onSubmit={(event) => void ask(event)}>
+        <label class="labelled">
+          <span>Permission</span>
+          <input
+            class="mono"
+            required
+            list="permissions"
+            autocapitalize="off"
+            value={permission}
+            onInput={({ currentTarget }) => (permission.value = currentTarget.value)}
+          />
+          <datalist id="permissions">
+            {known.map((name) => (
+              <option key={name} value={name} />
+            ))}
+          </datalist>
+        </label>
+        <label class="labelled">
+          <span>Patterns, one a line</span>
+          <textarea
+            class="mono"
+            required
+            rows={3}
+            spellcheck={false}
+            autocapitalize="off"
+            placeholder="src/main.ts"
+            value={patterns}
+            onInput={({ currentTarget }) => (patterns.value = currentTarget.value)}
+          />
+        </label>
+        <p class="hint">
+          They are taken as they are written: no path is resolved, no command is read, no grant is looked at.
+        </p>
+        <div class="actions">
+          <button type="submit" class="primary">
+            Explain
+          </button>
+        </div>
+      </form>
+      {problem !== "" && (
+        <p class="problem" role="alert">
+          {problem}
+        </p>
+      )}
+      {said !== undefined && <RulesVerdict action={said.action} decisions={said.decisions} />}
+      {said !== undefined && <CopyCommand words={asked} />}
+    </>
+  );
+}
+
+const known = ["bash", "edit", "read", "list", "glob", "grep", "webfetch", "external_directory", "task", "doom_loop"];

@@ -1,0 +1,58 @@
+import { useSignal } from "@preact/signals";
+import type { FunctionComponent } from "preact";
+import type { Connection } from "../connection.ts";
+import type { PageProps } from "../page.tsx";
+import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
+import { ExplainPatterns } from "./explain-patterns.tsx";
+import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
+
+/** A question that is not finished: who would act, and where. */
+export interface QuestionProps {
+  connection: Connection;
+  agent: string;
+  /** Empty: in no session. */
+  sessionId: string;
+}
+
+const questions: Readonly<Record<string, { title: string; Question: FunctionComponent<QuestionProps> }>> = {
+  command: { title: "run a command", Question: ExplainCommand },
+  call: { title: "call a tool", Question: ExplainCall },
+  patterns: { title: "have a permission", Question: ExplainPatterns },
+};
+
+/** Answers "may this agent …?" without running anything. */
+export function Explain({ connection }: PageProps) {
+  const agent = useSignal("");
+  const place = useSignal<Place>({ case: "workspace", value: "default" });
+  // Dry runs read the workspace on the asker's behalf, which merely watching does not cover.
+  const names = Object.keys(questions).filter(
+    (name) => name === "patterns" || connection.may("caller", "approver", "admin"),
+  );
+  const chosen = useSignal(names[0] ?? "patterns");
+  const Question = questions[chosen.value]?.Question ?? ExplainPatterns;
+  const sessionId = place.value.case === "sessionId" ? place.value.value : "";
+  return (
+    <section aria-label="Explain">
+      <p class="hint">Ask what would happen. Nothing is run and nothing is recorded.</p>
+      <div class="pickers">
+        <AgentPicker connection={connection} agent={agent} />
+        <PlacePicker connection={connection} workspaces={["default"]} place={place} />
+      </div>
+      <fieldset class="segments">
+        <legend>May the agent…</legend>
+        {names.map((name) => (
+          <label key={name}>
+            <input
+              type="radio"
+              name="question"
+              checked={chosen.value === name}
+              onChange={() => (chosen.value = name)}
+            />
+            {questions[name]?.title}
+          </label>
+        ))}
+      </fieldset>
+      <Question connection={connection} agent={agent.value} sessionId={sessionId} />
+    </section>
+  );
+}

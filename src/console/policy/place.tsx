@@ -1,0 +1,79 @@
+import type { Signal } from "@preact/signals";
+import type { Connection } from "../connection.ts";
+import { useLoaded } from "../load.ts";
+import { visibleText } from "../visible-text.ts";
+
+/** Where rules hold: in a workspace, or in a session. */
+export interface Place {
+  readonly case: "workspace" | "sessionId";
+  readonly value: string;
+}
+
+/** Lets a person choose an agent; the first choice leaves it to the session, without one it is `build`. */
+export function AgentPicker({ connection, agent }: { connection: Connection; agent: Signal<string> }) {
+  return (
+    <label class="labelled">
+      <span>Agent</span>
+      <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
+        <option value="">build, or the session’s own</option>
+        {connection.server.agents.map((name) => (
+          <option key={name} value={name}>
+            {visibleText(name)}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** Lets a person choose one of some workspaces or one of the newest sessions. */
+export function PlacePicker({
+  connection,
+  workspaces,
+  place,
+}: {
+  connection: Connection;
+  workspaces: readonly string[];
+  place: Signal<Place>;
+}) {
+  const sessions = useLoaded(
+    async (signal) => (await connection.sessions.listSessions({ pageSize: 100 }, { signal })).sessions,
+    [connection],
+  );
+  const places: readonly Place[] = [
+    ...workspaces.map((value): Place => ({ case: "workspace", value })),
+    ...(sessions.value ?? []).map(({ id }): Place => ({ case: "sessionId", value: id })),
+  ];
+  return (
+    <label class="labelled">
+      <span>Where</span>
+      <select
+        value={keyOf(place.value)}
+        onChange={({ currentTarget }) => {
+          place.value = places.find((one) => keyOf(one) === currentTarget.value) ?? place.value;
+        }}
+      >
+        <optgroup label="Workspaces">
+          {workspaces.map((value) => (
+            <option key={value} value={keyOf({ case: "workspace", value })}>
+              {visibleText(value)}
+            </option>
+          ))}
+        </optgroup>
+        {sessions.value !== undefined && sessions.value.length > 0 && (
+          <optgroup label="Sessions, newest first">
+            {sessions.value.map(({ id, title, agent }) => (
+              <option key={id} value={keyOf({ case: "sessionId", value: id })}>
+                {visibleText(title || id)} ({visibleText(agent)})
+              </option>
+            ))}
+          </optgroup>
+        )}
+      </select>
+    </label>
+  );
+}
+
+function keyOf({ case: kind, value }: Place): string {
+  return `${kind} ${value}`;
+}

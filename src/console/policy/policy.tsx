@@ -1,0 +1,35 @@
+import type { FunctionComponent } from "preact";
+import type { PageProps } from "../page.tsx";
+import { Decisions } from "./decisions.tsx";
+import { Explain } from "./explain.tsx";
+import { Grants } from "./grants.tsx";
+import { Rules } from "./rules.tsx";
+import "../parts.css";
+import "./policy.css";
+
+const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {
+  rules: { title: "Rules", Section: Rules },
+  grants: { title: "Grants", Section: Grants },
+  explain: { title: "Explain", Section: Explain },
+  decisions: { title: "Decisions", Section: Decisions },
+};
+
+/** The Policy page: one of its sections, and the way to the others. */
+export function Policy(props: PageProps) {
+  const [chosen = ""] = props.route.chosen.value;
+  const current = Object.hasOwn(sections, chosen) ? chosen : "rules";
+  const Section = sections[current]?.Section ?? Rules;
+  return (
+    <div class="page policy">
+      <h1>Policy</h1>
+      <nav class="tabs" aria-label="Parts of the policy">
+        {Object.entries(sections).map(([name, { title }]) => (
+          <a key={name} href={`#/policy/${name}`} aria-current={name === current ? "page" : undefined}>
+            {title}
+          </a>
+        ))}
+      </nav>
+      <Section {...props} />
+    </div>
+  );
+}

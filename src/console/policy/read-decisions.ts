@@ -1,0 +1,46 @@
+import { fromBinary } from "@bufbuild/protobuf";
+import {
+  type AuditEntry,
+  type DecisionRecord,
+  DecisionRecordSchema,
+} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { Connection } from "../connection.ts";
+import { type Chain, checkChain } from "./chain.ts";
+
+/** A decision as it is shown: from the very bytes that the chain binds. */
+export interface Decision {
+  readonly entry: AuditEntry;
+  readonly record: DecisionRecord;
+}
+
+/** The decisions of a session tree that were read so far, oldest first. */
+export interface DecisionLog {
+  readonly decisions: readonly Decision[];
+  readonly chain: Chain;
+  readonly isMore: boolean;
+}
+
+const pageSize = 500;
+/** More is read when somebody asks for it. */
+const atOnce = 5_000;
+
+/** Reads on after what was read before. */
+export async function readDecisions(
+  { permissions }: Pick<Connection, "permissions">,
+  sessionId: string,
+  before: DecisionLog | undefined,
+  signal: AbortSignal,
+): Promise<DecisionLog> {
+  const known = before?.decisions ?? [];
+  const read: Decision[] = [];
+  for (let isMore = true; ; ) {
+    const afterSeq = (read.at(-1) ?? known.at(-1))?.entry.seq ?? 0n;
+    const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize }, { signal });
+    read.push(...entries.map((entry) => ({ entry, record: fromBinary(DecisionRecordSchema, entry.content) })));
+    isMore = entries.length === pageSize;
+    if (isMore && read.length < atOnce) continue;
+    const fresh = read.map(({ entry }) => entry);
+    const chain = before?.chain.state === "broken" ? before.chain : await checkChain(fresh, known.at(-1)?.entry);
+    return { decisions: [...known, ...read], chain, isMore };
+  }
+}

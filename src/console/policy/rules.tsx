@@ -1,0 +1,126 @@
+import { useSignal } from "@preact/signals";
+import {
+  PermissionLayer,
+  type PermissionRule,
+  type RuleList,
+} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { useLoaded } from "../load.ts";
+import { Empty, type PageProps } from "../page.tsx";
+import { visibleText } from "../visible-text.ts";
+import { actionWord, layerWords } from "../words.ts";
+import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
+
+/** Every rule that holds for an agent in a place, list by list. */
+export function Rules({ connection }: PageProps) {
+  const { server, permissions } = connection;
+  const agent = useSignal("");
+  const place = useSignal<Place>({ case: "workspace", value: server.workspaces[0] ?? "default" });
+  const filter = useSignal("");
+  const mayRead = connection.may("approver", "watcher", "admin");
+  const rules = useLoaded(
+    async (signal) =>
+      mayRead ? await permissions.listRules({ place: place.value, agent: agent.value }, { signal }) : undefined,
+    [connection, place.value, agent.value],
+  );
+  if (!mayRead) {
+    return (
+      <Empty title="Rules are for who looks after them">
+        Sign in with a token of the role approver, watcher or admin. What they mean for one call you can ask under
+        Explain.
+      </Empty>
+    );
+  }
+  const lists = rules.value?.lists ?? [];
+  const meets = filterOf(filter.value);
+  return (
+    <section aria-label="Rules" aria-busy={rules.isLoading}>
+      <div class="pickers">
+        <AgentPicker connection={connection} agent={agent} />
+        <PlacePicker connection={connection} workspaces={server.workspaces} place={place} />
+        <label class="labelled">
+          <span>Show only</span>
+          <input
+            type="search"
+            value={filter}
+            placeholder="bash, or a part of a pattern"
+            onInput={({ currentTarget }) => (filter.value = currentTarget.value)}
+          />
+        </label>
+      </div>
+      {rules.problem !== "" && (
+        <p class="problem" role="alert">
+          {rules.problem}
+        </p>
+      )}
+      {lists.length > 0 && (
+        <>
+          <h2>One list, read from top to bottom</h2>
+          <p class="hint">The last rule that matches decides. Where none matches, a person is asked.</p>
+          {lists.filter(isWide).map((list) => (
+            <ListOfRules key={list.layer} list={list} meets={meets} />
+          ))}
+          <h2>Lists that can only narrow</h2>
+          <p class="hint">Each is read on its own; of all that match, the strictest wins.</p>
+          {lists.every(isWide) && <p class="soft">There is none here.</p>}
+          {lists
+            .filter((list) => !isWide(list))
+            .map((list) => (
+              <ListOfRules key={`${list.layer} ${list.source}`} list={list} meets={meets} />
+            ))}
+        </>
+      )}
+    </section>
+  );
+}
+
+function ListOfRules({ list, meets }: { list: RuleList; meets: (rule: PermissionRule) => boolean }) {
+  const { layer, source, rules, problem } = list;
+  const shown = rules.map((rule, index) => ({ rule, index })).filter(({ rule }) => meets(rule));
+  const title = source === "" ? layerWords(layer) : `${layerWords(layer)} (${visibleText(source)})`;
+  return (
+    <section class="rule-list">
+      <h3>{title}</h3>
+      {layer === PermissionLayer.INHERITED && <p class="hint">Only what it denies counts here.</p>}
+      {problem !== "" && <p class="warning">{visibleText(problem)}: everything asks until it is mended.</p>}
+      {shown.length === 0 ? (
+        <p class="soft">{rules.length === 0 ? "No rules." : "No rule like that."}</p>
+      ) : (
+        <table class="rules">
+          <caption class="unseen">{title}</caption>
+          <thead>
+            <tr>
+              <th scope="col">#</th>
+              <th scope="col">Permission</th>
+              <th scope="col">Pattern</th>
+              <th scope="col">Action</th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map(({ rule, index }) => (
+              <tr key={index}>
+                <td>{index}</td>
+                <td class="mono">{visibleText(rule.permission)}</td>
+                <td class="mono">{visibleText(rule.pattern)}</td>
+                <td>
+                  <span class="action" data-action={actionWord(rule.action)}>
+                    {actionWord(rule.action)}
+                  </span>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </section>
+  );
+}
+
+function isWide({ layer }: RuleList): boolean {
+  return layer === PermissionLayer.DEFAULTS || layer === PermissionLayer.CONFIG || layer === PermissionLayer.AGENT;
+}
+
+function filterOf(text: string): (rule: PermissionRule) => boolean {
+  const wanted = text.trim().toLowerCase();
+  return ({ permission, pattern, action }) =>
+    `${permission} ${pattern} ${actionWord(action)}`.toLowerCase().includes(wanted);
+}

@@ -1,0 +1,54 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { type Field, objectOf } from "./field.ts";
+
+/** A value that is being filled in; undefined is left out. */
+export type Draft = JsonValue | undefined;
+
+/** What a form starts with: objects and texts that are required are there, and empty; everything else is left out. */
+export function emptyDraft({ shape }: Field): Draft {
+  if (shape.kind === "text") return "";
+  if (shape.kind === "boolean") return false;
+  if (shape.kind === "list") return [];
+  if (shape.kind === "choice") return shape.values.length === 1 ? shape.values[0] : undefined;
+  if (shape.kind !== "object") return undefined;
+  const required = shape.fields.filter(({ isRequired }) => isRequired);
+  return required.reduce<JsonObject>((draft, field) => withField(draft, field.name, emptyDraft(field)), {});
+}
+
+/** The object with one field set, or without it. */
+export function withField(object: Draft, name: string, value: Draft): JsonObject {
+  const { [name]: _, ...rest } = objectOf(object);
+  return value === undefined ? rest : { ...objectOf(object), [name]: value };
+}
+
+/** What the service said does not fit: by path, and what is about no field that the form has. */
+export interface Problems {
+  readonly at: ReadonlyMap<string, string>;
+  readonly rest: string;
+}
+
+/** Nothing is wrong. */
+export const noProblems: Problems = { at: new Map(), rest: "" };
+
+/** Finds in the service's words about an input that does not fit which field each line is about. */
+export function readProblems(message: string, field: Field): Problems {
+  const at = new Map<string, string>();
+  const lines = message.split("\n").filter((line) => {
+    const [, path = "", text = ""] = /^- ([^:]*): (.*)$/.exec(line) ?? [];
+    const missing = /required property '(.+)'$/.exec(text)?.[1];
+    const parent = path === "input" && fieldAt(field, path) === undefined ? "" : path;
+    const full = [parent, missing].filter((part) => part !== undefined && part !== "").join(".");
+    if (text === "" || full === "" || fieldAt(field, full) === undefined) return true;
+    at.set(full, missing === undefined ? text : "is needed");
+    return false;
+  });
+  return { at, rest: at.size > 0 && lines.length <= 2 ? "" : lines.join("\n") };
+}
+
+/** The field at a path such as `todos.0.status`. */
+function fieldAt(field: Field, path: string): Field | undefined {
+  return path.split(".").reduce<Field | undefined>((place, step) => {
+    if (place?.shape.kind === "list") return /^\d+$/.test(step) ? place.shape.item : undefined;
+    return place?.shape.kind === "object" ? place.shape.fields.find(({ name }) => name === step) : undefined;
+  }, field);
+}

@@ -1,0 +1,154 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+
+/** A value as a JSON Schema describes it, as far as a form can show it. */
+export interface Field {
+  readonly shape: Shape;
+  readonly description: string;
+  /** What holds if it is left out; undefined if the schema does not say. */
+  readonly fallback: JsonValue | undefined;
+  /** Its limits in words, such as `at most 200`. */
+  readonly hints: readonly string[];
+}
+
+/** A field of an object. */
+export interface NamedField extends Field {
+  readonly name: string;
+  readonly isRequired: boolean;
+}
+
+/** What kind of input a value needs; `json` is what a form has no input for. */
+export type Shape =
+  | { readonly kind: "text" }
+  | { readonly kind: "number"; readonly isWhole: boolean }
+  | { readonly kind: "boolean" }
+  | { readonly kind: "choice"; readonly values: readonly JsonValue[] }
+  | { readonly kind: "list"; readonly item: Field }
+  | { readonly kind: "object"; readonly fields: readonly NamedField[] }
+  | { readonly kind: "json" };
+
+/** Reads a JSON Schema (2020-12 or draft-07). */
+export function readSchema(schema: JsonObject): Field {
+  return readField(schema, schema, []);
+}
+
+function readField(written: JsonValue | undefined, root: JsonObject, seen: readonly string[]): Field {
+  const { schema, refs } = resolve(written, root, seen);
+  // A schema that holds itself has no end that a form could show.
+  if (schema === undefined) return { shape: { kind: "json" }, description: "", fallback: undefined, hints: [] };
+  return {
+    shape: shapeOf(schema, root, refs),
+    description: textOf(objectOf(written).description) || textOf(schema.description),
+    fallback: objectOf(written).default ?? schema.default,
+    hints: hintsOf(schema),
+  };
+}
+
+function shapeOf(schema: JsonObject, root: JsonObject, refs: readonly string[]): Shape {
+  const values = choicesOf(schema);
+  if (values !== undefined) return { kind: "choice", values };
+  const type = typeOf(schema);
+  if (type === "string") return { kind: "text" };
+  if (type === "number" || type === "integer") return { kind: "number", isWhole: type === "integer" };
+  if (type === "boolean") return { kind: "boolean" };
+  if (type === "array" && isObject(schema.items)) return { kind: "list", item: readField(schema.items, root, refs) };
+  if (isObject(schema.properties) && (type === "object" || type === undefined)) {
+    return { kind: "object", fields: fieldsOf(schema, schema.properties, root, refs) };
+  }
+  if (type === "object" && schema.additionalProperties === false) return { kind: "object", fields: [] };
+  return { kind: "json" };
+}
+
+function fieldsOf(schema: JsonObject, properties: JsonObject, root: JsonObject, refs: readonly string[]): NamedField[] {
+  const required = Array.isArray(schema.required) ? schema.required : [];
+  return Object.entries(properties).map(([name, value]) => ({
+    ...readField(value, root, refs),
+    name,
+    isRequired: required.includes(name),
+  }));
+}
+
+/** The schema itself: references are followed, and of "this or null" it is this. Undefined if it holds itself. */
+function resolve(
+  written: JsonValue | undefined,
+  root: JsonObject,
+  seen: readonly string[],
+): { schema: JsonObject | undefined; refs: readonly string[] } {
+  const schema = objectOf(written);
+  const ref = textOf(schema.$ref);
+  if (ref !== "") {
+    if (seen.includes(ref)) return { schema: undefined, refs: seen };
+    return resolve(targetOf(ref, root), root, [...seen, ref]);
+  }
+  const alternatives = [schema.anyOf, schema.oneOf].find(Array.isArray) ?? [];
+  const [only, ...others] = alternatives.filter((one) => objectOf(one).type !== "null");
+  if (only === undefined || others.length > 0) return { schema, refs: seen };
+  return resolve({ ...schema, anyOf: [], oneOf: [], ...objectOf(only) }, root, seen);
+}
+
+/** What a reference within the schema points to, such as `#/$defs/todo`. */
+function targetOf(ref: string, root: JsonObject): JsonValue | undefined {
+  if (!ref.startsWith("#")) return undefined;
+  const steps = ref.slice(1).split("/").slice(1);
+  return steps.reduce<JsonValue | undefined>(
+    (place, step) => objectOf(place)[step.replaceAll("~1", "/").replaceAll("~0", "~")],
+    root,
+  );
+}
+
+function choicesOf(schema: JsonObject): readonly JsonValue[] | undefined {
+  if (Array.isArray(schema.enum)) return schema.enum.filter((value) => value !== null);
+  if (schema.const !== undefined) return [schema.const];
+  const alternatives = [schema.anyOf, schema.oneOf].find(Array.isArray) ?? [];
+  const values = alternatives.map((one) => objectOf(one).const);
+  return values.length > 0 && values.every((value) => value !== undefined) ? values : undefined;
+}
+
+function typeOf({ type }: JsonObject): string | undefined {
+  const types = [type].flat().filter((one) => one !== "null");
+  return types.length === 1 && typeof types[0] === "string" ? types[0] : undefined;
+}
+
+function hintsOf(schema: JsonObject): readonly string[] {
+  return Object.entries(hintWords).flatMap(([key, words]) => {
+    const value = schema[key];
+    // What JavaScript can count is what zod writes where nobody set a limit.
+    if (typeof value === "number" && Math.abs(value) === Number.MAX_SAFE_INTEGER) return [];
+    return typeof value === "number" || typeof value === "string" ? [words(String(value))] : [];
+  });
+}
+
+const hintWords: Readonly<Record<string, (value: string) => string>> = {
+  minimum: (value) => `at least ${value}`,
+  exclusiveMinimum: (value) => `more than ${value}`,
+  maximum: (value) => `at most ${value}`,
+  exclusiveMaximum: (value) => `less than ${value}`,
+  multipleOf: (value) => `a multiple of ${value}`,
+  minLength: (value) => `at least ${value} characters`,
+  maxLength: (value) => `at most ${value} characters`,
+  pattern: (value) => `fits ${value}`,
+  format: (value) => value,
+  minItems: (value) => `at least ${value} of them`,
+  maxItems: (value) => `at most ${value} of them`,
+};
+
+/** The kind of a value for people. */
+export function kindWords({ shape }: Field): string {
+  if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
+  if (shape.kind === "boolean") return "yes or no";
+  if (shape.kind === "choice") return "one of some";
+  if (shape.kind === "list") return `list of ${kindWords(shape.item)}`;
+  return shape.kind === "json" ? "JSON" : shape.kind;
+}
+
+/** The object that a value is; of any other value an empty one. */
+export function objectOf(value: JsonValue | undefined): JsonObject {
+  return isObject(value) ? value : {};
+}
+
+function isObject(value: JsonValue | undefined): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function textOf(value: JsonValue | undefined): string {
+  return typeof value === "string" ? value : "";
+}

@@ -1,0 +1,139 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { useSignal } from "@preact/signals";
+import { ToolErrorReason } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { AskFeed } from "../ask-feed.ts";
+import type { Connection } from "../connection.ts";
+import { CopyCommand } from "../copy-command.tsx";
+import { problemOf } from "../load.ts";
+import { pathOf } from "../route.ts";
+import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
+import { type Field, objectOf } from "../schema-form/field.ts";
+import { InputForm } from "../schema-form/input-form.tsx";
+import { CallView } from "../session/call-view.tsx";
+import { PlanVerdict } from "../verdict.tsx";
+import { visibleText } from "../visible-text.ts";
+import type { HandSession } from "./hand-session.ts";
+
+/** What came of the form last. */
+type Outcome =
+  | { readonly kind: "nothing" }
+  | { readonly kind: "planned"; readonly plan: PlanToolResponse }
+  | { readonly kind: "called"; readonly session: HandSession; readonly callId: string };
+
+/** Calls a tool with what is filled in, and shows what comes of it; or only says what would. */
+export function CallByHand({
+  tool,
+  field,
+  agent,
+  connection,
+  session,
+  asks,
+}: {
+  tool: ToolDefinition;
+  field: Field;
+  agent: string;
+  connection: Connection;
+  session: () => Promise<HandSession>;
+  asks: AskFeed;
+}) {
+  const input = useSignal<JsonObject>(objectOf(emptyDraft(field)));
+  const outcome = useSignal<Outcome>({ kind: "nothing" });
+  const problems = useSignal(noProblems);
+  const isSending = useSignal(false);
+  const mayCall = connection.may("caller", "admin");
+  const mayPlan = connection.may("caller", "approver", "admin");
+  const fail = (message: string) => {
+    problems.value = readProblems(message, field);
+  };
+
+  /** One thing at a time; what was wrong before is forgotten. */
+  const send = async (request: () => Promise<Outcome>) => {
+    if (isSending.value) return;
+    isSending.value = true;
+    problems.value = noProblems;
+    try {
+      outcome.value = await request();
+    } catch (error) {
+      outcome.value = { kind: "nothing" };
+      fail(problemOf(error));
+    }
+    isSending.value = false;
+  };
+  const plan = () =>
+    send(async () => ({
+      kind: "planned",
+      plan: await connection.tools.planTool({ tool: tool.name, input: input.value, agent }),
+    }));
+  const call = () =>
+    send(async () => {
+      const opened = await session();
+      const callId = `hand_${[...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(36)).join("")}`;
+      const { definitionId, name } = tool;
+      const request = { sessionId: opened.id, callId, tool: name, input: input.value, agent, definitionId };
+      await connection.tools.callTool({ ...request, waitMs: 0 });
+      void tellProblems(request);
+      return { kind: "called", session: opened, callId };
+    });
+  /** What does not fit is known at once, and told by field; all else of the call is shown below the form. */
+  const tellProblems = async (request: { sessionId: string; callId: string; tool: string; input: JsonObject }) => {
+    const { part } = await connection.tools.callTool({ ...request, waitMs: 5_000 });
+    if (part?.state.case !== "error" || part.state.value.reason !== ToolErrorReason.INVALID_INPUT) return;
+    if (outcome.value.kind === "called" && outcome.value.callId === request.callId) fail(part.state.value.error);
+  };
+
+  const came = outcome.value;
+  return (
+    <section class="by-hand" aria-label="Call it by hand">
+      <h2>Call it by hand</h2>
+      {!mayCall && <WhyNot connection={connection} />}
+      {(mayCall || mayPlan) && (
+        <InputForm
+          field={field}
+          input={input}
+          problems={problems.value}
+          onSubmit={() => void (mayCall ? call() : plan())}
+        >
+          {mayCall && (
+            <button type="submit" class="primary" aria-disabled={isSending.value}>
+              Call {visibleText(tool.name)}
+            </button>
+          )}
+          {mayPlan && (
+            <button type={mayCall ? "button" : "submit"} onClick={mayCall ? () => void plan() : undefined}>
+              What would happen?
+            </button>
+          )}
+        </InputForm>
+      )}
+      <CopyCommand words={["call", tool.name, JSON.stringify(input.value), "--agent", agent]} />
+      {came.kind === "planned" && <PlanVerdict plan={came.plan} />}
+      {came.kind === "called" && (
+        <>
+          <p class="hint">
+            In a session of its own: <a href={`#${pathOf("sessions", came.session.id)}`}>{came.session.id}</a>
+          </p>
+          <CallView
+            key={came.callId}
+            sessionId={came.session.id}
+            callId={came.callId}
+            owner={connection.server.principal}
+            connection={connection}
+            feed={came.session.feed}
+            asks={asks}
+          />
+        </>
+      )}
+    </section>
+  );
+}
+
+function WhyNot({ connection: { server } }: { connection: Connection }) {
+  return (
+    <p class="soft">
+      You are signed in as {visibleText(server.principal)}, with the role {server.roles.join(" and ")}. Calls need the
+      role caller or admin: who answers what is asked does not ask it. Sign in with such a token, or use it in a
+      terminal.
+    </p>
+  );
+}

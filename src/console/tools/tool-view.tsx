@@ -1,0 +1,83 @@
+import { useMemo } from "preact/hooks";
+import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { AskFeed } from "../ask-feed.ts";
+import type { Connection } from "../connection.ts";
+import { readSchema } from "../schema-form/field.ts";
+import { visibleLines, visibleText } from "../visible-text.ts";
+import { durationOf } from "../words.ts";
+import { CallByHand } from "./call-by-hand.tsx";
+import type { HandSession } from "./hand-session.ts";
+import { SchemaView } from "./schema-view.tsx";
+
+/** All about a tool, and a form to call it. */
+export function ToolView({
+  tool,
+  stats,
+  ...rest
+}: {
+  tool: ToolDefinition;
+  stats: ToolStats | undefined;
+  agent: string;
+  connection: Connection;
+  session: () => Promise<HandSession>;
+  asks: AskFeed;
+}) {
+  const { name, description, annotations, inputSchema, outputSchema, definitionId } = tool;
+  const input = useMemo(() => readSchema(inputSchema ?? {}), [inputSchema]);
+  return (
+    <article class="tool">
+      <a class="back" href="#/tools">
+        ← Tools
+      </a>
+      <header>
+        <h2 class="mono">{visibleText(name)}</h2>
+        <p class="soft">{[...annotationWords(annotations), ...statsWords(stats)].join(" · ")}</p>
+      </header>
+      <p class="tool-description">{visibleLines(description)}</p>
+      <section>
+        <h3>Input</h3>
+        <SchemaView field={input} />
+        <RawSchema schema={inputSchema} />
+      </section>
+      <section>
+        <h3>Output</h3>
+        {outputSchema === undefined ? <p>Text.</p> : <SchemaView field={readSchema(outputSchema)} />}
+        {outputSchema !== undefined && <RawSchema schema={outputSchema} />}
+      </section>
+      <p class="soft">
+        Definition <code>{definitionId}</code>
+      </p>
+      <CallByHand tool={tool} field={input} {...rest} />
+    </article>
+  );
+}
+
+function RawSchema({ schema }: { schema: ToolDefinition["inputSchema"] }) {
+  return (
+    <details class="raw-schema soft">
+      <summary>JSON Schema</summary>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys */}
+      <pre tabIndex={0}>{visibleLines(JSON.stringify(schema ?? {}, null, 2))}</pre>
+    </details>
+  );
+}
+
+/** What its author says it does; policy does not rely on it. */
+function annotationWords(annotations: ToolAnnotations | undefined): readonly string[] {
+  if (annotations === undefined) return [];
+  const { readOnly, idempotent, destructive, openWorld } = annotations;
+  const words = [
+    readOnly && "changes nothing",
+    idempotent && "may run again",
+    destructive && "may remove or overwrite",
+    openWorld && "reaches beyond the workspace",
+  ];
+  return words.filter((word) => word !== false);
+}
+
+function statsWords(stats: ToolStats | undefined): readonly string[] {
+  if (stats === undefined) return [];
+  const { count, avgDuration, errors, timeouts } = stats;
+  const failed = errors > 0n ? `, ${errors} failed${timeouts > 0n ? ` (${timeouts} by timeout)` : ""}` : "";
+  return [`${count} calls since the start${failed}, ${durationOf(avgDuration)} on average`];
+}
