@@ -3,8 +3,8 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    // Faults take minutes: npm run test:faults.
-    exclude: ["test/faults/**"],
+    // Faults take minutes (npm run test:faults), clients want other languages (npm run test:clients).
+    exclude: ["test/faults/**", "test/clients/**"],
     globalSetup: ["test/programs.ts", "test/console/build.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,

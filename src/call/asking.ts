@@ -21,7 +21,7 @@ import { CallEnd, CallGone, denied } from "./ends.ts";
 import { newId } from "./ids.ts";
 import type { createKept } from "./kept.ts";
 import type { Inspected, Judged, Planning } from "./planning.ts";
-import type { CallRecord, CallStore, OutputStore } from "./ports.ts";
+import type { CallRecord, CallStore } from "./ports.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { inputOf, isTerminal } from "./state.ts";
 import { createWaits } from "./waits.ts";
@@ -29,7 +29,6 @@ import { createWaits } from "./waits.ts";
 /** What a call asks of people, and how it waits for them. */
 export function createAsking({
   store,
-  outputs,
   permissions,
   asksOf,
   planning,
@@ -38,7 +37,6 @@ export function createAsking({
   unattended,
 }: {
   store: CallStore;
-  outputs: OutputStore;
   permissions: Permissions;
   asksOf(call: CallRecord["ref"]): Promise<AskRecord[]>;
   planning: Planning;
@@ -46,7 +44,7 @@ export function createAsking({
   limits: { askMs: number; openAsks: number };
   unattended: "wait" | "deny";
 }) {
-  const waits = createWaits({ calls: store, outputs });
+  const waits = createWaits(store);
 
   /** 6. The asks by which a person approved exactly this, and the questions for which there is none. */
   async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<Answers> {
@@ -189,12 +187,12 @@ export function createAsking({
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
     try {
-      await refreshWithAsks(call);
+      await refresh(call);
       if (call.record.part.permissionIds.length === 0) return;
       await call.observed.step("wait", async () => {
         do {
           await wait.news(call.signal);
-          await refreshWithAsks(call);
+          await refresh(call);
         } while (call.record.part.permissionIds.length > 0);
       });
     } finally {
@@ -202,19 +200,12 @@ export function createAsking({
     }
   }
 
-  /** Reads the call and then its asks, without waiting in between: if the asks are newer, no step is taken at the call's version. */
-  async function refreshWithAsks(call: Running): Promise<void> {
-    const [, asks] = await Promise.all([refresh(call), asksOf(call.record.ref)]);
-    call.asks = asks;
-  }
-
-  /** Reads the call again; throws if it has ended or is no longer ours. */
+  /** Reads the call and its asks again; throws if it has ended or is no longer ours. */
   async function refresh(call: Running): Promise<void> {
-    call.asks = undefined;
-    const now = await store.getCall(call.record.ref.sessionId, call.record.ref.callId);
-    if (now) call.record = now;
-    if (!now || isTerminal(now.part) || now.epoch !== call.fence.epoch || now.owner !== call.fence.owner)
-      throw new CallGone();
+    const now = await store.getCallWithAsks(call.record.ref);
+    if (now) Object.assign(call, now);
+    if (!now || isTerminal(now.record.part)) throw new CallGone();
+    if (now.record.epoch !== call.fence.epoch || now.record.owner !== call.fence.owner) throw new CallGone();
   }
 
   return { answersTo, askFor, askInBody, settledAll, refresh };

@@ -17,7 +17,7 @@ import { createChildren, type StartGate, startsWithOthers } from "./children.ts"
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Executor } from "./executor.ts";
 import { newId } from "./ids.ts";
-import { createBell, type Followed, follow, madeEvent } from "./log.ts";
+import { createBell, createFilling, type Followed, follow, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import type { Ready } from "./running.ts";
@@ -83,6 +83,7 @@ export function createCalls({
   limits: CallLimits;
   log: Logger;
 }) {
+  const filling = createFilling(outputs);
   const runs = new Map<string, Run>();
   /** Calls that are being accepted or claimed: ours for the store already, but not in `runs` yet. */
   const taking = new Set<string>();
@@ -284,11 +285,7 @@ export function createCalls({
     }
     const { sessionId, callId, root } = record.ref;
     const from = Math.max(afterSeq, record.openedSeq - 1);
-    for await (const followed of follow(
-      { calls: store, outputs },
-      { sessionId, root, afterSeq: from, callId },
-      signal,
-    )) {
+    for await (const followed of filling.from(follow(store, { sessionId, afterSeq: from, callId }, signal), root)) {
       yield followed;
       if (endsCall(followed.event)) return;
     }
@@ -367,6 +364,8 @@ export function createCalls({
         );
     }
     for (const ref of held) if (!runs.has(keyOf(ref))) await beforeDrain(resume(ref, asked));
+    // The lease counts from when it was asked for: after an answer that took long, the next regular round may be too late.
+    if (performance.now() - asked > limits.leaseMs / 5) await renew();
   }
 
   /** Ours, and yet nobody runs it: its last step could not be recorded, or its lease had lapsed for a while and nobody took it. */
@@ -483,7 +482,7 @@ export function createCalls({
         }
         yield { lastSeq: from, snapshotEnd: true };
       }
-      yield* follow({ calls: store, outputs }, { sessionId, root, afterSeq: from, callId }, signal);
+      yield* filling.from(follow(store, { sessionId, afterSeq: from, callId }, signal), root);
     },
     /** Takes no new calls, hands waiting ones back and gives running ones some time, then stops them. */
     async drain(ms: number): Promise<void> {

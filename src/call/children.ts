@@ -88,7 +88,7 @@ export function createChildren({
         return resultOf(callId, await ended(ref));
       } catch (error) {
         if (!(error instanceof RequestError)) throw error;
-        return { callId, status: "error", title: child.tool, text: error.message };
+        return { callId, status: "error", title: child.tool, text: error.message, attachments: [] };
       } finally {
         entered.delete(callId);
         if (gate && !gate.isOpen) await endAll(`Nothing was run, because call ${callId} beside it could not start.`);
@@ -117,8 +117,14 @@ function childId(parentId: string, number: number): string {
 
 function resultOf(callId: string, { state, tool }: ToolPart): ChildResult {
   if (state.case === "completed") {
-    return { callId, status: "completed", title: state.value.title, text: state.value.output };
+    return {
+      callId,
+      status: "completed",
+      title: state.value.title,
+      text: state.value.output,
+      attachments: state.value.attachments,
+    };
   }
   const text = state.case === "error" ? state.value.error : "It has not ended.";
-  return { callId, status: "error", title: tool, text };
+  return { callId, status: "error", title: tool, text, attachments: [] };
 }

@@ -3,12 +3,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { type DecisionRecord, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import {
-  type FilePart,
-  type PermissionRequest,
-  ToolErrorReason,
-  type ToolPart,
-} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { JudgedBy, Permissions, Subject } from "../permission/permissions.ts";
@@ -28,6 +23,7 @@ import { createDeadline, orAborted } from "./deadline.ts";
 import { allowed, deniedBy } from "./decided.ts";
 import { noteOfEdit } from "./edit.ts";
 import { CallEnd, CallGone, denied, type Failure, failureOf } from "./ends.ts";
+import { fileParts } from "./file-parts.ts";
 import { newId } from "./ids.ts";
 import { createKept } from "./kept.ts";
 import type { CallObserver } from "./observer.ts";
@@ -83,7 +79,6 @@ export function createExecutor({
   const kept = createKept({ outputs, now: store.now });
   const { answersTo, askFor, askInBody, settledAll, refresh } = createAsking({
     store,
-    outputs,
     permissions,
     asksOf,
     planning,
@@ -379,8 +374,7 @@ export function createExecutor({
       ...structured.metadata,
       truncated: sizes.truncated || result.metadata?.truncated === true,
     };
-    const attachments: FilePart[] = [];
-    for (const attachment of result.attachments ?? []) attachments.push(await kept.attachment(call, attachment));
+    const attachments = await fileParts(result.attachments ?? [], (bytes) => kept.output(call, bytes));
     const shown = await call.hooks.after(call.record.part, "completed", {
       title: result.title ?? call.progress?.shown.title ?? plan.title,
       output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),

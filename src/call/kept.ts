@@ -1,7 +1,6 @@
-import { create, fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
-import { type FilePart, FilePartSchema, type Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Attachment } from "../tool/tool.ts";
+import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { newId } from "./ids.ts";
 import { beginning } from "./planning.ts";
 import type { OutputStore } from "./ports.ts";
@@ -9,6 +8,13 @@ import type { Running } from "./running.ts";
 
 /** Keeps what is too large for a part or an ask beside it, in the output store. */
 export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "append">; now(): number }) {
+  /** Keeps bytes as an output of the call's session tree, and returns its name. */
+  async function output({ record: { ref } }: Pick<Running, "record">, bytes: Uint8Array): Promise<string> {
+    const id = newId("out", now());
+    await outputs.append(ref.root, id, bytes);
+    return `toolgate-output:${id}`;
+  }
+
   return {
     /** A diff that is too large for an ask is stored whole, and the ask says where. */
     async preview({ record: { ref } }: Pick<Running, "record">, preview: Preview): Promise<Preview> {
@@ -20,30 +26,15 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
 
     /** Structured output as the part holds it; what is too large for that is stored whole, and the metadata says where. */
     async structured(
-      { record: { ref } }: Pick<Running, "record">,
-      output: JsonValue | undefined,
+      call: Pick<Running, "record">,
+      value: JsonValue | undefined,
     ): Promise<{ value?: Value; metadata?: JsonObject }> {
-      if (output === undefined) return {};
-      const bytes = Buffer.from(JSON.stringify(output));
-      if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, output) };
-      const id = newId("out", now());
-      await outputs.append(ref.root, id, bytes);
-      return { metadata: { structuredPath: `toolgate-output:${id}` } };
+      if (value === undefined) return {};
+      const bytes = Buffer.from(JSON.stringify(value));
+      if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, value) };
+      return { metadata: { structuredPath: await output(call, bytes) } };
     },
-
-    /** An attachment as the part names it: a small one in itself. */
-    async attachment(
-      { record: { ref } }: Pick<Running, "record">,
-      { mime, filename, data }: Attachment,
-    ): Promise<FilePart> {
-      const file = { type: "file", mime, size: BigInt(data.length), ...(filename !== undefined && { filename }) };
-      if (data.length <= 64 * 1024) {
-        return create(FilePartSchema, { ...file, url: `data:${mime};base64,${Buffer.from(data).toString("base64")}` });
-      }
-      const id = newId("out", now());
-      await outputs.append(ref.root, id, data);
-      return create(FilePartSchema, { ...file, url: `toolgate-output:${id}` });
-    },
+    output,
   };
 }
 

@@ -15,16 +15,12 @@ const heartbeatMs = 15_000;
 
 /**
  * Reads a session's log after a number, then waits for more, until the signal is aborted (then it throws the reason).
- * Readers pull, so one that is slow costs one page and nobody else. With `callId` other events only advance `lastSeq`.
+ * Readers pull, so one that is slow costs one page and nobody else. With `callId` other events only advance `lastSeq`. Output
+ * is named by place; `createFilling` adds its bytes.
  */
 export async function* follow(
-  { calls, outputs }: { calls: CallStore; outputs: OutputStore },
-  {
-    sessionId,
-    root,
-    afterSeq,
-    callId,
-  }: { sessionId: string; root: string; afterSeq: number; callId?: string | undefined },
+  calls: CallStore,
+  { sessionId, afterSeq, callId }: { sessionId: string; afterSeq: number; callId?: string | undefined },
   signal: AbortSignal,
 ): AsyncGenerator<Followed, never> {
   const bell = createBell();
@@ -39,7 +35,7 @@ export async function* follow(
       for (const event of page.events) {
         lastSeq = Number(event.seq);
         if (callId !== undefined && callOf(event) !== callId) continue;
-        yield { event: await withBytes(event, root, outputs), lastSeq };
+        yield { event, lastSeq };
         isHeard = true;
       }
       if (lastSeq < page.lastSeq) continue;
@@ -68,14 +64,43 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
   }
 }
 
-/** The log names output by place; the bytes live once, in the output store. */
-async function withBytes(event: SessionEvent, root: string, outputs: OutputStore): Promise<SessionEvent> {
-  if (event.event.case !== "output") return event;
-  const { output, offset, length } = event.event.value;
-  const read = await outputs.read(root, output.slice(output.indexOf(":") + 1), Number(offset), length);
-  const copy = clone(SessionEventSchema, event);
-  if (copy.event.case === "output" && read) copy.event.value.data = new Uint8Array(read.data);
-  return copy;
+/**
+ * Makes what gives events of output their bytes, which live once, in the output store. However many read the same event
+ * together, its bytes are read once and they share what comes of it.
+ */
+export function createFilling(outputs: Pick<OutputStore, "read">) {
+  const filled = new WeakMap<SessionEvent, Promise<SessionEvent>>();
+
+  async function fill(event: SessionEvent, root: string): Promise<SessionEvent> {
+    const copy = clone(SessionEventSchema, event);
+    if (copy.event.case !== "output") return copy;
+    const { output, offset, length } = copy.event.value;
+    const read = await outputs.read(root, output.slice(output.indexOf(":") + 1), Number(offset), length);
+    if (read) copy.event.value.data = new Uint8Array(read.data);
+    return copy;
+  }
+
+  function share(event: SessionEvent, root: string): Promise<SessionEvent> {
+    const work = fill(event, root).catch((cause: unknown) => {
+      filled.delete(event);
+      throw cause;
+    });
+    filled.set(event, work);
+    return work;
+  }
+
+  return {
+    /** Passes on what is followed in a session of this tree, output with its bytes. */
+    async *from(followed: AsyncIterable<Followed>, root: string): AsyncGenerator<Followed> {
+      for await (const { event, lastSeq } of followed) {
+        if (event?.event.case !== "output") {
+          yield event ? { event, lastSeq } : { lastSeq };
+          continue;
+        }
+        yield { event: await (filled.get(event) ?? share(event, root)), lastSeq };
+      }
+    },
+  };
 }
 
 /** Remembers that it was rung until somebody waits. */

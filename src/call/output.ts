@@ -2,18 +2,8 @@ import { create } from "@bufbuild/protobuf";
 import { type ToolOutput, ToolOutputSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { OutputLimit } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";
+import { type Bounded, createWindow } from "./output-window.ts";
 import type { OutputStore } from "./ports.ts";
-
-/** What the model sees of an output, and what is said about the whole. */
-export interface Bounded {
-  text: string;
-  truncated: boolean;
-  /** Bytes of the whole and of what is left. */
-  originalSize: number;
-  truncatedSize: number;
-  /** `toolgate-output:ID` of the whole, if it is stored. */
-  outputPath: string | null;
-}
 
 /** One call's output: what is written goes to the store, then to whoever watches, in order; memory is bounded. */
 export type CallOutput = ReturnType<typeof createCallOutput>;
@@ -22,6 +12,8 @@ export type CallOutput = ReturnType<typeof createCallOutput>;
 const backlogBytes = 256 * 1024;
 const pieceBytes = 32 * 1024;
 const flushMs = 50;
+/** Larger buffers are not kept for what comes next. */
+const largestKept = 2 * backlogBytes;
 
 export function createCallOutput({
   root,
@@ -44,7 +36,9 @@ export function createCallOutput({
 }) {
   const path = `toolgate-output:${id}`;
   const window = createWindow(keep);
-  let backlog: Uint8Array[] = [];
+  // Two buffers in turn, however much is written: one is stored while the other fills.
+  let backlog = Buffer.alloc(0);
+  let spare = backlog;
   let waiting = 0;
   let stored = 0;
   let timer: NodeJS.Timeout | undefined;
@@ -55,10 +49,12 @@ export function createCallOutput({
     clearTimeout(timer);
     timer = undefined;
     while (waiting > 0) {
-      const data = Buffer.concat(backlog);
-      backlog = [];
+      const data = backlog.subarray(0, waiting);
+      const emptied = backlog;
+      backlog = spare;
       waiting = 0;
       await store.append(root, id, data);
+      spare = emptied.length <= largestKept ? emptied : Buffer.alloc(0);
       const pieces: ToolOutput[] = [];
       for (let at = 0; at < data.length; at += pieceBytes) {
         const length = Math.min(pieceBytes, data.length - at);
@@ -81,12 +77,26 @@ export function createCallOutput({
     return flushing;
   }
 
+  function add(chunk: Uint8Array): void {
+    const size = waiting + chunk.length;
+    if (size > backlog.length) {
+      const larger = Buffer.allocUnsafe(Math.max(size, Math.min(2 * backlog.length, largestKept)));
+      backlog.copy(larger, 0, 0, waiting);
+      backlog = larger;
+    }
+    backlog.set(chunk, waiting);
+    waiting = size;
+  }
+
   function check(): void {
     if (failure !== undefined) throw failure;
   }
 
   return {
-    /** Resolves when there is room for more. Throws `OutputLimit` for what cannot be kept whole. */
+    /**
+     * Takes the chunk, which is the writer's again at once, and resolves when there is room for more. Throws `OutputLimit` for
+     * what cannot be kept whole.
+     */
     async write(chunk: Uint8Array): Promise<void> {
       check();
       if (window.size + chunk.length > limit) {
@@ -95,8 +105,7 @@ export function createCallOutput({
         );
       }
       window.push(chunk);
-      backlog.push(chunk);
-      waiting += chunk.length;
+      add(chunk);
       if (waiting < pieceBytes) {
         timer ??= setTimeout(() => void startFlush(), flushMs);
         return;
@@ -113,105 +122,16 @@ export function createCallOutput({
     },
     /** What the model sees of what was written. */
     written(): Bounded {
-      return bound(window, keep, stored + waiting > 0 ? path : null);
+      return window.bound(stored + waiting > 0 ? path : null);
     },
     /** Bounds a text that the tool returned at once; what is cut is stored first. */
     async whole(text: string): Promise<Bounded> {
       const data = Buffer.from(text);
       const all = createWindow(keep);
       all.push(data);
-      if (!all.isOver()) return bound(all, keep, null);
+      if (!all.isOver()) return all.bound(null);
       await store.append(root, id, data);
-      return bound(all, keep, path);
+      return all.bound(path);
     },
   };
-}
-
-/** Keeps as many bytes of one end as the model may see, and counts the rest. */
-function createWindow(keep: Tool["keep"]) {
-  let chunks: Uint8Array[] = [];
-  let held = 0;
-  let size = 0;
-  let newlines = 0;
-  return {
-    push(chunk: Uint8Array): void {
-      size += chunk.length;
-      for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, at + 1)) newlines += 1;
-      if (keep.end === "head" && held > keep.bytes) return;
-      chunks.push(chunk);
-      held += chunk.length;
-      while (keep.end === "tail" && chunks.length > 1 && held - (chunks[0]?.length ?? 0) > keep.bytes) {
-        held -= chunks.shift()?.length ?? 0;
-      }
-    },
-    isOver: () => size > keep.bytes || newlines > keep.lines,
-    get bytes(): Buffer {
-      const all = Buffer.concat(chunks);
-      chunks = [all];
-      return all;
-    },
-    get size() {
-      return size;
-    },
-    get newlines() {
-      return newlines;
-    },
-  };
-}
-
-function bound(window: ReturnType<typeof createWindow>, keep: Tool["keep"], outputPath: string | null): Bounded {
-  const { bytes, size, newlines } = window;
-  if (!window.isOver()) {
-    return { text: bytes.toString(), truncated: false, originalSize: size, truncatedSize: size, outputPath };
-  }
-  const kept = keep.end === "head" ? head(bytes, keep) : tail(bytes, keep);
-  const lines = Math.max(0, newlines - kept.filter((byte) => byte === 10).length);
-  const notice =
-    `[${lines > 0 ? `${lines} lines` : `${size - kept.length} bytes`} are left out ${keep.end === "head" ? "below" : "above"}. ` +
-    `The whole output has ${size} bytes: read it with the read tool, filePath "${outputPath}", offset and limit.]`;
-  const text = kept.toString();
-  return {
-    text: keep.end === "head" ? `${text}\n\n${notice}` : `${notice}\n\n${text}`,
-    truncated: true,
-    originalSize: size,
-    truncatedSize: kept.length,
-    outputPath,
-  };
-}
-
-/** The first whole lines within the limits; a first line that is longer is cut between characters. */
-function head(bytes: Buffer, { lines, bytes: limit }: Tool["keep"]): Buffer {
-  let end = -1;
-  for (let line = 0, at = bytes.indexOf(10); line < lines && at !== -1 && at <= limit; line += 1) {
-    end = at;
-    at = bytes.indexOf(10, at + 1);
-  }
-  return bytes.subarray(0, end === -1 ? characterEnd(bytes, limit) : end);
-}
-
-/** The last whole lines within the limits; a last line that is longer is cut between characters. */
-function tail(bytes: Buffer, { lines, bytes: limit }: Tool["keep"]): Buffer {
-  let start = bytes.length;
-  // A newline at the very end belongs to the last line.
-  let before = bytes.at(-1) === 10 ? bytes.length - 1 : bytes.length;
-  for (let line = 0; line < lines; line += 1) {
-    const newline = before > 0 ? bytes.lastIndexOf(10, before - 1) : -1;
-    if (bytes.length - (newline + 1) > limit) break;
-    start = newline + 1;
-    before = newline;
-    if (newline === -1) break;
-  }
-  return bytes.subarray(start < bytes.length ? start : characterStart(bytes, bytes.length - limit));
-}
-
-function characterEnd(bytes: Buffer, at: number): number {
-  const start = Math.min(at, bytes.length);
-  return start < bytes.length ? characterStart(bytes, start, -1) : start;
-}
-
-/** The nearest place, forward or back, at which a UTF-8 character begins. */
-function characterStart(bytes: Buffer, at: number, step: 1 | -1 = 1): number {
-  let place = at;
-  while (place > 0 && place < bytes.length && ((bytes[place] ?? 0) & 0xc0) === 0x80) place += step;
-  return place;
 }

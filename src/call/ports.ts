@@ -2,7 +2,7 @@ import type { SessionEvent, ToolOutput, ToolProgress } from "../../gen/opencode/
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallRef } from "../permission/ports.ts";
+import type { AskRecord, CallRef } from "../permission/ports.ts";
 import type { TraceContext } from "../tool/tool.ts";
 
 export type { CallRef } from "../permission/ports.ts";
@@ -163,6 +163,8 @@ export interface CallStore {
   sweep(): Promise<{ outputs: { root: string; id: string }[] }>;
 
   getCall(sessionId: string, callId: string): Promise<CallRecord | undefined>;
+  /** A call with every ask that it has ever opened, in order, all as they are at one moment. */
+  getCallWithAsks(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
   /** What `repeats` of the session's next call would be, if it were this request. */
   repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
   /** In the order they were accepted; `after` is the call id of the last one seen. */
@@ -192,6 +194,7 @@ export interface CallStore {
 
 /** Whole outputs, by id, in their session tree. Bytes are durable before the event that names them. */
 export interface OutputStore {
+  /** Once it resolves the data is the caller's again. */
   append(root: string, id: string, data: Uint8Array): Promise<void>;
   /** Undefined if there is none of that id. */
   read(

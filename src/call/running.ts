@@ -33,8 +33,8 @@ export interface Running {
   readonly observed: CallObservation;
   /** What was resolved for it. */
   tool?: Tool;
-  /** Its asks, where they were read with the record. */
-  asks?: readonly AskRecord[] | undefined;
+  /** Its asks as they were read with the record; not known of one that was just opened or claimed. */
+  asks?: readonly AskRecord[];
   readonly hooks: CallHooks;
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;

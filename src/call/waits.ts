@@ -1,5 +1,5 @@
 import { callOf, createBell, follow } from "./log.ts";
-import type { CallRef, CallStore, OutputStore } from "./ports.ts";
+import type { CallRef, CallStore } from "./ports.ts";
 
 /** One wait for news of a call. */
 export interface Wait {
@@ -15,10 +15,10 @@ export type Waits = ReturnType<typeof createWaits>;
 /** Even without news a waiting call looks again this often. */
 const quietMs = 60_000;
 
-export function createWaits({ calls, outputs }: { calls: CallStore; outputs: OutputStore }) {
+export function createWaits(calls: CallStore) {
   const sessions = new Map<string, Reader>();
 
-  function startReading({ root, sessionId }: CallRef): Reader {
+  function startReading({ sessionId }: CallRef): Reader {
     const stop = new AbortController();
     const waiting = new Set<Waiting>();
     const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
@@ -27,7 +27,7 @@ export function createWaits({ calls, outputs }: { calls: CallStore; outputs: Out
     async function read(): Promise<void> {
       const afterSeq = Number((await calls.getSession(sessionId))?.lastSeq ?? 0n);
       begin();
-      for await (const { event } of follow({ calls, outputs }, { root, sessionId, afterSeq }, stop.signal)) {
+      for await (const { event } of follow(calls, { sessionId, afterSeq }, stop.signal)) {
         const about = event && callOf(event);
         for (const { callId, bell } of waiting) if (callId === about) bell.ring();
       }

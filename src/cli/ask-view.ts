@@ -24,6 +24,12 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
   ];
 }
 
+/** What an ask is about, on one line. */
+export function askSummary({ permission, preview, display, patterns }: PermissionRequest): string {
+  const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
+  return oneLine(`${permission} ${what}`);
+}
+
 function reasonsFor({ decisions }: PermissionRequest): string[] {
   const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
   return [...new Set(asked.map(({ reason }) => reason))];

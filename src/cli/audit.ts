@@ -13,6 +13,7 @@ import { withScreen, withServer } from "./command.ts";
 import type { Connection } from "./connection.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { CommandError, UsageError } from "./failure.ts";
+import { allSessions } from "./open-calls.ts";
 import type { Screen } from "./screen.ts";
 import { oneLine } from "./terminal-safe.ts";
 import { momentOf, wordOf } from "./words.ts";
@@ -50,14 +51,9 @@ export function addAudit(program: Command): void {
     );
 }
 
-async function* rootsOf({ sessions }: Connection, session: string | undefined): AsyncGenerator<string> {
+async function* rootsOf(server: Connection, session: string | undefined): AsyncGenerator<string> {
   if (session !== undefined) return yield session;
-  for (let pageToken = ""; ; ) {
-    const page = await sessions.listSessions({ pageToken });
-    for (const { id, rootSessionId } of page.sessions) if (id === rootSessionId) yield id;
-    pageToken = page.nextPageToken;
-    if (pageToken === "") return;
-  }
+  for await (const { id, rootSessionId } of allSessions(server)) if (id === rootSessionId) yield id;
 }
 
 async function* entriesOf({ permissions }: Connection, sessionId: string): AsyncGenerator<AuditEntry> {

@@ -15,6 +15,7 @@ import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type ServeFlags } from "./serve.ts";
 import { addStats } from "./stats.ts";
 import { addTools } from "./tools.ts";
+import { addTop } from "./top.ts";
 import { addTrust, type TrustFolder } from "./trust.ts";
 import { addWatch } from "./watch.ts";
 
@@ -70,6 +71,7 @@ export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Co
   addTrust(program, trust);
   for (const add of [
     addInbox,
+    addTop,
     addAsks,
     addReply,
     addReject,

@@ -10,18 +10,19 @@ type Field = Pick<DescField, "number">;
 
 /** For clients that take binary a message goes in as the bytes it has, for others as what it is. */
 export function createEmbed({ bytesOf }: Pick<CallStore, "bytesOf">) {
+  // Made once for all who are sent the same message: its length and its bytes.
   const made = new WeakMap<Message, Uint8Array>();
   // It keeps its room from one message to the next.
   const writer = new BinaryWriter();
 
   /** What an answer holds beside its known fields is sent as it is; under a known field's number it is that field. */
   function inBytes({ number: no }: Field, schema: DescMessage, message: SessionEvent | ToolPart) {
-    let bytes = bytesOf(message) ?? made.get(message);
-    if (bytes === undefined) {
-      bytes = toBinary(schema, message);
-      made.set(message, bytes);
+    let data = made.get(message);
+    if (data === undefined) {
+      data = writer.bytes(bytesOf(message) ?? toBinary(schema, message)).finish();
+      made.set(message, data);
     }
-    return [{ no, wireType: WireType.LengthDelimited, data: writer.bytes(bytes).finish() }];
+    return [{ no, wireType: WireType.LengthDelimited, data }];
   }
 
   return {

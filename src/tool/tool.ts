@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { create, type JsonObject, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
 import type * as z from "zod";
-import type { PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "./canonical-json.ts";
 import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
@@ -112,7 +112,7 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   };
   /** Replaces title and metadata for whoever watches. */
   metadata(update: { title?: string; metadata?: JsonObject }): void;
-  /** Appends to the call's output. Await it: it resolves when the store has room for more. */
+  /** Appends to the call's output; the chunk is copied. Await it: it resolves when the store has room for more. */
   output(chunk: Uint8Array): Promise<void>;
   /**
    * Makes calls of their own in this session for whoever made this one, at the same time; each is judged and asked for like any
@@ -140,6 +140,8 @@ export interface ChildResult {
   title: string;
   /** The output, or what went wrong. */
   text: string;
+  /** The files that it returned. */
+  attachments: readonly FilePart[];
 }
 
 /** A file that a tool returns. */
@@ -158,7 +160,8 @@ export interface ToolResult {
   /** Appended behind the bounded output, for what the model must not miss. */
   note?: string;
   metadata?: JsonObject;
-  attachments?: readonly Attachment[];
+  /** At most 5 MiB each; those of another call are passed on as they are. */
+  attachments?: readonly (Attachment | FilePart)[];
   /** The encoded output of a tool that has an output schema; `defineTool` sets it. */
   structured?: JsonValue;
 }
@@ -188,8 +191,8 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   providers?: readonly string[];
   /** Offered only where the configuration names it under `experimental`. */
   experimental?: boolean;
-  /** What the model sees of a long output; default head, 2,000 lines, 51,200 bytes. */
-  keep?: { end?: "head" | "tail"; lines?: number; bytes?: number };
+  /** What the model sees of a long output: its head, its tail, or half of both; default head, 2,000 lines, 51,200 bytes. */
+  keep?: { end?: "head" | "tail" | "both"; lines?: number; bytes?: number };
   /** The longest run, where neither the call nor the plan says. */
   timeoutMs?: number;
   /** Default: asks for the permission of the tool's name, with the whole input as its pattern. */
@@ -211,7 +214,7 @@ export interface Tool {
   readonly experimental: boolean;
   /** What grants are bound to: input schema and permission version. */
   readonly permissionBinding: string;
-  readonly keep: { end: "head" | "tail"; lines: number; bytes: number };
+  readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };
   /** Throws `InvalidInput` with the path of each field that does not fit. */
   decode(input: JsonObject): unknown;
   plan(input: unknown, ctx: PlanContext): Promise<Plan>;

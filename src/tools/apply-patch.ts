@@ -3,7 +3,7 @@ import { lstat } from "node:fs/promises";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { type Ask, defineTool, type PlanContext, type Tool } from "../tool/tool.ts";
-import { externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
+import { doubtAbout, externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
 import { applyChunks } from "./apply-chunks.ts";
 import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./change-file.ts";
 import { compare, type FileChange } from "./diff.ts";
@@ -126,7 +126,7 @@ function asksFor(targets: readonly Target[]): Ask[] {
       permission: "edit",
       patterns: paths.map(({ pattern }) => pattern),
       paths: paths.map(({ absolute }) => absolute),
-      ...(paths.some(({ otherNames }) => otherNames) && { otherNames: true }),
+      ...paths.map(doubtAbout).find(({ alwaysAsk }) => alwaysAsk !== undefined),
       metadata: { files },
     },
   ];

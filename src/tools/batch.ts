@@ -54,10 +54,13 @@ export const batch = defineTool({
         })),
         failed,
       },
+      attachments: results.flatMap(({ attachments }) => attachments),
     };
   },
 });
 
-function section({ callId, status, text }: ChildResult, tool: string): string {
-  return `<call id=${JSON.stringify(callId)} tool=${JSON.stringify(tool)} status="${status}">\n${text}\n</call>`;
+function section({ callId, status, text, attachments }: ChildResult, tool: string): string {
+  const files = attachments.map(({ filename, mime }) => `(attached: ${filename ?? mime})`);
+  const lines = [text, ...files].join("\n");
+  return `<call id=${JSON.stringify(callId)} tool=${JSON.stringify(tool)} status="${status}">\n${lines}\n</call>`;
 }

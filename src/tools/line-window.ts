@@ -36,24 +36,23 @@ export function createLineWindow(offset: number, limit: number) {
   }
 
   function endLine(): void {
-    if (isWanted()) show(decode(Buffer.concat(pieces)), false);
+    if (isWanted()) show(decode(Buffer.concat(pieces)), total + 1, false);
     total += 1;
     pieces = [];
     kept = 0;
   }
 
-  /** Takes lines that are whole and UTF-8. */
+  /** Takes lines that are whole and UTF-8, of which the first is wanted. */
   function addLines(text: string, isAscii: boolean): void {
     const ended = text.split("\n");
     ended.pop();
-    for (const line of ended) {
-      if (isWanted()) show(line, isAscii);
-      total += 1;
-    }
+    const wanted = Math.min(ended.length, offset + limit - 1 - total);
+    for (let i = 0; i < wanted && !capped; i++) show(ended[i] ?? "", total + i + 1, isAscii);
+    total += ended.length;
   }
 
-  function show(line: string, isAscii: boolean): void {
-    const shown = `${total + 1}: ${cut(total === 0 ? withoutMark(line) : line)}`;
+  function show(line: string, number: number, isAscii: boolean): void {
+    const shown = `${number}: ${cut(number === 1 ? withoutMark(line) : line)}`;
     bytes += (isAscii ? shown.length : Buffer.byteLength(shown)) + 1;
     capped = bytes > mostBytes;
     if (!capped) lines.push(shown);

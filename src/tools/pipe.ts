@@ -4,12 +4,11 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Readable } from "node:stream";
 import { promisify } from "node:util";
 
-/** A pipe: what is written to the file descriptor can be read. Both ends are the caller's to close. */
+/** The two file descriptors of a pipe. Both are the caller's to close. */
 export interface Pipe {
-  reader: Readable;
+  reader: number;
   writer: number;
 }
 
@@ -60,7 +59,7 @@ export function createPipes(): Pipes {
         // The reader first and without waiting: each end would wait for the other one.
         const reader = openSync(`/proc/self/fd/${pipe}`, constants.O_RDONLY | constants.O_NONBLOCK);
         const writer = openSync(`/proc/self/fd/${pipe}`, constants.O_WRONLY);
-        return { reader: new Socket({ fd: reader, readable: true, writable: false }), writer };
+        return { reader, writer };
       } finally {
         closeSync(pipe);
       }
@@ -85,15 +84,17 @@ async function makePipes(count: number): Promise<number[]> {
 }
 
 const longestIdle = 100;
+const pieceBytes = 65_536;
 /** More than a pipe and its reader hold. */
 const mostInFlight = 262_144;
 
 /**
- * Passes on what comes out of a pipe, no faster than it is taken, and returns how much it was. Once `ended` is aborted it
- * passes on what is still in the pipe and closes it, also when somebody holds the other end.
+ * Passes on what comes out of a pipe, no faster than it is taken, and returns how much it was; what is passed is overwritten
+ * afterwards. Once `ended` is aborted it passes on what is still in the pipe and closes it, also when somebody holds the other
+ * end. The pipe is closed in any case.
  */
-export async function passOn(
-  reader: Readable,
+export function passOn(
+  pipe: number,
   ended: AbortSignal,
   output: (chunk: Uint8Array) => Promise<void>,
 ): Promise<number> {
@@ -101,35 +102,54 @@ export async function passOn(
   let passedSinceEnd = 0;
   let isWaiting = true;
   let timer: NodeJS.Timeout | undefined;
-  const limitWait = () => {
+
+  const reader = new Socket({
+    fd: pipe,
+    readable: true,
+    writable: false,
+    // One buffer for all that comes: a new one for each piece would be garbage faster than it is collected.
+    onread: {
+      buffer: Buffer.allocUnsafe(pieceBytes),
+      callback(length, buffer) {
+        isWaiting = false;
+        clearTimeout(timer);
+        pass(buffer.subarray(0, length)).then(
+          () => reader.resume(),
+          (error: Error) => reader.destroy(error),
+        );
+        return false;
+      },
+    },
+  });
+
+  async function pass(chunk: Uint8Array): Promise<void> {
+    await output(chunk);
+    passed += chunk.length;
+    if (ended.aborted) passedSinceEnd += chunk.length;
+    if (passedSinceEnd > mostInFlight) reader.destroy();
+    isWaiting = true;
+    if (ended.aborted) limitWait();
+  }
+
+  function limitWait(): void {
     if (!isWaiting) return;
     const before = passed;
     const giveUp = () => {
-      if (isWaiting && passed === before && reader.readableLength === 0) reader.destroy();
+      if (isWaiting && passed === before) reader.destroy();
     };
     // The immediate lets a busy event loop look into the pipe once more before it is closed.
     timer = setTimeout(() => setImmediate(giveUp), longestIdle);
-  };
-  ended.addEventListener("abort", limitWait, { once: true });
-  if (ended.aborted) limitWait();
-  try {
-    for await (const chunk of reader) {
-      isWaiting = false;
-      clearTimeout(timer);
-      await output(chunk);
-      passed += chunk.length;
-      if (ended.aborted) passedSinceEnd += chunk.length;
-      if (passedSinceEnd > mostInFlight) break;
-      isWaiting = true;
-      if (ended.aborted) limitWait();
-    }
-  } catch (error) {
-    // Giving up ends the loop with an error of its own.
-    if (!(error instanceof Error && "code" in error && error.code === "ERR_STREAM_PREMATURE_CLOSE")) throw error;
-  } finally {
+  }
+
+  const { promise, resolve, reject } = Promise.withResolvers<number>();
+  reader.once("end", () => reader.destroy());
+  reader.once("error", reject);
+  reader.once("close", () => {
     clearTimeout(timer);
     ended.removeEventListener("abort", limitWait);
-    reader.destroy();
-  }
-  return passed;
+    resolve(passed);
+  });
+  ended.addEventListener("abort", limitWait, { once: true });
+  if (ended.aborted) limitWait();
+  return promise;
 }

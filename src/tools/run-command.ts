@@ -78,7 +78,7 @@ async function start({ argv: [program, ...args], cwd, env, output, pipes }: Comm
       endOutput: () => ended.abort(),
     };
   } catch (cause) {
-    reader.destroy();
+    closeSync(reader);
     return cannotStart(program, cause);
   } finally {
     closeSync(writer);

@@ -3,8 +3,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { follow } from "../../src/call/log.ts";
+import { createFilling, type Followed, follow } from "../../src/call/log.ts";
+import type { OutputStore } from "../../src/call/ports.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
 test("a quiet log sends a heartbeat after 15 s, with the number to resume from", async () => {
@@ -18,7 +20,7 @@ test("a quiet log sends a heartbeat after 15 s, with the number to resume from",
   });
   await store.calls.createSession(create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1", created: 1 }));
   const leave = new AbortController();
-  const frames = follow(store, { sessionId: "ses_1", root: "ses_1", afterSeq: 0 }, leave.signal);
+  const frames = follow(store.calls, { sessionId: "ses_1", afterSeq: 0 }, leave.signal);
   const first = frames.next();
   await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
   vi.advanceTimersByTime(15_000);
@@ -26,4 +28,29 @@ test("a quiet log sends a heartbeat after 15 s, with the number to resume from",
   const second = frames.next();
   leave.abort(new Error("the client left"));
   await expect(second).rejects.toThrow("the client left");
+});
+
+test("output that many watch is read once, and they are given the same event", async () => {
+  let reads = 0;
+  const outputs: Pick<OutputStore, "read"> = {
+    async read() {
+      reads += 1;
+      return { data: Buffer.from("hello"), total: 5 };
+    },
+  };
+  const filling = createFilling(outputs);
+  const value = { callId: "call_1", output: "toolgate-output:out_1", offset: 0n, length: 5 };
+  const event = create(SessionEventSchema, { seq: 1n, event: { case: "output", value } });
+  const watch = async () => {
+    const seen: Followed[] = [];
+    const followed = (async function* () {
+      yield { event, lastSeq: 1 };
+    })();
+    for await (const each of filling.from(followed, "ses_1")) seen.push(each);
+    return seen[0]?.event;
+  };
+  const [one, other] = await Promise.all([watch(), watch()]);
+  expect(one?.event.value).toMatchObject({ data: new Uint8Array(Buffer.from("hello")) });
+  expect(other).toBe(one);
+  expect(reads).toBe(1);
 });

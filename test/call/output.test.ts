@@ -3,9 +3,10 @@ import { describe, expect, test } from "vitest";
 import type { ToolOutput } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { createCallOutput } from "../../src/call/output.ts";
 import { OutputLimit } from "../../src/tool/errors.ts";
+import type { Tool } from "../../src/tool/tool.ts";
 
 /** An output store in memory, and what watchers were told. */
-function open(keep: { end: "head" | "tail"; lines: number; bytes: number }, limit = 1_000_000) {
+function open(keep: Tool["keep"], limit = 1_000_000) {
   const stored: Uint8Array[] = [];
   const told: ToolOutput[] = [];
   const output = createCallOutput({
@@ -15,7 +16,7 @@ function open(keep: { end: "head" | "tail"; lines: number; bytes: number }, limi
     limit,
     keep,
     store: {
-      append: async (_root, _id, data) => void stored.push(data),
+      append: async (_root, _id, data) => void stored.push(Uint8Array.from(data)),
       read: async () => undefined,
       remove: async () => undefined,
     },
@@ -24,9 +25,12 @@ function open(keep: { end: "head" | "tail"; lines: number; bytes: number }, limi
   return { output, told, whole: () => Buffer.concat(stored) };
 }
 
+const noticeOf =
+  /\[(\d+) (lines?|bytes) (?:is|are) left out (below|above|here)\. The whole output has \d+ bytes: [^[]*toolgate-output:out_1[^[]*\]/;
+
 const keeps = fc.record({
-  end: fc.constantFrom("head" as const, "tail" as const),
-  lines: fc.integer({ min: 1, max: 5 }),
+  end: fc.constantFrom("head" as const, "tail" as const, "both" as const),
+  lines: fc.integer({ min: 2, max: 6 }),
   bytes: fc.integer({ min: 8, max: 40 }),
 });
 const texts = fc
@@ -34,7 +38,7 @@ const texts = fc
   .map((parts) => parts.join(""));
 
 describe("an output", () => {
-  test("is shown whole within the limits, else one end of it and where to read the rest", async () => {
+  test("is shown whole within the limits, else its end or ends, how much is missing, and where to read the rest", async () => {
     await fc.assert(
       fc.asyncProperty(keeps, texts, async (keep, text) => {
         const { output, whole } = open(keep);
@@ -47,19 +51,24 @@ describe("an output", () => {
           return;
         }
         expect(whole().toString()).toBe(text);
-        const notice =
-          /\[[^[]*are left out (below|above)\. The whole output has \d+ bytes: [^[]*toolgate-output:out_1[^[]*\]/.exec(
-            bounded.text,
-          );
-        expect(notice).not.toBeNull();
-        const shown =
-          keep.end === "head"
-            ? bounded.text.slice(0, notice?.index).slice(0, -2)
-            : bounded.text.slice(notice?.[0].length).slice(2);
-        expect(Buffer.byteLength(shown)).toBeLessThanOrEqual(keep.bytes);
-        expect(shown.split("\n").length).toBeLessThanOrEqual(keep.lines + 1);
-        expect(keep.end === "head" ? text.startsWith(shown) : text.endsWith(shown)).toBe(true);
-        expect(shown.includes("\uFFFD")).toBe(false);
+        const [notice = "", left, unit, where] = noticeOf.exec(bounded.text) ?? [];
+        const [before = "", after = ""] = bounded.text.split(notice);
+        const [start, rest] = [before.replace(/\n\n$/, ""), after.replace(/^\n\n/, "")];
+        expect(where).toBe({ head: "below", tail: "above", both: "here" }[keep.end]);
+        expect(text.startsWith(start) && text.endsWith(rest)).toBe(true);
+        expect(keep.end === "head" ? rest : keep.end === "tail" ? start : "").toBe("");
+        const shown = Buffer.byteLength(start) + Buffer.byteLength(rest);
+        expect(bounded.truncatedSize).toBe(shown);
+        expect(shown).toBeLessThanOrEqual(keep.bytes);
+        expect(`${start}${rest}`.split("\n").length).toBeLessThanOrEqual(keep.lines + 1);
+        expect(`${start}${rest}`.includes("\uFFFD")).toBe(false);
+        if (unit === "bytes") expect(Number(left)).toBe(bounded.originalSize - shown);
+        // Of whole lines; one that is cut is not left out.
+        const between = text.slice(start.length, text.length - rest.length);
+        if (unit !== "bytes" && (keep.end === "tail" || between.startsWith("\n")) && between.endsWith("\n")) {
+          const middle = keep.end === "tail" ? between : between.replace(/^\n/, "");
+          expect(Number(left)).toBe(middle.split("\n").length - 1);
+        }
       }),
       { numRuns: 500 },
     );

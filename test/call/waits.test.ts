@@ -25,7 +25,7 @@ test("of two calls that wait in a session only the one with news is told", async
   const store = await open();
   await openCall(store, one);
   await openCall(store, other);
-  const waits = createWaits(store);
+  const waits = createWaits(store.calls);
   const [waiting, bystander] = [await waits.begin(one), await waits.begin(other)];
   const told: string[] = [];
   const news = bystander.news(signal).then(() => told.push("bystander"));
@@ -41,7 +41,7 @@ test("of two calls that wait in a session only the one with news is told", async
 test("what happens before anybody asks for the news is not missed", async () => {
   const store = await open();
   await openCall(store, one);
-  const wait = await createWaits(store).begin(one);
+  const wait = await createWaits(store.calls).begin(one);
   await store.calls.finishCall({ ref: one, guard: { version: 1 }, part: failed(one) });
   await wait.news(signal);
   wait.end();
@@ -55,7 +55,7 @@ test("a log that cannot be read is told to all who wait, and who waits anew gets
     if (broken) throw new Error("the disk is gone");
     return await store.calls.readLog(...page);
   };
-  const waits = createWaits({ ...store, calls: { ...store.calls, readLog } });
+  const waits = createWaits({ ...store.calls, readLog });
   const waiting = [await waits.begin(one), await waits.begin(one)];
   for (const wait of waiting) await expect(wait.news(signal)).rejects.toThrow("the disk is gone");
   broken = false;

@@ -39,6 +39,30 @@ test("a batch makes calls of their own, which fail on their own", async () => {
   expect((await partOf("c1.1"))?.metadata).toMatchObject({ parentCallId: "c1" });
 });
 
+test("a batch passes on the files that its calls return, small ones inline as far as they fit", async () => {
+  const { agent, sessionId, partOf } = await begin();
+  const png = Buffer.concat([Buffer.from("\x89PNG\r\n\x1a\n", "latin1"), Buffer.alloc(60_000, 1)]);
+  const large = Buffer.concat([png, Buffer.alloc(60_000, 2)]);
+  await writeFile(join(service.workspace, "large.png"), large);
+  const names = ["large.png", ...Array.from({ length: 9 }, (_, i) => `${i}.png`)];
+  for (const name of names.slice(1)) await writeFile(join(service.workspace, name), png);
+  const tool_calls = names.map((filePath) => ({ tool: "read", parameters: { filePath } }));
+  const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input: { tool_calls } });
+  const { state } = part ?? {};
+  const files = state?.case === "completed" ? state.value.attachments : [];
+  expect(files.map(({ filename }) => filename)).toEqual(names);
+  const [first] = files;
+  const own = await partOf("c1.1");
+  expect(own?.state.case === "completed" && own.state.value.attachments[0]?.url).toBe(first?.url);
+  expect(files.filter(({ url }) => url.startsWith("data:"))).toHaveLength(4);
+  for (const { url, filename } of files) {
+    const data = url.startsWith("data:")
+      ? Buffer.from(url.split(",")[1] ?? "", "base64")
+      : Buffer.from((await agent.tools.readToolOutput({ sessionId, output: url })).data);
+    expect(data.equals(filename === "large.png" ? large : png)).toBe(true);
+  }
+});
+
 test("of an atomic batch nothing starts before all of it is allowed", async () => {
   const { agent, person, sessionId, partOf } = await begin();
   const input = {

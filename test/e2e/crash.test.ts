@@ -1,3 +1,6 @@
+import { existsSync, watch } from "node:fs";
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { untilDead } from "../tools/processes.ts";
@@ -58,4 +61,60 @@ test("kill -9 while an answer is given: it can be given again, and the call runs
   // If it had started, what it did is not known.
   const most = { completed: [1], [ToolErrorReason.EXECUTOR_LOST]: [0, 1] }[String(end)];
   expect(most).toContain((await runs.lines()).length);
+});
+
+test("kill -9 in the middle of a patch: the call is EXECUTOR_LOST, and each file is as before or as after", async () => {
+  const service = await startService({ settings: "lease_ms = 1000" });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const at = (name: string) => join(service.workspace, name);
+  const lines = (word: string) => Array.from({ length: 20 }, (_, i) => `${word} ${i}`);
+  const versions = new Map<string, { before: string | undefined; after: string | undefined; section: string[] }>();
+  const text = (word: string) => `${lines(word).join("\n")}\n`;
+  for (let i = 0; i < 800; i++) {
+    const after = text(`new ${i}`);
+    const added = ["*** Add File: ", ...lines(`new ${i}`).map((line) => `+${line}`)];
+    const changed = ["*** Update File: ", "@@", ...lines("old").map((line) => `-${line}`), ...added.slice(1)];
+    if (i % 100 === 0) versions.set(`${i}.txt`, { before: text("old"), after, section: changed });
+    else if (i % 100 === 1)
+      versions.set(`${i}.txt`, { before: text("old"), after: undefined, section: ["*** Delete File: "] });
+    else versions.set(`${i}.txt`, { before: undefined, after, section: added });
+  }
+  for (const [name, { before }] of versions) {
+    if (before === undefined) continue;
+    await writeFile(at(name), before);
+    await agent.tools.callTool({
+      sessionId,
+      callId: `r${name}`,
+      agent: "free",
+      tool: "read",
+      input: { filePath: name },
+    });
+  }
+  const sections = [...versions].map(([name, { section }]) => section.join("\n").replace(": ", `: ${name}`));
+  const patchText = ["*** Begin Patch", ...sections, "*** End Patch"].join("\n");
+  const call = { sessionId, callId: "c1", agent: "free", tool: "apply_patch", input: { patchText } };
+
+  const changes = watch(service.workspace);
+  const written = new Promise((resolve) => changes.on("change", resolve));
+  const running = expect(agent.tools.callTool(call)).rejects.toThrow();
+  await written;
+  await service.kill();
+  await running;
+  changes.close();
+
+  await service.start();
+  const { part } = await connect(service, "caller").tools.callTool(call);
+  expect(part?.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN },
+  });
+  const found = await Promise.all(
+    [...versions].map(async ([name, { before, after }]) => {
+      const now = existsSync(at(name)) ? await readFile(at(name), "utf8") : undefined;
+      expect([before, after]).toContain(now);
+      return now === after;
+    }),
+  );
+  expect(found).toContain(false);
 });

@@ -61,7 +61,8 @@ const changes: Readonly<Record<string, (store: Store) => Store>> = {
     calls: replace(store.calls, {
       async readLog(...where) {
         const page = await store.calls.readLog(...where);
-        return { ...page, events: page.events.filter(({ seq }) => seq % 5n !== 0n) };
+        // The last one of a page stays: without it a reader would ask for that page for ever.
+        return { ...page, events: page.events.filter(({ seq }, i) => seq % 5n !== 0n || i === page.events.length - 1) };
       },
     }),
   }),

@@ -114,7 +114,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
         },
         metadata() {},
         async output(chunk) {
-          chunks.push(chunk);
+          chunks.push(Buffer.from(chunk));
           await onOutput?.(Buffer.concat(chunks).toString());
         },
         calls: async () => [],

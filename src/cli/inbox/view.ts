@@ -1,4 +1,4 @@
-import { askLines } from "../ask-view.ts";
+import { askLines, askSummary } from "../ask-view.ts";
 import { clipRow, wrapRows } from "../full-screen.ts";
 import type { Paint } from "../screen.ts";
 import { oneLine, terminalSafe } from "../terminal-safe.ts";
@@ -99,12 +99,7 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
 
 /** What a card's call would do, on one line. */
 function whatOf({ asks }: Card): string {
-  return asks
-    .map(({ permission, preview, display, patterns }) => {
-      const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
-      return oneLine(`${permission} ${what}`);
-    })
-    .join(" + ");
+  return asks.map(askSummary).join(" + ");
 }
 
 function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint): string[] {

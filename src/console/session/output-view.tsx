@@ -89,10 +89,20 @@ function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly
     const count = hits.value.length;
     if (count > 0) hit.value = (hit.value + step + count) % count;
   };
-  // Behind what is loaded there is more; who follows wants it all the time.
+  // What did not join on to what is loaded: who follows wants it all the time.
   useEffect(() => {
-    if (isFollowing.value && extent !== undefined && extent.after > 0) void output?.toEnd();
-  }, [isFollowing.value, extent]);
+    if (isLive && isFollowing.value && extent !== undefined && extent.after > 0) void output?.toEnd();
+  }, [isLive, isFollowing.value, extent]);
+  const jump = useSignal(-1);
+  const toStart = async () => {
+    await output?.toStart();
+    isFollowing.value = false;
+    jump.value = 0;
+  };
+  const toEnd = async () => {
+    await output?.toEnd();
+    isFollowing.value = true;
+  };
 
   return (
     <section class="block output" aria-label="Output">
@@ -136,10 +146,12 @@ function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly
         label="Lines of output"
         keyOf={(_, i) => i}
         focusable
-        current={current}
+        current={current === -1 ? jump.value : current}
         follow={isFollowing.value}
         onScrolledBack={(atEnd) => {
-          if (isLive && search.value === "") isFollowing.value = atEnd;
+          jump.value = -1;
+          // Of what has ended nothing is added but what is read on, and who reads on stays where they are.
+          if (search.value === "" && (isLive || !atEnd)) isFollowing.value = atEnd;
           if (atEnd && extent !== undefined && extent.after > 0) void output?.more();
         }}
         row={(line, i) => (
@@ -156,7 +168,7 @@ function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly
         <p class="paging">
           {sizeOf(extent.total - extent.before - extent.after)} of {sizeOf(extent.total)} are shown.
           {extent.before > 0 && (
-            <button type="button" onClick={() => void output.toStart()}>
+            <button type="button" onClick={() => void toStart()}>
               From the start
             </button>
           )}
@@ -166,7 +178,7 @@ function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly
             </button>
           )}
           {extent.after > 0 && (
-            <button type="button" onClick={() => void output.toEnd()}>
+            <button type="button" onClick={() => void toEnd()}>
               To the end
             </button>
           )}

@@ -1,28 +1,32 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { CallRecord } from "../../call/ports.ts";
 import type { AskRecord, CallRef } from "../../permission/ports.ts";
-import { callName, decodeSnapshot, decodeSpec } from "./call-records.ts";
+import { type CallRecords, callName } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, type Fields, fields, list, type Reply, texts } from "./reply.ts";
+import { bytes, fields, list, type Reply, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
 export type Asks = ReturnType<typeof createAsks>;
 
 /** Reads asks, each with its call. */
-export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live: Live }) {
-  const { link, keys, trees, live } = options;
+export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live: Live; records: CallRecords }) {
+  const { link, keys, trees, live, records } = options;
 
   /** The asks of these ids that are there, in that order, all as they are at one moment. */
   async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
     if (askIds.length === 0) return [];
     const { asked, settled, callOf, call } = keys.tree(root);
     const found = list(await link.read("read_asks", [asked, settled, callOf], call(""), ...askIds)).map(list);
-    return found.flatMap(([request, end, waiting]) => decode(root, request, end, fields(waiting)));
+    return found.flatMap(([request, end, waiting]) => {
+      const ofCall = fields(waiting);
+      return ofCall ? decode(records.decode(root, ofCall), request, end) : [];
+    });
   }
 
   async function loadAll(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
@@ -32,11 +36,13 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
     return (await Promise.all(portions)).flat();
   }
 
-  async function loadOf(ref: CallRef): Promise<AskRecord[]> {
+  async function withCall(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined> {
     const { asked, settled, call } = keys.tree(ref.root);
-    const [waiting, ...found] = list(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
-    const ofCall = fields(waiting);
-    return found.map(list).flatMap(([request, end]) => decode(ref.root, request, end, ofCall));
+    const [ofCall, ...found] = list(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
+    const waiting = fields(ofCall);
+    if (waiting === undefined) return undefined;
+    const record = records.decode(ref.root, waiting);
+    return { record, asks: found.map(list).flatMap(([request, end]) => decode(record, request, end)) };
   }
 
   async function openIn(root: string) {
@@ -50,7 +56,8 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
       return found?.call.sessionId === sessionId ? found : undefined;
     },
 
-    ofCall: loadOf,
+    withCall,
+    ofCall: async (ref: CallRef) => (await withCall(ref))?.asks ?? [],
 
     async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
       const roots = root === undefined ? await live.all() : [root];
@@ -108,23 +115,10 @@ export function encodeWithdrawal({ sessionId, callId }: CallRef, message: string
 
 const portion = 100;
 
-/** An ask with its call; none if one of them is gone. */
-function decode(
-  root: string,
-  request: Reply | undefined,
-  settled: Reply | undefined,
-  call: Fields | undefined,
-): AskRecord[] {
+/** An ask of a call; none if it is gone. */
+function decode({ ref, part, spec, version }: CallRecord, request?: Reply, settled?: Reply): AskRecord[] {
   const [asked, end] = [bytes(request), bytes(settled)];
-  if (!asked?.byteLength || !call) return [];
-  return [
-    {
-      request: decodeAsked(asked),
-      ...(end?.byteLength ? { settled: decodeSettled(end) } : {}),
-      principal: decodeSpec(call.text("spec")).principal,
-      call: { root, sessionId: call.text("session"), callId: call.text("callId") },
-      part: decodeSnapshot(call),
-      version: call.number("version"),
-    },
-  ];
+  if (!asked?.byteLength) return [];
+  const of = { call: ref, principal: spec.principal, part, version };
+  return [{ request: decodeAsked(asked), ...(end?.byteLength ? { settled: decodeSettled(end) } : {}), ...of }];
 }

@@ -14,8 +14,7 @@ export function connect(address: Address, use: "commands" | "news", log: Logger)
   const strict = {
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
-    commandTimeout: 5_000,
-    // A connection that is dead without a word is given up, too.
+    // A connection on which nothing is answered for so long is given up, with all that was asked.
     socketTimeout: 5_000,
   };
   const options = {
@@ -53,6 +52,22 @@ export function eachNode(client: Client, watch: (node: Redis) => void): void {
 /** The connections to the nodes that are written to. */
 export function masters(client: Client): Redis[] {
   return client instanceof Redis ? [client] : client.nodes("master");
+}
+
+/** Makes what is called before a command is sent: all that are sent in one turn go out in one write to each node. */
+export function createTogether(client: Client): () => void {
+  let isHeld = false;
+  return () => {
+    if (isHeld) return;
+    isHeld = true;
+    // A node that is not connected yet has no stream.
+    const streams = masters(client).flatMap(({ stream }: { stream?: Redis["stream"] }) => stream ?? []);
+    for (const stream of streams) stream.cork();
+    process.nextTick(() => {
+      isHeld = false;
+      for (const stream of streams) stream.uncork();
+    });
+  };
 }
 
 /** Resolves when commands can be sent; rejects with what went wrong last if that takes too long. */

@@ -1,7 +1,7 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../log.ts";
 import { RequestError } from "../../permission/errors.ts";
-import { connect, eachNode, masters, whenReady } from "./client.ts";
+import { connect, createTogether, eachNode, masters, whenReady } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
 import { list, type Reply, text } from "./reply.ts";
 import { loadScripts, type ReadName, type Script, type StepName } from "./scripts.ts";
@@ -47,6 +47,7 @@ export async function openLink(options: {
   const { address, keys, defaults, clock, log } = options;
   const scripts = loadScripts();
   const client = connect(address, "commands", log);
+  const writeTogether = createTogether(client);
   const forgetLast: (() => void)[] = [];
   const forgetAll: (() => void)[] = [];
   let storeId = "";
@@ -58,6 +59,7 @@ export async function openLink(options: {
   let offset = 0;
 
   async function send(command: string, ...args: (string | number | Uint8Array)[]): Promise<Reply> {
+    writeTogether();
     return (await client.callBuffer(command, args.map(toArgument))) as Reply;
   }
 

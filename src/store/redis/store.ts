@@ -72,7 +72,7 @@ export async function openRedisStore(options: {
   const runStep = createSteps({ link, keys, doorbell, log });
   const records = createCallRecords({ link, keys, trees });
   const sessions = createSessions({ link, keys, trees, runStep });
-  const asks = createAsks({ link, keys, trees, live });
+  const asks = createAsks({ link, keys, trees, live, records });
   const calls = createCalls({ keys, trees, live, records, now: link.now, held, runStep });
   const audit = createAudit({ link, keys });
   const grants = createGrants({ link, keys, trees, runStep });
@@ -114,6 +114,7 @@ export async function openRedisStore(options: {
     orphans: leases.orphans,
     sweep,
     getCall: records.get,
+    getCallWithAsks: asks.withCall,
     repeatsOf: sessions.repeatsOf,
     listCalls: records.list,
     getRead: sessions.getRead,

@@ -36,7 +36,8 @@ export function openOutputFile(path: string): OutputFile {
     while (waiting.length > 0) {
       const batch = waiting;
       waiting = [];
-      const failed = await write(Buffer.concat(batch.map(({ data }) => data))).catch(unavailable);
+      const [only] = batch.length === 1 ? batch : [];
+      const failed = await write(only?.data ?? Buffer.concat(batch.map(({ data }) => data))).catch(unavailable);
       for (const { resolve, reject } of batch) failed === undefined ? resolve() : reject(failed);
     }
     draining = undefined;

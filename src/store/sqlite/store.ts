@@ -77,6 +77,11 @@ export async function openSqliteStore(options: {
     orphans: (limit) => read(() => calls.orphans(now(), limit)),
     sweep,
     getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
+    getCallWithAsks: (ref) =>
+      read(() => {
+        const record = records.get(ref.sessionId, ref.callId);
+        return record && { record, asks: asks.ofCall(ref) };
+      }),
     repeatsOf: (sessionId, requestDigest) => read(() => calls.repeatsOf(sessionId, requestDigest)),
     listCalls: (filter) => read(() => records.list(filter)),
     getRead: (root, path) => read(() => sessions.getRead(root, path)),

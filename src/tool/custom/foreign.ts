@@ -77,6 +77,8 @@ export async function toolOf(name: string, exported: unknown, version: string): 
     description,
     version,
     input: inputOf(name, args ?? parameters),
+    // Nobody knows at which end of it the point is.
+    keep: { end: "both" },
     async execute(input, ctx) {
       const { context, isRefusal } = await contextOf(ctx);
       try {

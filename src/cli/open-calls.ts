@@ -1,0 +1,72 @@
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Connection } from "./connection.ts";
+
+/** A call that has not ended, and what it waits for. */
+export interface OpenCall {
+  part: ToolPart;
+  asks: readonly PermissionRequest[];
+  /** The title of its session; empty if it has none. */
+  sessionTitle: string;
+}
+
+/** Keeps an account of the calls that are open in all sessions, whatever replica runs them. */
+export interface OpenCalls {
+  /** Looks again, only at the sessions in which something has happened since. */
+  look(): Promise<readonly OpenCall[]>;
+}
+
+/** Starts with an account that is empty. */
+export function createOpenCalls(server: Connection): OpenCalls {
+  const known = new Map<string, { lastSeq: bigint; calls: readonly OpenCall[] }>();
+  return {
+    async look() {
+      const sessions = new Map<string, Session>();
+      for await (const session of allSessions(server)) if (session.closed === 0) sessions.set(session.id, session);
+      for (const id of known.keys()) if (!sessions.has(id)) known.delete(id);
+      const queue = sessions.values().filter(({ id, lastSeq }) => known.get(id)?.lastSeq !== lastSeq);
+      // Iterators may be shared: each worker takes the next session.
+      await Promise.all(
+        Array.from({ length: atATime }, async () => {
+          for (const session of queue)
+            known.set(session.id, { lastSeq: session.lastSeq, calls: await openIn(server, session) });
+        }),
+      );
+      return [...known.values()].flatMap(({ calls }) => calls);
+    },
+  };
+}
+
+/** All sessions that this connection may see, newest first. */
+export async function* allSessions({ sessions }: Connection): AsyncGenerator<Session> {
+  for (let pageToken = ""; ; ) {
+    const page = await sessions.listSessions({ pageSize: 500, pageToken });
+    yield* page.sessions;
+    pageToken = page.nextPageToken;
+    if (pageToken === "") return;
+  }
+}
+
+/** The snapshot with which a watch begins holds what is open and nothing else. */
+async function openIn({ tools }: Connection, { id, title }: Session): Promise<OpenCall[]> {
+  const parts: ToolPart[] = [];
+  const asks: PermissionRequest[] = [];
+  const seen = new AbortController();
+  const signal = AbortSignal.any([seen.signal, AbortSignal.timeout(patienceMs)]);
+  // Only the signal ends the stream: leaving the loop does not, and a timeout of the client would outlive it.
+  const frames = tools.watchSession({ sessionId: id, snapshot: true }, { signal, timeoutMs: 0 });
+  for await (const { event, snapshotEnd } of frames) {
+    if (event?.event.case === "part") parts.push(event.event.value);
+    if (event?.event.case === "permissionAsked") asks.push(event.event.value);
+    if (snapshotEnd) break;
+  }
+  seen.abort();
+  return parts.map((part) => ({
+    part,
+    asks: asks.filter((ask) => part.permissionIds.includes(ask.id)),
+    sessionTitle: title,
+  }));
+}
+
+const atATime = 8;
+const patienceMs = 30_000;

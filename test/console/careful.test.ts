@@ -1,0 +1,100 @@
+import type { Page } from "playwright-core";
+import { expect, test } from "vitest";
+import { connect } from "../e2e/clients.ts";
+import { useService } from "../e2e/service.ts";
+import { ask } from "./ask.ts";
+import { answer, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+
+const service = useService();
+const browsers = useBrowsers();
+
+test("a card takes no answer, by key or click, before it has been in sight for half a second", async () => {
+  const context = await browsers.browser();
+  await context.clock.install();
+  const page = await browsers.open(service, "approver", { browser: context });
+  await untilLive(page);
+  await page.clock.pauseAt(Number(await page.evaluate("Date.now()")) + 2_000);
+  const { end } = await ask(service, { command: "echo quick" });
+  const once = page.getByRole("button", { name: /Approve once/ });
+  await once.waitFor();
+  // One frame, in which the page finds out what it shows.
+  await page.clock.runFor(20);
+  const requests: string[] = [];
+  page.on("request", (request) => requests.push(request.url()));
+  await page.clock.runFor(450);
+  await page.keyboard.press("o");
+  await once.dispatchEvent("click");
+  expect(await once.getAttribute("aria-disabled")).toBe("true");
+  await page.clock.runFor(60);
+  await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
+  expect(requests.filter((url) => url.includes("RespondToPermission"))).toEqual([]);
+  await once.dispatchEvent("click");
+  expect((await end()).part?.state.case).toBe("completed");
+});
+
+test("hostile text is shown as what it is: nothing of it becomes part of the page", async () => {
+  const html = '<img src=x onerror="document.title=1"><script>document.title=2</script><b>bold</b>';
+  const command = `echo '${html}' # \u202Egnp.sh \u200B \u001b[2J\u001b[31m`;
+  const { call } = await ask(
+    service,
+    { command, description: `Harmless ${html} \u202E` },
+    { title: `${html} \u202Eeltit` },
+  );
+  const page = await browsers.open(service, "approver");
+  const card = page.getByRole("article");
+  await card.getByText("Look closely").waitFor();
+  const text = await card.innerText();
+  for (const shown of [html, "\\u{202e}", "\\u{200b}", "\\u{1b}[2J"]) expect(text).toContain(shown);
+  expect(await hiddenIn(page)).toEqual([]);
+  await page.getByRole("link", { name: "<img src=x" }).first().waitFor();
+  expect(await page.locator("#app :is(img, script, b:text('bold'))").count()).toBe(0);
+  expect(await page.title()).toBe("(1) Inbox · Toolgate");
+  await page.goto(`${service.url}/#/sessions/${call.sessionId}/c1`);
+  await page.getByRole("region", { name: "The call" }).getByText("<script>").first().waitFor();
+  expect(await hiddenIn(page)).toEqual([]);
+});
+
+test("an ask of 10,000 lines is all there, can be scrolled to its end, and answered at once", async () => {
+  const command = Array.from({ length: 10_000 }, (_, i) => `: ${i}`).join("\n");
+  await ask(service, { command });
+  const page = await browsers.open(service, "approver");
+  const lines = page.locator(".command-line");
+  await lines.first().waitFor();
+  expect(await lines.count()).toBe(10_000);
+  await lines.last().scrollIntoViewIfNeeded();
+  expect(await lines.last().textContent()).toBe(": 9999");
+  await answer(page, /Reject/);
+  await page.getByRole("button", { name: /^Reject/ }).click();
+  await page.getByText("All quiet").waitFor();
+});
+
+test("a key that is meant for a field answers nothing", async () => {
+  const { call } = await ask(service, { command: "echo typed" });
+  const page = await browsers.open(service, "approver");
+  await untilArmed(page);
+  await page.keyboard.press("r");
+  const advice = page.getByLabel(/What should it do instead/);
+  await advice.pressSequentially("do are oo");
+  expect(await advice.inputValue()).toBe("do are oo");
+  await page.keyboard.press("Escape");
+  expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
+});
+
+test("j and k go from call to call; each change makes the card inert again", async () => {
+  for (const command of ["echo first", "echo second"]) await ask(service, { command });
+  const page = await browsers.open(service, "approver");
+  await untilArmed(page);
+  const command = page.getByRole("article").locator(".command-line");
+  expect(await command.innerText()).toBe("echo first");
+  await page.keyboard.press("j");
+  await expect.poll(() => command.innerText()).toBe("echo second");
+  await page.keyboard.press("j");
+  await page.keyboard.press("k");
+  await expect.poll(() => command.innerText()).toBe("echo first");
+});
+
+/** What of the hostile text reached the page as it is. */
+async function hiddenIn(page: Page): Promise<string[]> {
+  const text = await page.locator("body").innerText();
+  return ["\u202E", "\u200B", "\u001b"].filter((character) => text.includes(character));
+}

@@ -1,0 +1,129 @@
+import { describe, expect, test } from "vitest";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "../e2e/clients.ts";
+import { ask } from "./ask.ts";
+import { answer, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { stores, useServiceOn } from "./stores.ts";
+
+const browsers = useBrowsers();
+
+describe.each(stores)("the inbox, on %s", (store) => {
+  const service = useServiceOn(store);
+
+  test("the link signs in, and its token stays neither in the address nor in the history", async () => {
+    const page = await browsers.open(service(), "approver");
+    await untilLive(page);
+    expect(page.url()).not.toContain("token");
+    await page.reload();
+    await untilLive(page);
+    await page.goBack();
+    expect(page.url()).not.toContain("token");
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Token").fill("not-one");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByRole("alert").getByText("the token is not known").waitFor();
+    await page.getByLabel("Token").fill("approver-token");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await untilLive(page);
+  });
+
+  test("an ask appears by itself, says who wants what and why, and once runs the call", async () => {
+    const page = await browsers.open(service(), "approver");
+    await untilLive(page);
+    const call = await ask(service(), { command: "echo one && echo two" }, { title: "Count to two" });
+    const card = page.getByRole("article");
+    await card.getByRole("heading", { name: "build asks to run a command" }).waitFor();
+    await card.getByRole("link", { name: "Count to two" }).waitFor();
+    await expect.poll(() => card.locator(".reason-text").allInnerTexts()).toEqual(["echo one", "echo two"]);
+    expect(await card.locator(".reason-why").first().innerText()).toContain("No rule covers it.");
+    await card.getByText(/\d+:\d\d left/).waitFor();
+    await expect.poll(() => page.title()).toBe("(1) Inbox · Toolgate");
+    await answer(page, /Approve once/);
+    expect((await call.end()).part?.state.value).toMatchObject({ output: "one\ntwo\n" });
+    await page.getByText("Approved once by approver").first().waitFor();
+    await page.getByText("All quiet").waitFor();
+    expect(await page.title()).toBe("Inbox · Toolgate");
+  });
+
+  test("what another browser answers is said here, with who it was, and goes", async () => {
+    const [here, there] = await Promise.all([browsers.open(service(), "approver"), browsers.open(service(), "deputy")]);
+    const call = await ask(service(), { command: "echo shared" });
+    await here.getByRole("article").getByText("echo shared").first().waitFor();
+    await there.getByRole("article").getByText("echo shared").first().waitFor();
+    await answer(there, /Approve once/);
+    await here.getByRole("article").getByText("Approved once by deputy").waitFor();
+    await here.getByText("All quiet").waitFor();
+    expect((await call.end()).part?.state.case).toBe("completed");
+  });
+
+  test("a reject carries its advice to the model", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "rm -rf everything" });
+    await page.getByRole("article").waitFor();
+    await untilArmed(page);
+    await page.keyboard.press("r");
+    await page.getByLabel(/What should it do instead/).fill("Move it to archive/ instead.");
+    await page.keyboard.press("Control+Enter");
+    const { part } = await call.end();
+    expect(part?.state.value).toMatchObject({
+      reason: ToolErrorReason.REJECTED,
+      error: expect.stringContaining("Move it to archive/ instead."),
+    });
+  });
+
+  test("always saves the chosen offer, in the words that were shown", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "echo again" });
+    await page.getByRole("article").waitFor();
+    await untilArmed(page);
+    await page.keyboard.press("a");
+    const offer = page.getByRole("radio").first();
+    expect(await page.locator(".offers label").first().innerText()).toBe(
+      'Allow bash "echo again" in this session and its children',
+    );
+    expect(await offer.isChecked()).toBe(true);
+    await answer(page, "Approve and remember");
+    await call.end();
+    const again = await call.agent.tools.callTool({ ...call.call, callId: "c2" });
+    expect(again.part?.state.case).toBe("completed");
+    const { grants } = await connect(service(), "approver").permissions.listGrants({ sessionId: call.call.sessionId });
+    expect(grants.map(({ text }) => text)).toEqual(['Allow bash "echo again" in this session and its children']);
+  });
+
+  test("edited arguments are asked anew, and what was shown last is what runs", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "echo wrong" });
+    await page.getByRole("article").waitFor();
+    await untilArmed(page);
+    await page.keyboard.press("e");
+    await page.getByRole("textbox", { name: "command" }).fill("echo right");
+    await page.getByRole("button", { name: "Use these arguments" }).click();
+    await page.getByRole("article").locator(".command-line").getByText("echo right").waitFor();
+    await answer(page, /Approve once/);
+    expect((await call.end()).part?.state.value).toMatchObject({ output: expect.stringContaining("right\n") });
+  });
+
+  test("while the service is away the page says so; afterwards it shows what was asked meanwhile, and answers", async () => {
+    const page = await browsers.open(service(), "approver");
+    await untilLive(page);
+    const call = await ask(service(), { command: "echo before" });
+    await page.getByRole("article").getByText("echo before").first().waitFor();
+    await service().kill();
+    await page.getByText("Not live: connection lost, trying again").waitFor();
+    await service().start();
+    await untilLive(page);
+    await answer(page, /Approve once/);
+    const after = connect(service(), "caller");
+    expect((await after.tools.callTool(call.call)).part?.state.value).toMatchObject({ output: "before\n" });
+  });
+
+  test("a watcher sees the question and has no way to answer it", async () => {
+    const call = await ask(service(), { command: "echo seen" });
+    const page = await browsers.open(service(), "watcher");
+    await page.getByRole("article").getByText("echo seen").first().waitFor();
+    await page.getByText("only a token with the role approver can answer").waitFor();
+    expect(await page.getByRole("button", { name: /Approve|Reject/ }).count()).toBe(0);
+    await call.agent.tools.cancelTool({ sessionId: call.call.sessionId, callId: call.call.callId });
+    await page.getByText("All quiet").waitFor();
+  });
+});

@@ -1,0 +1,103 @@
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { describe, expect, test } from "vitest";
+import { connect } from "../e2e/clients.ts";
+import { useBrowsers } from "./browser.ts";
+import { stores, useServiceOn } from "./stores.ts";
+
+const browsers = useBrowsers();
+const free = '[permission]\n"*" = "allow"\n';
+
+describe.each(stores)("a session, on %s", (store) => {
+  const service = useServiceOn(store, { settings: free });
+
+  async function begin(input: { command: string }, waitMs = 30_000) {
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession({ title: "Work" });
+    const call = { sessionId, callId: "c1", tool: "bash", input };
+    await agent.tools.callTool({ ...call, waitMs });
+    return { agent, call, path: `/sessions/${sessionId}/c1` };
+  }
+
+  test("is found in the list, and its calls are in the order of time, with state and duration", async () => {
+    const { agent, call } = await begin({ command: "sleep 0.2" });
+    await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing.txt" } });
+    const page = await browsers.open(service(), "watcher", { path: "/sessions" });
+    await page.getByRole("link", { name: /^Work/ }).first().click();
+    const rows = page.getByRole("list", { name: "Calls, oldest first" }).getByRole("link");
+    await expect.poll(() => rows.count()).toBe(2);
+    expect(await rows.first().innerText()).toMatch(/^bash\s*completed[\s\S]*sleep 0\.2[\s\S]*\d+ ms$/);
+    expect(await rows.last().innerText()).toMatch(/^read\s*failed/);
+    await rows.last().click();
+    await page.getByText("Nothing was changed.").waitFor();
+  });
+
+  test("live output appears in its colours while the call runs, and goes on after a break without a gap", async () => {
+    const command = "for i in $(seq 300); do printf '\\033[32mline %s\\033[0m\\n' $i; sleep 0.03; done";
+    const { call, path, agent } = await begin({ command }, 0);
+    const context = await browsers.browser();
+    const page = await browsers.open(service(), "watcher", { browser: context, path });
+    const lines = page.locator(".output-line");
+    await lines.locator(".fg-2").first().waitFor();
+    await context.setOffline(true);
+    await context.setOffline(false);
+    await agent.tools.callTool(call);
+    await page.getByText("completed").first().waitFor();
+    await lines.getByText("line 300", { exact: true }).waitFor();
+    const search = page.getByRole("searchbox", { name: "Search the output" });
+    await search.fill("line");
+    await page.getByRole("status").getByText("1 of 300").waitFor();
+    await search.fill("line 150");
+    await page.getByRole("status").getByText("1 of 1", { exact: true }).waitFor();
+    await page.locator('.output-line[data-hit="current"]').getByText("line 150").waitFor();
+  });
+
+  test("an output of 2 MB is paged through: its start, its end, and every line between can be had", async () => {
+    const { path } = await begin({ command: "seq 1 300000" });
+    const page = await browsers.open(service(), "approver", { path });
+    const line = (text: string) => page.locator(".output-line").getByText(text, { exact: true });
+    await line("1").waitFor();
+    await page.getByRole("button", { name: "To the end" }).click();
+    await page.getByRole("button", { name: "From the start" }).waitFor();
+    await line("300000").waitFor();
+    await page.getByRole("button", { name: "From the start" }).click();
+    await line("1").waitFor();
+    await page.getByRole("button", { name: "Read on" }).click();
+    await page.getByText("512.0 KiB of").waitFor();
+  });
+
+  test("a picture that a tool returned is shown, from the page's own memory", async () => {
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession();
+    await writeFile(join(service().workspace, "red.png"), redPixel);
+    await agent.tools.callTool({ sessionId, callId: "c1", tool: "read", input: { filePath: "red.png" } });
+    const page = await browsers.open(service(), "watcher", { path: `/sessions/${sessionId}/c1` });
+    const picture = page.getByRole("img", { name: "red.png" });
+    await picture.waitFor();
+    await expect.poll(() => picture.evaluate((image) => ("naturalWidth" in image ? image.naturalWidth : 0))).toBe(1);
+    expect(await picture.getAttribute("src")).toMatch(/^(data|blob):/);
+  });
+
+  test("who made a call can cancel it here; who only watches is not offered it", async () => {
+    const { path } = await begin({ command: "sleep 60" }, 0);
+    const watching = await browsers.open(service(), "watcher", { path });
+    await watching.getByText("running").first().waitFor();
+    expect(await watching.getByRole("button", { name: "Cancel this call" }).count()).toBe(0);
+    const own = await browsers.open(service(), "caller", { path });
+    await own.getByRole("button", { name: "Cancel this call" }).click();
+    await own.getByText("cancelled").first().waitFor();
+    await watching.getByText("cancelled").first().waitFor();
+  });
+
+  test("a stranger's session is not shown", async () => {
+    const { path } = await begin({ command: "true" });
+    const page = await browsers.open(service(), "stranger", { path });
+    await page.getByText("This session cannot be shown").waitFor();
+  });
+});
+
+/** A PNG of one red pixel. */
+const redPixel = Buffer.from(
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==",
+  "base64",
+);

@@ -1,0 +1,72 @@
+import type { BrowserContext, Request } from "playwright-core";
+import { expect, test } from "vitest";
+import { useService } from "../e2e/service.ts";
+import { ask } from "./ask.ts";
+import { answer, untilLive, useBrowsers } from "./browser.ts";
+
+const service = useService();
+const browsers = useBrowsers();
+
+/** Counts the streams of asks that a browser has open. */
+function streamsOf(browser: BrowserContext): { readonly open: number } {
+  const streams = new Set<Request>();
+  browser.on("request", (request) => {
+    if (request.url().endsWith("/WatchPermissions")) streams.add(request);
+  });
+  browser.on("requestfinished", (request) => streams.delete(request));
+  browser.on("requestfailed", (request) => streams.delete(request));
+  return {
+    get open() {
+      // Nothing is told of the requests of a tab that was closed.
+      return [...streams].filter((request) => !request.frame().page().isClosed()).length;
+    },
+  };
+}
+
+test("four tabs have one stream together, all of them see an ask, and the last of them answers it", async () => {
+  const browser = await browsers.browser();
+  const streams = streamsOf(browser);
+  const tabs = [];
+  for (let i = 0; i < 4; i += 1) tabs.push(await browsers.open(service, "approver", { browser }));
+  for (const tab of tabs) await untilLive(tab);
+  const call = await ask(service, { command: "echo four" });
+  for (const tab of tabs) await tab.getByRole("article").getByText("echo four").first().waitFor({ state: "attached" });
+  expect(streams.open).toBe(1);
+  const last = tabs.at(-1);
+  if (last === undefined) throw new Error("no tab");
+  await answer(last, /Approve once/);
+  expect((await call.end()).part?.state.case).toBe("completed");
+  for (const tab of tabs) await tab.getByText("All quiet").waitFor({ state: "attached" });
+});
+
+test("when the tab that listens is closed another one does, and misses nothing", async () => {
+  const browser = await browsers.browser();
+  const streams = streamsOf(browser);
+  const first = await browsers.open(service, "approver", { browser });
+  await untilLive(first);
+  const second = await browsers.open(service, "approver", { browser });
+  await untilLive(second);
+  const calls = [await ask(service, { command: "echo before" })];
+  await second.getByRole("article").getByText("echo before").first().waitFor();
+  await first.close();
+  calls.push(await ask(service, { command: "echo after" }));
+  await second.getByRole("link", { name: "echo after" }).waitFor();
+  expect(streams.open).toBe(1);
+  await answer(second, /Approve once/);
+  await second.getByRole("article").locator(".command-line").getByText("echo after").waitFor();
+  await answer(second, /Approve once/);
+  for (const call of calls) expect((await call.end()).part?.state.case).toBe("completed");
+});
+
+test("tabs of different people in one browser do not hear each other", async () => {
+  const browser = await browsers.browser();
+  const approver = await browsers.open(service, "approver", { browser });
+  await untilLive(approver);
+  const stranger = await browsers.open(service, "stranger", { browser });
+  await untilLive(stranger);
+  const call = await ask(service, { command: "echo private" });
+  await approver.getByRole("article").getByText("echo private").first().waitFor();
+  await answer(approver, /Approve once/);
+  await call.end();
+  expect(await stranger.getByText("All quiet").count()).toBe(1);
+});
