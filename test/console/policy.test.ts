@@ -76,13 +76,18 @@ test("a command line is explained command by command, with the deciding rule", a
   await pieces.filter({ hasText: "ls -l" }).getByText("The configuration says bash “ls *” = allow.").waitFor();
   await pieces.filter({ hasText: "git push origin main" }).getByText("bash “git push *” = deny").waitFor();
   await page.getByText(`toolgate plan bash '{"command":"ls -l && git push origin main"}'`).waitFor();
+  await page.getByText("What if there were one more rule?").click();
+  await page.getByLabel("Its pattern").fill("git push origin main");
+  await page.getByRole("button", { name: "Explain" }).click();
+  await verdict.getByText("Yes. It runs without a question.").waitFor();
+  await page.getByText("--rule 'bash git push origin main allow'").waitFor();
 });
 
 test("a call and a permission are explained for the agent that is chosen", async () => {
   const page = await browsers.open(service, "approver", { path: "/policy/explain" });
   await page.getByLabel("Agent").selectOption("plan");
   await page.getByLabel("call a tool").check();
-  await page.getByLabel("Tool", { exact: true }).selectOption("read");
+  await page.getByRole("combobox", { name: "Tool", exact: true }).selectOption("read");
   await page.getByRole("textbox", { name: "filePath" }).fill(".env");
   await page.getByRole("button", { name: "Explain" }).click();
   await page.getByText("The built-in policy says read “*.env” = ask.").waitFor();

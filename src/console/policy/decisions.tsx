@@ -2,7 +2,6 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { Connection } from "../connection.ts";
-import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { problemOf, useLoaded } from "../load.ts";
 import { Empty, type PageProps } from "../page.tsx";
 import { pathOf } from "../route.ts";
@@ -170,19 +169,18 @@ function Filters({
 
 function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
   const { agent, principal, tool, sessionId, callId, decisions } = record;
-  const kinds = [...new Set(decisions.map(({ permission }) => permission))];
   return (
     <li class="card">
       <p class="card-head">
         <b>{headline(record)}</b>
-        {kinds.map((kind) => (
-          <PermissionMark key={kind} kind={kind} />
-        ))}
         <span class="time">{momentOf(entry.time)}</span>
       </p>
       <p class="soft">
         {tool === "" ? "" : `${visibleText(tool)}, called by ${visibleText(agent)} (${visibleText(principal)}), `}
-        record {String(entry.seq)}, <a href={`#${pathOf("sessions", sessionId)}`}>{visibleText(callId || sessionId)}</a>
+        record {String(entry.seq)},{" "}
+        <a href={`#${callId === "" ? pathOf("sessions", sessionId) : pathOf("sessions", sessionId, callId)}`}>
+          {visibleText(callId || sessionId)}
+        </a>
       </p>
       {decisions.length > 0 && <Judged decisions={decisions} />}
     </li>
