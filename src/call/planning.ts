@@ -8,6 +8,7 @@ import { visible } from "../permission/display.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
+import type { Entry } from "../permission/shell/glob.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
@@ -40,10 +41,12 @@ export type Planning = ReturnType<typeof createPlanning>;
 export function createPlanning({
   permissions,
   policy,
+  layersFor,
   policyDigest,
 }: {
   permissions: Permissions;
   policy: Policy;
+  layersFor(subject: Subject): Layers;
   /** Names the rules that all is judged by. */
   policyDigest: string;
 }) {
@@ -56,6 +59,7 @@ export function createPlanning({
     repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
+    const layers = by.layers ?? layersFor(subject);
     const bare = await within(planningMs, tool.plan(input, ctx));
     const own = { ...bare, title: visible(bare.title) };
     const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
@@ -64,17 +68,17 @@ export function createPlanning({
         const place = await ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
         return { ...place, ...doubtAbout(place) };
       },
-      list: (folder: string) => readdir(folder).catch(() => []),
+      list,
     };
     const questions: Question[] = [];
-    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, files))));
+    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, layers, files))));
     const scripts = questions.flatMap(({ runs = [] }) => runs);
     const runs = await Promise.all(scripts.map((path) => ctx.workspace.resolve(path)));
     const plan = runs.length === 0 ? planned : { ...planned, binds: [...(planned.binds ?? []), ...runs] };
     const outside = questions.filter(({ permission }) => permission === "external_directory");
     return {
       plan,
-      verdict: await permissions.decide(questions, subject, by),
+      verdict: await permissions.decide(questions, subject, { ...by, layers }),
       outside: outside.flatMap(({ paths }) => paths ?? []),
     };
   }
@@ -173,6 +177,16 @@ function shown({ diff = "", command = "", paths = [], hosts = [] }: MessageInitS
     paths: paths.map(visible),
     hosts: hosts.map(visible),
   });
+}
+
+/** What is in a folder; nothing if it is none. */
+async function list(folder: string): Promise<Entry[]> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  return entries.map((entry) => ({
+    name: entry.name,
+    isFolder: entry.isDirectory(),
+    isLink: entry.isSymbolicLink(),
+  }));
 }
 
 /** Which folder a path leads to now; another one under the same name is another one. */

@@ -7,7 +7,8 @@ import { isWrapper } from "./wrappers.ts";
 export function coverableWords(text: string): string[] | undefined {
   const [command, ...others] = readCommands(text);
   if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
-  if (command.dangers.length > 0 || command.inner.length > 0 || command.scripts.length > 0) return undefined;
+  if (command.dangers.some(({ mayBegin }) => !mayBegin)) return undefined;
+  if (command.inner.length > 0 || command.scripts.length > 0) return undefined;
   if (command.words.some(({ glob, status }) => glob || status)) return undefined;
   const name = programOf(command.words);
   if (isWrapper(name) || interpreter(name) !== undefined) return undefined;
