@@ -138,7 +138,12 @@ export function createExecutor({
       fence: fenceOf(record),
       hold,
       observed,
-      hooks: createCallHooks(hooks, record.part, { newId: () => newId("per", store.now()), now: store.now }),
+      hooks: createCallHooks(hooks, record.part, {
+        said: record.hooked,
+        keep: (hooked) => note(fenceOf(record), { hooked }),
+        newId: () => newId("per", store.now()),
+        now: store.now,
+      }),
     };
     try {
       const tool = ready?.tool ?? resolve(record, opened);
@@ -186,6 +191,11 @@ export function createExecutor({
     } catch {
       return undefined;
     }
+  }
+
+  /** Writes down what changes no state. */
+  async function note(fence: Fence, noted: { hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<void> {
+    if (!(await store.noteCall({ fence, ...noted }))) throw new CallGone();
   }
 
   /** 1. The registration that serves now; it is captured, later changes do not touch this call. */
@@ -540,13 +550,15 @@ export function createExecutor({
   async function askInBody(call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
     const subject = subjectOf(call, tool);
     const verdict = await permissions.decide([ask], subject);
-    if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
-    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
+    const record = (by?: string) => note(call.fence, { decisions: [allowed(call.record, { verdict }, [], by)] });
+    if (verdict.action === PermissionAction.ALLOW) return await record();
+    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission))
+      return await record("the call was allowed as a whole");
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
-    if (unasked.length === 0) return;
+    if (unasked.length === 0) return await record();
     const requests = unasked.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
     );

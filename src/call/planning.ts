@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
-import { constants } from "node:fs";
-import { open, readdir, stat } from "node:fs/promises";
+import { readdir, stat } from "node:fs/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -13,6 +12,7 @@ import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { doubtAbout } from "../tool/workspace.ts";
+import { createHashes, findProgram } from "./bound-files.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -72,15 +72,23 @@ export function createPlanning({
     };
     const questions: Question[] = [];
     for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, layers, files))));
-    const scripts = questions.flatMap(({ runs = [] }) => runs);
-    const runs = await Promise.all(scripts.map((path) => ctx.workspace.resolve(path)));
-    const plan = runs.length === 0 ? planned : { ...planned, binds: [...(planned.binds ?? []), ...runs] };
     const outside = questions.filter(({ permission }) => permission === "external_directory");
+    const verdict = await permissions.decide(questions, subject, { ...by, layers });
     return {
-      plan,
-      verdict: await permissions.decide(questions, subject, { ...by, layers }),
+      // Only an approval is bound to what is run.
+      plan: verdict.action === PermissionAction.ASK ? await bound(planned, questions) : planned,
+      verdict,
       outside: outside.flatMap(({ paths }) => paths ?? []),
     };
+  }
+
+  /** A plan with the scripts and programs that its commands would run. */
+  async function bound(plan: Plan, questions: readonly Question[]): Promise<Plan> {
+    const scripts = questions.flatMap(({ runs = [] }) => runs);
+    const names = questions.flatMap(({ programs = [] }) => programs);
+    const programs = await Promise.all(names.map((name) => findProgram(name, plan.searchPath ?? "")));
+    const run = [...scripts, ...programs.filter((path) => path !== undefined)].map((absolute) => ({ absolute }));
+    return run.length === 0 ? plan : { ...plan, binds: [...(plan.binds ?? []), ...run] };
   }
 
   /** Then the tool's preview and checks, unless it is denied or they would reveal what may not be read. */
@@ -116,7 +124,7 @@ export function createPlanning({
     { workspace }: Pick<OpenSession, "workspace">,
   ): Promise<string> {
     const files: JsonObject = {};
-    for (const { absolute } of plan.binds ?? []) files[absolute] = await contentHash(absolute);
+    for (const { absolute } of plan.binds ?? []) files[absolute] = await hashes.of(absolute);
     const bound = {
       definition: tool.definition.definitionId,
       input,
@@ -129,6 +137,8 @@ export function createPlanning({
     };
     return createHash("sha256").update(canonicalJson(bound)).digest("hex");
   }
+
+  const hashes = createHashes();
 
   return {
     judge,
@@ -195,20 +205,6 @@ async function inodeOf(path: string): Promise<string> {
     ({ ino }) => String(ino),
     () => "none",
   );
-}
-
-/** SHA-256 of a regular file's content, or why there is none: a file that appears or goes away is a change, too. */
-async function contentHash(path: string): Promise<string> {
-  try {
-    // Not blocking, so that a FIFO is seen for what it is instead of waiting for its writer.
-    await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
-    if (!(await file.stat()).isFile()) return "not a file";
-    const hash = createHash("sha256");
-    for await (const chunk of file.createReadStream({ autoClose: false })) hash.update(chunk);
-    return hash.digest("hex");
-  } catch (cause) {
-    return cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
-  }
 }
 
 async function within<T>(ms: number, work: Promise<T>): Promise<T> {

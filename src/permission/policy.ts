@@ -40,6 +40,8 @@ export interface Question {
   line?: string;
   /** For commands: the canonical paths of the scripts that they run, whose content an approval is bound to. */
   runs?: readonly string[];
+  /** For commands: the names of the programs that they run. */
+  programs?: readonly string[];
   /** Something else decides; here a rule that matches can only ask or deny. */
   restricts?: true;
 }

@@ -24,6 +24,8 @@ export interface Command {
   inner: readonly Command[];
   /** Files whose content it runs. */
   scripts: readonly string[];
+  /** The programs that it names, also those that only run what is behind them. */
+  programs: readonly string[];
   /** Whether it reads from or writes to files by redirects. */
   redirected: boolean;
   /** The folder it runs in, relative to that of the line. */
@@ -113,6 +115,7 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
     uses,
     inner,
     scripts: [...effects.scripts, ...inner.flatMap(({ scripts }) => scripts)],
+    programs: distinct([words[0]?.value ?? "", ...inner.flatMap(({ programs }) => programs)]),
     redirected: redirects.length > 0 || command.input !== undefined,
     folder,
   };
@@ -199,6 +202,7 @@ function opaqueLine(line: string, why: string): Command {
     ],
     inner: [],
     scripts: [],
+    programs: distinct(mentioned.flatMap(({ programs }) => programs)),
     redirected: false,
     folder: "",
   };

@@ -32,6 +32,7 @@ export type MayRead = ((file: Pick<Place, "absolute" | "pattern">) => boolean) |
 export async function expand(question: Question, files: Files, mayRead: MayRead, home: string): Promise<Question[]> {
   if (question.permission !== "bash") return [question];
   const touched = createTouched(mayRead);
+  const programs = new Set<string>();
   const byFolder = new Map<string, Question>();
   for (const line of question.patterns) {
     for (const command of readCommands(line)) {
@@ -40,13 +41,18 @@ export async function expand(question: Question, files: Files, mayRead: MayRead,
       byFolder.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
       for (const use of command.uses) await touched.add(use, command, cwd, files, home);
       for (const script of command.scripts) await touched.run(script, cwd, files);
+      for (const program of command.programs) programs.add(program);
     }
   }
   const [first, ...others] = byFolder.values();
   if (!first) return [question];
   const { cwd: _, ...unplaced } = first;
   const runs = touched.scripts();
-  const itself = { ...(question.cwd === undefined ? unplaced : first), ...(runs.length > 0 && { runs }) };
+  const itself = {
+    ...(question.cwd === undefined ? unplaced : first),
+    ...(runs.length > 0 && { runs }),
+    programs: [...programs],
+  };
   return [...touched.questions(), itself, ...others];
 }
 
