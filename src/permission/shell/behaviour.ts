@@ -60,9 +60,9 @@ const special = new Map<string, Run>(
     mawk: runAwk,
     nawk: runAwk,
     dd: runDd,
-    deno: (words, effects) => runHarmless(denoWorks, words, effects),
-    docker: (words, effects) => runHarmless(dockerShows, words, effects),
-    podman: (words, effects) => runHarmless(dockerShows, words, effects),
+    deno: runDeno,
+    docker: runDocker,
+    podman: runDocker,
     npm: (words, effects) => runPackages("npm", words, effects),
     pnpm: (words, effects) => runPackages("pnpm", words, effects),
     bun: (words, effects) => runPackages("bun", words, effects),
@@ -294,11 +294,19 @@ const dockerShows = new Set(
 
 const denoWorks = new Set("check doc fmt info lint task test types help --help --version".split(" "));
 
-/** Of some sub-commands it is known that they do no more than their names say. */
-function runHarmless(harmless: ReadonlySet<string>, words: readonly Word[], effects: Effects): void {
+function runDeno(words: readonly Word[], effects: Effects): void {
   const command = words[1];
-  if (command && !harmless.has(command.value)) {
-    effects.dangers.push({ at: 1, why: `${programOf(words)} ${command.value} is not known to be harmless` });
+  if (command && !denoWorks.has(command.value)) {
+    effects.dangers.push({ at: 1, why: `deno ${command.value} is not known to be harmless` });
+  }
+  for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
+}
+
+function runDocker(words: readonly Word[], effects: Effects): void {
+  const command = words[1];
+  if (command && !dockerShows.has(command.value)) {
+    const why = `${programOf(words)} ${command.value} is not known to be harmless`;
+    effects.dangers.push({ at: 1, why, ...(/^(?!exec$)\w/.test(command.value) && { isNamed: true }) });
   }
   for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
 }

@@ -35,6 +35,8 @@ export interface Danger {
   why: string;
   /** From this word on it may be a command of its own: it counts only where a rule asks about that or denies it. */
   mayBegin?: true;
+  /** It is what the words up to this one say: a grant for them means it. */
+  isNamed?: true;
 }
 
 /** What a command does beyond what its program stands for. */
