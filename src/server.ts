@@ -309,7 +309,7 @@ export function createReplica({
       canonical: canonicalJson,
     },
   });
-  const planning = createPlanning({ permissions, policy, policyDigest: digestOf(rules) });
+  const planning = createPlanning({ permissions, policy, layersFor, policyDigest: digestOf(rules) });
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
   const executor = createExecutor({
     store: callStore,

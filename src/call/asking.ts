@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import {
   DecisionKind,
+  type DecisionRecord,
   PermissionAction,
   PermissionDecisionSchema,
   PermissionOutcome,
@@ -16,12 +17,12 @@ import type { Permissions, Subject, Verdict } from "../permission/permissions.ts
 import type { Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
 import type { Ask, Plan, Tool } from "../tool/tool.ts";
-import { decidedCall } from "./decided.ts";
+import { allowed, decidedCall } from "./decided.ts";
 import { CallEnd, CallGone, denied } from "./ends.ts";
 import { newId } from "./ids.ts";
 import type { createKept } from "./kept.ts";
 import type { Inspected, Judged, Planning } from "./planning.ts";
-import type { CallRecord, CallStore } from "./ports.ts";
+import type { CallRecord, CallStore, Fence } from "./ports.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { inputOf, isTerminal } from "./state.ts";
 import { createWaits } from "./waits.ts";
@@ -90,13 +91,15 @@ export function createAsking({
   async function askInBody(call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
     const subject = subjectOf(call, tool);
     const verdict = await permissions.decide([ask], subject);
-    if (verdict.action === PermissionAction.ALLOW) return;
     if (verdict.action === PermissionAction.DENY) throw denied(verdict);
-    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission)) return;
+    const record = (by?: string) => note(call.fence, { decisions: [allowed(call.record, { verdict }, [], by)] });
+    if (verdict.action === PermissionAction.ALLOW) return await record();
+    if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission))
+      return await record("the call was allowed as a whole");
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
-    if (unasked.length === 0) return;
+    if (unasked.length === 0) return await record();
     const requests = unasked.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
     );
@@ -183,6 +186,11 @@ export function createAsking({
     return opened;
   }
 
+  /** Writes down what changes no state. */
+  async function note(fence: Fence, noted: { hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<void> {
+    if (!(await store.noteCall({ fence, ...noted }))) throw new CallGone();
+  }
+
   /** Waits until no ask of the call is open. */
   async function settledAll(call: Running): Promise<void> {
     const wait = await waits.begin(call.record.ref);
@@ -208,7 +216,7 @@ export function createAsking({
     if (now.record.epoch !== call.fence.epoch || now.record.owner !== call.fence.owner) throw new CallGone();
   }
 
-  return { answersTo, askFor, askInBody, settledAll, refresh };
+  return { answersTo, askFor, askInBody, note, settledAll, refresh };
 }
 
 /** What people have said to a plan, named by its digest. */

@@ -12,19 +12,38 @@ export interface Shown {
   metadata: JsonObject;
 }
 
-/** What plugins' hooks say of one call. Each is asked once as long as this replica holds the call. */
+/** What plugins' hooks say of one call. Those before its body are asked once, whoever holds the call: what they say is kept. */
 export type CallHooks = ReturnType<typeof createCallHooks>;
 
-/** Makes them; `newId` and `now` are for what a hook is told of an ask that is not opened yet. */
+/** What hooks have said of a call: of the environment in each folder, and of each question. */
+interface Said {
+  environments: Record<string, Record<string, string>>;
+  answers: Record<string, "ask" | "allow" | "deny">;
+}
+
+/**
+ * Makes them. `said` is what was kept, `keep` keeps it anew; `newId` and `now` are for what a hook is told of an ask that is
+ * not opened yet.
+ */
 export function createCallHooks(
   hooks: HookChain,
   { tool, sessionId, messageId, callId }: ToolPart,
-  { newId, now }: { newId(): string; now(): number },
+  options: { said?: string | undefined; keep(said: string): Promise<void>; newId(): string; now(): number },
 ) {
+  const { keep, newId, now } = options;
   const call = { tool, sessionID: sessionId, callID: callId };
-  const environments = new Map<string, Promise<{ env: Record<string, string> }>>();
-  const allowed = new Set<string>();
-  // What a hook allows is this question at this digest, and nothing else.
+  const said: Said = { environments: {}, answers: {}, ...(options.said && JSON.parse(options.said)) };
+  let kept = options.said;
+
+  /** Before anything rests on what was said it is kept: whoever takes the call over does not ask again. */
+  async function settle(): Promise<void> {
+    const text = JSON.stringify(said);
+    if (text === kept) return;
+    await keep(text);
+    kept = text;
+  }
+
+  // What a hook says is about this question at this digest, and nothing else.
   const nameOf = (digest: string, { permission, patterns }: Question) => JSON.stringify([digest, permission, patterns]);
 
   return {
@@ -36,17 +55,26 @@ export function createCallHooks(
 
     /** What is added to the environment of commands in a folder. */
     async environment(cwd: string): Promise<Record<string, string>> {
+      const known = said.environments[cwd];
+      if (known === undefined && !hooks.has("shell.env")) return {};
       const about = { cwd, sessionID: sessionId, callID: callId };
-      const known = environments.get(cwd) ?? hooks.run("shell.env", about, { env: {} });
-      environments.set(cwd, known);
-      return (await known).env;
+      const env = known ?? (await hooks.run("shell.env", about, { env: {} })).env;
+      said.environments[cwd] = env;
+      await settle();
+      return env;
     },
 
     /** Whether a hook has allowed this. */
-    allows: (digest: string, question: Question) => allowed.has(nameOf(digest, question)),
+    allows: (digest: string, question: Question) => said.answers[nameOf(digest, question)] === "allow",
 
     /** What hooks say to a question before people are asked. */
     async decide(digest: string, question: Question, plan: Plan): Promise<"ask" | "allow" | "deny"> {
+      const name = nameOf(digest, question);
+      const known = said.answers[name];
+      if (known !== undefined) {
+        await settle();
+        return known;
+      }
       if (!hooks.has("permission.ask")) return "ask";
       const { permission, patterns } = question;
       const metadata = plan.asks.find((ask) => ask.permission === permission)?.metadata;
@@ -56,7 +84,8 @@ export function createCallHooks(
         { ...about, sessionID: sessionId, callID: callId, metadata: { ...metadata, tool }, time: { created: now() } },
         { status: "ask" },
       );
-      if (status === "allow") allowed.add(nameOf(digest, question));
+      said.answers[name] = status;
+      await settle();
       return status;
     },
 

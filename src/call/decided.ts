@@ -14,17 +14,18 @@ export function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): 
   return { part, principal: spec.principal };
 }
 
-/** Records that a call may start: by rules and grants, or because people approved what it asked. */
+/** Records that a call may start, or go on: by rules and grants, because people approved what it asked, or for what else is said. */
 export function allowed(
   call: Pick<CallRecord, "part" | "spec">,
-  { verdict }: Judged,
+  { verdict }: Pick<Judged, "verdict">,
   approved: readonly PermissionRequest[] = [],
+  otherwise = "a plugin allowed it",
 ): DecisionRecord {
   return decisionOn(decidedCall(call), DecisionKind.ALLOWED, {
     digest: approved[0]?.digest ?? call.spec.requestDigest,
     decisions: verdict.decisions.map((decision) =>
       decision.action === PermissionAction.ASK && !approved.some(({ permission }) => permission === decision.permission)
-        ? { ...decision, reason: `${decision.reason}; a plugin allowed it` }
+        ? { ...decision, reason: `${decision.reason}; ${otherwise}` }
         : decision,
     ),
     permissionIds: approved.map(({ id }) => id),

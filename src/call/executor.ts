@@ -77,7 +77,7 @@ export function createExecutor({
   log: Logger;
 }) {
   const kept = createKept({ outputs, now: store.now });
-  const { answersTo, askFor, askInBody, settledAll, refresh } = createAsking({
+  const { answersTo, askFor, askInBody, note, settledAll, refresh } = createAsking({
     store,
     permissions,
     asksOf,
@@ -107,7 +107,12 @@ export function createExecutor({
       fence: fenceOf(record),
       hold,
       observed,
-      hooks: createCallHooks(hooks, record.part, { newId: () => newId("per", store.now()), now: store.now }),
+      hooks: createCallHooks(hooks, record.part, {
+        said: record.hooked,
+        keep: (hooked) => note(fenceOf(record), { hooked }),
+        newId: () => newId("per", store.now()),
+        now: store.now,
+      }),
     };
     try {
       const tool = ready?.tool ?? resolve(record, opened);

@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
-import { constants } from "node:fs";
-import { open, readdir, stat } from "node:fs/promises";
+import { readdir, stat } from "node:fs/promises";
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -9,10 +8,12 @@ import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/perm
 import type { Layers, Policy, Question } from "../permission/policy.ts";
 import { strictest } from "../permission/policy.ts";
 import type { Place } from "../permission/read-doubts.ts";
+import type { Entry } from "../permission/shell/glob.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judge, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { doubtAbout } from "../tool/workspace.ts";
+import { createHashes, findProgram } from "./bound-files.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** What a call would do, and whether it may. */
@@ -41,10 +42,12 @@ export type Planning = ReturnType<typeof createPlanning>;
 export function createPlanning({
   permissions,
   policy,
+  layersFor,
   policyDigest,
 }: {
   permissions: Permissions;
   policy: Policy;
+  layersFor(subject: Subject): Layers;
   /** Names the rules that all is judged by. */
   policyDigest: string;
 }) {
@@ -57,6 +60,7 @@ export function createPlanning({
     repeats: number,
     by: JudgedBy = {},
   ): Promise<Judged> {
+    const layers = by.layers ?? layersFor(subject);
     const bare = await within(planningMs, tool.plan(input, ctx));
     const own = { ...bare, title: visible(bare.title) };
     const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
@@ -65,19 +69,27 @@ export function createPlanning({
         const place = await ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
         return { ...place, ...doubtAbout(place) };
       },
-      list: (folder: string) => readdir(folder).catch(() => []),
+      list,
     };
     const questions: Question[] = [];
-    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, files))));
-    const scripts = questions.flatMap(({ runs = [] }) => runs);
-    const runs = await Promise.all(scripts.map((path) => ctx.workspace.resolve(path)));
-    const plan = runs.length === 0 ? planned : { ...planned, binds: [...(planned.binds ?? []), ...runs] };
+    for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, layers, files))));
     const outside = questions.filter(({ permission }) => permission === "external_directory");
+    const verdict = await permissions.decide(questions, subject, { ...by, layers });
     return {
-      plan,
-      verdict: await permissions.decide(questions, subject, by),
+      // Only an approval is bound to what is run.
+      plan: verdict.action === PermissionAction.ASK ? await bound(planned, questions) : planned,
+      verdict,
       outside: outside.flatMap(({ paths }) => paths ?? []),
     };
+  }
+
+  /** A plan with the scripts and programs that its commands would run. */
+  async function bound(plan: Plan, questions: readonly Question[]): Promise<Plan> {
+    const scripts = questions.flatMap(({ runs = [] }) => runs);
+    const names = questions.flatMap(({ programs = [] }) => programs);
+    const programs = await Promise.all(names.map((name) => findProgram(name, plan.searchPath ?? "")));
+    const run = [...scripts, ...programs.filter((path) => path !== undefined)].map((absolute) => ({ absolute }));
+    return run.length === 0 ? plan : { ...plan, binds: [...(plan.binds ?? []), ...run] };
   }
 
   /** Then the tool's preview and checks, unless it is denied or they would reveal what may not be read. */
@@ -113,7 +125,7 @@ export function createPlanning({
     { workspace }: Pick<OpenSession, "workspace">,
   ): Promise<string> {
     const files: JsonObject = {};
-    for (const { absolute } of plan.binds ?? []) files[absolute] = await contentHash(absolute);
+    for (const { absolute } of plan.binds ?? []) files[absolute] = await hashes.of(absolute);
     const bound = {
       definition: tool.definition.definitionId,
       input,
@@ -126,6 +138,8 @@ export function createPlanning({
     };
     return createHash("sha256").update(canonicalJson(bound)).digest("hex");
   }
+
+  const hashes = createHashes();
 
   return {
     judge,
@@ -174,26 +188,22 @@ function shown({ diff = "", command = "", paths = [], hosts = [] }: MessageInitS
   });
 }
 
+/** What is in a folder; nothing if it is none. */
+async function list(folder: string): Promise<Entry[]> {
+  const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  return entries.map((entry) => ({
+    name: entry.name,
+    isFolder: entry.isDirectory(),
+    isLink: entry.isSymbolicLink(),
+  }));
+}
+
 /** Which folder a path leads to now; another one under the same name is another one. */
 async function inodeOf(path: string): Promise<string> {
   return await stat(path, { bigint: true }).then(
     ({ ino }) => String(ino),
     () => "none",
   );
-}
-
-/** SHA-256 of a regular file's content, or why there is none: a file that appears or goes away is a change, too. */
-async function contentHash(path: string): Promise<string> {
-  try {
-    // Not blocking, so that a FIFO is seen for what it is instead of waiting for its writer.
-    await using file = await open(path, constants.O_RDONLY | constants.O_NONBLOCK);
-    if (!(await file.stat()).isFile()) return "not a file";
-    const hash = createHash("sha256");
-    for await (const chunk of file.createReadStream({ autoClose: false })) hash.update(chunk);
-    return hash.digest("hex");
-  } catch (cause) {
-    return cause instanceof Error && "code" in cause ? String(cause.code) : "unreadable";
-  }
 }
 
 async function within<T>(ms: number, work: Promise<T>): Promise<T> {

@@ -45,6 +45,8 @@ export interface CallRecord {
   repeats: number;
   /** Set once the hooks that come before a call have run: its input is what they left. */
   prepared?: true;
+  /** What other hooks have said of it so far, as JSON; forgotten when it ends. */
+  hooked?: string;
   /** Set when somebody asked to cancel a running call: the words for the model. */
   cancel?: string;
   /** Set on a tombstone: the call ended, and only its id, digest and end state are left. */
@@ -126,6 +128,11 @@ export interface CallStore {
    * it was said before, if the call was started, or if it is fenced off.
    */
   prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
+  /**
+   * note_call: keeps what hooks said of an open call, in place of what was kept, and adds what was decided in the middle of
+   * its run to the audit. Nobody is told. False if it is fenced off.
+   */
+  noteCall(step: { fence: Fence; hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<boolean>;
   /**
    * start_call: the start mark. Only with a living lease, at the version and (where grants were looked at) the rules version
    * that the decision was made at. "fenced": the call belongs to somebody else or has ended; "retry": judge again.

@@ -80,7 +80,7 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
       ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
     };
     const layers = layersFor({ session: undefined, ancestors: [], agent });
-    const questions = await engine.expand(asked, {
+    const questions = await engine.expand(asked, layers, {
       resolve: async (path, cwd) => place(path, cwd),
       list: async () => [],
     });

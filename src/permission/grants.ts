@@ -10,7 +10,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isVisible } from "./display.ts";
-import { coverableWords, prefixOf } from "./shell/prefix.ts";
+import { beginsWith, prefixOf } from "./shell/prefix.ts";
 import { wildcard } from "./wildcard.ts";
 
 const maxPatternBytes = 4_096;
@@ -51,7 +51,7 @@ export function covers(match: GrantMatch | undefined, pattern: string): boolean 
     case "exact":
       return match.match.value === pattern;
     case "prefix":
-      return beginsWith(coverableWords(pattern) ?? [], match.match.value.words);
+      return match.match.value.words.length > 0 && beginsWith(pattern, match.match.value.words);
     case "wildcard":
       return wildcard(pattern, match.match.value);
     default:
@@ -139,11 +139,6 @@ function serves(grant: Grant, { permission, tool, agent, binding }: Needed): boo
     grant.binding === binding &&
     (grant.scope !== GrantScope.AGENT || grant.agent === agent)
   );
-}
-
-/** What no prefix may cover has no words here; neither does an empty prefix cover anything. */
-function beginsWith(words: readonly string[], prefix: readonly string[]): boolean {
-  return prefix.length > 0 && prefix.every((word, i) => word === words[i]);
 }
 
 /** Whether a person sees all of a text: nothing too long, invisible, or reordering what stands around it. */

@@ -12,11 +12,12 @@ import { addressCaution, caution, hiddenText } from "./caution.ts";
 import { createGuard, type Guard, keptPaths } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
+import { protectedFile } from "./protected-files.ts";
 import { type Place, readDoubts } from "./read-doubts.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommands } from "./shell/command.ts";
-import { expand, type Files } from "./shell/expand.ts";
+import { expand, type Files, type MayRead } from "./shell/expand.ts";
 import { type CommandRules, judgeCommand } from "./shell/judge.ts";
 import { type Met, traceOf } from "./trace.ts";
 
@@ -40,6 +41,8 @@ export interface Question {
   line?: string;
   /** For commands: the canonical paths of the scripts that they run, whose content an approval is bound to. */
   runs?: readonly string[];
+  /** For commands: the names of the programs that they run. */
+  programs?: readonly string[];
   /** Something else decides; here a rule that matches can only ask or deny. */
   restricts?: true;
 }
@@ -77,8 +80,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   /** The last match of lists that count as one. */
-  function lastMatch(group: readonly LayerRules[], text: string): Match | undefined {
-    const target = targetOf("bash", text);
+  function lastMatch(group: readonly LayerRules[], target: Target): Match | undefined {
     for (const { layer, rules, source = "" } of group.toReversed()) {
       const placed = listOf(rules).last(target);
       if (placed) return { layer, source, index: placed.index, rule: placed.rule };
@@ -179,7 +181,11 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
 
   function commandRules(group: readonly LayerRules[], layers: Layers, unmatched: Opinion | undefined): CommandRules {
     return {
-      lastMatch: (text) => lastMatch(group, text),
+      lastMatch: (text) => lastMatch(group, targetOf("bash", text)),
+      allowing(text) {
+        const all = group.flatMap((list) => matchesIn(list, [targetOf("bash", text)]));
+        return all.slice(all.findLastIndex(({ rule }) => rule.action !== ALLOW) + 1).reverse();
+      },
       narrower: () => narrower(layers, "bash"),
       lastForAll: (text) =>
         group
@@ -189,10 +195,27 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     };
   }
 
+  /** A quick look at many files: which of them are worth a decision. */
+  function mayRead({ wide, narrow }: Layers): MayRead {
+    const restricts = ({ rules }: LayerRules) =>
+      listOf(rules)
+        .about("read")
+        .some(({ rule }) => rule.action !== ALLOW);
+    const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
+    if (groups.length === 0) return undefined;
+    return ({ pattern, absolute }) => {
+      if (protectedFile("read", absolute) !== undefined) return false;
+      const target = targetOf("read", pattern, absolute);
+      return groups.every((group) => (lastMatch(group, target)?.rule.action ?? ALLOW) === ALLOW);
+    };
+  }
+
   /** What only a rule for a whole line of several commands says: no grant for one of them may answer that. */
   function decideLine({ line, patterns }: Question, layers: Layers): PermissionDecision[] {
     if (line === undefined || patterns.length === 1) return [];
-    const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) => lastMatch(group, line));
+    const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) =>
+      lastMatch(group, targetOf("bash", line)),
+    );
     const stricter = matches
       .filter((match) => match !== undefined)
       .filter(({ rule }) => rule.action !== ALLOW && rule.pattern !== "*");
@@ -202,7 +225,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
 
   return {
     /** What a question stands for; of a command line its commands and what they touch. */
-    expand: (question: Question, files: Files) => expand(question, files, home),
+    expand: (question: Question, layers: Layers, files: Files) => expand(question, files, mayRead(layers), home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(question: Question, layers: Layers): PermissionDecision[] {
       if (question.patterns.length > 0) {

@@ -59,6 +59,8 @@ export interface Plan {
   cwd?: string;
   /** Variables that the call's commands get in addition: an approval is bound to them. */
   env?: Readonly<Record<string, string>>;
+  /** Where the programs of its commands are looked for, as in PATH: an approval is bound to those that are found. */
+  searchPath?: string;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];
   /** Shows what will happen and checks that it can. A check that fails throws `ToolFailure`. No side effects; may be repeated. */

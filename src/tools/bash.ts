@@ -62,6 +62,7 @@ export function createBash({
         ],
         cwd: folder.absolute,
         env,
+        searchPath: environmentOf(env).PATH,
         timeoutMs: timeout + grace,
         reveals: folder.external ? [folder] : [],
         folder,
@@ -81,7 +82,7 @@ export function createBash({
       const ended = await runCommand({
         argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
         cwd,
-        env: { ...inherited(), ...ctx.plan.env, ...traced(ctx.trace), ...marks },
+        env: { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks },
         timeout,
         signal: ctx.signal,
         output: ctx.output,
@@ -126,8 +127,19 @@ async function checkFolder(workspace: Workspace, folder: ResolvedPath): Promise<
     throw new ToolFailure(`workdir ${folder.absolute} is not a folder. Create it or name another one.`);
 }
 
+/** What a command gets. Where PATH is relative it would lead into any folder that a command runs in: that is left out. */
+function environmentOf(added: Readonly<Record<string, string>>) {
+  const env = { ...inherited(), ...added };
+  return {
+    ...env,
+    PATH: env.PATH.split(":")
+      .filter((folder) => folder.startsWith("/"))
+      .join(":"),
+  };
+}
+
 /** What a command sees of the service's environment: nothing that could hold a secret. */
-function inherited(): Record<string, string> {
+function inherited(): Record<string, string> & { PATH: string } {
   const names = ["HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "PATH"];
   const kept = Object.entries(process.env).flatMap(([name, value]) =>
     value !== undefined && (names.includes(name) || name.startsWith("LC_")) ? [[name, value] as const] : [],

@@ -9,7 +9,7 @@ import { createFilling, type Followed, follow } from "../../src/call/log.ts";
 import type { OutputStore } from "../../src/call/ports.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
-test("a quiet log sends a heartbeat after 15 s, with the number to resume from", async () => {
+test("a quiet log sends a heartbeat at once and then every 15 s, with the number to resume from", async () => {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-log-"));
   const store = await openSqliteStore({ directory });
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
@@ -21,6 +21,7 @@ test("a quiet log sends a heartbeat after 15 s, with the number to resume from",
   await store.calls.createSession(create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1", created: 1 }));
   const leave = new AbortController();
   const frames = follow(store.calls, { sessionId: "ses_1", afterSeq: 0 }, leave.signal);
+  expect(await frames.next()).toEqual({ done: false, value: { lastSeq: 0 } });
   const first = frames.next();
   await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
   vi.advanceTimersByTime(15_000);

@@ -9,6 +9,7 @@ import * as z from "zod";
 import { actions, fromConfig, type Rule } from "../../src/permission/rules.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
+import { moreVariants } from "./shell/more-variants.ts";
 import { variants } from "./shell/variants.ts";
 
 const rule = z.object({ permission: z.string(), pattern: z.string(), action: z.enum(["allow", "ask", "deny"]) });
@@ -35,8 +36,17 @@ const service = useService();
 const assumed = "/srv/project";
 
 beforeAll(async () => {
-  await mkdir(join(service.workspace, "src"));
-  for (const file of ["src/a.ts", "src/data.txt", "README.md", "data.txt", ".env", "package.json"]) {
+  for (const folder of ["src", "docs", "packages/a"]) await mkdir(join(service.workspace, folder), { recursive: true });
+  for (const file of [
+    "src/a.ts",
+    "src/b.ts",
+    "src/data.txt",
+    "docs/a.md",
+    "README.md",
+    "data.txt",
+    ".env",
+    "package.json",
+  ]) {
     await writeFile(join(service.workspace, file), "{}\n");
   }
   const links = { link: "/etc", dangling: "/nonexistent/x", inside: "src/a.ts", hidden: ".env" };
@@ -71,7 +81,7 @@ test.each(cases.filter(({ race }) => race.length === 0))("$id is judged $expect"
   expect(accepted[one.expect]).toContain(await outcome(one.tool, one.input, rules));
 });
 
-describe.each(Object.entries(variants))("%s", (_, lines) => {
+describe.each(Object.entries({ ...variants, ...moreVariants }))("%s", (_, lines) => {
   test.each(lines)("%j is judged %s", async (command, expected, rules) => {
     expect(accepted[expected]).toContain(await outcome("bash", { command }, fromConfig(rules, "/home/u")));
   });

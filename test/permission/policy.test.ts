@@ -3,8 +3,9 @@ import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { defaultRules } from "../../src/permission/default-rules.ts";
 import { createPolicy, type Layers, type Question, strictest } from "../../src/permission/policy.ts";
-import { evaluate, fromConfig, type Rule, type RuleConfig } from "../../src/permission/rules.ts";
+import { fromConfig, type Rule, type RuleConfig } from "../../src/permission/rules.ts";
 import { wildcard } from "../../src/permission/wildcard.ts";
+import { evaluate } from "./evaluate.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
 const policy = createPolicy({ guard: { dataDirectory: "/home/u/.local/share/toolgate" }, home: "/home/u" });

@@ -65,7 +65,7 @@ test("a store of an earlier version is brought to this one, and its calls are th
   await openCall(before, callRef());
   await before.calls.close();
   const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
-  db.exec(`ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; DROP TABLE states;
+  db.exec(`ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; ALTER TABLE calls DROP COLUMN hooked; DROP TABLE states;
     ALTER TABLE sessions DROP COLUMN asks_version; ALTER TABLE grants DROP COLUMN used; DROP TABLE decisions;
     PRAGMA user_version = 1`);
   db.close();

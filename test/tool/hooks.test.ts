@@ -305,28 +305,70 @@ test("shell.env adds to the environment of bash, once for a call", async () => {
   expect(seen).toEqual([{ cwd: workspace, sessionID: sessionId, callID: "c1" }]);
 });
 
-test("an approval is bound to the environment that shell.env adds: another one is asked about anew", async () => {
-  const first = await serve([]);
-  const greet = (greeting: string) => ({
-    "shell.env"(_: unknown, output: { env: Record<string, string> }) {
-      output.env.GREETING = greeting;
-    },
+describe("whoever takes a call over", () => {
+  test("runs it with the environment that was approved, and does not ask shell.env again", async () => {
+    const first = await serve([]);
+    const greet = (greeting: string) => ({
+      "shell.env"(_: unknown, output: { env: Record<string, string> }) {
+        output.env.GREETING = greeting;
+      },
+    });
+    first.addHooks("guard", greet("hello"));
+    const sessionId = "ses_test";
+    await first.agent.sessions.createSession({ sessionId });
+    const request = { sessionId, callId: "c1", tool: "bash", input: { command: "echo $GREETING" } };
+    const asked = await read(first.agent.tools.executeTool(request)).until("permissionAsked");
+    await first.close();
+    const second = await first.restart();
+    second.addHooks("guard", greet("bye"));
+    const stream = read(second.agent.tools.executeTool(request));
+    await stream.until("permissionAsked");
+    const answer = { sessionId, permissionId: asked.id, reply: PermissionReply.ONCE, expectedDigest: asked.digest };
+    await second.person.permissions.respondToPermission(answer);
+    const { event } = await stream.find(({ event }) => event.case === "part" && event.value.state.case === "completed");
+    expect(event.value).toMatchObject({ state: { value: { output: "hello\n" } } });
   });
-  first.addHooks("guard", greet("hello"));
-  const sessionId = "ses_test";
-  await first.agent.sessions.createSession({ sessionId });
-  const request = { sessionId, callId: "c1", tool: "bash", input: { command: "echo $GREETING" } };
-  const asked = await read(first.agent.tools.executeTool(request)).until("permissionAsked");
-  await first.close();
-  const second = await first.restart();
-  second.addHooks("guard", greet("bye"));
-  const stream = read(second.agent.tools.executeTool(request));
-  await stream.until("permissionAsked");
-  const answer = { sessionId, permissionId: asked.id, reply: PermissionReply.ONCE, expectedDigest: asked.digest };
-  await second.person.permissions.respondToPermission(answer);
-  const again = await stream.until("permissionAsked");
-  expect(again.patterns).toEqual(asked.patterns);
-  expect(again.digest).not.toBe(asked.digest);
+
+  test("keeps to what permission.ask has said", async () => {
+    const ran: string[] = [];
+    const both = defineTool({
+      name: "both",
+      description: "Asks for two things.",
+      input: z.object({}),
+      plan: () => ({
+        title: "both",
+        asks: ["spared", "asked"].map((permission) => ({ permission, patterns: ["x"] })),
+      }),
+      execute() {
+        ran.push("both");
+        return { output: "ran" };
+      },
+    });
+    const first = await serve([both]);
+    first.addHooks("guard", {
+      "permission.ask"(input, output) {
+        if (input.type === "spared") output.status = "allow";
+      },
+    });
+    const sessionId = "ses_test";
+    await first.agent.sessions.createSession({ sessionId });
+    const request = { sessionId, callId: "c1", tool: "both", input: {} };
+    const asked = await read(first.agent.tools.executeTool(request)).until("permissionAsked");
+    expect(asked.permission).toBe("asked");
+    await first.close();
+    const second = await first.restart();
+    second.addHooks("guard", {
+      "permission.ask"(_input, output) {
+        output.status = "deny";
+      },
+    });
+    const stream = read(second.agent.tools.executeTool(request));
+    await stream.until("permissionAsked");
+    const answer = { sessionId, permissionId: asked.id, reply: PermissionReply.ONCE };
+    await second.person.permissions.respondToPermission(answer);
+    await stream.find(({ event }) => event.case === "part" && event.value.state.case === "completed");
+    expect(ran).toEqual(["both"]);
+  });
 });
 
 describe("a hook", () => {

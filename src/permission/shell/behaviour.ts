@@ -1,4 +1,4 @@
-import { type Access, type Effects, noEffects, usesIn } from "./effects.ts";
+import { type Access, type Below, type Effects, noEffects, usesIn } from "./effects.ts";
 import { runFind } from "./find.ts";
 import { runGit } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
@@ -8,6 +8,7 @@ import { runPackages } from "./packages.ts";
 import { type Program, programs } from "./programs.ts";
 import { isTameAwk, isTameSed } from "./scripts.ts";
 import { runTar } from "./tar.ts";
+import { belowFolders } from "./walks.ts";
 import { isWrapper, wrap } from "./wrappers.ts";
 
 /** What a command does, as far as its program is known; of others, what paths their words may be. */
@@ -40,6 +41,11 @@ export function programOf(words: readonly Word[]): string {
   return value.slice(value.lastIndexOf("/") + 1);
 }
 
+/** Whether what a program runs may stand in its own words: nobody can tell where it begins. */
+export function mayRunItsWords(name: string): boolean {
+  return isWrapper(name) || special.get(name) === runAnything || name === "ssh";
+}
+
 type Run = (words: readonly Word[], effects: Effects) => void;
 
 const special = new Map<string, Run>(
@@ -54,6 +60,7 @@ const special = new Map<string, Run>(
     mawk: runAwk,
     nawk: runAwk,
     dd: runDd,
+    deno: runDeno,
     docker: runDocker,
     podman: runDocker,
     npm: (words, effects) => runPackages("npm", words, effects),
@@ -100,7 +107,7 @@ function runKnown(name: string, program: Program, words: readonly Word[], effect
   const { options, operands } = readers.get(name)?.(words, 1) ?? { options: [], operands: [] };
   for (const option of options) if (!isTarget(option)) addOption(name, option, program.strict === true, effects);
   if (program.strict) addGlobs(operands, effects);
-  addOperands(name, program, options, operands, effects);
+  addOperands(name, program, words, options, operands, effects);
 }
 
 function addOption(program: string, { name, means, value, at }: Option, strict: boolean, effects: Effects): void {
@@ -127,12 +134,14 @@ function addGlobs(operands: readonly Operand[], effects: Effects): void {
 function addOperands(
   name: string,
   program: Program,
+  words: readonly Word[],
   options: readonly Option[],
   operands: readonly Operand[],
   effects: Effects,
 ): void {
+  const below = belowFolders(program.walks, options);
   const use = (list: readonly Operand[], as: Access) => {
-    for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as));
+    for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as, below));
   };
   const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
   switch (program.operands) {
@@ -143,8 +152,14 @@ function addOperands(
         "look",
       );
       break;
-    case "pattern":
-      use(hasOption(program.pattern ?? "") ? operands : operands.slice(1), "read");
+    case "pattern": {
+      const files = hasOption(program.pattern ?? "") ? operands : operands.slice(1);
+      use(files.length === 0 && below && program.walks?.here ? [here] : files, "read");
+      break;
+    }
+    case "rewrite":
+      use(operands, "read");
+      use(operands, "change");
       break;
     case "mode":
       use(hasOption("--reference") ? operands : operands.slice(1), "change");
@@ -159,31 +174,44 @@ function addOperands(
       break;
     case "targets":
       for (const { word, at } of operands) {
-        if (word.value.includes("=")) effects.dangers.push({ at, why: `${word.value} changes what is run` });
+        if (word.value.includes("=") && !isSwitch.test(word.value))
+          effects.dangers.push({ at, why: `${word.value} changes what is run` });
       }
       break;
     case "copy":
     case "move":
-      addCopy(program, options, operands, effects);
+      addCopy(program, options, operands, below, effects);
       break;
     case "address":
       addAddresses(name, options, operands, effects);
       break;
     default:
       use(operands, program.operands);
+      if (program.operands === "may") for (const { at } of operands) addBeginning(words, at, effects);
   }
 }
+
+const here: Operand = { word: { value: ".", glob: false, status: false }, at: 0 };
+
+/** `V=1`: a number is no program. */
+const isSwitch = /^(?!MAKE|SHELL)[A-Z_]+=\d+$/;
 
 /** `-t DIR` of cp and its like: where the copies go. */
 function isTarget({ name, means }: Option): boolean {
   return means === "write" && /^(-t|--target.*)$/.test(name);
 }
 
-function addCopy(program: Program, options: readonly Option[], operands: readonly Operand[], effects: Effects): void {
+function addCopy(
+  program: Program,
+  options: readonly Option[],
+  operands: readonly Operand[],
+  below: Below | undefined,
+  effects: Effects,
+): void {
   const folder = options.find(isTarget);
   const sources = (folder ? operands : operands.slice(0, -1)).map(({ word }) => word);
   const target = folder?.value ?? operands.at(-1)?.word;
-  for (const word of sources) effects.uses.push(...usesIn(word, "read"));
+  for (const word of sources) effects.uses.push(...usesIn(word, "read", below));
   if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change"));
   const names = sources.map(({ value }) => value.replace(/\/+$/, "").replace(/^.*\//, ""));
   if (target && !/^[^/]*:/.test(target.value)) {
@@ -264,13 +292,33 @@ const dockerShows = new Set(
   "ps images logs inspect version info stats top port diff history search events help --version --help".split(" "),
 );
 
-function runDocker(words: readonly Word[], effects: Effects): void {
+const denoWorks = new Set("check doc fmt info lint task test types help --help --version".split(" "));
+
+function runDeno(words: readonly Word[], effects: Effects): void {
   const command = words[1];
-  if (command && !dockerShows.has(command.value)) {
-    effects.dangers.push({ at: 1, why: `${programOf(words)} ${command.value} is not known to be harmless` });
+  if (command && !denoWorks.has(command.value)) {
+    effects.dangers.push({ at: 1, why: `deno ${command.value} is not known to be harmless` });
   }
   for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
 }
+
+function runDocker(words: readonly Word[], effects: Effects): void {
+  const command = words[1];
+  if (command && !dockerShows.has(command.value)) {
+    const why = `${programOf(words)} ${command.value} is not known to be harmless`;
+    effects.dangers.push({ at: 1, why, ...(/^(?!exec$)\w/.test(command.value) && { isNamed: true }) });
+  }
+  for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
+}
+
+/** A program of which little is known may run the words behind any of its own. */
+function addBeginning(words: readonly Word[], at: number, effects: Effects): void {
+  const value = words[at]?.value ?? "";
+  if (at > mostBegun || !/^[\w./]/.test(value)) return;
+  effects.dangers.push({ at, mayBegin: true, why: `${programOf(words)} may run ${value}, which a rule is about` });
+}
+
+const mostBegun = 32;
 
 /** Its words say little about what it will do. */
 function runAnything(words: readonly Word[], effects: Effects): void {
@@ -285,8 +333,10 @@ function runScript(words: readonly Word[], effects: Effects): void {
 }
 
 function runUnknown(words: readonly Word[], effects: Effects): void {
-  for (const word of words.slice(1)) {
+  for (const [at, word] of words.entries()) {
+    if (at === 0) continue;
     const { value } = word;
+    addBeginning(words, at, effects);
     const attached = /^-[^-=](.*[/~].*|\.\.)$/.exec(value)?.[1];
     if (!value.startsWith("-")) effects.uses.push(...usesIn(word, "may"));
     else if (value.includes("="))

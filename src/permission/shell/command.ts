@@ -1,11 +1,10 @@
-import { effectsOf, programOf } from "./behaviour.ts";
-import { type Danger, type Inner, type Use, usesIn } from "./effects.ts";
+import { effectsOf, mayRunItsWords, programOf } from "./behaviour.ts";
+import type { Danger, Inner, Use } from "./effects.ts";
 import { type Join, type Line, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { changesShell } from "./programs.ts";
 import { readLine } from "./reader.ts";
 import { confirm, mentionedIn } from "./second-reading.ts";
 import { setsOnlyHarmless, spell, spellCommand } from "./spelling.ts";
-import { isWrapper } from "./wrappers.ts";
 
 /** One command of a line, as far as it is understood. */
 export interface Command {
@@ -19,12 +18,14 @@ export interface Command {
   /** Other spellings of it and of what it runs. They can only make a decision stricter. */
   spellings: readonly string[];
   /** What only a rule means that spells out the first `length` characters of `bare`. */
-  dangers: readonly (Danger & { length: number })[];
+  dangers: readonly (Danger & { length: number; texts: readonly string[] })[];
   uses: readonly Use[];
   /** What it runs: allowed only if each of these is, too. */
   inner: readonly Command[];
   /** Files whose content it runs. */
   scripts: readonly string[];
+  /** The programs that it names, also those that only run what is behind them. */
+  programs: readonly string[];
   /** Whether it reads from or writes to files by redirects. */
   redirected: boolean;
   /** The folder it runs in, relative to that of the line. */
@@ -45,21 +46,29 @@ export function readCommands(text: string): Command[] {
 
 const deepest = 5;
 
-/** Follows `cd` through a line; what may run in one folder or another is opaque. */
+/** Follows `cd` through a line. A command behind one that may have failed is there once for each folder it may run in. */
 function inFolders({ commands }: Line): { command: SimpleCommand; folder: string }[] {
-  let folder = "";
-  let moved = false;
-  return commands.map(({ join, command }, i) => {
+  let now: readonly string[] = [""];
+  let ever = now;
+  let behindCd: readonly string[] | undefined;
+  return commands.flatMap(({ join, command }, i) => {
     const name = programOf(command.words);
     if (commands.length > 1 && changesShell.has(name)) throw new Opaque(`${name} changes what the rest means`);
-    if (moved && join !== "&&" && join !== "|") throw new Opaque("what comes behind a cd that may have failed");
-    const placed = { command, folder };
+    if (join === ";" || join === "||") now = ever;
+    else if (behindCd) now = behindCd;
+    behindCd = undefined;
+    const placed = now.map((folder) => ({ command, folder }));
     if (name !== "cd") return placed;
-    folder = moveTo(folder, command, [join, commands[i + 1]?.join]);
-    moved = true;
+    const moved = now.map((folder) => moveTo(folder, command, [join, commands[i + 1]?.join]));
+    // `a || cd x && b` runs b also where there was no cd.
+    behindCd = join === "||" ? distinct([...now, ...moved]) : moved;
+    ever = distinct([...ever, ...moved]);
+    if (ever.length > mostFolders) throw new Opaque("too many folders in which the rest may run");
     return placed;
   });
 }
+
+const mostFolders = 4;
 
 function moveTo(folder: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string {
   const [, target, more] = words;
@@ -67,8 +76,7 @@ function moveTo(folder: string, { words }: SimpleCommand, joins: readonly (Join 
     throw new Opaque("a cd to a folder that is not named literally");
   }
   if (joins.includes("|")) throw new Opaque("a cd in a pipeline");
-  if (target.value.startsWith("/") || folder === "") return target.value;
-  return `${folder}/${target.value}`;
+  return target.value.startsWith("/") || folder === "" ? target.value : `${folder}/${target.value}`;
 }
 
 function understood(command: SimpleCommand, folder: string, depth: number): Command {
@@ -76,8 +84,12 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
   const effects = effectsOf(command);
   const bare = spell(words);
   const inner = depth < deepest ? effects.inner.flatMap((found) => innerOf(found, folder, depth + 1)) : [];
-  const dangers = effects.dangers.map((danger) => ({ ...danger, length: lengthTo(words, danger.at) }));
-  const whole = (why: string) => dangers.push({ at: never, length: never, why });
+  const dangers = effects.dangers.map((danger) => ({
+    ...danger,
+    length: lengthTo(words, danger.at),
+    texts: danger.mayBegin ? bothWays(named(words.slice(danger.at))) : [],
+  }));
+  const whole = (why: string) => dangers.push({ at: never, length: never, why, texts: [] });
   if (!setsOnlyHarmless(command)) whole(`it sets ${command.assignments.map(({ name }) => name).join(", ")}`);
   if (depth >= deepest && effects.inner.length > 0) whole("it runs commands within commands within commands");
   if (words.some(({ status }) => status) && !tellsStatus.has(programOf(words))) whole("$? may be any number");
@@ -103,6 +115,7 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
     uses,
     inner,
     scripts: [...effects.scripts, ...inner.flatMap(({ scripts }) => scripts)],
+    programs: distinct([words[0]?.value ?? "", ...inner.flatMap(({ programs }) => programs)]),
     redirected: redirects.length > 0 || command.input !== undefined,
     folder,
   };
@@ -134,44 +147,71 @@ function innerOf(inner: Inner, folder: string, depth: number): Command[] {
 
 /** Its program without a folder, without quotes, and without each of the words that a wrapper puts before another program. */
 function spellingsOf(words: readonly Word[]): string[] {
-  const [program, ...rest] = words;
-  if (!program) return [];
-  const name = { ...program, value: programOf(words) };
-  const joined = [name, ...rest].map(({ value }) => value).join(" ");
-  const own = [spell([name, ...rest]), joined, words.map(({ value }) => value).join(" ")];
-  if (!isWrapper(name.value) || words.length > mostWrapped) return own;
-  return [...own, ...rest.flatMap((_, i) => innermost(words.slice(i + 1)))];
+  const own = [...bothWays(named(words)), unquoted(words), ...withoutOptions(named(words)).flatMap(bothWays)];
+  if (!mayRunItsWords(programOf(words)) || words.length > mostWrapped) return own;
+  return [...own, ...words.flatMap((_, i) => (i === 0 ? [] : bothWays(named(words.slice(i)))))];
 }
 
 const mostWrapped = 64;
 
-function innermost(words: readonly Word[]): string[] {
-  const [program, ...rest] = words;
-  if (!program) return [];
-  const named = [{ ...program, value: programOf(words) }, ...rest];
-  return [spell(named), named.map(({ value }) => value).join(" ")];
+/** The words with the program's name in place of its path. */
+function named(words: readonly Word[]): Word[] {
+  return words.map((word, i) => (i === 0 ? { ...word, value: programOf(words) } : word));
+}
+
+function bothWays(words: readonly Word[]): string[] {
+  return words.length === 0 ? [] : [spell(words), unquoted(words)];
+}
+
+function unquoted(words: readonly Word[]): string {
+  return words.map(({ value }) => value).join(" ");
+}
+
+/** `git -C x push` as `git push`: without the options before the first operand. Any of them may have the next word as its value. */
+function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
+  const found: Word[][] = [];
+  for (let at = 0; program && at < Math.min(rest.length, mostWrapped); at++) {
+    const isOption = (place: number) => /^[-+]./.test(rest[place]?.value ?? "");
+    if (isOption(at)) continue;
+    if (at > 0) found.push([program, ...rest.slice(at)]);
+    if (!isOption(at - 1)) break;
+  }
+  return found;
 }
 
 function opaqueLine(line: string, why: string): Command {
   const text = withoutSpace(line);
-  const { commands, targets } = mentionedIn(line);
-  const words = commands.map((values) => values.map((value) => ({ value, glob: false, status: false })));
+  const { commands, sources, targets } = mentionedIn(line);
+  const mentioned = commands
+    .map((values) => values.flatMap(alternatives).map((value) => ({ value, glob: false, status: false })))
+    .map((words) => understood({ assignments: [], words, redirects: [] }, "", deepest - 1));
   return {
     opaque: why,
     text,
     bare: text,
     words: [],
-    spellings: distinct([line, withoutFolder(text), ...words.flatMap(spellingsOf)], text),
+    spellings: distinct(
+      [line, withoutFolder(text), ...mentioned.flatMap(({ bare, spellings }) => [bare, ...spellings])],
+      text,
+    ),
     dangers: [],
     uses: [
-      ...words.flat().flatMap((word) => usesIn(word, "look").filter(({ path }) => mayLeave.test(path))),
+      ...mentioned.flatMap(({ uses }) => uses.filter(({ as, path }) => as !== "look" || mayLeave.test(path))),
+      ...sources.map((path): Use => ({ path, glob: false, as: "read" })),
       ...targets.map((path): Use => ({ path, glob: false, as: "write" })),
     ],
     inner: [],
     scripts: [],
+    programs: distinct(mentioned.flatMap(({ programs }) => programs)),
     redirected: false,
     folder: "",
   };
+}
+
+/** The words that bash makes of one with braces, as far as that is plain. */
+function alternatives(word: string): string[] {
+  const [, before = "", inside, after = ""] = /^([^{]*)\{([^{}]*,[^{}]*)\}(.*)$/s.exec(word) ?? [];
+  return inside === undefined ? [word] : inside.split(",").map((one) => before + one + after);
 }
 
 /** A line without the blanks and line ends around it. Anything else there is a part of it. */
@@ -189,6 +229,6 @@ function withoutFolder(line: string): string {
   return line.slice(program.lastIndexOf("/") + 1);
 }
 
-function distinct(spellings: readonly string[], text: string): string[] {
-  return [...new Set(spellings)].filter((spelling) => spelling !== text);
+function distinct(texts: readonly string[], but?: string): string[] {
+  return [...new Set(texts)].filter((text) => text !== but);
 }

@@ -11,6 +11,20 @@ export interface Use {
   as: Access;
   /** If the path is a folder, it is these names in it that are touched. */
   names?: readonly string[];
+  /** If the path is a folder, what lies below it is touched as well. */
+  below?: Below;
+}
+
+/** Which of the files below a folder a command reaches. */
+export interface Below {
+  /** Also those whose name begins with a dot, or that lie in such a folder. */
+  hidden: boolean;
+  /** Also what links lead to. */
+  links: boolean;
+  /** Only files with a name like one of these. */
+  only?: readonly string[];
+  /** Not into folders of these names. */
+  except?: readonly string[];
 }
 
 /** Something that a rule cannot have meant unless it spells it out. */
@@ -19,6 +33,10 @@ export interface Danger {
   at: number;
   /** For a person. */
   why: string;
+  /** From this word on it may be a command of its own: it counts only where a rule asks about that or denies it. */
+  mayBegin?: true;
+  /** It is what the words up to this one say: a grant for them means it. */
+  isNamed?: true;
 }
 
 /** What a command does beyond what its program stands for. */
@@ -40,10 +58,10 @@ export function noEffects(): Effects {
 }
 
 /** A path that a word is, or that stands in it: behind `=`, `@`, `:` or `,`. */
-export function usesIn({ value, glob }: Word, as: Access): Use[] {
+export function usesIn({ value, glob }: Word, as: Access, below?: Below): Use[] {
   const pieces = new Set([value, value.slice(value.indexOf("=") + 1)].map((piece) => piece.replace(/^@/, "")));
-  const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece)).map((path) => ({ path, glob, as }));
-  return [...plain, ...partsThatLeave(value).map((path) => ({ path, glob, as }))];
+  const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece));
+  return [...plain, ...partsThatLeave(value)].map((path) => ({ path, glob, as, ...(below && { below }) }));
 }
 
 /** The parts of a word that would lead out of any folder, if they are paths. */

@@ -1,7 +1,8 @@
 import { dirname, join, resolve } from "node:path";
 import type { Question } from "../policy.ts";
+import { filesBelow } from "./below.ts";
 import { type Command, readCommands } from "./command.ts";
-import type { Use } from "./effects.ts";
+import type { Below, Use } from "./effects.ts";
 import { type ListFolder, pathsOf } from "./glob.ts";
 
 /** A path after links and `..` were looked through. */
@@ -21,13 +22,17 @@ export interface Files {
   list: ListFolder;
 }
 
+/** Whether rules let a file be read without a question; undefined where they let all. */
+export type MayRead = ((file: Pick<Place, "absolute" | "pattern">) => boolean) | undefined;
+
 /**
  * What a question stands for: itself, or of a command line each of its commands, the folders outside the workspace that
  * they reach, the files inside that they read or write, and the scripts that they run.
  */
-export async function expand(question: Question, files: Files, home: string): Promise<Question[]> {
+export async function expand(question: Question, files: Files, mayRead: MayRead, home: string): Promise<Question[]> {
   if (question.permission !== "bash") return [question];
-  const touched = createTouched();
+  const touched = createTouched(mayRead);
+  const programs = new Set<string>();
   const byFolder = new Map<string, Question>();
   for (const line of question.patterns) {
     for (const command of readCommands(line)) {
@@ -36,13 +41,18 @@ export async function expand(question: Question, files: Files, home: string): Pr
       byFolder.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
       for (const use of command.uses) await touched.add(use, command, cwd, files, home);
       for (const script of command.scripts) await touched.run(script, cwd, files);
+      for (const program of command.programs) programs.add(program);
     }
   }
   const [first, ...others] = byFolder.values();
   if (!first) return [question];
   const { cwd: _, ...unplaced } = first;
   const runs = touched.scripts();
-  const itself = { ...(question.cwd === undefined ? unplaced : first), ...(runs.length > 0 && { runs }) };
+  const itself = {
+    ...(question.cwd === undefined ? unplaced : first),
+    ...(runs.length > 0 && { runs }),
+    programs: [...programs],
+  };
   return [...touched.questions(), itself, ...others];
 }
 
@@ -52,7 +62,7 @@ async function folderOf({ folder }: Command, cwd: string, { resolve }: Files): P
 }
 
 /** Collects what the commands of a line touch. */
-function createTouched() {
+function createTouched(mayRead: MayRead) {
   const outside = new Set<string>();
   const read = new Map<string, Place>();
   const changed = new Map<string, Place>();
@@ -79,6 +89,22 @@ function createTouched() {
         const place = await files.resolve(one, cwd).catch(() => undefined);
         if (place) put(place, use);
         else outside.add(join(cwd, dirname(one)));
+        if (place?.isFolder && !place.external && use.below) await this.readBelow(place, use.below, files);
+      }
+    },
+    /** What lies below a folder outside is asked about with the folder; inside, only what a rule is about. */
+    async readBelow(folder: Place, reach: Below, files: Files): Promise<void> {
+      if (!mayRead) return;
+      const found = await filesBelow(folder.absolute, reach, files.list);
+      const barred = found.files.map((name) => within(folder, name)).filter((file) => !mayRead(file));
+      if (found.more || barred.length > mostBarred) {
+        read.set(folder.absolute, { ...folder, alwaysAsk: "holds more than can be judged file by file" });
+        return;
+      }
+      for (const file of barred) read.set(file.absolute, file);
+      for (const path of found.links) {
+        const place = await files.resolve(path, folder.absolute).catch(() => undefined);
+        if (place) put(place, { path, glob: false, as: "read" });
       }
     },
     async run(path: string, cwd: string, files: Files): Promise<void> {
@@ -112,6 +138,7 @@ function createTouched() {
   };
 }
 
+const mostBarred = 100;
 const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);
 
 /** Whether the kernel takes a text as a path: its names are short enough. */

@@ -16,6 +16,7 @@ const running = new Set(["-exec", "-execdir", "-ok", "-okdir"]);
 
 /** Adds what an expression of find does: what it tests is harmless, what it runs, removes or writes is not. */
 export function runFind(words: readonly Word[], effects: Effects): void {
+  addRead(words, effects);
   for (let at = 1; at < words.length; at++) {
     const word = words[at];
     if (!word) return;
@@ -40,3 +41,22 @@ export function runFind(words: readonly Word[], effects: Effects): void {
     }
   }
 }
+
+/** What is run on what is found may read it: everything below the folders it starts in. */
+function addRead(words: readonly Word[], effects: Effects): void {
+  const first = words.findIndex(({ value }) => running.has(value));
+  if (first === -1) return;
+  const before = words.slice(1, first);
+  const end = before.findIndex(({ value }) => /^[-(!,]/.test(value) && !/^-[HLP]$/.test(value));
+  const starts = before.slice(0, end === -1 ? undefined : end).filter(({ value }) => !value.startsWith("-"));
+  const isPlain = !words.some(({ value }) => /^(-o|-or|-not|!|,|\()$/.test(value));
+  const only = before.flatMap(({ value }, i) => (/^-i?name$/.test(value) ? (before[i + 1]?.value ?? []) : []));
+  const below = {
+    hidden: true,
+    links: words.some(({ value }) => value === "-L" || value === "-follow"),
+    ...(isPlain && only.length > 0 && { only }),
+  };
+  for (const word of starts.length > 0 ? starts : [here]) effects.uses.push(...usesIn(word, "read", below));
+}
+
+const here: Word = { value: ".", glob: false, status: false };

@@ -184,6 +184,7 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
       run: "-s --sign -u --local-user -v --verify -e --edit",
     },
     version: {},
+    worktree: { flag: "-v --verbose --porcelain -z" },
   }).map(([name, table]) => [name, optionReader(table)]),
 );
 
@@ -193,6 +194,7 @@ const showing = new Set(["blame", "cat-file", "diff", "grep", "log", "show"]);
 const secondary: ReadonlyMap<string, RegExp> = new Map([
   ["remote", /^(show|get-url|prune|update)$/],
   ["stash", /^(push|pop|apply|list|show|drop|clear|save|branch)$/],
+  ["worktree", /^list$/],
   ["reflog", /^(show|exists|HEAD|[\w/.-]+)$/],
 ]);
 
@@ -207,7 +209,7 @@ export function runGit(words: readonly Word[], effects: Effects): void {
   const [first] = operands;
   if (first === undefined) return;
   const name = first.word.value;
-  if (name === "config" && words.slice(first.at + 1).some(({ value }) => onlyReadsConfig.test(value))) return;
+  if (name === "config" && readsConfig(words.slice(first.at + 1))) return;
   const reader = subcommands.get(name);
   if (reader === undefined) {
     effects.dangers.push({ at: first.at, why: `git ${name} is not known to be harmless` });
@@ -233,9 +235,17 @@ export function runGit(words: readonly Word[], effects: Effects): void {
     if (inRevision !== undefined) effects.uses.push({ path: inRevision, glob: false, as: "read" });
     effects.uses.push(...usesIn(word, showing.has(name) ? "may" : "look"));
   }
+  // Otherwise it shows only what is in the repository already.
+  if (name === "grep" && options.some(({ name }) => /^--(no-i|untr)/.test(name)))
+    effects.uses.push({ path: ".", glob: false, as: "read", below: { hidden: true, links: false } });
 }
 
-const onlyReadsConfig = /^(--get|--get-all|--get-regexp|-l|--list|get|list)$/;
+/** Whether a setting is only shown: it is asked for, or named without a value. */
+function readsConfig(words: readonly Word[]): boolean {
+  const [first, second] = words;
+  if (words.some(({ value }) => /^(--get|--get-all|--get-regexp|-l|--list)$/.test(value))) return true;
+  return /^(get|list)$/.test(first?.value ?? "") || (second === undefined && /^\w[\w-]*\./.test(first?.value ?? ""));
+}
 
 /** One table of several. */
 function joined(...tables: readonly OptionTable[]): OptionTable {

@@ -1,5 +1,12 @@
-/** The names in a folder; none if it is no folder or cannot be read. */
-export type ListFolder = (folder: string) => Promise<readonly string[]>;
+/** A name in a folder, and what stands there. */
+export interface Entry {
+  name: string;
+  isFolder: boolean;
+  isLink: boolean;
+}
+
+/** What is in a folder; nothing if it is no folder or cannot be read. */
+export type ListFolder = (folder: string) => Promise<readonly Entry[]>;
 
 const mostPaths = 2_000;
 
@@ -20,7 +27,7 @@ export async function pathsOf(glob: string, base: string, list: ListFolder): Pro
     const found: string[] = [];
     for (const path of paths) {
       const folder = glob.startsWith("/") ? `${path}/` : `${base}/${path}`;
-      const names = [...(await list(folder)), ".", ".."].filter(fits);
+      const names = [...(await list(folder)).map(({ name }) => name), ".", ".."].filter(fits);
       found.push(...names.map((name) => `${path}${step}${name}`));
       if (found.length > mostPaths) return undefined;
     }
@@ -30,12 +37,18 @@ export async function pathsOf(glob: string, base: string, list: ListFolder): Pro
 }
 
 function partMatcher(part: string): (name: string) => boolean {
+  const fits = nameMatcher(part);
+  const isHidden = part.startsWith(".") || part.startsWith("[");
+  return (name) => (isHidden || !name.startsWith(".")) && fits(name);
+}
+
+/** Whether a name fits a pattern, or may: a set in brackets stands for any character. */
+export function nameMatcher(part: string): (name: string) => boolean {
   const pattern = part
     .replace(/\[[!^]?\]?[^\]]*\]/g, "?")
     .replace(/[.+^${}()|[\]\\]/g, "\\$&")
     .replace(/\*+/g, "[^]*")
     .replaceAll("?", "[^]");
   const expression = new RegExp(`^${pattern}$`, "iu");
-  const isHidden = part.startsWith(".") || part.startsWith("[");
-  return (name) => (isHidden || !name.startsWith(".")) && expression.test(name);
+  return (name) => expression.test(name);
 }

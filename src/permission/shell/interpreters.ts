@@ -5,12 +5,12 @@ import { type OptionTable, optionReader } from "./options.ts";
 /** All of them are strict, and end their options at the script. */
 const interpreters: ReadonlyMap<string, OptionTable> = new Map(
   Object.entries<OptionTable>({
-    deno: {},
     julia: {},
     lua: { flag: "-v -E -W", run: "-e -l -i" },
     node: {
       flag: "-h --help -v --version -c --check --test --watch --trace-warnings --no-warnings --enable-source-maps --trace-uncaught --trace-deprecation --no-deprecation --experimental-strip-types --expose-gc --preserve-symlinks",
-      text: "--max-old-space-size --stack-size --test-name-pattern --test-reporter --input-type --test-concurrency --unhandled-rejections",
+      maybe: "--max-old-space-size --stack-size",
+      text: "--test-name-pattern --test-reporter --input-type --test-concurrency --unhandled-rejections",
       read: "--env-file",
       run: "-e --eval -p --print -r --require --import --loader --experimental-loader --inspect --inspect-brk --run -i --interactive -C --conditions",
     },
@@ -31,7 +31,7 @@ const interpreters: ReadonlyMap<string, OptionTable> = new Map(
   }),
 );
 const shells = new Set("sh bash dash zsh ksh ash mksh rbash fish".split(" "));
-const shellReader = optionReader({ flag: "-c -e -u -x -v -n -f --norc --noprofile --posix", text: "-o" });
+const shellReader = optionReader({ flag: "-c -e -u -x -v -n -f --norc --noprofile --posix", text: "-o", run: "+" });
 const readers = new Map([...interpreters].map(([name, table]) => [name, optionReader(table)]));
 
 /** The interpreter's name without a version, or nothing: `python3.12` is `python`. */

@@ -6,7 +6,9 @@ import { type Command, withoutSpace } from "./command.ts";
 /** A list of rules, as commands are judged by it. */
 export interface CommandRules {
   lastMatch(text: string): Match | undefined;
-  /** The same, without the rules that allow only some commands. */
+  /** The rules that allow a text and are not taken back by a later one, the last first. */
+  allowing(text: string): readonly Match[];
+  /** The last match without the rules that allow only some commands. */
   lastForAll(text: string): Match | undefined;
   /** An ask or deny of any layer that is not for all commands. */
   narrower(): Match | undefined;
@@ -39,20 +41,26 @@ function exactly(texts: readonly string[], rules: CommandRules): Opinion | undef
 function byWords(command: Command, rules: CommandRules): Opinion | undefined {
   const match = rules.lastMatch(command.bare);
   if (!match) return rules.unmatched;
-  const opinion = opinionBy(match);
-  if (opinion.action !== PermissionAction.ALLOW) return opinion;
-  const doubt = doubtAbout(command, match.rule.pattern);
+  if (match.rule.action !== PermissionAction.ALLOW) return opinionBy(match);
+  const doubt = doubtAbout(command, match.rule.pattern, rules);
   const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
-  if (doubt !== undefined && hidden) return doubted(command, doubt, hidden, rules);
   const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
-  return strictestOf([opinion, ...inner]);
+  if (doubt === undefined || !hidden) return strictestOf([opinionBy(match), ...inner]);
+  const reaching = rules
+    .allowing(command.bare)
+    .find(({ rule }) => rule.pattern !== "*" && doubtAbout(command, rule.pattern, rules) === undefined);
+  return reaching ? strictestOf([opinionBy(reaching), ...inner]) : doubted(command, doubt, hidden, rules);
 }
 
 /** Why a rule's allow may not have meant this command. */
-function doubtAbout({ opaque, dangers }: Command, pattern: string): string | undefined {
+function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: CommandRules): string | undefined {
   if (opaque !== undefined) return opaque;
   const spelledOut = pattern.search(/ ?[*?]/);
-  return dangers.find(({ length }) => length > spelledOut)?.why;
+  const isMeant = (text: string) => {
+    const match = rules.lastMatch(text);
+    return match !== undefined && match.rule.action !== PermissionAction.ALLOW && match.rule.pattern !== "*";
+  };
+  return dangers.find(({ length, mayBegin, texts }) => length > spelledOut && (!mayBegin || texts.some(isMeant)))?.why;
 }
 
 /** The rule for some commands, allowing or stricter, does not settle it: what is left then denies, or it is asked. */

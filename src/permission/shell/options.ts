@@ -2,9 +2,9 @@ import type { Word } from "./line.ts";
 
 /**
  * What an option does. `flag` and `run` take no value, `maybe` only one that is attached; of `data` what follows `@` or `<`
- * is a file; `run` runs a program or does something else that only a person can judge.
+ * is a file; `line` is a command line that it runs; `run` runs a program or does something else that only a person can judge.
  */
-export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "write" | "run";
+export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "write" | "line" | "run";
 
 /** The options of a program by what they do, each list in one string: `-o --output`. */
 export type OptionTable = Partial<Record<Meaning, string>>;
@@ -112,5 +112,5 @@ export function optionReader(table: OptionTable): OptionReader {
 }
 
 const nothing: Word = { value: "", glob: false, status: false };
-const byWeight = ["flag", "maybe", "text", "data", "look", "read", "write", "run"] as const;
-const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write"] as const);
+const byWeight = ["flag", "maybe", "text", "data", "look", "read", "write", "line", "run"] as const;
+const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write", "line"] as const);

@@ -3,33 +3,43 @@ import { readCommands } from "./command.ts";
 import { interpreter } from "./interpreters.ts";
 import { isWrapper } from "./wrappers.ts";
 
-/** The words of a command that a grant for its first words may cover; nothing if there is anything else about it. */
-export function coverableWords(text: string): string[] | undefined {
+/** Whether a grant for these first words covers a command: it begins with them, and there is nothing else about it. */
+export function beginsWith(text: string, prefix: readonly string[]): boolean {
+  const coverable = coverableWords(text);
+  if (!coverable || prefix.length < coverable.least) return false;
+  return prefix.every((word, i) => word === coverable.words[i]);
+}
+
+/** The first words of a command that an offer keeps: as many as tell what it does, or all; nothing if those do not tell it. */
+export function prefixOf(text: string): string[] | undefined {
+  const coverable = coverableWords(text);
+  if (!coverable) return undefined;
+  const { words, least } = coverable;
+  const known = [3, 2, 1].map((count) => longest(words.slice(0, count))).find((count) => count !== undefined);
+  const prefix = words.slice(0, known ?? 1);
+  // An option before the sub-command says how, not what.
+  return prefix.length < least || prefix[1]?.startsWith("-") ? undefined : prefix;
+}
+
+/** The words of a command of which a grant may cover the first, and how many of them it has to name; nothing if it may not. */
+function coverableWords(text: string): { words: string[]; least: number } | undefined {
   const [command, ...others] = readCommands(text);
   if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
-  if (command.dangers.length > 0 || command.inner.length > 0 || command.scripts.length > 0) return undefined;
+  const dangers = command.dangers.filter(({ mayBegin }) => !mayBegin);
+  if (dangers.some(({ isNamed }) => !isNamed)) return undefined;
+  if (command.inner.length > 0 || command.scripts.length > 0) return undefined;
   if (command.words.some(({ glob, status }) => glob || status)) return undefined;
   const name = programOf(command.words);
   if (isWrapper(name) || interpreter(name) !== undefined) return undefined;
-  return command.words.map(({ value }) => value);
-}
-
-/** The first words of a command that an offer keeps, as many as tell what it does; nothing if only all of it tells that. */
-export function prefixOf(text: string): string[] | undefined {
-  const words = coverableWords(text);
-  if (!words) return undefined;
-  const kept = [3, 2, 1].find((count) => longest(words.slice(0, count)) !== undefined);
-  const count = kept === undefined ? 1 : (longest(words.slice(0, kept)) ?? 1);
-  const prefix = words.slice(0, count);
-  // An option among them says how, not what.
-  return prefix.length === count && prefix.every((word) => !word.startsWith("-")) ? prefix : undefined;
+  const least = Math.max(1, ...dangers.map(({ at }) => at + 1));
+  return { words: command.words.map(({ value }) => value), least };
 }
 
 function longest(words: readonly string[]): number | undefined {
   return arity.get(words.join(" "));
 }
 
-/** How many words tell what a command does, by its first ones. */
+/** How many words tell what a command does, by its first ones: opencode's table without wrappers and interpreters. */
 const arity: ReadonlyMap<string, number> = new Map(
   Object.entries({
     1: "cat,cd,chmod,chown,cp,echo,grep,kill,killall,ln,ls,mkdir,mv,ps,pwd,rm,rmdir,sleep,tail,touch,which",

@@ -7,6 +7,8 @@ export type Operands =
   | "may"
   | "read"
   | "change"
+  /** Files that are read, and changed or replaced. */
+  | "rewrite"
   | "write"
   /** A pattern or program text first, unless an option of `pattern` gives it; then files that are read. */
   | "pattern"
@@ -32,7 +34,42 @@ export interface Program extends OptionTable {
   strict?: true;
   /** Options that hold the pattern, so that no operand is it. */
   pattern?: string;
+  /** Reads folders and all that is below them. */
+  walks?: Walks;
 }
+
+/** How a program goes through folders. */
+export interface Walks {
+  /** The options with which it does; absent: always. */
+  with?: string;
+  /** The options without which it leaves out names that begin with a dot; absent: it never does. */
+  hiddenWith?: string;
+  /** The options with which it also goes where links lead. */
+  linksWith?: string;
+  /** The options that name the files that it takes: nothing else, unless `except` are used as well. */
+  onlyOf?: string;
+  except?: string;
+  /** The options that name folders into which it does not go. */
+  notInto?: string;
+  /** Without an operand it goes through the current folder. */
+  here?: true;
+}
+
+const compiler: Program = {
+  operands: "read",
+  write: "-o",
+  run: "-wrapper -specs --specs -fplugin -B -Xclang -load -x",
+};
+
+const rgrepWalks: Walks = {
+  linksWith: "-R --dereference-recursive",
+  onlyOf: "--include",
+  except: "--exclude --exclude-from",
+  notInto: "--exclude-dir",
+  here: true,
+};
+
+const grepWalks: Walks = { ...rgrepWalks, with: "-r -R --recursive --dereference-recursive -d --directories" };
 
 /**
  * Programs by name. Listed are options that take a value, so that it is not taken for an operand, and those that do more
@@ -94,14 +131,16 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     cat: { operands: "read" },
     cksum: { operands: "read", run: "-c --check" },
     cmp: { operands: "read", text: "-n -i --bytes" },
-    column: { operands: "read", text: "-s -o -t -N -c" },
+    column: { operands: "read", text: "-s -o -N -c" },
     comm: { operands: "read" },
     cut: { operands: "read", text: "-d -f -c -b --delimiter --fields --output-delimiter" },
     diff: {
       operands: "read",
-      text: "-U -C -W -I -x -F --label -L --color --unified --exclude --width --ignore-matching-lines",
+      text: "-U -C -W -I -x -F --label -L --exclude --width --ignore-matching-lines",
+      maybe: "--color --unified --context",
       read: "-X --exclude-from --from-file --to-file",
       run: "-l --paginate",
+      walks: { with: "-r --recursive", linksWith: "-r --recursive" },
     },
     expand: { operands: "read", text: "-t" },
     fmt: { operands: "read", text: "-w" },
@@ -111,7 +150,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     join: { operands: "read", text: "-t -1 -2 -j -o -e -a -v" },
     md5sum: { operands: "read", run: "-c --check" },
     nl: { operands: "read", text: "-b -n -w -s -v -i" },
-    od: { operands: "read", text: "-A -t -N -j -w" },
+    od: { operands: "read", text: "-A -t -N -j", maybe: "-w" },
     paste: { operands: "read", text: "-d" },
     rev: { operands: "read" },
     sha1sum: { operands: "read", run: "-c --check" },
@@ -124,10 +163,12 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     egrep: grep(),
     fgrep: grep(),
     grep: grep(),
+    rgrep: { ...grep(), walks: rgrepWalks },
     jq: {
       operands: "pattern",
-      text: "--arg --argjson --indent --tab",
-      read: "--slurpfile --rawfile --argfile",
+      // What these are followed by are two words, and the pattern may be either.
+      pattern: "--arg --argjson --slurpfile --rawfile --argfile",
+      text: "--arg --argjson --slurpfile --rawfile --argfile --indent",
       run: "-f --from-file -L",
     },
     rg: {
@@ -138,8 +179,18 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       text: "-e --regexp -g --glob --iglob -t --type -T --type-not -A --after-context -B --before-context -C --context -m --max-count -M --max-columns -r --replace -j --threads -d --max-depth --max-filesize --color --colors --sort --sortr --engine -E --encoding --context-separator --field-match-separator --path-separator --dfa-size-limit --regex-size-limit --type-add --hyperlink-format",
       read: "-f --file --ignore-file",
       run: "--pre --pre-glob --hostname-bin -z --search-zip -L --follow",
+      walks: {
+        hiddenWith: "--hidden -. -u -uu -uuu --unrestricted -g --glob --iglob",
+        linksWith: "-L --follow",
+        here: true,
+      },
     },
-    ag: { operands: "pattern", run: "--pager -p --path-to-ignore" },
+    ag: {
+      operands: "pattern",
+      run: "--pager -p --path-to-ignore",
+      walks: { hiddenWith: "--hidden -u --unrestricted -U", linksWith: "-f --follow", here: true },
+    },
+    ack: { operands: "pattern", run: "--pager --ackrc", walks: { here: true } },
     sort: {
       operands: "read",
       strict: true,
@@ -166,13 +217,19 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
 
     // What changes files: by its name, so a rule for it means that; what is written anew needs an edit rule besides.
-    bzip2: { operands: "change" },
+    bzip2: { operands: "rewrite" },
     chgrp: { operands: "mode", look: "--reference" },
     chmod: { operands: "mode", look: "--reference" },
     chown: { operands: "mode", look: "--reference", text: "--from" },
-    cp: { operands: "copy", write: "-t --target-directory", text: "-S --suffix" },
-    gunzip: { operands: "change", text: "-S --suffix" },
-    gzip: { operands: "change", text: "-S --suffix" },
+    cp: {
+      operands: "copy",
+      write: "-t --target-directory",
+      text: "-S --suffix",
+      walks: { with: "-r -R -a --recursive --archive", linksWith: "-L --dereference" },
+    },
+    bunzip2: { operands: "rewrite" },
+    gunzip: { operands: "rewrite", text: "-S --suffix" },
+    gzip: { operands: "rewrite", text: "-S --suffix" },
     install: {
       operands: "copy",
       write: "-t --target-directory",
@@ -191,16 +248,23 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     touch: { operands: "change", text: "-d -t --date --time", look: "-r --reference" },
     truncate: { operands: "write", text: "-s --size", look: "-r --reference" },
     unlink: { operands: "change" },
-    xz: { operands: "change", run: "--files --files0" },
-    zip: { operands: "archive", strict: true, flag: "-r -q -j -u -9 -1 -y -X", text: "-x -i" },
+    xz: { operands: "rewrite", run: "--files --files0" },
+    zstd: { operands: "rewrite", write: "-o", run: "--filelist" },
+    zip: {
+      operands: "archive",
+      strict: true,
+      flag: "-r -q -j -u -9 -1 -y -X",
+      text: "-x -i",
+      walks: { with: "-r", linksWith: "-r" },
+    },
 
     // What reaches other machines.
     curl: {
       operands: "address",
       strict: true,
       flag: "-s --silent -S --show-error -f --fail --fail-with-body -L --location -i --include -I --head -v --verbose -g --globoff -G --get -k --insecure -4 --ipv4 -6 --ipv6 -# --progress-bar -N --no-buffer --compressed --http1.1 --http2 --http3 --tlsv1.2 --tlsv1.3 -Z --parallel --no-progress-meter -h --help -V --version --raw --tcp-nodelay --path-as-is --post301 --post302 -a --retry-connrefused --retry-all-errors",
-      text: "-X --request -A --user-agent -e --referer -m --max-time --connect-timeout --retry --retry-delay --retry-max-time -u --user -r --range --max-redirs --limit-rate --oauth2-bearer --max-filesize --url-query -z --time-cond --keepalive-time -y -Y --data-raw --form-string",
-      data: "-H --header -d --data --data-ascii --data-binary --data-urlencode --json -F --form",
+      text: "-X --request -A --user-agent -e --referer -m --max-time --connect-timeout --retry --retry-delay --retry-max-time -u --user -r --range --max-redirs --limit-rate --oauth2-bearer --max-filesize -z --time-cond --keepalive-time -y -Y --data-raw --form-string",
+      data: "-H --header -d --data --data-ascii --data-binary --data-urlencode --json -F --form --url-query",
       read: "-T --upload-file --cacert --capath -E --cert --key --etag-compare",
       write:
         "-o --output -D --dump-header -c --cookie-jar --trace --trace-ascii --stderr --libcurl --hsts --alt-svc --etag-save --output-dir",
@@ -231,6 +295,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       text: "-P -l -c",
       read: "-i",
       run: "-S -o -F -J -D -3",
+      walks: { with: "-r", linksWith: "-r" },
     },
     sftp: { operands: "may", strict: true },
     rsync: {
@@ -241,9 +306,15 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       read: "--exclude-from --include-from --password-file",
       write: "--log-file --backup-dir --temp-dir --partial-dir",
       run: "-e --rsh --rsync-path --files-from --delete --remove-source-files --daemon --config -L -K -s",
+      walks: { with: "-a -r --archive --recursive", linksWith: "-L --copy-links" },
     },
 
     // What runs what a project says.
+    cc: compiler,
+    clang: compiler,
+    "clang++": compiler,
+    "g++": compiler,
+    gcc: compiler,
     make: {
       operands: "targets",
       strict: true,
@@ -272,6 +343,7 @@ function grep(): Program {
     text: "-e --regexp -A -B -C -m -d -D --after-context --before-context --context --max-count --include --exclude --exclude-dir --label --binary-files --directories --devices",
     maybe: "--color --colour",
     read: "-f --file --exclude-from",
+    walks: grepWalks,
   };
 }
 

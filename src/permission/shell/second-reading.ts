@@ -28,6 +28,8 @@ export function confirm(line: Line, text: string): void {
 export interface Mentioned {
   /** The words of each command. */
   commands: string[][];
+  /** Files that something is redirected from. */
+  sources: string[];
   /** Files that something is redirected to. */
   targets: string[];
 }
@@ -35,10 +37,12 @@ export interface Mentioned {
 /** Looks through a line that is opaque for what it mentions: it can only make a decision stricter. */
 export function mentionedIn(text: string): Mentioned {
   const commands: string[][] = [];
+  const sources: string[] = [];
   const targets: string[] = [];
   const visit = (node: SyntaxNode) => {
     if (node.type === "Command" && node.name) commands.push([node.name, ...node.args].map(textOf));
     if (node.type === "Redirect" && node.target && isWrite(node)) targets.push(textOf(node.target));
+    if (node.type === "Redirect" && node.target && node.operator === "<") sources.push(textOf(node.target));
     if (commands.length < mostCommands) forEachChild(node, visit);
   };
   try {
@@ -46,7 +50,7 @@ export function mentionedIn(text: string): Mentioned {
   } catch {
     // A line that the parser cannot bear says nothing; it is opaque already.
   }
-  return { commands, targets };
+  return { commands, sources, targets };
 }
 
 function textOf(word: Word | Assignment): string {

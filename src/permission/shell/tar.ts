@@ -18,7 +18,9 @@ export function runTar(words: readonly Word[], effects: Effects): void {
   const { options, operands } = reader(spelledOut(words), 1);
   const reads = options.some(({ name }) => /^(-t|--list|-d|--diff|-x|--extract|--get)$/.test(name));
   for (const option of options) add(option, reads, effects);
-  for (const { word } of operands) effects.uses.push(...usesIn(word, reads ? "look" : "read"));
+  const links = options.some(({ name }) => name === "-h" || /^--deref/.test(name));
+  const below = { hidden: true, links };
+  for (const { word } of operands) effects.uses.push(...(reads ? usesIn(word, "look") : usesIn(word, "read", below)));
 }
 
 function add({ name, means, value, at }: Option, reads: boolean, effects: Effects): void {

@@ -30,16 +30,37 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
       flag: "-i - --ignore-environment -0 --null -v --debug",
       text: "-u --unset",
       look: "-C --chdir",
+      line: "-S --split-string",
     },
     exec: { flag: "-c -l", text: "-a" },
+    caffeinate: { flag: "-d -i -m -s -u", text: "-t -w" },
+    chpst: {},
+    cpulimit: { text: "-l -p -e -P", flag: "-z -i -v" },
+    "dbus-run-session": {},
+    eatmydata: {},
+    entr: { flag: "-c -d -n -p -r -s -z -a", danger: fromInput },
     fakeroot: {},
-    flock: { skip: 1, flag: "-n -s -x -e -o --nonblock --shared --exclusive", text: "-w -E --timeout" },
+    faketime: { skip: 1 },
+    firejail: { danger: elsewhere },
+    flock: {
+      skip: 1,
+      flag: "-n -s -x -e -o --nonblock --shared --exclusive",
+      text: "-w -E --timeout",
+      line: "-c --command",
+    },
+    linux32: {},
+    linux64: {},
     ionice: { text: "-c -n --class --classdata", flag: "-t --ignore" },
     ltrace: { flag: "-f -c", text: "-e -s" },
     nice: { text: "-n --adjustment" },
     nohup: {},
     nsenter: { danger: elsewhere },
+    numactl: {},
     parallel: { danger: fromInput },
+    pkexec: { text: "--user", danger: elsewhere },
+    prlimit: {},
+    proxychains: { flag: "-q", text: "-f", danger: elsewhere },
+    proxychains4: { flag: "-q", text: "-f", danger: elsewhere },
     runuser: { text: "-u", danger: elsewhere },
     setarch: { skip: 1 },
     setpriv: {},
@@ -49,22 +70,26 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
     sudo: { variables: true, flag: "-n -E -H -b -k -S --non-interactive", text: "-u -g --user --group -p --prompt" },
     "systemd-run": { danger: elsewhere },
     taskset: { skip: 1, flag: "-c --cpu-list" },
+    time: { flag: "-p -v -a -q --verbose --portability --append --quiet", text: "-f --format", write: "-o --output" },
     timeout: {
       skip: 1,
       flag: "-v --verbose --foreground --preserve-status",
       text: "-s --signal -k --kill-after",
     },
+    torsocks: { danger: elsewhere },
+    toybox: {},
     unbuffer: {},
     unshare: { danger: elsewhere },
     valgrind: {},
     watch: { text: "-n --interval", flag: "-d -t -g -c -e -b -p", danger: "it gives the command to a shell" },
     xargs: {
       flag: "-0 -r -t -p -x --null --no-run-if-empty --verbose --exit",
-      text: "-I -n -P -L -d -s -E --max-args --max-procs --max-lines --delimiter --max-chars",
-      maybe: "-i --replace -e -l --eof",
+      text: "-I -n -P -L -d -s -E --max-args --max-procs --delimiter --max-chars",
+      maybe: "--max-lines -i --replace -e -l --eof",
       read: "-a --arg-file",
       danger: fromInput,
     },
+    "xvfb-run": { flag: "-a --auto-servernum", text: "-n -s --server-num --server-args" },
   }).map(([name, wrapper]) => [name, wrapper]),
 );
 const readers = new Map([...wrappers].map(([name, wrapper]) => [name, optionReader(wrapper)]));
@@ -88,6 +113,7 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
     if (means === undefined) effects.dangers.push({ at, why: `option ${option} is not known to be harmless` });
     else if (value && (means === "look" || means === "read" || means === "write"))
       effects.uses.push(...usesIn(value, means));
+    if (value && means === "line") effects.inner.push({ line: value.value, at });
   }
   const own = wrapper.variables ? operands.findIndex(({ word }) => !/^\w+=/.test(word.value)) : 0;
   const assigned = own === -1 ? operands : operands.slice(0, own);

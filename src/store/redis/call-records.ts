@@ -22,6 +22,7 @@ export function createCallRecords({ link, keys, trees }: { link: Link; keys: Key
       attempts: call.number("attempts"),
       repeats: call.has("repeats") ? call.number("repeats") : 0,
       ...(call.has("prepared") ? { prepared: true } : {}),
+      ...(call.has("hooked") ? { hooked: call.text("hooked") } : {}),
       ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
     };

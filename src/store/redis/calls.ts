@@ -130,6 +130,12 @@ export function createCalls(options: {
     return text(await runStep("prepare_call", ref.root, namesOf(ref), values, bytes)) === "prepared";
   }
 
+  async function noteCall({ fence, hooked, decisions }: Parameters<CallStore["noteCall"]>[0]): Promise<boolean> {
+    const { ref, owner, epoch } = fence;
+    const values = { name: callName(ref), owner, epoch, hooked };
+    return text(await runStep("note_call", ref.root, namesOf(ref), values, {}, decisions)) === "noted";
+  }
+
   async function startCall(started: Parameters<CallStore["startCall"]>[0]): Promise<"started" | "fenced" | "retry"> {
     const { ref, owner, epoch } = started.fence;
     const { version, rulesVersion, grantIds = [] } = started;
@@ -194,6 +200,7 @@ export function createCalls(options: {
     openCall,
     openAsks,
     prepareCall,
+    noteCall,
     startCall,
     recordEvents,
     finishCall,

@@ -18,6 +18,7 @@ export const stepNames = [
   "finish_call",
   "keep_field",
   "look_at_tree",
+  "note_call",
   "open_asks",
   "open_call",
   "point_to",

@@ -105,6 +105,7 @@ export async function openRedisStore(options: {
     claimCall: calls.claimCall,
     openAsks: calls.openAsks,
     prepareCall: calls.prepareCall,
+    noteCall: calls.noteCall,
     startCall: calls.startCall,
     recordEvents: calls.recordEvents,
     finishCall: calls.finishCall,

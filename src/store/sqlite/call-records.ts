@@ -17,6 +17,7 @@ export interface CallRow {
   attempts: number;
   repeats: number;
   prepared: number;
+  hooked: string | null;
   cancel: string | null;
   expired: number;
   spec: string;
@@ -25,7 +26,7 @@ export interface CallRow {
 
 /** The columns of a `CallRow`. */
 export const callColumns =
-  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, cancel, expired, spec, snapshot";
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, expired, spec, snapshot";
 
 /** Calls as they are stored. */
 export type CallRecords = ReturnType<typeof createCallRecords>;
@@ -67,6 +68,7 @@ export function createCallRecords(options: {
       attempts: row.attempts,
       repeats: row.repeats,
       ...(row.prepared === 1 ? { prepared: true } : {}),
+      ...(row.hooked === null ? {} : { hooked: row.hooked }),
       ...(row.cancel === null ? {} : { cancel: row.cancel }),
       ...(row.expired === 1 ? { expired: true } : {}),
     };

@@ -157,6 +157,14 @@ export function createCalls(options: {
       return true;
     },
 
+    noteCall(step: Step, { fence, hooked, decisions }: Parameters<CallStore["noteCall"]>[0]): boolean {
+      const call = openCalls.fenced(fence);
+      if (call === undefined) return false;
+      if (hooked !== undefined) sql.note.run(hooked, call.ordinal);
+      audit.append(step, call.ref.root, decisions);
+      return true;
+    },
+
     startCall(step: Step, started: Parameters<CallStore["startCall"]>[0]): "started" | "fenced" | "retry" {
       const call = openCalls.fenced(started.fence);
       if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
@@ -232,6 +240,7 @@ function prepare(db: DatabaseSync) {
       "SELECT spec, repeats FROM calls WHERE session = ? ORDER BY ordinal DESC LIMIT 1",
     ),
     prepare: statement(db, "UPDATE calls SET prepared = 1 WHERE ordinal = ? AND prepared = 0"),
+    note: statement(db, "UPDATE calls SET hooked = ? WHERE ordinal = ?"),
     setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
@@ -239,7 +248,7 @@ function prepare(db: DatabaseSync) {
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",
     ),
-    end: statement(db, "UPDATE calls SET version = ?, ended = ?, snapshot = ? WHERE ordinal = ?"),
+    end: statement(db, "UPDATE calls SET version = ?, ended = ?, snapshot = ?, hooked = NULL WHERE ordinal = ?"),
     cancel: statement(db, "UPDATE calls SET cancel = ? WHERE ordinal = ? AND cancel IS NULL"),
   };
 }

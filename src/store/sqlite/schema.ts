@@ -1,5 +1,5 @@
 /** The version of the schema below; it is kept in `user_version`. */
-export const schemaVersion = 5;
+export const schemaVersion = 6;
 
 const decisions = `
   -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
@@ -23,6 +23,7 @@ export const migrations: readonly string[] = [
   `ALTER TABLE sessions ADD COLUMN asks_version INTEGER NOT NULL DEFAULT 0;
    ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
    ${decisions}`,
+  "ALTER TABLE calls ADD COLUMN hooked TEXT",
 ];
 
 /**
@@ -76,6 +77,7 @@ export const schema = `
     attempts INTEGER NOT NULL DEFAULT 0,
     repeats INTEGER NOT NULL DEFAULT 0,
     prepared INTEGER NOT NULL DEFAULT 0,
+    hooked TEXT,
     cancel TEXT,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,

@@ -68,6 +68,7 @@ export async function openSqliteStore(options: {
     claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
     openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
     prepareCall: (prepared) => commit.run((step) => calls.prepareCall(step, prepared)),
+    noteCall: (noted) => commit.run((step) => calls.noteCall(step, noted)),
     startCall: (started) => commit.run((step) => calls.startCall(step, started)),
     recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),
     finishCall: (finished) => commit.run((step) => calls.finishCall(step, finished)),

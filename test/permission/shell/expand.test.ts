@@ -1,9 +1,12 @@
 import { posix } from "node:path";
 import { expect, test } from "vitest";
-import { createPolicy, type Question } from "../../../src/permission/policy.ts";
+import { PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { createPolicy, type Layers, type Question } from "../../../src/permission/policy.ts";
+import { fromConfig } from "../../../src/permission/rules.ts";
 
 const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
-const folders = ["/", "/opt", "/srv", "/srv/p/sub", "/srv/p/sub/deep"];
+const layers = { wide: [], narrow: [] };
+const folders = ["/", "/opt", "/srv", "/srv/p", "/srv/p/sub", "/srv/p/sub/deep"];
 const files = {
   async resolve(path: string, cwd: string) {
     const absolute = posix.resolve(cwd, path);
@@ -11,11 +14,15 @@ const files = {
     const pattern = external ? absolute : posix.relative("/srv/p", absolute) || ".";
     return { absolute, pattern, external, isFolder: folders.includes(absolute) };
   },
-  list: async (folder: string) => (folder === "/srv/p/sub/" ? [".env", "a.ts", "b.ts", "c.md"] : []),
+  async list(folder: string) {
+    const file = (name: string) => ({ name, isFolder: false, isLink: false });
+    if (folder === "/srv/p") return [{ name: "sub", isFolder: true, isLink: false }];
+    return /^\/srv\/p\/sub\/?$/.test(folder) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
+  },
 };
 
 const questions = (line: string) =>
-  policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, files) as Promise<Question[]>;
+  policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, layers, files) as Promise<Question[]>;
 
 async function patterns(line: string): Promise<Record<string, readonly string[]>> {
   const asked = await questions(line);
@@ -37,7 +44,7 @@ test("a word that is a folder stands for that folder, and the root is /*", async
 test("what stays inside, and what is no command, adds nothing", async () => {
   expect(await patterns("ls ../ a/b")).toEqual({ bash: ["ls ../ a/b"] });
   const read = { permission: "read", patterns: ["/etc/passwd"] };
-  expect(await policy.expand(read, files)).toEqual([read]);
+  expect(await policy.expand(read, layers, files)).toEqual([read]);
 });
 
 test("each command of a line is a pattern, in its one spelling", async () => {
@@ -75,6 +82,39 @@ test("behind a cd everything is in the folder that it leads to", async () => {
   expect(read).toMatchObject({ permission: "read", patterns: ["sub/a.ts"] });
   expect(first).toMatchObject({ cwd: "/srv/p/sub", patterns: ["cd deep"] });
   expect(second).toMatchObject({ cwd: "/srv/p/sub/deep", patterns: ["cat ../a.ts"] });
+});
+
+test("behind a cd that may have failed everything is in each folder in which it may run", async () => {
+  const folders = async (line: string) =>
+    (await questions(line))
+      .filter(({ permission }) => permission === "bash")
+      .map(({ cwd, patterns }) => [cwd, patterns]);
+  expect(await folders("cd deep; ls")).toEqual([
+    ["/srv/p/sub", ["cd deep", "ls"]],
+    ["/srv/p/sub/deep", ["ls"]],
+  ]);
+  expect(await folders("cd deep && ls || pwd")).toEqual([
+    ["/srv/p/sub", ["cd deep", "pwd"]],
+    ["/srv/p/sub/deep", ["ls", "pwd"]],
+  ]);
+  expect(await folders("true || cd deep && ls")).toEqual([
+    ["/srv/p/sub", ["true", "cd deep", "ls"]],
+    ["/srv/p/sub/deep", ["ls"]],
+  ]);
+});
+
+test("of what is read below a folder those files are questions that a rule is about", async () => {
+  const rules = fromConfig({ read: { "*.ts": "ask" } }, "/home/u");
+  const narrow = [{ layer: PermissionLayer.SESSION, rules }];
+  const reads = async (line: string, layers: Layers) => {
+    const asked = await policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p" }, layers, files);
+    return asked.find(({ permission }) => permission === "read")?.patterns ?? [];
+  };
+  expect(await reads("grep -r x .", { wide: [], narrow })).toEqual([".", "sub/a.ts", "sub/b.ts"]);
+  expect(await reads("grep -r x .", { wide: [], narrow: [] })).toEqual(["."]);
+  expect(await reads("grep -r --include=a* x sub", { wide: [], narrow })).toEqual(["sub", "sub/a.ts"]);
+  expect(await reads("grep -r --exclude-dir=sub x", { wide: [], narrow })).toEqual(["."]);
+  expect(await reads("find . -name 'b*' -exec cat {} +", { wide: [], narrow })).toEqual([".", "sub/b.ts", "{}"]);
 });
 
 test("a cd that leads out is a question, and so is what an opaque line mentions", async () => {

@@ -8,7 +8,8 @@ import { type Given, runByBash, statusOf, stubs } from "./stubs.ts";
 
 type Read = (text: string) => Line;
 
-const count = process.env.TOOLGATE_LONG === "1" ? 1_000_000 : 20_000;
+const long = process.env.TOOLGATE_LONG === "1";
+const count = long ? 1_000_000 : 20_000;
 const seed = Number(process.env.TOOLGATE_SEED ?? Date.now() % 1_000_000);
 const batch = 4_000;
 
@@ -96,7 +97,9 @@ function possible({ commands }: Line): Set<string> {
 }
 
 describe(`with TOOLGATE_SEED=${seed}`, () => {
-  test(`what is read as simple has the argv that bash gives it, ${count} lines`, { timeout: 600_000 }, () => {
+  test(`what is read as simple has the argv that bash gives it, ${count} lines`, {
+    timeout: long ? 7_200_000 : 600_000,
+  }, () => {
     expect(firstDifference(both, seed, count) ?? "none").toBe("none");
   });
 

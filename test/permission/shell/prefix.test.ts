@@ -1,15 +1,21 @@
 import { expect, test } from "vitest";
 import { readCommands } from "../../../src/permission/shell/command.ts";
-import { coverableWords, prefixOf } from "../../../src/permission/shell/prefix.ts";
+import { beginsWith, prefixOf } from "../../../src/permission/shell/prefix.ts";
 import { lineMaker, random } from "./lines.ts";
 
 test.each([
   ["git commit -m 'a b'", ["git", "commit"]],
-  ["git remote -v", undefined],
+  ["git remote -v", ["git", "remote", "-v"]],
   ["git stash pop", ["git", "stash", "pop"]],
   ["npm run build -- --watch", ["npm", "run", "build"]],
   ["npm test", ["npm", "test"]],
-  ["npm", undefined],
+  ["npm run", ["npm", "run"]],
+  ["git --no-pager log", undefined],
+  ["docker -H x ps", undefined],
+  ["docker exec c id", undefined],
+  ["docker compose up -d", ["docker", "compose", "up"]],
+  ["deno run x.ts", undefined],
+  ["git submodule foreach id", undefined],
   ["ls -la src", ["ls"]],
   ["docker ps -a", ["docker", "ps"]],
   ["mytool x y", ["mytool"]],
@@ -34,10 +40,17 @@ test.each([
 });
 
 test("words are those of one command and nothing else", () => {
-  expect(coverableWords("rm 'a b'")).toEqual(["rm", "a b"]);
-  expect(coverableWords("rm a b")).toEqual(["rm", "a", "b"]);
-  expect(coverableWords("LD_PRELOAD=x git log")).toBeUndefined();
-  expect(coverableWords("cat <<'E'\nx\nE")).toBeUndefined();
+  expect(beginsWith("rm 'a b'", ["rm", "a b"])).toBe(true);
+  expect(beginsWith("rm a b", ["rm", "a b"])).toBe(false);
+  expect(beginsWith("rm a b", ["rm", "a"])).toBe(true);
+  expect(beginsWith("LD_PRELOAD=x git log", ["git"])).toBe(false);
+  expect(beginsWith("cat <<'E'\nx\nE", ["cat"])).toBe(false);
+});
+
+test("what a sub-command does is covered only where the grant names it", () => {
+  expect(beginsWith("docker run nginx", ["docker", "run"])).toBe(true);
+  expect(beginsWith("docker run nginx", ["docker"])).toBe(false);
+  expect(beginsWith("docker ps", ["docker"])).toBe(true);
 });
 
 test("the text of what was not understood is not understood either", () => {

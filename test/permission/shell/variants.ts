@@ -4,10 +4,10 @@ import type { ActionName, RuleConfig } from "../../../src/permission/rules.ts";
 /** A line, what it must come to at least, and the rules that alone decide. */
 export type Variant = readonly [line: string, expect: ActionName, rules: RuleConfig];
 
-const allow = (...patterns: string[]): RuleConfig => ({
+export const allow = (...patterns: string[]): RuleConfig => ({
   bash: Object.fromEntries(patterns.map((pattern) => [pattern, "allow"] as const)),
 });
-const each = (expect: ActionName, rules: RuleConfig, ...lines: string[]): Variant[] =>
+export const each = (expect: ActionName, rules: RuleConfig, ...lines: string[]): Variant[] =>
   lines.map((line) => [line, expect, rules] as const);
 /** Everything is allowed but one program. */
 const butRm: RuleConfig = { bash: { "*": "allow", "rm *": "deny" } };
@@ -974,7 +974,12 @@ export const variants: Readonly<Record<string, readonly Variant[]>> = {
       "cd src && cat ../../x",
       "cd && ls",
       "cd - && ls",
-      "cd src || ls",
+      "cd .. || ls",
+      "cd src || ls ..",
+      "cd src; ls ..",
+      "cd src && ls; cd .. && ls",
+      "cd src; cat ../../x",
+      "true || cd /tmp && ls",
       "cd link && ls",
       "cd ~ && ls",
       "pushd /tmp && ls",
@@ -1036,6 +1041,9 @@ export const variants: Readonly<Record<string, readonly Variant[]>> = {
       "ls /srv/project",
       "cd src && ls",
       "cd src && cat ../README.md",
+      "cd src || ls",
+      "cd src; ls; cat a.ts",
+      "cd src || echo no; ls",
       "cd src && cd .. && ls",
       "cd ./src && git status && npm test",
       "prog --url=https://example.com/a/b",

@@ -180,6 +180,22 @@ export function callsContract(open: OpenStore): void {
     expect((await (await store.reopen()).calls.getCall("ses_root", "call_1"))?.prepared).toBe(true);
   });
 
+  test("what hooks said of a call is known to whoever takes it over, and forgotten when it ends", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    expect(await store.calls.noteCall({ fence, hooked: '{"a":1}' })).toBe(true);
+    expect(await store.calls.noteCall({ fence, hooked: '{"b":2}' })).toBe(true);
+    expect(await recordOf(store, ref)).toMatchObject({ hooked: '{"b":2}', version: 1 });
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending"]);
+    store.advance(leaseMs);
+    const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs);
+    expect(claimed?.hooked).toBe('{"b":2}');
+    expect(await store.calls.noteCall({ fence, hooked: "{}" })).toBe(false);
+    if (claimed) await store.calls.finishCall({ ref, guard: { fence: fenceOf(claimed) }, part: failed(ref) });
+    expect((await recordOf(store, ref)).hooked).toBeUndefined();
+  });
+
   test("a call that has started, has ended or is another's is not prepared", async () => {
     const store = await open();
     await addSession(store);

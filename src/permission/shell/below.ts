@@ -1,0 +1,34 @@
+import { join } from "node:path";
+import type { Below } from "./effects.ts";
+import { type ListFolder, nameMatcher } from "./glob.ts";
+
+/** What lies below a folder, by its path from there. */
+export interface Found {
+  files: string[];
+  links: string[];
+  /** There is more than anybody can look through. */
+  more: boolean;
+}
+
+const mostEntries = 100_000;
+
+/** The files and links below a folder, as far as a command reaches them. */
+export async function filesBelow(folder: string, reach: Below, list: ListFolder): Promise<Found> {
+  const found: Found = { files: [], links: [], more: false };
+  const patterns = (reach.only ?? []).map(nameMatcher);
+  const isReached = (name: string) => patterns.length === 0 || patterns.some((meets) => meets(name));
+  const ahead = [""];
+  let seen = 0;
+  for (let at = ahead.pop(); at !== undefined; at = ahead.pop()) {
+    for (const { name, isFolder, isLink } of await list(join(folder, at))) {
+      seen += 1;
+      if (seen > mostEntries) return { ...found, more: true };
+      if (name.startsWith(".") && !reach.hidden) continue;
+      const path = at === "" ? name : `${at}/${name}`;
+      if (isFolder && !reach.except?.includes(name)) ahead.push(path);
+      if (isLink && reach.links) found.links.push(path);
+      if (!isFolder && !isLink && isReached(name)) found.files.push(path);
+    }
+  }
+  return found;
+}

@@ -1,0 +1,22 @@
+import type { Below } from "./effects.ts";
+import type { Option } from "./options.ts";
+import type { Walks } from "./programs.ts";
+
+/** What a program reads below the folders it is given; undefined if it does not go into them. */
+export function belowFolders(walks: Walks | undefined, options: readonly Option[]): Below | undefined {
+  const used = (names = "") => options.filter(({ name }) => isOne(name, names.split(" ")));
+  if (!walks || (walks.with !== undefined && used(walks.with).length === 0)) return undefined;
+  const values = (names = "") => used(names).flatMap(({ value }) => value?.value ?? []);
+  const only = used(walks.except).length > 0 ? [] : values(walks.onlyOf);
+  return {
+    hidden: walks.hiddenWith === undefined || used(walks.hiddenWith).length > 0,
+    links: used(walks.linksWith).length > 0,
+    ...(only.length > 0 && { only }),
+    except: values(walks.notInto).filter((name) => !/[*?[\\]/.test(name)),
+  };
+}
+
+/** Whether an option is one of these; long ones may be abbreviated. */
+function isOne(name: string, names: readonly string[]): boolean {
+  return names.some((one) => one === name || (/^--./.test(name) && one.startsWith(name)));
+}
