@@ -1,14 +1,13 @@
-import { type Signal, useSignal } from "@preact/signals";
+import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import { PermissionAction, type PermissionRule } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { Connection } from "../connection.ts";
 import type { PageProps } from "../page.tsx";
 import { actionWord } from "../words.ts";
 import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
 import { ExplainPatterns } from "./explain-patterns.tsx";
 import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
-
-type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;
+import { type Rule, RuleInput } from "./rule-input.tsx";
 
 /** A question that is not finished: who would act, and where. */
 export interface QuestionProps {
@@ -78,53 +77,3 @@ export function flagsOf({ agent, sessionId, rules }: QuestionProps): readonly st
     ...rules.flatMap(({ permission, pattern, action }) => ["--rule", `${permission} ${pattern} ${actionWord(action)}`]),
   ];
 }
-
-/** A rule that is not there, to see what it would change. */
-function RuleInput({ rule }: { rule: Signal<Rule> }) {
-  const set = (change: Partial<Rule>) => {
-    rule.value = { ...rule.value, ...change };
-  };
-  return (
-    <details class="what-if">
-      <summary>What if there were one more rule?</summary>
-      <div class="pickers">
-        <label class="labelled">
-          <span>Its permission</span>
-          <input
-            class="mono"
-            autocapitalize="off"
-            value={rule.value.permission}
-            onInput={({ currentTarget }) => set({ permission: currentTarget.value })}
-          />
-        </label>
-        <label class="labelled">
-          <span>Its pattern</span>
-          <input
-            class="mono"
-            autocapitalize="off"
-            placeholder="npm *"
-            value={rule.value.pattern}
-            onInput={({ currentTarget }) => set({ pattern: currentTarget.value })}
-          />
-        </label>
-        <label class="labelled">
-          <span>Its action</span>
-          <select
-            value={String(rule.value.action)}
-            onChange={({ currentTarget }) =>
-              set({ action: actions.find((action) => String(action) === currentTarget.value) ?? rule.value.action })
-            }
-          >
-            {actions.map((action) => (
-              <option key={action} value={String(action)}>
-                {actionWord(action)}
-              </option>
-            ))}
-          </select>
-        </label>
-      </div>
-    </details>
-  );
-}
-
-const actions = [PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY] as const;
