@@ -1,5 +1,5 @@
 import { type ExecFileException, execFile } from "node:child_process";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createGrpcTransport } from "@connectrpc/connect-node";
@@ -79,6 +79,21 @@ test("run needs no server, and refuses what it cannot ask about", async () => {
   const refused = await toolgate("run", "bash", '{"command": "touch c.txt"}', "--workspace", folder);
   expect(refused).toMatchObject({ code: 3, stderr: expect.stringContaining("terminal") });
   await expect(readFile(join(folder, "c.txt"))).rejects.toThrow("ENOENT");
+});
+
+test("run offers the workspace's own tools where they are trusted", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const [workspace, data] = [join(folder, "work"), join(folder, "data")];
+  await mkdir(join(workspace, ".opencode/tool"), { recursive: true });
+  const code = `export default { description: "Say hello.", args: {}, execute: async () => "hello from the workspace" };`;
+  await writeFile(join(workspace, ".opencode/tool/hello.js"), code);
+  const config = join(folder, "toolgate.toml");
+  await writeFile(config, `data = "${data}"\n[permission]\nhello = "allow"\n`);
+  const run = () => toolgate("run", "hello", "{}", "--workspace", workspace, "--config", config);
+  expect(await run()).toMatchObject({ code: 2, stderr: expect.stringContaining("hello") });
+  expect(await toolgate("trust", workspace, "--config", config)).toMatchObject({ code: 0 });
+  expect(await run()).toMatchObject({ code: 0, stdout: expect.stringContaining("hello from the workspace") });
 });
 
 test("without a server the next step is said", async () => {
