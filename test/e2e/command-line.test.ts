@@ -1,7 +1,9 @@
-import { type ExecFileException, execFile } from "node:child_process";
+import { type ExecFileException, execFile, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test } from "vitest";
 import { bearer, connect } from "./clients.ts";
@@ -100,4 +102,42 @@ test("without a server the next step is said", async () => {
   const { code, stderr } = await toolgate("--server", "http://127.0.0.1:9", "call", "echo", '{"text": "x"}');
   expect(code).toBe(6);
   expect(stderr).toContain("toolgate serve");
+});
+
+test.each([
+  [["call", "echo", '{"text": "x"}']],
+  [["tools", "echo"]],
+  [["top"]],
+  [["asks"]],
+  [["plan", "echo", '{"text": "x"}']],
+  [["explain", "bash", "ls"]],
+  [["grants"]],
+  [["stats"]],
+  [["audit", "export"]],
+  [["audit", "verify"]],
+  [["check-config", "/dev/null"]],
+  [["trust", "."]],
+  [["completion", "fish"]],
+])("%j with --json prints nothing but lines of JSON", async (args) => {
+  const { code, stdout } = await toolgate(...args, "--json");
+  expect(code).toBe(0);
+  for (const line of stdout.split("\n").slice(0, -1)) expect(JSON.parse(line)).toBeTypeOf("object");
+});
+
+test("serve --json says where it is", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-serve-"));
+  const flags = ["--listen", "127.0.0.1:0", "--data", join(folder, "data"), "--workspace", service.workspace];
+  const child = spawn(process.execPath, ["src/main.ts", "serve", "--json", ...flags], {
+    env: { PATH: process.env.PATH, HOME: folder },
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  onTestFinished(async () => {
+    child.kill("SIGKILL");
+    await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
+  });
+  const [line] = await once(createInterface({ input: child.stdout }), "line");
+  expect(JSON.parse(line)).toMatchObject({
+    url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/),
+    version: "0.1.0",
+  });
 });
