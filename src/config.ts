@@ -23,6 +23,8 @@ export interface Config {
   readonly file: string;
   /** Holds the store, outputs, tokens and logs (canonical, 0700). */
   readonly dataDirectory: string;
+  /** Holds which workspaces' code is trusted. */
+  readonly trustDirectory: string;
   /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
   readonly store: string;
   readonly listen: Readonly<Address>;
@@ -125,14 +127,7 @@ export function readEnvironment(): Environment {
 /** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` rather than let a server start unsafely. */
 export function loadConfig(flags: Flags, environment: Environment): Config {
   const { env, home, directory } = environment;
-  const explicitFile = flags.config ?? env.TOOLGATE_CONFIG;
-  const file = configFile(explicitFile, environment);
-  const { settings: written, lineOf = () => undefined } = readSettings(file, home) ?? {};
-  if (written === undefined && explicitFile !== undefined) {
-    throw new ConfigError(`the configuration file ${file} does not exist; create it, or leave out --config`);
-  }
-  const settings: Settings = { ...written, ...fromEnvironment(env, directory), ...fromFlags(flags, directory) };
-
+  const { file, written, lineOf, settings } = mergeSettings(flags, environment);
   const listen = parseAddress(settings.listen ?? "127.0.0.1:7420");
   checkListen(listen.host, settings);
   const workspaces = openRoots(roots(settings, flags.workspace ?? env.TOOLGATE_WORKSPACE, directory));
@@ -147,6 +142,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   return deepFreeze({
     file: canonicalPath(file),
     dataDirectory,
+    trustDirectory: trustIn(dataDirectory),
     store,
     listen,
     tls: readTls(settings, workspaces),
@@ -167,6 +163,25 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     limits: readLimits(settings.limits),
     sandbox: readSandbox(settings, written === undefined ? [] : [file]),
   });
+}
+
+/** Where a service with these flags would keep which code is trusted; nothing is created. */
+export function findTrust(flags: Flags, environment: Environment): string {
+  return trustIn(mergeSettings(flags, environment).settings.data ?? defaultData(environment));
+}
+
+const trustIn = (data: string) => join(data, "trust");
+
+function mergeSettings(flags: Flags, environment: Environment) {
+  const { env, home, directory } = environment;
+  const explicitFile = flags.config ?? env.TOOLGATE_CONFIG;
+  const file = configFile(explicitFile, environment);
+  const { settings: written, lineOf = () => undefined } = readSettings(file, home) ?? {};
+  if (written === undefined && explicitFile !== undefined) {
+    throw new ConfigError(`the configuration file ${file} does not exist; create it, or leave out --config`);
+  }
+  const settings: Settings = { ...written, ...fromEnvironment(env, directory), ...fromFlags(flags, directory) };
+  return { file, written, lineOf, settings };
 }
 
 /** Checks what a configuration file says, without its folders, addresses and tokens: nothing is created or started. */

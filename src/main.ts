@@ -5,8 +5,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { styleText } from "node:util";
-import { cli, type TrustFlags } from "./cli/cli.ts";
-import { type Config, checkConfig, type Flags, loadConfig, readEnvironment } from "./config.ts";
+import { cli, type Served, type TrustFlags } from "./cli/cli.ts";
+import { type Config, checkConfig, type Flags, findTrust, loadConfig, readEnvironment } from "./config.ts";
 import { createLogger } from "./log.ts";
 import { startServer, trustWorkspace, version } from "./server.ts";
 
@@ -14,11 +14,12 @@ const parts = { serve, embed, trust, checkConfig: (file?: string) => checkConfig
 await cli(parts).parseAsync();
 
 /** Runs the service until it is told to stop; a second signal stops it at once. */
-async function serve(flags: Flags): Promise<void> {
+async function serve(flags: Flags, onStart: (served: Served) => void): Promise<void> {
   const config = loadConfig(flags, readEnvironment());
   const log = createLogger({ level: config.logLevel, file: join(config.dataDirectory, "log", "toolgate.log") });
   const server = await startServer(config, log);
   announce(config, server.url);
+  onStart({ url: server.url, data: config.dataDirectory, version });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
@@ -31,13 +32,13 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
   const caller = randomBytes(32).toString("base64url");
   const approver = randomBytes(32).toString("base64url");
   const flags: Flags = {
-    listen: "127.0.0.1:0",
-    data,
     ...(workspace !== undefined && { workspace }),
     ...(file !== undefined && { config: file }),
   };
   const config: Config = {
-    ...loadConfig(flags, readEnvironment()),
+    ...loadConfig({ ...flags, listen: "127.0.0.1:0", data }, readEnvironment()),
+    // What a person has trusted is trusted here, too.
+    trustDirectory: findTrust(flags, readEnvironment()),
     tls: undefined,
     tracing: false,
     drainMs: 2_000,
@@ -61,8 +62,8 @@ async function trust(folder: string, { data, config: file, remove }: TrustFlags)
     ...(data !== undefined && { data }),
     ...(file !== undefined && { config: file }),
   };
-  const { dataDirectory, workspaces } = loadConfig(flags, readEnvironment());
-  return await trustWorkspace(dataDirectory, workspaces.get("default") ?? folder, remove ?? false);
+  const { trustDirectory, workspaces } = loadConfig(flags, readEnvironment());
+  return await trustWorkspace(trustDirectory, workspaces.get("default") ?? folder, remove ?? false);
 }
 
 function token(role: "caller" | "approver", value: string): Config["tokens"][number] {

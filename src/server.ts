@@ -210,7 +210,7 @@ export async function startServer(
 
 /** Loads the tools and plugins that are no part of the service; refuses to go on without a plugin, which may guard calls. */
 async function openCustomTools(
-  { file, workspaces, plugins, dataDirectory }: Config,
+  { file, workspaces, plugins, trustDirectory }: Config,
   registry: Registry,
   hooks: HookChain,
   log: Logger,
@@ -232,7 +232,7 @@ async function openCustomTools(
     registry,
     hooks,
     modules: createModules(),
-    trust: createTrust(join(dataDirectory, "trust")),
+    trust: createTrust(trustDirectory),
     report: ({ path, line, reason }) =>
       log.warn("a tool or plugin file is not loaded as it is", { path, line, reason }),
   });
@@ -247,11 +247,11 @@ async function openCustomTools(
 
 /** Trusts the code in a workspace's `.opencode` as it is now, or no longer; returns the files of its tools. A running service heeds it. */
 export async function trustWorkspace(
-  dataDirectory: string,
+  trustDirectory: string,
   directory: string,
   remove: boolean,
 ): Promise<{ directory: string; tools: string[] }> {
-  const trust = createTrust(join(dataDirectory, "trust"));
+  const trust = createTrust(trustDirectory);
   const folder = join(directory, ".opencode");
   const { entries, digest } = await readSources(folder, [folder]);
   if (remove) await trust.remove(directory);

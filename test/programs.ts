@@ -8,6 +8,8 @@ const programs = [
   ["faketime", "faketime"],
   ["bwrap", "bubblewrap"],
   ["chromium", "chromium"],
+  ["zsh", "zsh"],
+  ["fish", "fish"],
 ] as const;
 
 /** Before all tests. */

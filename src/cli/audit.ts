@@ -100,7 +100,10 @@ async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promi
     heads.set(entry.rootSessionId, entry);
     count += 1;
   }
-  for (const [root, { seq, hash }] of heads) screen.write(`${oneLine(root)}  ${seq}  ${oneLine(hash)}\n`);
+  for (const [rootSessionId, { seq, hash }] of heads) {
+    const head = { rootSessionId, seq: String(seq), hash };
+    screen.write(screen.json ? `${JSON.stringify(head)}\n` : `${oneLine(rootSessionId)}  ${seq}  ${oneLine(hash)}\n`);
+  }
   screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are what they were`));
 }
 

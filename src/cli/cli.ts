@@ -3,6 +3,7 @@ import { addAsks } from "./asks.ts";
 import { addAudit } from "./audit.ts";
 import { addCall } from "./call.ts";
 import { addCheckConfig, type CheckedConfig } from "./check-config.ts";
+import { addCompletion } from "./completion.ts";
 import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
 import { addExplain, addPlan } from "./explain.ts";
@@ -13,7 +14,7 @@ import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
 import { addRules } from "./rules.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
-import { addServe, type ServeFlags } from "./serve.ts";
+import { addServe, type Served, type ServeFlags } from "./serve.ts";
 import { addStats } from "./stats.ts";
 import { addTools } from "./tools.ts";
 import { addTop } from "./top.ts";
@@ -22,13 +23,13 @@ import { addWatch } from "./watch.ts";
 
 export type { CheckedConfig } from "./check-config.ts";
 export type { Embedded, EmbedFlags } from "./run.ts";
-export type { ServeFlags } from "./serve.ts";
+export type { Served, ServeFlags } from "./serve.ts";
 export type { TrustFlags } from "./trust.ts";
 
 /** What the command line needs of the rest of the program. */
 export interface CliParts {
-  /** Serves until the process is told to stop. */
-  serve(flags: ServeFlags): Promise<void>;
+  /** Serves until the process is told to stop; tells when it does. */
+  serve(flags: ServeFlags, onStart: (served: Served) => void): Promise<void>;
   /** Starts an engine for this process alone, with a store that ends with it. */
   embed(flags: EmbedFlags): Promise<Embedded>;
   /** Checks a configuration file; without a name the one that a server would read. */
@@ -85,6 +86,7 @@ export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Co
     addRules,
     addStats,
     addAudit,
+    addCompletion,
   ])
     add(program);
   return program;

@@ -42,7 +42,14 @@ export function failureOf(error: unknown, server?: Server): Failure {
   if (error instanceof CommandError) return error;
   if (error instanceof ConnectError && server) return rpcFailure(error, server);
   const message = error instanceof Error ? error.message : String(error);
-  return { message: terminalSafe(message), next: "", exitCode: exitCodes.failed };
+  return { message: terminalSafe(message), next: nextAfter(error), exitCode: exitCodes.failed };
+}
+
+/** A setting that is refused says itself what to do; errors of the system are told by their code. */
+function nextAfter(error: unknown): string {
+  if (error instanceof Error && error.name === "ConfigError") return "";
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  return nextByCode.get(code) ?? "that is not foreseen: the log in the data folder may say more; report it with that";
 }
 
 /** The reason (ErrorInfo) of a refused rpc, and what it names; undefined if the server gave none. */
@@ -92,7 +99,7 @@ function unexplained(error: ConnectError, { url, tokenSource }: Server): { messa
     case Code.Internal:
       return { message, next: "the server's log says more; quote the request id to who runs it" };
     default:
-      return { message: `${message} [${Code[error.code]}]`, next: "" };
+      return { message: `${message} [${Code[error.code]}]`, next: "try again; the server's log says more" };
   }
 }
 
@@ -110,17 +117,36 @@ const byCode = new Map<Code, number>([
   [Code.PermissionDenied, exitCodes.unreachable],
 ]);
 
+const nextByCode = new Map([
+  [
+    "EADDRINUSE",
+    "something listens there already: end it, or name another place with --listen HOST:PORT (:0 takes any)",
+  ],
+  ["EADDRNOTAVAIL", "this machine has no such address: name another one with --listen HOST:PORT"],
+  ["EACCES", "see who may read and write it, or name another place"],
+  ["EPERM", "see who may read and write it, or name another place"],
+  ["ENOENT", "check how it is spelled, or make it"],
+  ["ENOTDIR", "check how it is spelled: what stands in its place is not a folder"],
+  ["EISDIR", "name a file; this is a folder"],
+  ["ENOSPC", "make room on the disk, then try again"],
+  ["EMFILE", "raise the limit of open files (ulimit -n), then try again"],
+]);
+
 type NextStep = (metadata: Record<string, string>, server: Server) => string;
 
 const nextSteps: Record<string, NextStep | undefined> = {
+  INVALID_MESSAGE: ({ field = "" }) =>
+    `correct ${field === "" ? "what was given" : `\`${field}\``}; --help says what each option takes`,
   INVALID_INPUT: ({ tool = "TOOL" }) => `see what it takes with \`toolgate tools ${tool}\``,
   UNKNOWN_TOOL: () => "list the tools with `toolgate tools`",
   UNKNOWN_AGENT: () => "name one that the server's configuration has, with --agent",
   UNKNOWN_WORKSPACE: () => "name one that the server's configuration has, with --workspace",
   NO_SUCH_SESSION: () => "leave --session out to start a new one, or check the token: others' sessions are not shown",
+  NO_SUCH_CALL: () => "see what the session did with `toolgate watch SESSION`",
   NO_SUCH_PERMISSION: () => "see what is open with `toolgate asks`",
   NO_SUCH_GRANT: () => "see what was granted with `toolgate grants --all`",
   NO_SUCH_OUTPUT: () => "outputs are kept 7 days; run the tool again",
+  INVALID_RANGE: () => "ask for what lies before the end of the output",
   CALL_ID_REUSED: () => "leave --call-id out to make a new call, or repeat the same tool and input to attach to it",
   SESSION_DIFFERS: () => "use another session id, or the parent and workspace that it has",
   SESSION_CLOSED: () => "leave --session out to start a new one",
@@ -128,6 +154,8 @@ const nextSteps: Record<string, NextStep | undefined> = {
   ALREADY_ANSWERED: () => "nothing is left to do; see what is still open with `toolgate asks`",
   ASK_CLOSED: () => "see what is still open with `toolgate asks`",
   ASK_CHANGED: () => "look at it again with `toolgate asks`, then answer",
+  REPLY_ID_REUSED: () => "see what is still open with `toolgate asks`, then answer anew",
+  NOT_EDITABLE: () => "the call runs already: answer `once` or `reject`, or end it where it was started",
   NO_OFFER: () => "it is still open: answer `once`, or choose an offer that `toolgate asks` shows",
   UNAUTHENTICATED: (_, { tokenSource }) => `${tokenSource}; name the right one with --token-file FILE`,
   ROLE_MISSING: ({ roles = "" }, { tokenSource }) =>
@@ -138,5 +166,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   STORE_CHANGED: () => "what became of the call is not known: check what it did before you run it again as a new call",
   STORE_UNAVAILABLE: () => "try again with the same ids: nothing is run twice",
   DRAINING: () => "try again with the same ids: nothing is run twice",
+  HOOK_FAILED: ({ plugin = "of the server" }) =>
+    `correct the plugin ${plugin}, or take it out of the server's configuration`,
   HOST_REFUSED: () => "use an address that the server's configuration lists",
 };

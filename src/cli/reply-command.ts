@@ -1,5 +1,10 @@
+import { create } from "@bufbuild/protobuf";
 import { Argument, type Command, InvalidArgumentError } from "commander";
-import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  PermissionReply,
+  type PermissionRequest,
+  PermissionResponseSchema,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { askLines } from "./ask-view.ts";
 import { openAsks } from "./asks.ts";
 import { withServer } from "./command.ts";
@@ -57,14 +62,17 @@ async function answerAsk(
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
   if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
-  await sendReply(server.permissions, ref, {
+  const answer = {
     reply: replies[word],
     ...(message !== undefined && { message }),
     ...(offerId !== undefined && { offerId }),
     ...(input !== undefined && { input }),
     ...(wholeCall !== undefined && { wholeCall }),
     ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
-  });
+  };
+  await sendReply(server.permissions, ref, answer);
+  const given = { ...answer, sessionId: ref.sessionId, permissionId: ref.id };
+  if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;
   const approved = input ? "✓ edited; what the new arguments need is asked, if anything" : `✓ approved ${word}`;
   screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));

@@ -16,8 +16,18 @@ export interface ServeFlags {
   logLevel?: "debug" | "info" | "warn" | "error";
 }
 
+/** A server that runs, as --json tells it. */
+export interface Served {
+  url: string;
+  data: string;
+  version: string;
+}
+
 /** Adds `toolgate serve`. */
-export function addServe(program: Command, serve: (flags: ServeFlags) => Promise<void>): void {
+export function addServe(
+  program: Command,
+  serve: (flags: ServeFlags, onStart: (served: Served) => void) => Promise<void>,
+): void {
   program
     .command("serve")
     .description("start the service")
@@ -39,8 +49,10 @@ export function addServe(program: Command, serve: (flags: ServeFlags) => Promise
     .addOption(new Option("--log-level <level>", "what to log").choices(["debug", "info", "warn", "error"]))
     .addHelpText("after", serveExamples)
     .action((options: ServeFlags, command: Command) =>
-      withScreen(command, async () => {
-        await serve(options);
+      withScreen(command, async (screen) => {
+        await serve(options, (served) => {
+          if (screen.json) screen.write(`${JSON.stringify(served)}\n`);
+        });
         return undefined;
       }),
     );

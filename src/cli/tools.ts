@@ -24,7 +24,7 @@ export function addTools(program: Command): void {
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));
         for (const { path, line, reason } of problems) {
-          screen.note(`not loaded: ${oneLine(path)}${line === 0 ? "" : `:${line}`}: ${oneLine(reason)}`);
+          screen.alert(`not loaded: ${oneLine(path)}${line === 0 ? "" : `:${line}`}: ${oneLine(reason)}`);
         }
         return undefined;
       }),

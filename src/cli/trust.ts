@@ -26,6 +26,8 @@ export function addTrust(program: Command, trust: TrustFolder): void {
     .action((dir: string, flags: TrustFlags, command: Command) =>
       withScreen(command, async (screen) => {
         const { directory, tools } = await trust(dir, flags);
+        if (screen.json) screen.write(`${JSON.stringify({ directory, trusted: !flags.remove, tools })}\n`);
+        if (screen.json) return undefined;
         const told = flags.remove ? `${directory} is no longer trusted` : `${directory} is trusted`;
         const lines = [told, ...tools.map((file) => `  ${file}`)];
         screen.write(`${lines.join("\n")}\n`);

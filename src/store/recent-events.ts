@@ -2,6 +2,7 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
 /** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
 export interface RecentEvents {
+  /** Keeps the next event of a session; what is not next to those that are kept takes their place, what is older changes nothing. */
   add(event: SessionEvent, bytes: Uint8Array): void;
   /** The event of this number, with its binary form. */
   at(sessionId: string, seq: bigint): RecentEvent | undefined;
@@ -26,6 +27,7 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
     add(event, bytes) {
       const { sessionId } = event;
       const known = sessions.get(sessionId);
+      if (known !== undefined && event.seq < known.next) return;
       const recent =
         known !== undefined && event.seq === known.next ? known : { entries: [], bytes: 0, next: event.seq };
       forget(sessionId);

@@ -5,7 +5,7 @@ import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts"
 import { byDate, createSieve, type DatedFile, type FoundFile, named, newestFirst, searchNotes } from "./found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./glob-pattern.ts";
 import { openFolder } from "./open-file.ts";
-import { everySearch, ripgrep } from "./ripgrep.ts";
+import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
 
 const mostShown = 100;
 
@@ -66,8 +66,9 @@ export const glob = defineTool({
     const found = new Map<string, DatedFile>();
     let [total, leftOut] = [0, 0];
     let stopped: string | undefined;
+    const late = searchTime();
     for (const root of roots.filter(({ folder }) => folder.isFolder)) {
-      const result = await search(root, ctx);
+      const result = await search(root, ctx, late);
       for (const file of result.newest) found.set(file.absolute, file);
       total += result.total;
       leftOut += result.leftOut;
@@ -96,13 +97,17 @@ export const glob = defineTool({
  * The newest files of a root that its patterns mean; ripgrep names the newest first. What may not be read is counted as far
  * as it would have been shown.
  */
-async function search({ folder, patterns }: Root, { judge, signal }: Pick<ToolContext, "judge" | "signal">) {
+async function search(
+  { folder, patterns }: Root,
+  { judge, signal }: Pick<ToolContext, "judge" | "signal">,
+  late: AbortSignal,
+) {
   using opened = openFolder(folder.absolute);
   const searched = { ...folder, opened };
   const passed = passedGlob(patterns);
   const names: string[] = [];
   const args = [...everySearch, "--files", "--null", "--sortr=modified", ...nameFilter(patterns), "--", "./"];
-  const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) => {
+  const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal, late }, (record) => {
     const name = record.slice(2);
     if (passed(name)) names.push(name);
   });

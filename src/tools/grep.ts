@@ -5,7 +5,7 @@ import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts"
 import { byDate, createSieve, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
 import { type OpenFile, openFile, openFolder } from "./open-file.ts";
-import { everySearch, ripgrep } from "./ripgrep.ts";
+import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
 
 const mostMatches = 100;
 const longestLine = 2_000;
@@ -76,7 +76,8 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));
   const { isDoubtful, mayRead } = createSieve(searched, ctx.judge);
   const filter = patterns.length === 0 ? [] : nameFilter(patterns);
-  const common = { cwd: opened.path, signal: ctx.signal };
+  const late = searchTime();
+  const common = { cwd: opened.path, signal: ctx.signal, late };
 
   const counts = new Map<string, number>();
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
@@ -95,7 +96,8 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
     const name = record.slice(2);
     if (isMeant(name) && !mayRead(name)) leftOut += 1;
   });
-  const [stopped] = await Promise.all([counting, naming]);
+  const [countingStopped, namingStopped] = await Promise.all([counting, naming]);
+  const stopped = countingStopped ?? namingStopped;
 
   const found = await byDate(named([...counts.keys()], searched), searched);
   // By their names they were judged before.
@@ -114,13 +116,14 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
     room -= countOf(file);
     return true;
   });
-  return await showLines(input, newest, { total, leftOut, stopped }, ctx);
+  return await showLines(input, newest, { total, leftOut, stopped }, { signal: ctx.signal, late });
 }
 
 async function searchFile(input: Input, file: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
   const { absolute, pattern: shown, otherNames } = file;
   const files = readable([{ name: "", absolute, shown, otherNames, modified: 0 }], ctx.judge);
-  return await showLines(input, files, { leftOut: 1 - files.length, stopped: undefined }, ctx);
+  const end = { leftOut: 1 - files.length, stopped: undefined };
+  return await showLines(input, files, end, { signal: ctx.signal, late: searchTime() });
 }
 
 async function searchOutput(input: Input, { outputs, signal }: ToolContext): Promise<ToolResult> {
@@ -140,7 +143,8 @@ async function searchOutput(input: Input, { outputs, signal }: ToolContext): Pro
     }
   }
   const found = createFindings([name]);
-  const stopped = await ripgrep({ args: lineArgs(input, "-"), input: chunks(), delimiter: "\n", signal }, found.add);
+  const search = { args: lineArgs(input, "-"), input: chunks(), delimiter: "\n", signal, late: searchTime() } as const;
+  const stopped = await ripgrep(search, found.add);
   return result(found.lines(), { shown: found.matches(), leftOut: 0, stopped, unit: "matches" });
 }
 
@@ -149,7 +153,7 @@ async function showLines(
   input: Input,
   files: readonly FoundFile[],
   found: { total?: number; leftOut: number; stopped: string | undefined },
-  { signal }: ToolContext,
+  { signal, late }: { signal: AbortSignal; late: AbortSignal },
 ): Promise<ToolResult> {
   using opened = new DisposableStack();
   const names: string[] = [];
@@ -163,7 +167,7 @@ async function showLines(
   }
   const findings = createFindings(names);
   const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));
-  const search = { args, files: descriptors, delimiter: "\n", signal } as const;
+  const search = { args, files: descriptors, delimiter: "\n", signal, late } as const;
   const stopped = names.length === 0 ? undefined : await ripgrep(search, findings.add);
   const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
   return result(findings.lines(), end);

@@ -5,7 +5,7 @@ import { defineTool } from "../tool/tool.ts";
 import { filePath, pathAsks } from "../tool/workspace.ts";
 import { createSieve, searchNotes } from "./found-files.ts";
 import { openFolder } from "./open-file.ts";
-import { everySearch, ripgrep } from "./ripgrep.ts";
+import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
 
 const mostShown = 100;
 /** What nobody wants to see, also where no .gitignore says so. */
@@ -48,9 +48,8 @@ export const list = defineTool({
     // Only to leave out: a glob that takes in would bring back what git ignores.
     const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
     const args = [...everySearch, ...excluded, "--files", "--null", "--sort=path", "--", "./"];
-    const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal }, (record) =>
-      names.push(record.slice(2)),
-    );
+    const search = { args, cwd: opened.path, delimiter: "\0", signal, late: searchTime() } as const;
+    const stopped = await ripgrep(search, (record) => names.push(record.slice(2)));
     const { mayRead } = createSieve({ ...folder, opened }, judge);
     const files = names.filter(mayRead);
     const shown = files.slice(0, mostShown);

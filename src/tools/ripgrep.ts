@@ -21,8 +21,13 @@ export interface Search {
   delimiter: "\0" | "\n";
   /** Whether one of several records, which come as printed, may be wanted; those of which none is are not handed over. */
   mayBeWanted?(records: string): boolean;
+  /** Aborted when its time is over: what `searchTime` returned, one for all searches of a call. */
+  late: AbortSignal;
   signal: AbortSignal;
 }
+
+/** The time that a call may search. */
+export const searchTime = () => AbortSignal.timeout(longestMs);
 
 /** What every search has in common: files that git ignores are left out, hidden ones are not, and no file of settings counts. */
 export const everySearch = [
@@ -35,20 +40,23 @@ export const everySearch = [
 ];
 
 /**
- * Runs ripgrep and hands over each record that it prints, until 60 s or 10 MiB are reached; then it is stopped, and the answer
+ * Runs ripgrep and hands over each record that it prints, until its time is over or 10 MiB are reached; then it is stopped, and the answer
  * says why. A pattern that it does not understand is a `ToolFailure` with its explanation.
  */
 export async function ripgrep(search: Search, onRecord: (record: string) => void): Promise<string | undefined> {
-  const { args, cwd, files = [], input, signal } = search;
+  const { args, cwd, files = [], input, signal, late } = search;
   const rg = await program();
   signal.throwIfAborted();
-  const late = AbortSignal.timeout(longestMs);
   const child = spawn(rg, args, {
     ...(cwd !== undefined && { cwd }),
     env: {},
     stdio: [input === undefined ? "ignore" : "pipe", "pipe", "pipe", ...files],
   });
-  const kill = () => child.kill("SIGKILL");
+  const killed = Promise.withResolvers<void>();
+  const kill = () => {
+    child.kill("SIGKILL");
+    killed.resolve();
+  };
   const stop = AbortSignal.any([signal, late]);
   stop.addEventListener("abort", kill, { once: true });
   const { promise: closed, resolve, reject } = Promise.withResolvers<number | null>();
@@ -59,7 +67,8 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
       readRecords(child.stdout, search, onRecord, kill),
       readComplaint(child.stderr),
       closed,
-      fed,
+      // An input that does not come must not hold up the end.
+      Promise.race([fed, killed.promise]),
     ]);
     signal.throwIfAborted();
     if (!isWhole) return "it found more than 10 MiB";

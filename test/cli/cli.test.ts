@@ -253,6 +253,12 @@ describe("toolgate reply", () => {
     expect(server.replies[1]?.expires).toBeGreaterThanOrEqual(before + 8 * 3_600_000);
   });
 
+  test("prints the answer that counts with --json", async () => {
+    await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
+    const { stdout } = await toolgate(["reply", "per_1", "once", "--json"], environment);
+    expect(JSON.parse(stdout)).toEqual({ sessionId: "ses_1", permissionId: "per_1", reply: "PERMISSION_REPLY_ONCE" });
+  });
+
   test("says who won when the answer came too late", async () => {
     const tooLate = refused(Code.FailedPrecondition, "ALREADY_ANSWERED", "ask per_1 was answered by alice");
     await start({

@@ -28,7 +28,12 @@ export function startToolgate(args: readonly string[], environment: Record<strin
 
 /** Starts it at a pseudo-terminal of its own; what it prints is all in `stdout`. */
 export function startAtTerminal(args: readonly string[], environment: Record<string, string> = {}): Running {
-  const words = [process.execPath, entry, ...args].map((word) => `'${word.replaceAll("'", "'\\''")}'`);
+  return startProgramAtTerminal([process.execPath, entry, ...args], environment);
+}
+
+/** Starts any program at a pseudo-terminal of its own. */
+export function startProgramAtTerminal(program: readonly string[], environment: Record<string, string> = {}): Running {
+  const words = program.map((word) => `'${word.replaceAll("'", "'\\''")}'`);
   const env = { PATH: process.env.PATH, TERM: "xterm-256color", SHELL: "/bin/sh", ...environment };
   return watch(spawn("script", ["-qefc", words.join(" "), "/dev/null"], { env }));
 }

@@ -1,7 +1,9 @@
-import { type ExecFileException, execFile } from "node:child_process";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { type ExecFileException, execFile, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test } from "vitest";
 import { bearer, connect } from "./clients.ts";
@@ -81,8 +83,61 @@ test("run needs no server, and refuses what it cannot ask about", async () => {
   await expect(readFile(join(folder, "c.txt"))).rejects.toThrow("ENOENT");
 });
 
+test("run offers the workspace's own tools where they are trusted", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const [workspace, data] = [join(folder, "work"), join(folder, "data")];
+  await mkdir(join(workspace, ".opencode/tool"), { recursive: true });
+  const code = `export default { description: "Say hello.", args: {}, execute: async () => "hello from the workspace" };`;
+  await writeFile(join(workspace, ".opencode/tool/hello.js"), code);
+  const config = join(folder, "toolgate.toml");
+  await writeFile(config, `data = "${data}"\n[permission]\nhello = "allow"\n`);
+  const run = () => toolgate("run", "hello", "{}", "--workspace", workspace, "--config", config);
+  expect(await run()).toMatchObject({ code: 2, stderr: expect.stringContaining("hello") });
+  expect(await toolgate("trust", workspace, "--config", config)).toMatchObject({ code: 0 });
+  expect(await run()).toMatchObject({ code: 0, stdout: expect.stringContaining("hello from the workspace") });
+});
+
 test("without a server the next step is said", async () => {
   const { code, stderr } = await toolgate("--server", "http://127.0.0.1:9", "call", "echo", '{"text": "x"}');
   expect(code).toBe(6);
   expect(stderr).toContain("toolgate serve");
+});
+
+test.each([
+  [["call", "echo", '{"text": "x"}']],
+  [["tools", "echo"]],
+  [["top"]],
+  [["asks"]],
+  [["plan", "echo", '{"text": "x"}']],
+  [["explain", "bash", "ls"]],
+  [["grants"]],
+  [["stats"]],
+  [["audit", "export"]],
+  [["audit", "verify"]],
+  [["check-config", "/dev/null"]],
+  [["trust", "."]],
+  [["completion", "fish"]],
+])("%j with --json prints nothing but lines of JSON", async (args) => {
+  const { code, stdout } = await toolgate(...args, "--json");
+  expect(code).toBe(0);
+  for (const line of stdout.split("\n").slice(0, -1)) expect(JSON.parse(line)).toBeTypeOf("object");
+});
+
+test("serve --json says where it is", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-serve-"));
+  const flags = ["--listen", "127.0.0.1:0", "--data", join(folder, "data"), "--workspace", service.workspace];
+  const child = spawn(process.execPath, ["src/main.ts", "serve", "--json", ...flags], {
+    env: { PATH: process.env.PATH, HOME: folder },
+    stdio: ["ignore", "pipe", "ignore"],
+  });
+  onTestFinished(async () => {
+    child.kill("SIGKILL");
+    await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
+  });
+  const [line] = await once(createInterface({ input: child.stdout }), "line");
+  expect(JSON.parse(line)).toMatchObject({
+    url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/),
+    version: "0.1.0",
+  });
 });

@@ -1,3 +1,4 @@
+import { execFileSync } from "node:child_process";
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -189,5 +190,29 @@ test("an edit and its reverse give the original, and nothing outside what was na
       },
     ),
     { numRuns: 150 },
+  );
+});
+
+test("the diff that people are shown makes, by git apply, the file that the edit makes", async () => {
+  const line = fc.constantFrom("", "a", "  b", "-", "+c", "@@ -1 +1 @@", "\\ d", "é");
+  const lines = fc.array(line, { maxLength: 12 });
+  const texts = fc.record({ head: lines, old: fc.array(line, { minLength: 1 }), made: lines, tail: lines, rest: line });
+  await fc.assert(
+    fc.asyncProperty(texts, async ({ head, old, made, tail, rest }) => {
+      const whole = (middle: string[]) => [...head, "<", ...middle, ">", ...tail, rest].join("\n");
+      fc.pre(whole(old) !== whole(made));
+      await given(whole(old));
+      const input = { oldString: ["<", ...old, ">"].join("\n"), newString: ["<", ...made, ">"].join("\n") };
+      const call = await planCall(site, edit, { filePath: "a.txt", ...input });
+      const diff = (await call.plan.inspect?.())?.preview?.diff ?? "";
+      await call.run();
+      const byEdit = await text();
+      expect(byEdit).toBe(whole(made));
+      await given(whole(old));
+      const options = { cwd: site.inside, input: diff, stdio: ["pipe", "ignore", "pipe"] } as const;
+      execFileSync("git", ["apply", "-p0", "--whitespace=nowarn", "-"], options);
+      expect(await text()).toBe(byEdit);
+    }),
+    { numRuns: 60 },
   );
 });

@@ -55,6 +55,8 @@ export interface RunOptions {
   signal?: AbortSignal;
   /** The folders outside the workspace that the call was allowed to touch. */
   outside?: readonly string[];
+  /** Called with the metadata that is shown while the tool runs. */
+  onMetadata?(metadata: JsonObject): void;
   /** Called with what was written so far, at each piece of output. */
   onOutput?(text: string): Promise<void> | void;
 }
@@ -86,7 +88,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
   const plan = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
   return {
     plan,
-    async run({ signal = new AbortController().signal, outside = [], onOutput } = {}) {
+    async run({ signal = new AbortController().signal, outside = [], onMetadata, onOutput } = {}) {
       const chunks: Uint8Array[] = [];
       const ctx: ToolContext = {
         ...shared,
@@ -112,7 +114,7 @@ export async function planCall(site: Site, tool: Tool, input: JsonObject): Promi
             return stored && { data: stored.subarray(offset, offset + limit), total: stored.length };
           },
         },
-        metadata() {},
+        metadata: ({ metadata = {} }) => onMetadata?.(metadata),
         async output(chunk) {
           chunks.push(Buffer.from(chunk));
           await onOutput?.(Buffer.concat(chunks).toString());

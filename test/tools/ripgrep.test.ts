@@ -12,8 +12,9 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
 const { signal } = new AbortController();
+const { signal: late } = new AbortController();
 const lines = (...args: string[]) =>
-  ({ args: [...everySearch, ...args], cwd: folder, delimiter: "\n", signal }) as const;
+  ({ args: [...everySearch, ...args], cwd: folder, delimiter: "\n", signal, late }) as const;
 
 test("what prints more than 10 MiB is stopped, and says so", async () => {
   await writeFile(join(folder, "a.txt"), "a line of some length\n".repeat(600_000));
@@ -23,6 +24,23 @@ test("what prints more than 10 MiB is stopped, and says so", async () => {
   });
   expect(stopped).toBe("it found more than 10 MiB");
   expect(bytes).toBeLessThan(11 * 1024 * 1024);
+});
+
+test("what takes longer than it may is stopped, and what was found until then counts", async () => {
+  async function* endless() {
+    // More than ripgrep gathers before it searches.
+    yield Buffer.from("x\n".repeat(200_000));
+    await new Promise(() => undefined);
+  }
+  const over = new AbortController();
+  const records: string[] = [];
+  const search = { ...lines("--line-buffered", "--regexp=x", "-"), input: endless(), late: over.signal };
+  const stopped = await ripgrep(search, (record) => {
+    records.push(record);
+    over.abort();
+  });
+  expect(stopped).toBe("it took longer than 60 s");
+  expect(new Set(records)).toEqual(new Set(["x"]));
 });
 
 test("records arrive whole, also those with characters of several bytes", async () => {

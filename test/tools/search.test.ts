@@ -203,6 +203,13 @@ describe("grep", () => {
     expect((await search("KEY", { path: ".env" })).output).not.toContain("KEY=1");
   });
 
+  test("tells how many files it has found while it goes on", async () => {
+    await put(Object.fromEntries(Array.from({ length: 250 }, (_, i) => [`${i}.txt`, "needle\n"])));
+    const told: unknown[] = [];
+    await callTool(site, grep, { pattern: "needle" }, { onMetadata: ({ files }) => told.push(files) });
+    expect(told).toEqual([1, 101, 201]);
+  });
+
   test("explains a pattern that is not one", async () => {
     await expect(search("a(b")).rejects.toThrow(/not a regular expression .*unclosed group.*Escape characters/s);
   });

@@ -1,3 +1,4 @@
+import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
@@ -10,8 +11,8 @@ import type { Trees } from "./trees.ts";
 export type Log = ReturnType<typeof createLog>;
 
 /**
- * Reads logs. Readers that want the same at the same time share one answer and its events, and what this replica wrote
- * last is read from memory.
+ * Reads logs. Readers that want the same at the same time share one answer and its events, and what was read or written
+ * here last is in memory.
  */
 export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
   // By session, then by what is asked. An answer under way is not shared any more once there are news: it may lack them.
@@ -23,6 +24,13 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
     recent = createRecentEvents(kept);
   });
 
+  function keep(sessionId: string, seq?: Reply, time?: Reply, event?: Reply): SessionEvent {
+    const encoded = bytes(event) ?? Buffer.alloc(0);
+    const decoded = decodeEvent(encoded, sessionId, number(seq), number(time));
+    recent.add(decoded, encoded);
+    return decoded;
+  }
+
   async function load(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
     const page = await trees.find(sessionId, async (root) => {
       const { session, log } = keys.tree(root);
@@ -30,7 +38,7 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
       const [firstSeq, lastSeq, entries] = list(await link.read("read_log", names, after, maxBytes));
       if (firstSeq === undefined) return undefined;
       return {
-        events: decodeEntries(sessionId, list(entries)),
+        events: inThrees(list(entries)).map(([seq, time, event]) => keep(sessionId, seq, time, event)),
         firstSeq: number(firstSeq),
         lastSeq: number(lastSeq),
       };
@@ -39,9 +47,9 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
   }
 
   return {
-    /** Keeps what a step of ours added to a log. */
-    remember(sessionId: string, seq: number, time: number, event: Buffer): void {
-      recent.add(decodeEvent(event, sessionId, seq, time), event);
+    /** Keeps what steps of ours added to logs: session, number and event, by three. */
+    remember(time: Reply | undefined, events: readonly Reply[]): void {
+      for (const [sessionId, seq, event] of inThrees(events)) keep(text(sessionId), seq, time, event);
     },
 
     async read(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
@@ -66,11 +74,5 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
   };
 }
 
-// Who reads along takes what is new at once, so a little is enough; of a thousand sessions it is a megabyte.
-const kept = { eventsKept: 32, bytesKept: 256 * 1024, totalBytesKept: 4 * 1024 * 1024 };
-
-function decodeEntries(sessionId: string, entries: Reply[]) {
-  return inThrees(entries).map(([seq, time, event]) =>
-    decodeEvent(bytes(event) ?? Buffer.alloc(0), sessionId, number(seq), Number(text(time))),
-  );
-}
+// In memory an event takes about five times its bytes. A session that many watch may have most of the room: those who lag share it.
+const kept = { eventsKept: 4_096, bytesKept: 2 * 1024 * 1024, totalBytesKept: 4 * 1024 * 1024 };

@@ -5,7 +5,7 @@ import type { Doorbell } from "./doorbell.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
 import type { Log } from "./log.ts";
-import { bytes, inThrees, list, number, type Reply, text } from "./reply.ts";
+import { list, number, type Reply, text } from "./reply.ts";
 import type { StepName } from "./scripts.ts";
 
 /** Runs a transition in a tree: one step, of which this replica hears at once and the others by message. */
@@ -37,9 +37,7 @@ export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbel
     const all = { op, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
     const told = { ...values, decided, ...(isHeard(names) && { echo: mostEcho }) };
     const [result, news, time, events] = list(await link.run(name, all, told, { ...given, ...contents }));
-    for (const [sessionId, seq, event] of inThrees(list(events))) {
-      log.remember(text(sessionId), number(seq), number(time), bytes(event) ?? Buffer.alloc(0));
-    }
+    log.remember(time, list(events));
     const rung = list(news);
     for (let index = 0; index < rung.length; index += 2) doorbell.ring(text(rung[index]), number(rung[index + 1]));
     return result ?? null;
