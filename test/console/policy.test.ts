@@ -142,7 +142,7 @@ test.each(["rules", "grants", "explain", "decisions"])(
           .fill(`git push ${"x".repeat(200)}; cat ${"y".repeat(200)}`);
         await page.getByRole("button", { name: "Explain" }).click();
       }
-      await page.locator("main :is(table, .card, .verdict-box)").first().waitFor();
+      await page.locator("main :is(table, .card, .answer)").first().waitFor();
       expect(await findings(page)).toEqual([]);
       expect(await sticksOut(page)).toBe(0);
     }
