@@ -22,6 +22,7 @@ type Message =
 
 /** How long a settled ask stays in sight. */
 const farewellMs = 4_000;
+const firstScreen = 30;
 /** The listening tab passes on every heartbeat of the service, so silence means that it is frozen. */
 const silenceMs = 45_000;
 
@@ -65,7 +66,8 @@ export function createAskFeed({ permissions, server }: Connection): AskFeed {
 
   let fresh = false;
   function take(frame: WatchPermissionsResponse): void {
-    if (list.take(frame)) show();
+    // The first screen is shown as it comes in, not when the last of a thousand asks is there.
+    if (list.take(frame) || (frame.event !== undefined && asks.value.length < firstScreen)) show();
     if (frame.snapshotEnd) {
       fresh = true;
       if (listening) tell({ is: "state", open: list.open(), liveness: "live" });

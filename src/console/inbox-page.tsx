@@ -80,7 +80,8 @@ export function InboxPage({ connection, feed, route }: PageProps) {
             isAlone={isChosen}
             onAnswered={() => {
               const next = nextOpen(groups.value, group.id);
-              if (next !== -1) choose(next);
+              // Who has chosen another one meanwhile stays there.
+              if (next !== -1 && groups.value[place.current]?.id === group.id) choose(next);
             }}
           />
         )}

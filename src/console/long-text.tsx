@@ -25,3 +25,13 @@ export function LongText<T>({
     </section>
   );
 }
+
+/** Text as it is, within a bounded height. */
+export function Pre({ text, look = "" }: { text: string; look?: string }) {
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
+    <pre class={`scrolls ${look}`} tabIndex={0}>
+      {text}
+    </pre>
+  );
+}

@@ -2,6 +2,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
+import { startFront } from "../e2e/front.ts";
 import { useBrowsers } from "./browser.ts";
 import { stores, useServiceOn } from "./stores.ts";
 
@@ -35,12 +36,16 @@ describe.each(stores)("a session, on %s", (store) => {
   test("live output appears in its colours while the call runs, and goes on after a break without a gap", async () => {
     const command = "for i in $(seq 300); do printf '\\033[32mline %s\\033[0m\\n' $i; sleep 0.03; done";
     const { call, path, agent } = await begin({ command }, 0);
-    const context = await browsers.browser();
-    const page = await browsers.open(service(), "watcher", { browser: context, path });
+    const front = await startFront([service().url]);
+    const page = await browsers.open(front, "watcher", { path });
+    const watches: string[] = [];
+    page.on("request", (request) => {
+      if (request.url().endsWith("/WatchSession")) watches.push(request.url());
+    });
     const lines = page.locator(".output-line");
     await lines.locator(".fg-2").first().waitFor();
-    await context.setOffline(true);
-    await context.setOffline(false);
+    front.cut();
+    await expect.poll(() => watches.length, { timeout: 10_000 }).toBe(1);
     await agent.tools.callTool(call);
     await page.getByText("completed").first().waitFor();
     await lines.getByText("line 300", { exact: true }).waitFor();

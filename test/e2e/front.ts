@@ -2,8 +2,11 @@ import { once } from "node:events";
 import { connect, createServer, type Socket } from "node:net";
 import { onTestFinished } from "vitest";
 
-/** Stands before replicas, as a load balancer does: each connection goes to the first of them that takes it. */
-export async function startFront(urls: readonly string[]): Promise<{ url: string }> {
+/**
+ * Stands before replicas, as a load balancer does: each connection goes to the first of them that takes it. `cut` breaks those
+ * that are open.
+ */
+export async function startFront(urls: readonly string[]): Promise<{ url: string; cut(): void }> {
   const open = new Set<Socket>();
   const front = createServer({ pauseOnConnect: true }, async (client) => {
     open.add(client.on("close", () => open.delete(client)).on("error", () => client.destroy()));
@@ -15,12 +18,15 @@ export async function startFront(urls: readonly string[]): Promise<{ url: string
   });
   front.listen(0, "127.0.0.1");
   await once(front, "listening");
+  const cut = () => {
+    for (const client of open) client.destroy();
+  };
   onTestFinished(() => {
     front.close();
-    for (const client of open) client.destroy();
+    cut();
   });
   const address = front.address();
-  return { url: `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}` };
+  return { url: `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`, cut };
 }
 
 async function firstThatTakes([url, ...others]: readonly string[]): Promise<Socket | undefined> {

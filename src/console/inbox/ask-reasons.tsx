@@ -1,5 +1,6 @@
 import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { Pre } from "../long-text.tsx";
 import { visibleLines } from "../visible-text.ts";
 import { actionWord, layerWords, ruleWords, whyOf } from "../words.ts";
 import { PermissionMark } from "./permission-mark.tsx";
@@ -26,12 +27,12 @@ export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
               <li key={`${ask.id} rest`}>
                 <details>
                   <summary>{rest} more pieces</summary>
-                  <pre>
-                    {pieces
+                  <Pre
+                    text={pieces
                       .slice(shownAtOnce)
                       .map(({ text }) => text)
                       .join("\n")}
-                  </pre>
+                  />
                 </details>
               </li>
             ),
@@ -71,7 +72,7 @@ function Piece({
     <li class="reason" data-action={actionWord(action)}>
       <div class="reason-head">
         {isMixed && <PermissionMark kind={ask.permission} />}
-        <pre class="reason-text">{text}</pre>
+        <Pre text={text} look="reason-text" />
         <span class="verdict">{action === PermissionAction.ALLOW ? "allowed" : "asks"}</span>
       </div>
       {decision && (

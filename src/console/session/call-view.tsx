@@ -10,6 +10,7 @@ import {
 } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { AskFeed } from "../ask-feed.ts";
 import type { Connection } from "../connection.ts";
+import { Pre } from "../long-text.tsx";
 import { Empty } from "../page.tsx";
 import { pathOf } from "../route.ts";
 import { visibleLines, visibleText } from "../visible-text.ts";
@@ -163,7 +164,7 @@ function Cancel({
 function Failure({ error: { error, effects } }: { error: ToolStateError }) {
   return (
     <div class="failure">
-      <pre>{visibleLines(error)}</pre>
+      <Pre text={visibleLines(error)} />
       <p>
         {effects === ToolEffects.NONE
           ? "Nothing was changed."
@@ -184,7 +185,7 @@ function Input({ input }: { input: JsonObject | undefined }) {
           <div key={name}>
             <dt>{visibleText(name)}</dt>
             <dd>
-              <pre>{visibleLines(typeof value === "string" ? value : JSON.stringify(value, null, 2))}</pre>
+              <Pre text={visibleLines(typeof value === "string" ? value : JSON.stringify(value, null, 2))} />
             </dd>
           </div>
         ))}
@@ -221,8 +222,8 @@ function More({ part: { state } }: { part: ToolPart }) {
   return (
     <details class="block">
       <summary>Metadata</summary>
-      <pre class="json">{json(metadata)}</pre>
-      {structured !== undefined && <pre class="json">{json(structured)}</pre>}
+      <Pre text={json(metadata)} />
+      {structured !== undefined && <Pre text={json(structured)} />}
     </details>
   );
 }

@@ -1,0 +1,110 @@
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import type { Page } from "playwright-core";
+import { beforeAll, describe, expect, test } from "vitest";
+import { connect } from "../e2e/clients.ts";
+import { useService } from "../e2e/service.ts";
+import { ask } from "./ask.ts";
+import { untilArmed, useBrowsers } from "./browser.ts";
+
+const service = useService();
+const browsers = useBrowsers();
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+let sessionId = "";
+
+beforeAll(async () => {
+  const agent = connect(service, "caller");
+  sessionId = await agent.newSession({ title: "A session with calls" });
+  const call = { sessionId, agent: "free", tool: "bash" };
+  await agent.tools.callTool({ ...call, callId: "c1", input: { command: colours } });
+  await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing" } });
+});
+
+/** A line in each colour of a terminal, bright ones and backgrounds too. */
+const colours = [30, 40, 90, 100]
+  .flatMap((base) => Array.from({ length: 8 }, (_, i) => `printf '\\033[${base + i}mcolour\\033[0m\\n'`))
+  .join("; ");
+
+/** What axe finds that is serious or worse, with where it is. */
+async function findings(page: Page): Promise<string[]> {
+  // Its own way of running scripts is not the page's, so the page's policy lets it in.
+  await page.evaluate(axe);
+  const found = await page.evaluate<{ id: string; impact: string; nodes: { target: string[] }[] }[]>(
+    "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
+  );
+  return found
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`);
+}
+
+const places = ["/inbox", "/sessions", "/session", "/call", "/policy", "/tools"] as const;
+
+describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
+  test.each(places)("axe finds nothing serious at %s", async (place) => {
+    await ask(service, { command: "echo looked at && rm -rf x" });
+    const path = { "/session": `/sessions/${sessionId}`, "/call": `/sessions/${sessionId}/c1` }[String(place)] ?? place;
+    const page = await browsers.open(service, "approver", { path, colorScheme, reducedMotion: "reduce" });
+    if (place === "/inbox") {
+      await untilArmed(page);
+      await page.keyboard.press("a");
+    }
+    if (place === "/call") await page.locator(".output-line").first().waitFor();
+    expect(await findings(page)).toEqual([]);
+  });
+
+  test("axe finds nothing serious where one signs in", async () => {
+    const browser = await browsers.browser({ colorScheme });
+    const page = await browser.newPage();
+    await page.goto(service.url);
+    await page.getByLabel("Token").waitFor();
+    expect(await findings(page)).toEqual([]);
+  });
+});
+
+test("axe would find something: a button without a name", async () => {
+  const page = await browsers.open(service, "approver");
+  await page.evaluate("document.querySelector('main').append(document.createElement('button'))");
+  expect(await findings(page)).toEqual(["button-name: #main > button"]);
+});
+
+describe("on a phone", () => {
+  const phone = { viewport: { width: 375, height: 667 }, hasTouch: true, isMobile: true, deviceScaleFactor: 2 };
+
+  test.each(["/inbox", "/sessions", "/policy", "/tools"])("nothing at %s is wider than the screen", async (path) => {
+    await ask(service, { command: `echo ${"long".repeat(100)}` });
+    const page = await browsers.open(service, "approver", { path, ...phone });
+    await page.getByRole("navigation").waitFor();
+    expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
+  });
+
+  test("an ask is chosen, read and approved by thumb", async () => {
+    const call = await ask(service, { command: "echo from the train" });
+    const page = await browsers.open(service, "approver", phone);
+    await page.getByRole("link", { name: "echo from the train" }).tap();
+    await page.getByRole("article").getByText("echo from the train").first().waitFor();
+    expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
+    await untilArmed(page);
+    const button = page.getByRole("button", { name: "Approve once" });
+    const box = await button.boundingBox();
+    expect(box?.height).toBeGreaterThanOrEqual(44);
+    await button.tap();
+    expect((await call.end()).part?.state.case).toBe("completed");
+  });
+});
+
+test("a screen reader is told how many wait, and keys alone lead from the list to the answer", async () => {
+  const call = await ask(service, { command: "echo by keys" });
+  const page = await browsers.open(service, "approver");
+  await page.getByRole("status").getByText("1 waiting for an answer").waitFor({ state: "attached" });
+  await page.getByRole("list", { name: "Calls that wait for an answer" }).getByRole("link").focus();
+  await page.keyboard.press("Enter");
+  await untilArmed(page);
+  const once = page.getByRole("button", { name: /Approve once/ });
+  const tab = async () => {
+    await page.keyboard.press("Tab");
+    return await once.evaluate((button) => button.matches(":focus"));
+  };
+  await expect.poll(tab, { timeout: 15_000 }).toBe(true);
+  await page.keyboard.press("Enter");
+  expect((await call.end()).part?.state.case).toBe("completed");
+});

@@ -1,0 +1,71 @@
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { startServer } from "./server.ts";
+
+async function serveConsole() {
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-console-"));
+  onTestFinished(() => rm(directory, { recursive: true }));
+  await mkdir(join(directory, "assets"));
+  await writeFile(join(directory, "index.html"), "<!doctype html><title>Toolgate</title>");
+  await writeFile(join(directory, "assets/index-abc.js"), "'code'");
+  return await startServer({}, { consoleDirectory: directory });
+}
+
+test("the page is asked about each time, its assets never again", async () => {
+  const { url } = await serveConsole();
+  const page = await fetch(url);
+  expect(await page.text()).toContain("<title>Toolgate</title>");
+  expect(page.headers.get("content-type")).toBe("text/html; charset=utf-8");
+  expect(page.headers.get("cache-control")).toBe("no-cache");
+  const again = await fetch(url, { headers: { "if-none-match": page.headers.get("etag") ?? "" } });
+  expect(again.status).toBe(304);
+  const asset = await fetch(`${url}/assets/index-abc.js`);
+  expect(asset.headers.get("cache-control")).toBe("public, max-age=31536000, immutable");
+  expect(asset.headers.get("content-type")).toBe("text/javascript; charset=utf-8");
+});
+
+test("nothing from elsewhere, no script in the page and no frame around it", async () => {
+  const { url } = await serveConsole();
+  const { headers } = await fetch(url);
+  const policy = headers.get("content-security-policy") ?? "";
+  for (const part of ["default-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"]) {
+    expect(policy).toContain(part);
+  }
+  expect(policy).not.toContain("unsafe");
+  expect(headers.get("x-content-type-options")).toBe("nosniff");
+  expect(headers.get("referrer-policy")).toBe("no-referrer");
+});
+
+test("who cannot unzip gets the file as it is", async () => {
+  const { url } = await serveConsole();
+  const plain = await fetch(url, { headers: { "accept-encoding": "identity" } });
+  expect(plain.headers.get("content-encoding")).toBeNull();
+  expect(await plain.text()).toContain("Toolgate");
+  expect((await fetch(url)).headers.get("content-encoding")).toBe("gzip");
+});
+
+test("a path that is none of its files is not found, whatever it spells", async () => {
+  const { url } = await serveConsole();
+  for (const path of ["/index.html", "/assets/", "/%2e%2e/etc/passwd", "/assets/none.js"]) {
+    const { status } = await fetch(`${url}${path}`);
+    expect([path, status]).toEqual([path, 404]);
+  }
+});
+
+test("a name that the server does not know gets no page", async () => {
+  const { url } = await serveConsole();
+  const { request } = await import("node:http");
+  const status = await new Promise((resolve) => {
+    request(url, { headers: { host: "evil.example" } }, ({ statusCode }) => resolve(statusCode)).end();
+  });
+  expect(status).not.toBe(200);
+});
+
+test("where it was not built, the page says which line builds it", async () => {
+  const { url } = await startServer();
+  const answer = await fetch(url);
+  expect(answer.status).toBe(503);
+  expect(await answer.text()).toContain("npm run build");
+});
