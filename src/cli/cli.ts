@@ -12,6 +12,7 @@ import { addInbox } from "./inbox/inbox.ts";
 import { addOutput } from "./output.ts";
 import { addReject } from "./reject.ts";
 import { addReply } from "./reply-command.ts";
+import { addRules } from "./rules.ts";
 import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
 import { addServe, type Served, type ServeFlags } from "./serve.ts";
 import { addStats } from "./stats.ts";
@@ -82,6 +83,7 @@ export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Co
     addTools,
     addPlan,
     addExplain,
+    addRules,
     addStats,
     addAudit,
     addCompletion,

@@ -1,4 +1,5 @@
 import { PermissionAction, type PermissionDecision } from "../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { ExplainPermissionResponse } from "../../gen/web/opencode/tool/v1/permission_service_pb.ts";
 import type { PlanToolResponse } from "../../gen/web/opencode/tool/v1/tool_service_pb.ts";
 import { DiffView } from "./diff-view.tsx";
 import { Matches } from "./inbox/ask-reasons.tsx";
@@ -6,12 +7,19 @@ import { PermissionMark } from "./inbox/permission-mark.tsx";
 import { visibleLines, visibleText } from "./visible-text.ts";
 import { actionWord, whyOf } from "./words.ts";
 
-/** What a call would do and what would be asked, or why it would not run. */
-export function PlanVerdict({ plan }: { plan: PlanToolResponse }) {
-  const { action, decisions, asks, preview, problem } = plan;
-  const offers = asks.flatMap(({ offers }) => offers);
+/** What a call would do and what would be asked, or why it would not run; it is read out when it is there. */
+export function PlanVerdict({ plan }: { plan: PlanToolResponse | undefined }) {
   return (
     <section class="verdict-box" role="status" aria-label="What would happen">
+      {plan !== undefined && <Plan plan={plan} />}
+    </section>
+  );
+}
+
+function Plan({ plan: { action, decisions, asks, preview, problem } }: { plan: PlanToolResponse }) {
+  const offers = asks.flatMap(({ offers }) => offers);
+  return (
+    <>
       {problem === undefined || decisions.length > 0 ? (
         <Answer action={action} />
       ) : (
@@ -32,22 +40,20 @@ export function PlanVerdict({ plan }: { plan: PlanToolResponse }) {
           </ul>
         </>
       )}
-    </section>
+    </>
   );
 }
 
-/** What the rules say of some patterns. */
-export function RulesVerdict({
-  action,
-  decisions,
-}: {
-  action: PermissionAction;
-  decisions: readonly PermissionDecision[];
-}) {
+/** What the rules say of some patterns; it is read out when it is there. */
+export function RulesVerdict({ said }: { said: ExplainPermissionResponse | undefined }) {
   return (
     <section class="verdict-box" role="status" aria-label="What the rules say">
-      <Answer action={action} />
-      <Decisions decisions={decisions} />
+      {said !== undefined && (
+        <>
+          <Answer action={said.action} />
+          <Decisions decisions={said.decisions} />
+        </>
+      )}
     </section>
   );
 }

@@ -369,6 +369,40 @@ test("toolgate explain says which rule of which layer decides", async () => {
   ]);
 });
 
+test("toolgate rules shows the rules of an agent list by list", async () => {
+  await start({
+    permissions: {
+      listRules: ({ agent, place }) => ({
+        agent,
+        workspace: place.value ?? "",
+        lists: [
+          {
+            layer: 2,
+            rules: [
+              { permission: "bash", pattern: "git push *", action: 3 },
+              { permission: "bash", pattern: "ls *", action: 1 },
+            ],
+          },
+          { layer: 10, source: ".opencode/config.toml", rules: [], problem: "line 2: no such action" },
+        ],
+      }),
+    },
+  });
+  const asked = ["rules", "--agent", "plan", "--workspace", "default/app"];
+  const { stdout, stderr } = await toolgate(asked, environment);
+  expect(stderr).toContain("for plan in default/app");
+  expect(stdout.split("\n")).toEqual([
+    "config",
+    '    0  bash "git push *" deny',
+    '    1  bash "ls *" allow',
+    "workspace (.opencode/config.toml)",
+    "  everything asks: line 2: no such action",
+    "",
+  ]);
+  const { code } = await toolgate([...asked, "--session", "ses_1"], environment);
+  expect(code).toBe(2);
+});
+
 test("toolgate output writes the bytes as they are into a pipe", async () => {
   const pieces = [Buffer.from("\x1b[31ma"), Buffer.from("b")];
   await start({

@@ -48,9 +48,10 @@ test("the rules of an agent are shown list by list, and those of a session when 
   await configured.getByRole("cell", { name: "git push *" }).waitFor();
 });
 
-test("a grant is shown in words and revoked in two steps; the next call asks again", async () => {
-  const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
+test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
   const page = await browsers.open(service, "approver", { path: "/policy/grants" });
+  await page.getByText("Nothing is granted").waitFor();
+  const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
   const card = page.getByRole("listitem").filter({ hasText: "exactly a.txt" });
   await card.getByText("the session it was asked in, and its children").waitFor();
   await card.getByText("by approver").waitFor();
@@ -75,13 +76,18 @@ test("a command line is explained command by command, with the deciding rule", a
   await pieces.filter({ hasText: "ls -l" }).getByText("The configuration says bash “ls *” = allow.").waitFor();
   await pieces.filter({ hasText: "git push origin main" }).getByText("bash “git push *” = deny").waitFor();
   await page.getByText(`toolgate plan bash '{"command":"ls -l && git push origin main"}'`).waitFor();
+  await page.getByText("What if there were one more rule?").click();
+  await page.getByLabel("Its pattern").fill("git push origin main");
+  await page.getByRole("button", { name: "Explain" }).click();
+  await verdict.getByText("Yes. It runs without a question.").waitFor();
+  await page.getByText("--rule 'bash git push origin main allow'").waitFor();
 });
 
 test("a call and a permission are explained for the agent that is chosen", async () => {
   const page = await browsers.open(service, "approver", { path: "/policy/explain" });
   await page.getByLabel("Agent").selectOption("plan");
   await page.getByLabel("call a tool").check();
-  await page.getByLabel("Tool", { exact: true }).selectOption("read");
+  await page.getByRole("combobox", { name: "Tool", exact: true }).selectOption("read");
   await page.getByRole("textbox", { name: "filePath" }).fill(".env");
   await page.getByRole("button", { name: "Explain" }).click();
   await page.getByText("The built-in policy says read “*.env” = ask.").waitFor();

@@ -9,7 +9,7 @@ import { objectOf, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { PlanVerdict } from "../verdict.tsx";
 import { visibleText } from "../visible-text.ts";
-import type { QuestionProps } from "./explain.tsx";
+import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** May the agent run this command line? */
 export function ExplainCommand(props: QuestionProps) {
@@ -119,25 +119,25 @@ function Answer({
           {problem}
         </pre>
       )}
-      {plan !== undefined && <PlanVerdict plan={plan} />}
+      <PlanVerdict plan={plan} />
       {plan !== undefined && <CopyCommand words={asked} />}
     </>
   );
 }
 
-/** Asks the service what a call would do; the answer is gone when who would call, or where, changes. */
-function usePlan({ connection, agent, sessionId }: QuestionProps, tool: string) {
+/** Asks the service what a call would do; the answer is gone when the rest of the question changes. */
+function usePlan(props: QuestionProps, tool: string) {
+  const { connection, agent, sessionId, rules } = props;
   const answer = useSignal<{ plan?: PlanToolResponse; problem: string; asked: readonly string[]; of: string }>({
     problem: "",
     asked: [],
     of: "",
   });
-  const of = `${agent} ${sessionId}`;
+  const of = JSON.stringify([agent, sessionId, rules]);
   const ask = async (input: JsonObject) => {
-    const flags = [...(agent === "" ? [] : ["--agent", agent]), ...(sessionId === "" ? [] : ["--session", sessionId])];
-    const asked = ["plan", tool, JSON.stringify(input), ...flags];
+    const asked = ["plan", tool, JSON.stringify(input), ...flagsOf(props)];
     try {
-      const plan = await connection.tools.planTool({ tool, input, agent, sessionId });
+      const plan = await connection.tools.planTool({ tool, input, agent, sessionId, rules: [...rules] });
       answer.value = { plan, problem: "", asked, of };
     } catch (error) {
       answer.value = { problem: problemOf(error), asked, of };

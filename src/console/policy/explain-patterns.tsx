@@ -3,10 +3,11 @@ import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v
 import { CopyCommand } from "../copy-command.tsx";
 import { problemOf } from "../load.ts";
 import { RulesVerdict } from "../verdict.tsx";
-import type { QuestionProps } from "./explain.tsx";
+import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */
-export function ExplainPatterns({ connection, agent, sessionId }: QuestionProps) {
+export function ExplainPatterns(props: QuestionProps) {
+  const { connection, agent, sessionId, rules } = props;
   const permission = useSignal("edit");
   const patterns = useSignal("");
   const answer = useSignal<{ said?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
@@ -20,9 +21,9 @@ export function ExplainPatterns({ connection, agent, sessionId }: QuestionProps)
       patterns: patterns.value.split("\n").filter((line) => line !== ""),
       agent,
       sessionId,
+      rules: [...rules],
     };
-    const flags = [...(agent === "" ? [] : ["--agent", agent]), ...(sessionId === "" ? [] : ["--session", sessionId])];
-    const asked = ["explain", question.permission, ...question.patterns, ...flags];
+    const asked = ["explain", question.permission, ...question.patterns, ...flagsOf(props)];
     try {
       answer.value = { said: await connection.permissions.explainPermission(question), problem: "", asked };
     } catch (error) {
@@ -76,7 +77,7 @@ export function ExplainPatterns({ connection, agent, sessionId }: QuestionProps)
           {problem}
         </p>
       )}
-      {said !== undefined && <RulesVerdict action={said.action} decisions={said.decisions} />}
+      <RulesVerdict said={said} />
       {said !== undefined && <CopyCommand words={asked} />}
     </>
   );

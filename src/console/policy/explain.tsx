@@ -1,10 +1,13 @@
 import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
+import { PermissionAction } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { Connection } from "../connection.ts";
 import type { PageProps } from "../page.tsx";
+import { actionWord } from "../words.ts";
 import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
 import { ExplainPatterns } from "./explain-patterns.tsx";
 import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
+import { type Rule, RuleInput } from "./rule-input.tsx";
 
 /** A question that is not finished: who would act, and where. */
 export interface QuestionProps {
@@ -12,6 +15,8 @@ export interface QuestionProps {
   agent: string;
   /** Empty: in no session. */
   sessionId: string;
+  /** Tried as if they were the last ones of the configuration. */
+  rules: readonly Rule[];
 }
 
 const questions: Readonly<Record<string, { title: string; Question: FunctionComponent<QuestionProps> }>> = {
@@ -28,6 +33,7 @@ export function Explain({ connection }: PageProps) {
   const names = Object.keys(questions).filter(
     (name) => name === "patterns" || connection.may("caller", "approver", "admin"),
   );
+  const rule = useSignal<Rule>({ permission: "bash", pattern: "", action: PermissionAction.ALLOW });
   const chosen = useSignal(names[0] ?? "patterns");
   const Question = questions[chosen.value]?.Question ?? ExplainPatterns;
   const sessionId = place.value.case === "sessionId" ? place.value.value : "";
@@ -52,7 +58,22 @@ export function Explain({ connection }: PageProps) {
           </label>
         ))}
       </fieldset>
-      <Question connection={connection} agent={agent.value} sessionId={sessionId} />
+      <RuleInput rule={rule} />
+      <Question
+        connection={connection}
+        agent={agent.value}
+        sessionId={sessionId}
+        rules={rule.value.pattern === "" ? [] : [rule.value]}
+      />
     </section>
   );
+}
+
+/** The flags with which `toolgate` asks the same. */
+export function flagsOf({ agent, sessionId, rules }: QuestionProps): readonly string[] {
+  return [
+    ...(agent === "" ? [] : ["--agent", agent]),
+    ...(sessionId === "" ? [] : ["--session", sessionId]),
+    ...rules.flatMap(({ permission, pattern, action }) => ["--rule", `${permission} ${pattern} ${actionWord(action)}`]),
+  ];
 }

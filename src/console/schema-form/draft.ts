@@ -36,7 +36,8 @@ export function readProblems(message: string, field: Field): Problems {
   const lines = message.split("\n").filter((line) => {
     const [, path = "", text = ""] = /^- ([^:]*): (.*)$/.exec(line) ?? [];
     const missing = /required property '(.+)'$/.exec(text)?.[1];
-    const parent = path === "input" && fieldAt(field, path) === undefined ? "" : path;
+    // The service calls the whole input so; of a field of that name it is told below the form, which is never wrong.
+    const parent = path === "input" ? "" : path;
     const full = [parent, missing].filter((part) => part !== undefined && part !== "").join(".");
     if (text === "" || full === "" || fieldAt(field, full) === undefined) return true;
     at.set(full, missing === undefined ? text : "is needed");

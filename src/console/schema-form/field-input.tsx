@@ -1,7 +1,7 @@
 import type { JsonValue } from "@bufbuild/protobuf";
-import { useSignal } from "@preact/signals";
 import { useId } from "preact/hooks";
 import { visibleText } from "../visible-text.ts";
+import { Control } from "./control.tsx";
 import { type Draft, emptyDraft, type Problems, withField } from "./draft.ts";
 import { type Field, kindWords, type NamedField, objectOf } from "./field.ts";
 
@@ -70,119 +70,6 @@ function Single(props: InputProps) {
       </small>
     </div>
   );
-}
-
-function Control({
-  id,
-  describedBy,
-  isWrong,
-  field: { shape, fallback },
-  isRequired,
-  value,
-  onChange,
-}: InputProps & { id: string; describedBy: string; isWrong: boolean }) {
-  const common = { id, "aria-describedby": describedBy, "aria-invalid": isWrong, "aria-required": isRequired };
-  if (shape.kind === "choice")
-    return <Choice common={common} values={shape.values} value={value} onChange={onChange} />;
-  if (shape.kind === "boolean" && isRequired) {
-    return (
-      <input
-        {...common}
-        type="checkbox"
-        checked={value === true}
-        onChange={({ currentTarget }) => onChange(currentTarget.checked)}
-      />
-    );
-  }
-  if (shape.kind === "boolean")
-    return <Choice common={common} values={[true, false]} value={value} onChange={onChange} />;
-  if (shape.kind === "text") {
-    const text = typeof value === "string" ? value : "";
-    return (
-      <textarea
-        {...common}
-        class="mono"
-        rows={Math.min(12, text.split("\n").length)}
-        spellcheck={false}
-        autocapitalize="off"
-        placeholder={typeof fallback === "string" ? fallback : ""}
-        value={text}
-        onInput={({ currentTarget }) =>
-          onChange(currentTarget.value === "" && !isRequired ? undefined : currentTarget.value)
-        }
-      />
-    );
-  }
-  const read = shape.kind === "number" ? readNumber : readJson;
-  return <Written common={common} read={read} isLong={shape.kind === "json"} value={value} onChange={onChange} />;
-}
-
-type Common = { id: string; "aria-describedby": string; "aria-invalid": boolean; "aria-required": boolean };
-
-function Choice({
-  common,
-  values,
-  value,
-  onChange,
-}: Pick<InputProps, "value" | "onChange"> & { common: Common; values: readonly JsonValue[] }) {
-  const index = values.findIndex((one) => JSON.stringify(one) === JSON.stringify(value));
-  return (
-    <select
-      {...common}
-      value={String(index)}
-      onChange={({ currentTarget }) => onChange(values[Number(currentTarget.value)])}
-    >
-      <option value="-1">{common["aria-required"] ? "Choose…" : "left out"}</option>
-      {values.map((one, i) => (
-        <option key={i} value={String(i)}>
-          {typeof one === "string" ? visibleText(one) : JSON.stringify(one)}
-        </option>
-      ))}
-    </select>
-  );
-}
-
-/** A value that is written as text and may, while one writes, not be one yet; the form is not sent until it is. */
-function Written({
-  common,
-  read,
-  isLong,
-  value,
-  onChange,
-}: Pick<InputProps, "value" | "onChange"> & {
-  common: Common;
-  read: (text: string) => { value: Draft; problem: string };
-  isLong: boolean;
-}) {
-  const written = useSignal("");
-  // The text stays as it is written as long as it says the same as the value, which may also be set from elsewhere.
-  const isSame = JSON.stringify(read(written.value).value) === JSON.stringify(value);
-  const text = isSame ? written.value : value === undefined ? "" : JSON.stringify(value, null, isLong ? 2 : 0);
-  const onInput = ({ currentTarget }: { currentTarget: HTMLInputElement | HTMLTextAreaElement }) => {
-    const found = read(currentTarget.value);
-    written.value = currentTarget.value;
-    currentTarget.setCustomValidity(found.problem);
-    onChange(found.value);
-  };
-  return isLong ? (
-    <textarea {...common} class="mono" rows={3} spellcheck={false} placeholder="JSON" value={text} onInput={onInput} />
-  ) : (
-    <input {...common} inputMode="decimal" value={text} onInput={onInput} />
-  );
-}
-
-function readNumber(text: string): { value: Draft; problem: string } {
-  const value = text.trim() === "" ? undefined : Number(text);
-  return Number.isFinite(value ?? 0) ? { value, problem: "" } : { value: undefined, problem: "Write a number." };
-}
-
-function readJson(text: string): { value: Draft; problem: string } {
-  if (text.trim() === "") return { value: undefined, problem: "" };
-  try {
-    return { value: JSON.parse(text), problem: "" };
-  } catch (error) {
-    return { value: undefined, problem: `Write JSON: ${error instanceof Error ? error.message : ""}` };
-  }
 }
 
 /** An object or a list: one that is optional is there once it is added. */

@@ -135,7 +135,7 @@ const hintWords: Readonly<Record<string, (value: string) => string>> = {
 export function kindWords({ shape }: Field): string {
   if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
   if (shape.kind === "boolean") return "yes or no";
-  if (shape.kind === "choice") return "one of some";
+  if (shape.kind === "choice") return "choice";
   if (shape.kind === "list") return `list of ${kindWords(shape.item)}`;
   return shape.kind === "json" ? "JSON" : shape.kind;
 }

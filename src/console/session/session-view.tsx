@@ -117,6 +117,12 @@ function Facts({ session, count, liveness }: { session: Session | undefined; cou
         </>
       )}
       {session !== undefined && session.closed > 0 && " · closed"}
+      {session !== undefined && (
+        <>
+          {" "}
+          · <a href={`#${pathOf("policy", "decisions", session.id)}`}>decisions</a>
+        </>
+      )}
       {liveness !== "live" && (
         <b class="not-live" role="status">
           {" "}

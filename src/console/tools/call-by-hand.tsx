@@ -107,9 +107,9 @@ export function CallByHand({
         </InputForm>
       )}
       <CopyCommand words={["call", tool.name, JSON.stringify(input.value), "--agent", agent]} />
-      {came.kind === "planned" && <PlanVerdict plan={came.plan} />}
+      <PlanVerdict plan={came.kind === "planned" ? came.plan : undefined} />
       {came.kind === "called" && (
-        <>
+        <div ref={intoView}>
           <p class="hint">
             In a session of its own: <a href={`#${pathOf("sessions", came.session.id)}`}>{came.session.id}</a>
           </p>
@@ -122,7 +122,7 @@ export function CallByHand({
             feed={came.session.feed}
             asks={asks}
           />
-        </>
+        </div>
       )}
     </section>
   );
@@ -136,4 +136,9 @@ function WhyNot({ connection: { server } }: { connection: Connection }) {
       terminal.
     </p>
   );
+}
+
+/** Below a long form one would not see that something came. */
+function intoView(element: HTMLElement | null): void {
+  element?.scrollIntoView({ block: "nearest" });
 }

@@ -1,0 +1,165 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { DecisionKind } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { Connection } from "../connection.ts";
+import { problemOf } from "../load.ts";
+import { pathOf } from "../route.ts";
+import { Decisions as Judged } from "../verdict.tsx";
+import { visibleText } from "../visible-text.ts";
+import { momentOf, settledWords } from "../words.ts";
+import type { Chain } from "./chain.ts";
+import { type DecisionFilter, isWanted, outcomes } from "./decision-filter.ts";
+import { type Decision, type DecisionLog as Known, readDecisions } from "./read-decisions.ts";
+
+const shownAtOnce = 100;
+
+/** The decisions of a session tree, newest first, with filters and the state of their chain. */
+export function DecisionLog({ connection, sessionId }: { connection: Connection; sessionId: string }) {
+  const log = useSignal<Known | undefined>(undefined);
+  const problem = useSignal("");
+  const filter = useSignal<DecisionFilter>({ outcome: "", tool: "", principal: "" });
+  const count = useSignal(shownAtOnce);
+  const read = (signal: AbortSignal) =>
+    readDecisions(connection, sessionId, log.peek(), signal).then(
+      (found) => {
+        if (!signal.aborted) log.value = found;
+      },
+      (error: unknown) => {
+        if (!signal.aborted) problem.value = problemOf(error);
+      },
+    );
+  useEffect(() => {
+    const over = new AbortController();
+    void read(over.signal);
+    return () => over.abort();
+  }, []);
+  if (problem.value !== "") {
+    return (
+      <p class="problem" role="alert">
+        {problem}
+      </p>
+    );
+  }
+  if (log.value === undefined) return <p role="status">Reading…</p>;
+  const { decisions, chain, isMore } = log.value;
+  const wanted = decisions.filter(({ record }) => isWanted(record, filter.value)).toReversed();
+  return (
+    <>
+      <ChainState chain={chain} />
+      <Filters decisions={decisions} filter={filter.value} onChange={(next) => (filter.value = next)} />
+      <div class="actions">
+        <p class="hint" role="status">
+          {wanted.length === decisions.length
+            ? `${decisions.length} decisions, newest first`
+            : `${wanted.length} of ${decisions.length} decisions, newest first`}
+        </p>
+        <button type="button" class="quiet" onClick={() => void read(new AbortController().signal)}>
+          {isMore ? "Read on: there are newer ones" : "Look for newer ones"}
+        </button>
+      </div>
+      <ol class="cards">
+        {wanted.slice(0, count.value).map((decision) => (
+          <DecisionCard key={String(decision.entry.seq)} decision={decision} />
+        ))}
+      </ol>
+      {wanted.length > count.value && (
+        <button type="button" onClick={() => (count.value += shownAtOnce)}>
+          Show more
+        </button>
+      )}
+    </>
+  );
+}
+
+function ChainState({ chain }: { chain: Chain }) {
+  if (chain.state === "unchecked") {
+    return <p class="hint">The chain is not checked here; toolgate audit verify does it.</p>;
+  }
+  if (chain.state === "broken") {
+    return (
+      <p class="warning" role="alert">
+        Record {String(chain.seq)} is not what it was: {chain.problem}. Do not trust it and what follows; compare with
+        an export.
+      </p>
+    );
+  }
+  return (
+    <p class="chain">
+      <span class="dot" /> The chain is whole up to record {String(chain.seq)} <code>{chain.hash}</code>
+    </p>
+  );
+}
+
+function Filters({
+  decisions,
+  filter,
+  onChange,
+}: {
+  decisions: readonly Decision[];
+  filter: DecisionFilter;
+  onChange: (filter: DecisionFilter) => void;
+}) {
+  const choices: Readonly<Record<keyof DecisionFilter, { title: string; values: readonly string[] }>> = {
+    outcome: { title: "Outcome", values: Object.keys(outcomes) },
+    tool: { title: "Tool", values: namesOf(decisions.map(({ record }) => record.tool)) },
+    principal: { title: "Who", values: namesOf(decisions.flatMap(({ record }) => [record.principal, record.by])) },
+  };
+  return (
+    <div class="pickers">
+      {(["outcome", "tool", "principal"] as const).map((name) => (
+        <label key={name} class="labelled">
+          <span>{choices[name].title}</span>
+          <select
+            value={filter[name]}
+            onChange={({ currentTarget }) => onChange({ ...filter, [name]: currentTarget.value })}
+          >
+            <option value="">all</option>
+            {choices[name].values.map((value) => (
+              <option key={value} value={value}>
+                {visibleText(value)}
+              </option>
+            ))}
+          </select>
+        </label>
+      ))}
+    </div>
+  );
+}
+
+function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
+  const { agent, principal, tool, sessionId, callId, decisions } = record;
+  return (
+    <li class="card">
+      <p class="card-head">
+        <b>{headline(record)}</b>
+        <span class="time">{momentOf(entry.time)}</span>
+      </p>
+      <p class="soft">
+        {tool === "" ? "" : `${visibleText(tool)}, called by ${visibleText(agent)} (${visibleText(principal)}), `}
+        record {String(entry.seq)},{" "}
+        <a href={`#${callId === "" ? pathOf("sessions", sessionId) : pathOf("sessions", sessionId, callId)}`}>
+          {visibleText(callId || sessionId)}
+        </a>
+      </p>
+      {decisions.length > 0 && <Judged decisions={decisions} />}
+    </li>
+  );
+}
+
+function headline({ kind, by, settled, grants }: Decision["record"]): string {
+  if (kind === DecisionKind.SETTLED && settled !== undefined) return settledWords(settled);
+  if (kind === DecisionKind.REVOKED) {
+    return `Grant revoked by ${visibleText(by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
+  }
+  return headlines.get(kind) ?? "Decided";
+}
+
+const headlines = new Map<DecisionKind, string>([
+  [DecisionKind.ALLOWED, "Ran"],
+  [DecisionKind.DENIED, "Denied by a rule"],
+  [DecisionKind.ASKED, "Asked"],
+]);
+
+function namesOf(names: readonly string[]): readonly string[] {
+  return [...new Set(names)].filter((name) => name !== "").sort();
+}

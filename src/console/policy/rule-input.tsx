@@ -1,0 +1,56 @@
+import type { Signal } from "@preact/signals";
+import { PermissionAction, type PermissionRule } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { actionWord } from "../words.ts";
+
+/** A rule as it is written. */
+export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;
+
+/** A rule that is not there, to see what it would change. */
+export function RuleInput({ rule }: { rule: Signal<Rule> }) {
+  const set = (change: Partial<Rule>) => {
+    rule.value = { ...rule.value, ...change };
+  };
+  return (
+    <details class="what-if">
+      <summary>What if there were one more rule?</summary>
+      <div class="pickers">
+        <label class="labelled">
+          <span>Its permission</span>
+          <input
+            class="mono"
+            autocapitalize="off"
+            value={rule.value.permission}
+            onInput={({ currentTarget }) => set({ permission: currentTarget.value })}
+          />
+        </label>
+        <label class="labelled">
+          <span>Its pattern</span>
+          <input
+            class="mono"
+            autocapitalize="off"
+            placeholder="npm *"
+            value={rule.value.pattern}
+            onInput={({ currentTarget }) => set({ pattern: currentTarget.value })}
+          />
+        </label>
+        <label class="labelled">
+          <span>Its action</span>
+          <select
+            value={String(rule.value.action)}
+            onChange={({ currentTarget }) =>
+              set({ action: actions.find((action) => String(action) === currentTarget.value) ?? rule.value.action })
+            }
+          >
+            {actions.map((action) => (
+              <option key={action} value={String(action)}>
+                {actionWord(action)}
+              </option>
+            ))}
+          </select>
+        </label>
+      </div>
+    </details>
+  );
+}
+
+const actions = [PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY] as const;
