@@ -27,7 +27,7 @@ export function addAudit(program: Command): void {
     .description("write the audit as JSON lines, session tree by session tree")
     .option(
       "--session <id>",
-      "only of this session's tree; also a root that is gone (default: of all sessions there are)",
+      "only of this session's tree; also a root that is gone (default: of all there are, and all that are gone)",
     )
     .action((options: { session?: string }, command: Command) =>
       withServer(command, "approver", async (server, screen) => {
@@ -50,11 +50,21 @@ export function addAudit(program: Command): void {
     );
 }
 
-async function* rootsOf({ sessions }: Connection, session: string | undefined): AsyncGenerator<string> {
+async function* rootsOf(server: Connection, session: string | undefined): AsyncGenerator<string> {
   if (session !== undefined) return yield session;
+  const { sessions, permissions } = server;
+  const living = new Set<string>();
   for (let pageToken = ""; ; ) {
     const page = await sessions.listSessions({ pageToken });
-    for (const { id, rootSessionId } of page.sessions) if (id === rootSessionId) yield id;
+    for (const { rootSessionId } of page.sessions) living.add(rootSessionId);
+    pageToken = page.nextPageToken;
+    if (pageToken === "") break;
+  }
+  yield* living;
+  for (let pageToken = ""; ; ) {
+    const page = await permissions.listAudits({ pageToken, pageSize: 500 });
+    // One may have come back under the same id.
+    for (const root of page.rootSessionIds) if (!living.has(root)) yield root;
     pageToken = page.nextPageToken;
     if (pageToken === "") return;
   }
