@@ -22,13 +22,13 @@ import {
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../log.ts";
-import { refusalText } from "../permission/answers.ts";
 import { decisionOn } from "../permission/decisions.ts";
 import { RequestError } from "../permission/errors.ts";
 import type { JudgedBy, Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import { workspaceRoot } from "../permission/permissions.ts";
 import type { Layers, Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
+import { refusalText } from "../permission/settlements.ts";
 import { canonicalJson } from "../tool/canonical-json.ts";
 import {
   ChangedAfterApproval,
