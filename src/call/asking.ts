@@ -11,11 +11,11 @@ import {
   PermissionToolContextSchema,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { refusalText } from "../permission/answers.ts";
 import { decisionOn } from "../permission/decisions.ts";
 import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
 import type { Question } from "../permission/policy.ts";
 import type { AskRecord } from "../permission/ports.ts";
+import { refusalText } from "../permission/settlements.ts";
 import type { Ask, Plan, Tool } from "../tool/tool.ts";
 import { allowed, decidedCall } from "./decided.ts";
 import { CallEnd, CallGone, denied } from "./ends.ts";

@@ -14,9 +14,11 @@ export function createAudit({
   permissions,
 }: {
   calls: Pick<CallStore, "getSession">;
-  permissions: Pick<PermissionStore, "listDecisions">;
+  permissions: Pick<PermissionStore, "listDecisions" | "listAudits">;
 }) {
   return {
+    /** The roots of trees that are gone, newest first. */
+    gone: permissions.listAudits,
     /** The chain of the tree that a session is in, oldest first. */
     async list(
       principal: Principal,

@@ -28,7 +28,7 @@ export function addAudit(program: Command): void {
     .description("write the audit as JSON lines, session tree by session tree")
     .option(
       "--session <id>",
-      "only of this session's tree; also a root that is gone (default: of all sessions there are)",
+      "only of this session's tree; also a root that is gone (default: of all there are, and all that are gone)",
     )
     .action((options: { session?: string }, command: Command) =>
       withServer(command, "approver", async (server, screen) => {
@@ -53,7 +53,16 @@ export function addAudit(program: Command): void {
 
 async function* rootsOf(server: Connection, session: string | undefined): AsyncGenerator<string> {
   if (session !== undefined) return yield session;
-  for await (const { id, rootSessionId } of allSessions(server)) if (id === rootSessionId) yield id;
+  const living = new Set<string>();
+  for await (const { rootSessionId } of allSessions(server)) living.add(rootSessionId);
+  yield* living;
+  for (let pageToken = ""; ; ) {
+    const page = await server.permissions.listAudits({ pageToken, pageSize: 500 });
+    // One may have come back under the same id.
+    for (const root of page.rootSessionIds) if (!living.has(root)) yield root;
+    pageToken = page.nextPageToken;
+    if (pageToken === "") return;
+  }
 }
 
 async function* entriesOf({ permissions }: Connection, sessionId: string): AsyncGenerator<AuditEntry> {

@@ -10,7 +10,7 @@ import {
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type CallChanges, createAnswers } from "./answers.ts";
+import { createAnswers } from "./answers.ts";
 import { revocationOf } from "./decisions.ts";
 import { display, warningsAbout } from "./display.ts";
 import { RequestError } from "./errors.ts";
@@ -18,6 +18,7 @@ import { grantsFor, type Needed, offersFor } from "./grants.ts";
 import type { Layers, Policy, Question } from "./policy.ts";
 import { strictest } from "./policy.ts";
 import type { AskRecord, PermissionStore } from "./ports.ts";
+import { type CallChanges, createSettlements } from "./settlements.ts";
 
 /** Whose call is judged: the session (with its ancestors, root first), the agent, and the tool as grants know it. */
 export interface Subject {
@@ -153,7 +154,7 @@ export function createPermissions({
   return {
     decide,
     request,
-    ...createAnswers({ store, changes, newId, now }),
+    ...createAnswers({ store, settlements: createSettlements({ store, changes, newId, now }), now }),
     /** Open asks, oldest first, of sessions that may be seen. */
     async list(filter: {
       root?: string;

@@ -76,6 +76,8 @@ export interface PermissionStore {
   }): Promise<Grant[]>;
   /** The audit of a tree, oldest first. */
   listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;
+  /** The roots of trees that are gone and of whose audit something is kept, newest first; `before` is the last one seen. */
+  listAudits(page: { before?: string; limit: number }): Promise<string[]>;
   /** revoke_grant: marks it dead and raises the rules version of every tree that uses it, then resolves: no call starts on its strength afterwards. */
   revokeGrant(id: string, decisions?: readonly DecisionRecord[]): Promise<Grant | undefined>;
 }

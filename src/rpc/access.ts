@@ -92,6 +92,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listGrants: overseers,
     revokeGrant: approvers,
     listDecisions: everybody,
+    listAudits: overseers,
     explainPermission: everybody,
     listRules: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,

@@ -87,6 +87,12 @@ export function permissionService({
       return { entries: await audit.list(principalOf(ctx), page) };
     },
 
+    async listAudits({ pageSize, pageToken }) {
+      const limit = pageSize || 100;
+      const roots = await audit.gone({ limit, ...(pageToken && { before: pageToken }) });
+      return { rootSessionIds: roots, nextPageToken: roots.length < limit ? "" : (roots.at(-1) ?? "") };
+    },
+
     async explainPermission(request, ctx) {
       return await planner.explain(principalOf(ctx), request);
     },

@@ -1,6 +1,7 @@
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { Code } from "@connectrpc/connect";
 import { expect, onTestFinished, test } from "vitest";
 import {
@@ -137,4 +138,22 @@ test("the audit is exported as JSON lines, and verified there and at the server;
   expect(renamed.stderr).toContain("its readable form is not its content");
   const removed = await tampered((all) => all.filter((_, i) => i !== 4));
   expect(removed).toMatchObject({ code: 1, stderr: expect.stringContaining("record 6") });
+});
+
+test("what was decided outlives the session: an export has it, and who may read all can list and read it", async () => {
+  const { sessionId } = await decide();
+  await service.stop();
+  // As the sweep does after 30 days.
+  const db = new DatabaseSync(join(service.data, "toolgate.sqlite"));
+  db.prepare("DELETE FROM sessions WHERE id = ?").run(sessionId);
+  db.close();
+  await service.start();
+  const { permissions, sessions } = connect(service, "approver");
+  expect((await sessions.listSessions({})).sessions.map(({ id }) => id)).not.toContain(sessionId);
+  expect((await permissions.listAudits({})).rootSessionIds).toEqual([sessionId]);
+  const exported = await toolgate(["audit", "export"], {
+    TOOLGATE_URL: service.url,
+    TOOLGATE_TOKEN: "approver-token",
+  });
+  expect(exported.stdout.split("\n").filter((line) => line.includes(`"rootSessionId":"${sessionId}"`))).toHaveLength(9);
 });

@@ -9,6 +9,7 @@ import * as z from "zod";
 import { actions, fromConfig, type Rule } from "../../src/permission/rules.ts";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
+import { otherTools } from "./other-tools.ts";
 import { moreVariants } from "./shell/more-variants.ts";
 import { variants } from "./shell/variants.ts";
 
@@ -84,5 +85,11 @@ test.each(cases.filter(({ race }) => race.length === 0))("$id is judged $expect"
 describe.each(Object.entries({ ...variants, ...moreVariants }))("%s", (_, lines) => {
   test.each(lines)("%j is judged %s", async (command, expected, rules) => {
     expect(accepted[expected]).toContain(await outcome("bash", { command }, fromConfig(rules, "/home/u")));
+  });
+});
+
+describe.each(Object.entries(otherTools))("%s", (_, calls) => {
+  test.each(calls)("%s %j is judged %s", async (tool, input, expected, rules) => {
+    expect(accepted[expected]).toContain(await outcome(tool, input, fromConfig(rules, "/home/u")));
   });
 });

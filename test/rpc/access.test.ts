@@ -20,6 +20,7 @@ const pinned: Record<string, string> = {
   "PermissionService/WatchPermissions": "cawA",
   "PermissionService/ListGrants": "-awA",
   "PermissionService/RevokeGrant": "-a-A",
+  "PermissionService/ListAudits": "-awA",
   "PermissionService/ListDecisions": "cawA",
   "PermissionService/ExplainPermission": "cawA",
   "PermissionService/ListRules": "-awA",

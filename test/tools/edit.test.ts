@@ -209,8 +209,11 @@ test("the diff that people are shown makes, by git apply, the file that the edit
       const byEdit = await text();
       expect(byEdit).toBe(whole(made));
       await given(whole(old));
-      const options = { cwd: site.inside, input: diff, stdio: ["pipe", "ignore", "pipe"] } as const;
-      execFileSync("git", ["apply", "-p0", "--whitespace=nowarn", "-"], options);
+      execFileSync("git", ["apply", "-p0", "--whitespace=nowarn", "-"], {
+        cwd: site.inside,
+        input: diff,
+        stdio: ["pipe", "ignore", "pipe"],
+      });
       expect(await text()).toBe(byEdit);
     }),
     { numRuns: 60 },

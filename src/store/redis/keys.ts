@@ -4,6 +4,9 @@ import { crc32 } from "node:zlib";
 /** How many slots an index is spread over. */
 export const shards = 64;
 
+/** What is listed: sessions, their trees, grants, and trees that are gone and left their audit. */
+export type ListingName = "sessions" | "trees" | "grants" | "audits";
+
 /** The names of all keys of a store. No other file makes any. */
 export type Keys = ReturnType<typeof createKeys>;
 
@@ -25,7 +28,7 @@ export function createKeys(prefix: string) {
     /** ZSET of a shard: `root:generation` of the trees in which something is open, by when to look at them. */
     live: (shard: number) => `${slot(String(shard))}:live`,
     /** ZSET of a shard: the ids of all there are, by when they came (microseconds). */
-    listing: (name: "sessions" | "trees" | "grants", shard: number) => `${slot(String(shard))}:${name}`,
+    listing: (name: ListingName, shard: number) => `${slot(String(shard))}:${name}`,
     /** ZSET: the sessions of one owner, likewise. */
     owned: (owner: string) => `${slot(digest(`owner ${owner}`))}:sessions`,
     /** STRING: the root of a session's tree. */

@@ -1,10 +1,10 @@
-import type { Keys } from "./keys.ts";
+import type { Keys, ListingName } from "./keys.ts";
 import { shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { number, texts } from "./reply.ts";
 
 /** Keeps the ids in shards, so that no slot has all of them. */
-export function createListing({ link, keys, name }: { link: Link; keys: Keys; name: "sessions" | "trees" | "grants" }) {
+export function createListing({ link, keys, name }: { link: Link; keys: Keys; name: ListingName }) {
   const shardKey = (id: string) => keys.listing(name, shardOf(id));
   const allShards = Array.from({ length: shards }, (_, shard) => keys.listing(name, shard));
 

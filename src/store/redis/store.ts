@@ -79,7 +79,7 @@ export async function openRedisStore(options: {
   const leases = createLeases({ link, keys, live, records, held, drainOutbox: grants.drainOutbox });
   const settle = createSettle({ keys, trees, now: link.now, log: logger, grants, held, runStep });
   const outputs = createOutputs({ link, keys });
-  const sweep = createSweep({ link, keys, trees, sessions, records, grants });
+  const sweep = createSweep({ link, keys, trees, sessions, records, grants, audit });
   const stopListening = await listenToReplicas({
     address,
     link,
@@ -149,6 +149,7 @@ export async function openRedisStore(options: {
     listGrants: grants.list,
     revokeGrant: grants.revoke,
     listDecisions: audit.list,
+    listAudits: audit.gone,
   };
 
   return { calls: callStore, permissions: permissionStore, outputs };

@@ -1,5 +1,6 @@
 import type { CallStore } from "../../call/ports.ts";
 import { auditKept } from "../audit.ts";
+import type { Audit } from "./audit.ts";
 import { type CallRecords, callName } from "./call-records.ts";
 import { decodePart } from "./events.ts";
 import type { Grants } from "./grants.ts";
@@ -20,8 +21,9 @@ export function createSweep(options: {
   sessions: Sessions;
   records: CallRecords;
   grants: Grants;
+  audit: Audit;
 }): CallStore["sweep"] {
-  const { link, keys, trees, sessions, records, grants } = options;
+  const { link, keys, trees, sessions, records, grants, audit } = options;
 
   /** Names of calls of a tree that ended at or before a time. */
   const endedBefore = async (root: string, before: number) =>
@@ -124,6 +126,7 @@ export function createSweep(options: {
     const found = await Promise.all(sessionIds.map((id) => sessions.get(id)));
     const owners = new Set(found.flatMap((session) => session?.owner ?? []));
     if (sessionIds.length > 0 && (await dropTree(root, sessionIds))) {
+      await audit.keep(root);
       await unlist(root, sessionIds, owners);
       return [];
     }
@@ -163,6 +166,7 @@ export function createSweep(options: {
     for await (const grantIds of grants.listing.all()) {
       for (const id of grantIds) await sweepGrant(id);
     }
+    await audit.sweep();
     return { outputs };
   };
 }

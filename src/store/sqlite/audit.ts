@@ -28,6 +28,11 @@ export function createAudit(db: DatabaseSync, sessions: Pick<Sessions, "change">
     list({ root, afterSeq, limit }: { root: string; afterSeq: number; limit: number }): AuditEntry[] {
       return sql.after.all(root, afterSeq, limit).map((row) => auditEntry({ ...row, rootSessionId: root }));
     },
+
+    /** See the port: session ids are in the order in which they came. */
+    gone({ before, limit }: { before?: string; limit: number }): string[] {
+      return sql.gone.all({ before: before ?? null, limit }).map(({ root }) => root);
+    },
   };
 }
 
@@ -45,6 +50,11 @@ function prepare(db: DatabaseSync) {
     last: statement<Pick<Row, "seq" | "hash">>(
       db,
       "SELECT seq, hash FROM decisions WHERE root = ? ORDER BY seq DESC LIMIT 1",
+    ),
+    gone: statement<{ root: string }>(
+      db,
+      `SELECT DISTINCT root FROM decisions WHERE (:before IS NULL OR root < :before)
+         AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = decisions.root) ORDER BY root DESC LIMIT :limit`,
     ),
     after: statement<Row>(
       db,

@@ -120,6 +120,7 @@ export async function openSqliteStore(options: {
     listGrants: (filter) => read(() => grants.list(now(), filter)),
     revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),
     listDecisions: (page) => read(() => audit.list(page)),
+    listAudits: (page) => read(() => audit.gone(page)),
   };
 
   return { calls: callStore, permissions: permissionStore, outputs };

@@ -146,6 +146,14 @@ export function auditContract(open: OpenStore): void {
     expect(digests(await chain(store))).toEqual(["revoked"]);
   });
 
+  test("trees that are there are not among those of which only the audit is left", async () => {
+    const store = await open();
+    await addSession(store);
+    await openAllowed(store, "call_1", [record("1")]);
+    await store.calls.sweep();
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual([]);
+  });
+
   test("it is there when the store is opened again, and the chain goes on", async () => {
     const store = await open();
     await addSession(store);
@@ -188,5 +196,7 @@ export function auditContract(open: OpenStore): void {
     await store.calls.sweep();
     expect(await store.calls.getSession("ses_root")).toBeUndefined();
     expect(digests(await chain(store))).toEqual(["call_2", "call_3", "call_4"]);
+    expect(await store.permissions.listAudits({ limit: 10 })).toEqual(["ses_root"]);
+    expect(await store.permissions.listAudits({ before: "ses_root", limit: 10 })).toEqual([]);
   });
 }

@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnki5AEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEh4KCnBlcm1pc3Npb24YAyABKAlCCrpIB3IFEAEYgAESIwoIcGF0dGVybnMYBCADKAlCEbpIDpIBCxCAAiIGcgQYgIAIEjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uInEKEExpc3RSdWxlc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQEgAEh0KCXdvcmtzcGFjZRgCIAEoCUIIukgFcgMYgCBIABIWCgVhZ2VudBgDIAEoCUIHukgEcgIYQEIHCgVwbGFjZSJgChFMaXN0UnVsZXNSZXNwb25zZRINCgVhZ2VudBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSKQoFbGlzdHMYAyADKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1bGVMaXN0MocHChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnkiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3Qy4AcKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSZgoPTGlzdFBlcm1pc3Npb25zEigub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXF1ZXN0Gikub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXNwb25zZRJrChBXYXRjaFBlcm1pc3Npb25zEikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdBoqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlMAESbAoRUmVqZWN0UGVybWlzc2lvbnMSKi5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXNwb25zZRJXCgpMaXN0R3JhbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1Jlc3BvbnNlEloKC1Jldm9rZUdyYW50EiQub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVzcG9uc2USYAoNTGlzdERlY2lzaW9ucxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXNwb25zZRJXCgpMaXN0QXVkaXRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USVAoJTGlzdFJ1bGVzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * ListPermissionsRequest filters open asks.
@@ -365,6 +365,62 @@ export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*
   messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
+ * ListAuditsRequest is a page.
+ *
+ * @generated from message opencode.tool.v1.ListAuditsRequest
+ */
+export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & {
+  /**
+   * page_size is at most 500; 0 means 100.
+   *
+   * @generated from field: uint32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * page_token is the `next_page_token` of the page before; empty for the first.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListAuditsRequest.
+ * Use `create(ListAuditsRequestSchema)` to create a new message.
+ */
+export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
+
+/**
+ * ListAuditsResponse is a page of audits.
+ *
+ * @generated from message opencode.tool.v1.ListAuditsResponse
+ */
+export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> & {
+  /**
+   * root_session_ids name the trees, as ListDecisions takes them.
+   *
+   * @generated from field: repeated string root_session_ids = 1;
+   */
+  rootSessionIds: string[];
+
+  /**
+   * next_page_token asks for the next page; empty if this is the last.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListAuditsResponse.
+ * Use `create(ListAuditsResponseSchema)` to create a new message.
+ */
+export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
+
+/**
  * ExplainPermissionRequest is a question to the rules.
  *
  * @generated from message opencode.tool.v1.ExplainPermissionRequest
@@ -419,7 +475,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -447,7 +503,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
 
 /**
  * ListRulesRequest names whose rules are wanted.
@@ -491,7 +547,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 16);
 
 /**
  * ListRulesResponse is the rules.
@@ -527,7 +583,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 17);
 
 /**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
@@ -617,6 +673,17 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ListDecisionsRequestSchema;
     output: typeof ListDecisionsResponseSchema;
+  },
+  /**
+   * ListAudits names the session trees that are gone and whose audit is still kept, the newest first; those that are there
+   * are in ListSessions. Both together are all that ListDecisions can be asked for.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ListAudits
+   */
+  listAudits: {
+    methodKind: "unary";
+    input: typeof ListAuditsRequestSchema;
+    output: typeof ListAuditsResponseSchema;
   },
   /**
    * ExplainPermission says which rule of which layer decides, for each pattern, and which others match. It takes the

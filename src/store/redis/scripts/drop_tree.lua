@@ -2,7 +2,10 @@
 -- KEYS   sessions, leases, ended, outbox, session <id> of each, rest <1 to count>
 -- ARGV   ids, count, before
 -- Output "dropped" | "in use"
-if redis.call('ZCARD', K.sessions) ~= #step.ids then return answer('in use') end
+-- Sent again, or another replica was first.
+local there = redis.call('ZCARD', K.sessions)
+if there == 0 then return answer('dropped') end
+if there ~= #step.ids then return answer('in use') end
 if redis.call('EXISTS', K.leases, K.ended, K.outbox) > 0 then return answer('in use') end
 for _, id in ipairs(step.ids) do
   local active = redis.call('HGET', K['session ' .. id], 'active')

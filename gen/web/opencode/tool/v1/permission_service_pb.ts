@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJTChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkibAoXTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USOAoLcGVybWlzc2lvbnMYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiPwoYUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkImQKEUxpc3RHcmFudHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSFAoMaW5jbHVkZV9kZWFkGAIgASgIEhEKCXBhZ2Vfc2l6ZRgDIAEoDRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSImChJSZXZva2VHcmFudFJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiUAoUTGlzdERlY2lzaW9uc1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEQoJYWZ0ZXJfc2VxGAMgASgEIkYKFUxpc3REZWNpc2lvbnNSZXNwb25zZRItCgdlbnRyaWVzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5BdWRpdEVudHJ5IqgBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRINCgVhZ2VudBgCIAEoCRISCgpwZXJtaXNzaW9uGAMgASgJEhAKCHBhdHRlcm5zGAQgAygJEi8KBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiJVChBMaXN0UnVsZXNSZXF1ZXN0EhQKCnNlc3Npb25faWQYASABKAlIABITCgl3b3Jrc3BhY2UYAiABKAlIABINCgVhZ2VudBgDIAEoCUIHCgVwbGFjZSJgChFMaXN0UnVsZXNSZXNwb25zZRINCgVhZ2VudBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSKQoFbGlzdHMYAyADKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1bGVMaXN0MocHChFQZXJtaXNzaW9uU2VydmljZRJUChNSZXNwb25kVG9QZXJtaXNzaW9uEiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVzcG9uc2UaFy5vcGVuY29kZS50b29sLnYxLkVtcHR5EmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJTChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkibAoXTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USOAoLcGVybWlzc2lvbnMYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiPwoYUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkImQKEUxpc3RHcmFudHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSFAoMaW5jbHVkZV9kZWFkGAIgASgIEhEKCXBhZ2Vfc2l6ZRgDIAEoDRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSImChJSZXZva2VHcmFudFJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiUAoUTGlzdERlY2lzaW9uc1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEQoJYWZ0ZXJfc2VxGAMgASgEIkYKFUxpc3REZWNpc2lvbnNSZXNwb25zZRItCgdlbnRyaWVzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5BdWRpdEVudHJ5IjoKEUxpc3RBdWRpdHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKoAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDQoFYWdlbnQYAiABKAkSEgoKcGVybWlzc2lvbhgDIAEoCRIQCghwYXR0ZXJucxgEIAMoCRIvCgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGUSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24iVQoQTGlzdFJ1bGVzUmVxdWVzdBIUCgpzZXNzaW9uX2lkGAEgASgJSAASEwoJd29ya3NwYWNlGAIgASgJSAASDQoFYWdlbnQYAyABKAlCBwoFcGxhY2UiYAoRTGlzdFJ1bGVzUmVzcG9uc2USDQoFYWdlbnQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEikKBWxpc3RzGAMgAygLMhoub3BlbmNvZGUudG9vbC52MS5SdWxlTGlzdDLgBwoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * ListPermissionsRequest filters open asks.
@@ -364,6 +364,62 @@ export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*
   messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
+ * ListAuditsRequest is a page.
+ *
+ * @generated from message opencode.tool.v1.ListAuditsRequest
+ */
+export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & {
+  /**
+   * page_size is at most 500; 0 means 100.
+   *
+   * @generated from field: uint32 page_size = 1;
+   */
+  pageSize: number;
+
+  /**
+   * page_token is the `next_page_token` of the page before; empty for the first.
+   *
+   * @generated from field: string page_token = 2;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListAuditsRequest.
+ * Use `create(ListAuditsRequestSchema)` to create a new message.
+ */
+export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
+
+/**
+ * ListAuditsResponse is a page of audits.
+ *
+ * @generated from message opencode.tool.v1.ListAuditsResponse
+ */
+export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> & {
+  /**
+   * root_session_ids name the trees, as ListDecisions takes them.
+   *
+   * @generated from field: repeated string root_session_ids = 1;
+   */
+  rootSessionIds: string[];
+
+  /**
+   * next_page_token asks for the next page; empty if this is the last.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ListAuditsResponse.
+ * Use `create(ListAuditsResponseSchema)` to create a new message.
+ */
+export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
+
+/**
  * ExplainPermissionRequest is a question to the rules.
  *
  * @generated from message opencode.tool.v1.ExplainPermissionRequest
@@ -418,7 +474,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -446,7 +502,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
 
 /**
  * ListRulesRequest names whose rules are wanted.
@@ -490,7 +546,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 16);
 
 /**
  * ListRulesResponse is the rules.
@@ -526,7 +582,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 17);
 
 /**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
@@ -616,6 +672,17 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ListDecisionsRequestSchema;
     output: typeof ListDecisionsResponseSchema;
+  },
+  /**
+   * ListAudits names the session trees that are gone and whose audit is still kept, the newest first; those that are there
+   * are in ListSessions. Both together are all that ListDecisions can be asked for.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ListAudits
+   */
+  listAudits: {
+    methodKind: "unary";
+    input: typeof ListAuditsRequestSchema;
+    output: typeof ListAuditsResponseSchema;
   },
   /**
    * ExplainPermission says which rule of which layer decides, for each pattern, and which others match. It takes the

@@ -1,0 +1,39 @@
+import { create } from "@bufbuild/protobuf";
+import { type Grant, GrantSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { noOffer } from "./answer-refusals.ts";
+import type { AskRecord } from "./ports.ts";
+
+/** The grants that "always" saves: for the answered ask, which comes first, the chosen offer, for others their own first. */
+export function grantsSaved(
+  asks: readonly AskRecord[],
+  workspace: string,
+  { offerId, expires }: PermissionResponse,
+  by: string,
+  { newId, now }: { newId(prefix: "grt"): string; now(): number },
+): Grant[] {
+  const grants = asks.flatMap(({ request, call, part }, i) => {
+    const offer = request.offers.find(({ id }) => i > 0 || offerId === "" || id === offerId);
+    if (!offer?.match && i === 0 && offerId !== "") throw noOffer(request, `no offer ${offerId}`);
+    if (!offer?.match) return [];
+    const { scope, text, binding } = offer;
+    const grant = { scope, binding, workspace, tool: part.tool, sessionId: call.root, grantedBy: by };
+    return [offer.match, ...offer.also].map((match) =>
+      create(GrantSchema, {
+        ...grant,
+        match,
+        text: expires === 0 ? text : `${text}, at most until ${new Date(expires).toISOString()}`,
+        id: newId("grt"),
+        permission: request.permission,
+        permissionId: request.id,
+        created: now(),
+        // Whichever is earlier; 0 is never.
+        expires: Math.min(offer.expires || expires, expires || offer.expires),
+        agent: scope === GrantScope.AGENT ? request.agent : "",
+      }),
+    );
+  });
+  const [answered] = asks;
+  if (grants.length === 0 && answered) throw noOffer(answered.request, "nothing to save");
+  return grants;
+}
