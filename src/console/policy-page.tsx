@@ -1,4 +1,4 @@
 import { lazyPage } from "./lazy-page.tsx";
 
 /** What is allowed, asked and denied, and why. */
-export const PolicyPage = lazyPage(async () => (await import("./policy/policy.tsx")).Policy);
+export const PolicyPage = lazyPage(async () => (await import("./later-pages.ts")).Policy);

@@ -1,15 +1,12 @@
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import type { Page } from "playwright-core";
 import { beforeAll, describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
 import { untilArmed, useBrowsers } from "./browser.ts";
+import { findings } from "./findings.ts";
 
 const service = useService();
 const browsers = useBrowsers();
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 let sessionId = "";
 
 beforeAll(async () => {
@@ -24,18 +21,6 @@ beforeAll(async () => {
 const colours = [30, 40, 90, 100]
   .flatMap((base) => Array.from({ length: 8 }, (_, i) => `printf '\\033[${base + i}mcolour\\033[0m\\n'`))
   .join("; ");
-
-/** What axe finds that is serious or worse, with where it is. */
-async function findings(page: Page): Promise<string[]> {
-  // Its own way of running scripts is not the page's, so the page's policy lets it in.
-  await page.evaluate(axe);
-  const found = await page.evaluate<{ id: string; impact: string; nodes: { target: string[] }[] }[]>(
-    "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
-  );
-  return found
-    .filter(({ impact }) => impact === "serious" || impact === "critical")
-    .map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`);
-}
 
 const places = ["/inbox", "/sessions", "/session", "/call", "/policy", "/tools"] as const;
 

@@ -2,6 +2,7 @@ import { useMemo } from "preact/hooks";
 import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
 import type { AskFeed } from "../ask-feed.ts";
 import type { Connection } from "../connection.ts";
+import { Pre } from "../long-text.tsx";
 import { readSchema } from "../schema-form/field.ts";
 import { visibleLines, visibleText } from "../visible-text.ts";
 import { durationOf } from "../words.ts";
@@ -56,8 +57,7 @@ function RawSchema({ schema }: { schema: ToolDefinition["inputSchema"] }) {
   return (
     <details class="raw-schema soft">
       <summary>JSON Schema</summary>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys */}
-      <pre tabIndex={0}>{visibleLines(JSON.stringify(schema ?? {}, null, 2))}</pre>
+      <Pre text={visibleLines(JSON.stringify(schema ?? {}, null, 2))} />
     </details>
   );
 }
