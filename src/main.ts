@@ -5,11 +5,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { styleText } from "node:util";
+import packageJson from "../package.json" with { type: "json" };
 import { cli, type Served, type TrustFlags } from "./cli/cli.ts";
 import { type Config, checkConfig, type Flags, findTrust, loadConfig, readEnvironment } from "./config.ts";
 import { createLogger } from "./log.ts";
-import { startServer, trustWorkspace, version } from "./server.ts";
 
+const { version } = packageJson;
+// Clients need nothing of the server, and loading it takes longer than most of them run.
+const server = () => import("./server.ts");
 const parts = { serve, embed, trust, checkConfig: (file?: string) => checkConfig(file, readEnvironment()), version };
 await cli(parts).parseAsync();
 
@@ -17,13 +20,14 @@ await cli(parts).parseAsync();
 async function serve(flags: Flags, onStart: (served: Served) => void): Promise<void> {
   const config = loadConfig(flags, readEnvironment());
   const log = createLogger({ level: config.logLevel, file: join(config.dataDirectory, "log", "toolgate.log") });
-  const server = await startServer(config, log);
-  announce(config, server.url);
-  onStart({ url: server.url, data: config.dataDirectory, version });
+  const { startServer } = await server();
+  const started = await startServer(config, log);
+  announce(config, started.url);
+  onStart({ url: started.url, data: config.dataDirectory, version });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
-  await server.close();
+  await started.close();
 }
 
 /** Runs an engine for one command: a store and tokens of its own, gone with it. */
@@ -44,12 +48,13 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
     drainMs: 2_000,
     tokens: [token("caller", caller), token("approver", approver)],
   };
-  const server = await startServer(config, createLogger({ level: "error", file: join(data, "log", "toolgate.log") }));
+  const { startServer } = await server();
+  const started = await startServer(config, createLogger({ level: "error", file: join(data, "log", "toolgate.log") }));
   return {
-    url: server.url,
+    url: started.url,
     tokens: { caller, approver },
     async close() {
-      await server.close();
+      await started.close();
       await rm(data, { recursive: true, force: true });
     },
   };
@@ -63,6 +68,7 @@ async function trust(folder: string, { data, config: file, remove }: TrustFlags)
     ...(file !== undefined && { config: file }),
   };
   const { trustDirectory, workspaces } = loadConfig(flags, readEnvironment());
+  const { trustWorkspace } = await server();
   return await trustWorkspace(trustDirectory, workspaces.get("default") ?? folder, remove ?? false);
 }
 

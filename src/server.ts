@@ -47,7 +47,7 @@ import { createPipes } from "./tools/pipe.ts";
 import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
 
-export const version = packageJson.version;
+const version = packageJson.version;
 
 /** A running service. */
 export interface Server {

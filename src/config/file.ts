@@ -3,6 +3,7 @@ import { dirname, resolve } from "node:path";
 import { z } from "zod";
 import { check, checkToml, strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
+import { pluginFile } from "./plugin-file.ts";
 import { name, permissionTest, policyTables } from "./policy-tables.ts";
 import type { Toml } from "./toml.ts";
 
@@ -107,7 +108,7 @@ export function readSettings(file: string, home: string): { settings: Settings; 
     ...(read.sandbox?.writable === undefined
       ? {}
       : { sandbox: { ...read.sandbox, writable: read.sandbox.writable.map(absolute) } }),
-    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map(absolute) }),
+    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map((named) => pluginFile(named, file, absolute)) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),

@@ -1,7 +1,7 @@
 import { basename, dirname, normalize, resolve } from "node:path";
 import type { Question } from "./policy.ts";
 import { isPathKind } from "./rule-list.ts";
-import { readCommands } from "./shell/command.ts";
+import { type Command, readCommands } from "./shell/command.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
 /** What no rule, grant or person opens to a tool. Both paths are canonical. */
@@ -16,7 +16,10 @@ export function keptPaths({ dataDirectory, configFile }: Guard): string[] {
   return [dataDirectory, `/proc/${process.pid}`, ...(configFile === undefined ? [] : [configFile])].map(foldCase);
 }
 
-/** Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns. */
+/**
+ * Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns,
+ * `commands` what is already known of that one.
+ */
 export function createGuard({ dataDirectory, configFile }: Guard, home: string) {
   const kept = [
     { path: foldCase(dataDirectory), what: "Toolgate's data directory" },
@@ -36,23 +39,23 @@ export function createGuard({ dataDirectory, configFile }: Guard, home: string) 
     return permission === "edit" ? ofPolicyFile(normalize(path)) : undefined;
   }
 
-  function ofCommand(line: string, cwd: string | undefined): string | undefined {
+  function ofCommand(line: string, cwd: string | undefined, commands?: readonly Command[]): string | undefined {
     const folded = foldCase(line);
     const named = kept.find(({ spellings }) => spellings.some((spelling) => isNamed(folded, spelling)));
     if (named) return `the command names ${named.what}, which no tool may touch`;
     if (cwd === undefined) return undefined;
     const around = keptAt(cwd);
     if (around) return `the command would run in ${around}, which no tool may touch`;
-    const reached = readCommands(line).flatMap(({ folder, uses }) =>
+    const reached = (commands ?? readCommands(line)).flatMap(({ folder, uses }) =>
       uses.map(({ path }) => keptAt(resolve(cwd, folder, path))),
     );
     const what = reached.find((found) => found !== undefined);
     return what && `the command reaches into ${what}, which no tool may touch`;
   }
 
-  return ({ permission, patterns, paths, cwd }: Question, at: number): string | undefined => {
+  return ({ permission, patterns, paths, cwd }: Question, at: number, commands?: readonly Command[]) => {
     const pattern = patterns[at] ?? "";
-    if (permission === "bash") return ofCommand(pattern, cwd);
+    if (permission === "bash") return ofCommand(pattern, cwd, commands);
     const shown = permission === "external_directory" ? pattern.replace(/\/\*$/, "") : toSlashes(pattern);
     const refused = isPathKind(permission) ? ofPath(permission, shown) : undefined;
     return refused ?? ofPath(permission, paths?.[at] ?? "");

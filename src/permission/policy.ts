@@ -18,7 +18,7 @@ import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.
 import type { Rule } from "./rules.ts";
 import { readCommands } from "./shell/command.ts";
 import { expand, type Files, type MayRead } from "./shell/expand.ts";
-import { type CommandRules, judgeCommand } from "./shell/judge.ts";
+import { judgeCommand } from "./shell/judge.ts";
 import { type Met, traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
@@ -88,15 +88,21 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     return undefined;
   }
 
-  /** The rules of a list that meet the first target, or else another one of the same thing: then with its text. */
-  function matchesIn({ layer, rules, source = "" }: LayerRules, targets: readonly Target[]): Met[] {
-    const list = listOf(rules);
-    const met = targets.flatMap((target, i) =>
-      list.all(target).map(({ index, rule }) => ({ layer, source, index, rule, text: i === 0 ? "" : target.text })),
-    );
-    if (targets.length === 1) return met;
-    const first = new Map(met.toReversed().map((match) => [match.index, match]));
-    return [...first.values()].sort((one, other) => one.index - other.index);
+  /** Finds the rules of a list that meet a text, and remembers them: a command is many texts, and each is asked about often. */
+  function createLookup() {
+    const known = new Map<LayerRules, Map<string, readonly Match[]>>();
+    return (list: LayerRules, target: Target): readonly Match[] => {
+      const ofList = known.get(list) ?? new Map<string, readonly Match[]>();
+      known.set(list, ofList);
+      const { layer, rules, source = "" } = list;
+      const matches =
+        ofList.get(target.text) ??
+        listOf(rules)
+          .all(target)
+          .map(({ index, rule }) => ({ layer, source, index, rule }));
+      ofList.set(target.text, matches);
+      return matches;
+    };
   }
 
   /** A rule of any layer that asks or denies for a part of a permission only. */
@@ -144,7 +150,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     const { permission, patterns, paths } = question;
     const pattern = patterns[at] ?? "";
     const address = permission === "webfetch" ? readAddress(pattern) : undefined;
-    const refused = refusal(question, at) ?? (address && refusedAddress(address, question, layers));
+    const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
+    const refused = refusal(question, at, commands) ?? (address && refusedAddress(address, question, layers));
     if (refused) {
       return decision(permission, pattern, {
         action: DENY,
@@ -153,17 +160,20 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         code: PermissionReason.PROTECTED,
       });
     }
-    const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
     const line = question.line ?? pattern;
     const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
-    const targets = texts.map((text) => targetOf(permission, text, paths?.[at]));
-    const met = new Map([...layers.wide, ...layers.narrow].map((list) => [list, matchesIn(list, targets)]));
+    const lookup = createLookup();
+    const matchesOf = (group: readonly LayerRules[], text: string) => {
+      const target = targetOf(permission, text, paths?.[at]);
+      return group.flatMap((list) => lookup(list, target));
+    };
     const opinionOf = (group: readonly LayerRules[], unmatched?: Opinion) => {
       if (commands) {
-        const list = commandRules(group, layers, unmatched);
-        return strictestOf(commands.flatMap((command) => judgeCommand(command, line, list) ?? []));
+        const matches = (text: string) => matchesOf(group, text);
+        const rules = { matches, narrower: () => narrower(layers, "bash"), unmatched };
+        return strictestOf(commands.flatMap((command) => judgeCommand(command, line, rules) ?? []));
       }
-      const last = group.flatMap((list) => met.get(list) ?? []).at(-1);
+      const last = matchesOf(group, pattern).at(-1);
       if (question.restricts && last?.rule.action === ALLOW) return undefined;
       return last ? opinionBy(last) : unmatched;
     };
@@ -176,23 +186,10 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     const unmatched = question.restricts ? notRestricted : noMatch;
     const opinion = strictestOf([...broken, opinionOf(layers.wide, unmatched) ?? unmatched, ...narrow]) ?? unmatched;
     const doubted = doubt(opinion, question, at, layers, address) ?? opinion;
-    return Object.assign(decision(permission, pattern, doubted), traceOf([...met.values()].flat(), doubted.match));
-  }
-
-  function commandRules(group: readonly LayerRules[], layers: Layers, unmatched: Opinion | undefined): CommandRules {
-    return {
-      lastMatch: (text) => lastMatch(group, targetOf("bash", text)),
-      allowing(text) {
-        const all = group.flatMap((list) => matchesIn(list, [targetOf("bash", text)]));
-        return all.slice(all.findLastIndex(({ rule }) => rule.action !== ALLOW) + 1).reverse();
-      },
-      narrower: () => narrower(layers, "bash"),
-      lastForAll: (text) =>
-        group
-          .flatMap((list) => matchesIn(list, [targetOf("bash", text)]))
-          .findLast(({ rule }) => rule.action !== ALLOW || rule.pattern === "*"),
-      unmatched,
-    };
+    const met = [...layers.wide, ...layers.narrow].flatMap((list) =>
+      firstOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),
+    );
+    return Object.assign(decision(permission, pattern, doubted), traceOf(met, doubted.match));
   }
 
   /** A quick look at many files: which of them are worth a decision. */
@@ -289,6 +286,18 @@ const notRestricted: Opinion = {
   reason: "no rule asks or denies it",
   code: PermissionReason.NO_RULE,
 };
+
+/** Each rule once, with the first of the texts that it meets; the first one of all need not be told. */
+function firstOfEach(found: readonly { text: string; matches: readonly Match[] }[]): Met[] {
+  const [first, ...others] = found;
+  if (first && others.length === 0) return first.matches.map((match) => ({ ...match, text: "" }));
+  const met = new Map<number, Met>();
+  for (const [i, { text, matches }] of found.entries()) {
+    for (const match of matches)
+      if (!met.has(match.index)) met.set(match.index, { ...match, text: i === 0 ? "" : text });
+  }
+  return [...met.values()].sort((one, other) => one.index - other.index);
+}
 
 function unknownRules(problem: string): Opinion {
   return {

@@ -1,7 +1,8 @@
-import type { Stats } from "node:fs";
-import { lstat, readlink, realpath, stat } from "node:fs/promises";
+import { lstat as lstatWith, type Stats } from "node:fs";
+import { readlink, realpath, stat } from "node:fs/promises";
 import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
+import { promisify } from "node:util";
 import * as z from "zod";
 import { ToolFailure } from "./errors.ts";
 import type { Ask } from "./tool.ts";
@@ -102,6 +103,8 @@ export function externalAsks(path: ResolvedPath): Ask[] {
 }
 
 const mostLinks = 40;
+/** Half of what `lstat` of fs/promises takes, and every call looks at paths. */
+const lstat = promisify(lstatWith);
 
 /** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {

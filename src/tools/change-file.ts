@@ -89,8 +89,11 @@ export function createFileChanges() {
         await checkRead(path, before, reads);
         const text = newText(before, path.absolute);
         const content = Buffer.from((before?.mark ?? "") + text);
-        await replaceFile(path, before?.stats, content);
-        await reads.record(path.absolute, createHash("sha256").update(content).digest("hex"));
+        const replaced = replaceFile(path, before?.stats, content);
+        // While the disk is at work.
+        const sha256 = createHash("sha256").update(content).digest("hex");
+        await replaced;
+        await reads.record(path.absolute, sha256);
         // What was shown was made of this same version.
         const { diff, additions, deletions } = seen.change ?? compare(path.pattern, before, text);
         return {

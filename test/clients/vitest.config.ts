@@ -4,8 +4,8 @@ export default defineConfig({
   test: {
     include: ["test/clients/*.test.ts"],
     globalSetup: ["test/clients/programs.ts"],
-    testTimeout: 60_000,
-    // Packages are fetched and code is generated and compiled before the first test.
+    // Packages are fetched and generators compiled before the first test, Go programs when they are run first.
     hookTimeout: 300_000,
+    testTimeout: 180_000,
   },
 });

@@ -7,12 +7,16 @@ const built = resolve(import.meta.dirname, "../../dist/console");
 const names = readdirSync(join(built, "assets"));
 const text = (name: string) => readFileSync(join(built, "assets", name));
 
-test("what a browser loads is at most 80 kB", () => {
-  const loaded = names.filter((name) => /\.(js|css)$/.test(name));
-  const bytes = loaded.map((name) => gzipSync(text(name)).length).reduce((sum, length) => sum + length, 0);
-  console.log(`the console is ${(bytes / 1_000).toFixed(1)} kB, zipped`);
-  expect(bytes).toBeLessThanOrEqual(80_000);
+test("what a browser loads to show the inbox is at most 80 kB; the other pages come when they are first shown", () => {
+  const index = readFileSync(join(built, "index.html"), "utf8");
+  const size = (some: readonly string[]) => some.reduce((sum, name) => sum + gzipSync(text(name)).length, 0);
+  const code = names.filter((name) => /\.(js|css)$/.test(name));
+  const first = size(code.filter((name) => index.includes(name)));
+  console.log(`the console is ${kB(first)} zipped for the inbox, ${kB(size(code))} with all pages`);
+  expect(first).toBeLessThanOrEqual(80_000);
 });
+
+const kB = (bytes: number) => `${(bytes / 1_000).toFixed(1)} kB`;
 
 test("it holds no rules of validation and no way to make the page from a string", () => {
   const code = names

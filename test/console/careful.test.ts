@@ -80,6 +80,18 @@ test("a key that is meant for a field answers nothing", async () => {
   expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
 });
 
+test("in a narrow window, where only the list is in sight, a key answers nothing", async () => {
+  const { call } = await ask(service, { command: "echo unseen" });
+  const page = await browsers.open(service, "approver", { viewport: { width: 500, height: 700 } });
+  await page.getByRole("link", { name: "echo unseen" }).waitFor();
+  // The card is there, and would be armed, but is not in sight.
+  await page.locator('.answer-bar button[aria-disabled="false"]').first().waitFor({ state: "attached" });
+  await page.keyboard.press("o");
+  await page.keyboard.press("r");
+  expect(await page.getByLabel(/What should it do instead/).count()).toBe(0);
+  expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
+});
+
 test("j and k go from call to call; each change makes the card inert again", async () => {
   for (const command of ["echo first", "echo second"]) await ask(service, { command });
   const page = await browsers.open(service, "approver");

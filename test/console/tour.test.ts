@@ -36,6 +36,7 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   await picture(page, "change");
   await answer(page, /Approve once/);
 
+  await page.getByRole("link", { name: "src/login.ts" }).waitFor({ state: "detached" });
   await page.getByRole("link", { name: "npm test" }).click();
   await page.getByRole("article").getByText("Run the login tests").waitFor();
   await untilArmed(page);

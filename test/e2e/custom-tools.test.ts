@@ -391,6 +391,27 @@ export const EnvProtection = async ({ project, client, $, directory, worktree })
     }
   });
 
+  test("may be a package that is installed beside the configuration; one that is not is told", async () => {
+    const service = createService({ settings: 'plugin = ["@acme/guard", "acme-old"]' });
+    try {
+      await expect(service.start()).rejects.toThrow(/@acme\/guard is no package .*npm install @acme\/guard/);
+      const plugin = (name: string) =>
+        `{ name: "${name}", tool: { ${name}: { args: {}, description: "x", execute: async () => "from ${name}" } } }`;
+      await writeTools(service, {
+        "node_modules/@acme/guard/package.json":
+          '{"name": "@acme/guard", "type": "module", "exports": {".": {"import": "./lib/main.js"}}}',
+        "node_modules/@acme/guard/lib/main.js": `export default ${plugin("scoped")};`,
+        "node_modules/acme-old/package.json": '{"name": "acme-old", "main": "index.mjs"}',
+        "node_modules/acme-old/index.mjs": `export const old = ${plugin("old")};`,
+      });
+      await service.start();
+      expect(await call(service, "scoped")).toMatchObject({ output: "from scoped" });
+      expect(await call(service, "old")).toMatchObject({ output: "from old" });
+    } finally {
+      await service.close();
+    }
+  });
+
   test("that cannot be loaded is not gone without: the service does not start", async () => {
     const service = await startWith('\nthrow new Error("no key");\n');
     try {

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setImmediate } from "node:timers/promises";
 import { Redis } from "ioredis";
-import { afterAll, afterEach, describe, expect, test } from "vitest";
+import { afterAll, afterEach, describe, expect, onTestFinished, test } from "vitest";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Link } from "../../src/store/redis/link.ts";
@@ -82,6 +82,23 @@ describe("redis", () => {
     const once = await answer(there, callRef("call_1", "ses_child"), "per_1");
     expect(await there.permissions.settle(once)).toEqual({ result: "won" });
     expect((await recordOf(here, callRef("call_1", "ses_child"))).part.permissionIds).toEqual([]);
+  });
+
+  test("who listens again reads what others wrote while nobody listened", async () => {
+    const [here, there] = await openTwo();
+    await addSession(here);
+    const silence = here.calls.onNews("ses_root", () => undefined);
+    await openCall(here, callRef("call_1"));
+    expect((await logOf(here)).map(({ seq }) => Number(seq))).toEqual([1]);
+    silence();
+    await openCall(there, callRef("call_2"));
+    onTestFinished(here.calls.onNews("ses_root", () => undefined));
+    expect((await logOf(here)).map(({ seq }) => Number(seq))).toEqual([1, 2]);
+    const heard = new Promise((resolve) => onTestFinished(here.calls.onNews("ses_root", (_, seq) => resolve(seq))));
+    await openCall(there, callRef("call_3"));
+    expect(await heard).toBe(3);
+    expect((await here.calls.readLog("ses_root", 1, 1)).lastSeq).toBe(3);
+    expect((await logOf(here)).map(({ seq }) => Number(seq))).toEqual([1, 2, 3]);
   });
 
   test("of answers at two replicas exactly one wins", async () => {

@@ -1,6 +1,6 @@
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { AskGroup } from "../ask-list.ts";
 import type { Connection } from "../connection.ts";
@@ -25,6 +25,7 @@ export function AnswerBar({
   onAnswered: () => void;
 }) {
   const form = useSignal<Form>("none");
+  const bar = useRef<HTMLDivElement>(null);
   const sending = useSignal(false);
   const problem = useSignal("");
   const offering = group.open.find(({ offers }) => offers.length > 0);
@@ -55,6 +56,8 @@ export function AnswerBar({
 
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
+      // In a narrow window the list covers the card, and nobody answers what they do not see.
+      if (!bar.current?.checkVisibility()) return;
       if (event.key === "Escape") close();
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
       // While a form is open its own button answers.
@@ -78,7 +81,7 @@ export function AnswerBar({
     );
   }
   return (
-    <div class="answer-bar" aria-busy={sending}>
+    <div ref={bar} class="answer-bar" aria-busy={sending}>
       {problem.value !== "" && (
         <p class="problem" role="alert">
           {problem}

@@ -5,11 +5,8 @@ import { type Command, withoutSpace } from "./command.ts";
 
 /** A list of rules, as commands are judged by it. */
 export interface CommandRules {
-  lastMatch(text: string): Match | undefined;
-  /** The rules that allow a text and are not taken back by a later one, the last first. */
-  allowing(text: string): readonly Match[];
-  /** The last match without the rules that allow only some commands. */
-  lastForAll(text: string): Match | undefined;
+  /** Those that meet a text, in order: the last one decides. */
+  matches(text: string): readonly Match[];
   /** An ask or deny of any layer that is not for all commands. */
   narrower(): Match | undefined;
   /** What holds where no rule matches. */
@@ -23,7 +20,7 @@ export interface CommandRules {
  */
 export function judgeCommand(command: Command, line: string, rules: CommandRules): Opinion | undefined {
   const stricter = [line, ...command.spellings].flatMap((spelling) => {
-    const match = rules.lastMatch(spelling);
+    const match = rules.matches(spelling).at(-1);
     if (!match || match.rule.action === PermissionAction.ALLOW || match.rule.pattern === "*") return [];
     return [{ ...opinionBy(match), reason: `${describe(match)} meets ${JSON.stringify(spelling)}` }];
   });
@@ -33,22 +30,25 @@ export function judgeCommand(command: Command, line: string, rules: CommandRules
 
 /** The allow of a rule that is one of these texts, word for word. */
 function exactly(texts: readonly string[], rules: CommandRules): Opinion | undefined {
-  const matches = texts.map((text) => rules.lastMatch(withoutSpace(text)));
+  const matches = texts.map((text) => rules.matches(withoutSpace(text)).at(-1));
   const match = matches.find((match) => match?.rule.action === PermissionAction.ALLOW && isLiteral(match.rule.pattern));
   return match && opinionBy(match);
 }
 
 function byWords(command: Command, rules: CommandRules): Opinion | undefined {
-  const match = rules.lastMatch(command.bare);
+  const matches = rules.matches(command.bare);
+  const match = matches.at(-1);
   if (!match) return rules.unmatched;
   if (match.rule.action !== PermissionAction.ALLOW) return opinionBy(match);
   const doubt = doubtAbout(command, match.rule.pattern, rules);
   const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
   const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
   if (doubt === undefined || !hidden) return strictestOf([opinionBy(match), ...inner]);
-  const reaching = rules
-    .allowing(command.bare)
-    .find(({ rule }) => rule.pattern !== "*" && doubtAbout(command, rule.pattern, rules) === undefined);
+  // An earlier rule that reaches so far holds, unless one behind it took that back.
+  const allowing = matches.slice(matches.findLastIndex(({ rule }) => rule.action !== PermissionAction.ALLOW) + 1);
+  const reaching = allowing.findLast(
+    ({ rule }) => rule.pattern !== "*" && doubtAbout(command, rule.pattern, rules) === undefined,
+  );
   return reaching ? strictestOf([opinionBy(reaching), ...inner]) : doubted(command, doubt, hidden, rules);
 }
 
@@ -57,7 +57,7 @@ function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: Comman
   if (opaque !== undefined) return opaque;
   const spelledOut = pattern.search(/ ?[*?]/);
   const isMeant = (text: string) => {
-    const match = rules.lastMatch(text);
+    const match = rules.matches(text).at(-1);
     return match !== undefined && match.rule.action !== PermissionAction.ALLOW && match.rule.pattern !== "*";
   };
   return dangers.find(({ length, mayBegin, texts }) => length > spelledOut && (!mayBegin || texts.some(isMeant)))?.why;
@@ -65,7 +65,9 @@ function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: Comman
 
 /** The rule for some commands, allowing or stricter, does not settle it: what is left then denies, or it is asked. */
 function doubted({ bare, opaque }: Command, doubt: string, rule: Match, rules: CommandRules): Opinion {
-  const left = rules.lastForAll(bare);
+  const left = rules
+    .matches(bare)
+    .findLast(({ rule }) => rule.action !== PermissionAction.ALLOW || rule.pattern === "*");
   if (left?.rule.action === PermissionAction.DENY) return opinionBy(left);
   const allows = rule.rule.action === PermissionAction.ALLOW;
   const why = allows ? "does not reach so far" : "might be about a part of it";

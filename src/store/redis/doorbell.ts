@@ -1,3 +1,5 @@
+import type { Log } from "./log.ts";
+
 /** Told a session with news, and the first new number. */
 export type NewsListener = (sessionId: string, seq: number) => void;
 
@@ -5,16 +7,16 @@ export type NewsListener = (sessionId: string, seq: number) => void;
 export type Doorbell = ReturnType<typeof createDoorbell>;
 
 /**
- * Rings for what this replica did, for what others tell of, and (if that was lost) for what the store shows. `refresh` runs
- * first, so that whoever is woken finds the news.
+ * Rings for what this replica did, for what others tell of, and (if that was lost) for what the store shows. The log hears
+ * it first, so that whoever is woken finds the news, and is told which sessions are listened to.
  */
-export function createDoorbell(refresh: (sessionId: string) => void) {
+export function createDoorbell(log: Pick<Log, "refresh" | "listen" | "forget">) {
   const listeners = new Map<string | undefined, Set<NewsListener>>();
   // The last number of each session that is known here, as long as somebody listens.
   const known = new Map<string, number>();
 
   function ring(sessionId: string, seq: number): void {
-    refresh(sessionId);
+    log.refresh(sessionId, seq);
     if (listeners.size === 0) return;
     known.set(sessionId, Math.max(seq, known.get(sessionId) ?? 0));
     for (const listener of listeners.get(sessionId) ?? []) listener(sessionId, seq);
@@ -28,10 +30,14 @@ export function createDoorbell(refresh: (sessionId: string) => void) {
       // One object for each listening, so that the same function can listen twice and leave once.
       const listening = (...news: Parameters<NewsListener>) => listener(...news);
       const others = listeners.get(sessionId) ?? new Set();
+      if (sessionId !== undefined && others.size === 0) log.listen(sessionId);
       listeners.set(sessionId, others.add(listening));
       return () => {
         others.delete(listening);
-        if (others.size === 0 && listeners.get(sessionId) === others) listeners.delete(sessionId);
+        if (others.size === 0 && listeners.get(sessionId) === others) {
+          listeners.delete(sessionId);
+          if (sessionId !== undefined) log.forget(sessionId);
+        }
         if (listeners.size === 0) known.clear();
       };
     },
@@ -51,7 +57,7 @@ export function createDoorbell(refresh: (sessionId: string) => void) {
     /** Takes what a session has as known; who listens to it alone is rung all the same, since it may have come since then. */
     begin(sessionId: string, lastSeq: number): void {
       known.set(sessionId, Math.max(lastSeq, known.get(sessionId) ?? 0));
-      refresh(sessionId);
+      log.refresh(sessionId, lastSeq);
       for (const listener of listeners.get(sessionId) ?? []) listener(sessionId, lastSeq + 1);
     },
   };

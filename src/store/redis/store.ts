@@ -68,7 +68,7 @@ export async function openRedisStore(options: {
   const live = createLive({ link, keys });
   const held = createHeldCalls();
   const log = createLog({ link, keys, trees });
-  const doorbell = createDoorbell(log.refresh);
+  const doorbell = createDoorbell(log);
   const runStep = createSteps({ link, keys, doorbell, log });
   const records = createCallRecords({ link, keys, trees });
   const sessions = createSessions({ link, keys, trees, runStep });

@@ -1,0 +1,46 @@
+import { readFileSync } from "node:fs";
+import { createRequire, findPackageJSON } from "node:module";
+import { dirname, isAbsolute, join } from "node:path";
+import * as z from "zod";
+import { ConfigError } from "./errors.ts";
+
+/**
+ * The file of a plugin that the configuration names: a path (it begins with `.`, `/` or `~`, or ends like a script), meant
+ * from the configuration's folder, or a package that is installed there, by its name.
+ */
+export function pluginFile(named: string, configuration: string, absolute: (path: string) => string): string {
+  if (/^[./~]|\.[cm]?[jt]s$/.test(named) || isAbsolute(named)) return absolute(named);
+  try {
+    return createRequire(configuration).resolve(named);
+  } catch (cause) {
+    const file = moduleOnly(named, configuration);
+    if (file !== undefined) return file;
+    throw new ConfigError(
+      `${configuration}: the plugin ${named} is no package that can be found from ${dirname(configuration)}; install it there (npm install ${named}), or write ./${named} for a file`,
+      { cause },
+    );
+  }
+}
+
+const entry = z.union([z.string(), z.object({ import: z.unknown().optional(), default: z.unknown().optional() })]);
+
+/** The entry of a package that is only for `import`, which `require` does not resolve. */
+function moduleOnly(named: string, configuration: string): string | undefined {
+  const description = packageOf(named, configuration);
+  if (description === undefined) return undefined;
+  const { exports } = JSON.parse(readFileSync(description, "utf8"));
+  for (let found: unknown = exports?.["."] ?? exports; ; ) {
+    const read = entry.safeParse(found);
+    if (!read.success) return undefined;
+    if (typeof read.data === "string") return join(dirname(description), read.data);
+    found = read.data.import ?? read.data.default;
+  }
+}
+
+function packageOf(named: string, configuration: string): string | undefined {
+  try {
+    return findPackageJSON(named, configuration);
+  } catch {
+    return undefined;
+  }
+}

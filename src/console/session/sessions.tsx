@@ -1,0 +1,108 @@
+import { ConnectError } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { Session } from "../../../gen/web/opencode/tool/v1/session_service_pb.ts";
+import { Empty, type PageProps } from "../page.tsx";
+import { pathOf } from "../route.ts";
+import { VirtualList } from "../virtual-list.tsx";
+import { visibleText } from "../visible-text.ts";
+import { momentOf } from "../words.ts";
+import { SessionView } from "./session-view.tsx";
+
+/** The sessions that one may see, or the chosen one. */
+export function Sessions(props: PageProps) {
+  const [sessionId, callId = ""] = props.route.chosen.value;
+  if (sessionId === undefined) return <SessionList {...props} />;
+  return <SessionView key={sessionId} sessionId={sessionId} callId={callId} {...props} />;
+}
+
+function SessionList({ connection: { sessions }, feed }: PageProps) {
+  const found = useSignal<readonly Session[]>([]);
+  const next = useSignal<string | undefined>("");
+  const problem = useSignal("");
+  const filter = useSignal("");
+
+  const more = async () => {
+    const pageToken = next.value;
+    if (pageToken === undefined) return;
+    next.value = undefined;
+    try {
+      const page = await sessions.listSessions({ pageSize: 200, pageToken });
+      found.value = [...found.value, ...page.sessions];
+      next.value = page.nextPageToken === "" ? undefined : page.nextPageToken;
+    } catch (error) {
+      problem.value = ConnectError.from(error).rawMessage;
+      next.value = pageToken;
+    }
+  };
+  useEffect(() => void more(), []);
+
+  const wanted = filter.value.toLowerCase();
+  const shown = found.value.filter(({ title, id, agent }) => `${title} ${id} ${agent}`.toLowerCase().includes(wanted));
+  const waiting = new Set(
+    feed.asks.value.filter(({ settled }) => settled === undefined).map(({ request }) => request.sessionId),
+  );
+  return (
+    <div class="pane full">
+      <header class="pane-head">
+        <h1>Sessions</h1>
+        <input
+          type="search"
+          class="filter"
+          aria-label="Filter by title, agent or id"
+          placeholder="Filter by title, agent or id"
+          value={filter}
+          onInput={({ currentTarget }) => {
+            filter.value = currentTarget.value;
+          }}
+        />
+      </header>
+      {problem.value !== "" && (
+        <p class="problem" role="alert">
+          {problem}{" "}
+          <button type="button" onClick={() => void more()}>
+            Try again
+          </button>
+        </p>
+      )}
+      {shown.length === 0 ? (
+        <Empty title={found.value.length === 0 ? "No session yet" : "None fits"}>
+          {found.value.length === 0 && "A session begins with an agent’s first call."}
+        </Empty>
+      ) : (
+        <VirtualList
+          items={shown}
+          rowHeight={68}
+          label="Sessions, newest first"
+          keyOf={({ id }) => id}
+          row={(session) => <SessionRow session={session} isWaiting={waiting.has(session.id)} />}
+          onScrolledBack={(atEnd) => {
+            if (atEnd) void more();
+          }}
+        />
+      )}
+    </div>
+  );
+}
+
+function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boolean }) {
+  const { id, title, agent, owner, created, closed, parentSessionId, workspace } = session;
+  return (
+    <a class="session-row" href={`#${pathOf("sessions", id)}`}>
+      <span class="session-title">
+        {parentSessionId !== "" && <span class="unseen">child session: </span>}
+        {parentSessionId !== "" && <span aria-hidden="true">↳ </span>}
+        <bdi>{title === "" ? id : visibleText(title)}</bdi>
+      </span>
+      <small>
+        {agent} · {visibleText(workspace)} · by {visibleText(owner)} · {momentOf(created)}
+      </small>
+      {isWaiting && (
+        <span class="state-word" data-state="waiting">
+          waits
+        </span>
+      )}
+      {closed > 0 && <span class="state-word">closed</span>}
+    </a>
+  );
+}

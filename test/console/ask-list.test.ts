@@ -1,0 +1,88 @@
+import { create } from "@bufbuild/protobuf";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { PermissionSettledSchema } from "../../gen/web/opencode/tool/v1/permission_pb.ts";
+import {
+  type WatchPermissionsResponse,
+  WatchPermissionsResponseSchema,
+} from "../../gen/web/opencode/tool/v1/permission_service_pb.ts";
+import { PermissionRequestSchema } from "../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { createAskList, groupByCall } from "../../src/console/ask-list.ts";
+
+const request = (id: string, callId = id) =>
+  create(PermissionRequestSchema, { id, sessionId: "ses_1", tool: { callId, messageId: "msg_1" } });
+const asked = (id: string) =>
+  create(WatchPermissionsResponseSchema, { event: { event: { case: "permissionAsked", value: request(id) } } });
+const settled = (id: string) =>
+  create(WatchPermissionsResponseSchema, {
+    event: { event: { case: "permissionSettled", value: create(PermissionSettledSchema, { permissionId: id }) } },
+  });
+const mark = create(WatchPermissionsResponseSchema, { snapshotEnd: true });
+
+test("an ask that a new snapshot no longer holds was settled unseen; the others stay in their order", () => {
+  const list = createAskList();
+  for (const frame of [asked("a"), asked("b"), asked("c"), mark]) list.take(frame);
+  list.restart();
+  for (const frame of [asked("a"), asked("c"), asked("d"), mark]) list.take(frame);
+  expect(list.all().map(({ request, settled }) => [request.id, settled])).toEqual([
+    ["a", undefined],
+    ["b", "unseen"],
+    ["c", undefined],
+    ["d", undefined],
+  ]);
+});
+
+test("while a snapshot is read again nothing seems settled", () => {
+  const list = createAskList();
+  for (const frame of [asked("a"), asked("b"), mark]) list.take(frame);
+  list.restart();
+  list.take(asked("b"));
+  expect(list.open().map(({ id }) => id)).toEqual(["a", "b"]);
+});
+
+test("however often the stream breaks, what is open in the end is what the service has open", () => {
+  const step = fc.oneof(
+    fc.record({ do: fc.constant("ask" as const), id: fc.constantFrom(..."abcdef") }),
+    fc.record({ do: fc.constant("settle" as const), id: fc.constantFrom(..."abcdef") }),
+    fc.record({ do: fc.constant("break" as const), lost: fc.nat(3) }),
+  );
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 40 }), (steps) => {
+      const list = createAskList();
+      list.take(mark);
+      const service = new Set<string>();
+      const known = new Set<string>();
+      let deaf = 0;
+      const tell = (frame: WatchPermissionsResponse) => {
+        if (deaf === 0) list.take(frame);
+        else deaf -= 1;
+        if (deaf !== 0) return;
+        list.restart();
+        for (const id of service) list.take(asked(id));
+        list.take(mark);
+      };
+      for (const now of steps) {
+        if (now.do === "break") deaf = now.lost + 1;
+        else if (now.do === "ask" && !known.has(now.id)) {
+          known.add(now.id);
+          service.add(now.id);
+          tell(asked(now.id));
+        } else if (now.do === "settle" && service.delete(now.id)) tell(settled(now.id));
+      }
+      list.restart();
+      for (const id of service) list.take(asked(id));
+      list.take(mark);
+      expect(new Set(list.open().map(({ id }) => id))).toEqual(service);
+    }),
+  );
+});
+
+test("the asks of a call are one group, open as long as one of them is", () => {
+  const list = createAskList();
+  list.replace([request("a", "c1"), request("b", "c2"), request("c", "c1")]);
+  list.take(settled("a"));
+  expect(groupByCall(list.all()).map(({ id, open }) => [id, open.map(({ id }) => id)])).toEqual([
+    ["a", ["c"]],
+    ["b", ["b"]],
+  ]);
+});
