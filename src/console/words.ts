@@ -55,9 +55,11 @@ export function isApproval(settled: PermissionSettled | "unseen"): boolean {
 }
 
 /** Why a pattern is asked, allowed or denied, in a sentence. */
-export function whyOf({ reasonCode, layer, rule, reason }: PermissionDecision): string {
+export function whyOf({ action, reasonCode, layer, rule, reason }: PermissionDecision): string {
   const text = visibleText(reason);
-  if (reasonCode === PermissionReason.NO_RULE && rule === undefined) return "No rule covers it.";
+  if (reasonCode === PermissionReason.NO_RULE && rule === undefined) {
+    return action === PermissionAction.ALLOW ? "No rule asks about it or denies it." : "No rule covers it.";
+  }
   if (reasonCode !== PermissionReason.RULE || rule === undefined) return `${text.replace(/^engine: /, "Always: ")}.`;
   return `${layers.get(layer) ?? "A rule"} says ${ruleWords(rule)}.`;
 }

@@ -72,12 +72,21 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   expect(rejected.part?.state.value).toMatchObject({
     error: expect.stringContaining("Use npm ci; it removes them itself."),
   });
+
+  const why = await browsers.open(service, "approver", {
+    path: "/policy/explain",
+    viewport: { width: 1200, height: 960 },
+  });
+  await why.getByRole("textbox", { name: "Command" }).fill("git status && npm run build -- --watch && rm -rf dist");
+  await why.getByRole("button", { name: "Explain" }).click();
+  await why.getByText("Only if a person approves. It would ask.").waitFor();
+  await picture(why, "explain");
 });
 
 test("the tour shows all of its pictures", async () => {
   const tour = await readFile(join(root, "docs/tour.md"), "utf8");
   const shown = [...tour.matchAll(/\]\(images\/([\w-]+)\.png\)/g)].map(([, name]) => name);
-  expect(shown.toSorted()).toEqual(["always", "change", "command", "phone", "session"]);
+  expect(shown.toSorted()).toEqual(["always", "change", "command", "explain", "phone", "session"]);
   for (const name of shown)
     expect((await readFile(join(root, `docs/images/${name}.png`))).length).toBeLessThan(150_000);
 });
