@@ -66,10 +66,11 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
 
 /**
  * Makes what gives events of output their bytes, which live once, in the output store. However many read the same event
- * together, its bytes are read once and they share what comes of it.
+ * together, its bytes are read once and they share what comes of it; only the last few are kept for those who lag.
  */
 export function createFilling(outputs: Pick<OutputStore, "read">) {
-  const filled = new WeakMap<SessionEvent, Promise<SessionEvent>>();
+  // In order of the first read.
+  const filled = new Map<SessionEvent, Promise<SessionEvent>>();
 
   async function fill(event: SessionEvent, root: string): Promise<SessionEvent> {
     const copy = clone(SessionEventSchema, event);
@@ -86,6 +87,8 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
       throw cause;
     });
     filled.set(event, work);
+    const oldest = filled.size > filledKept ? filled.keys().next().value : undefined;
+    if (oldest !== undefined) filled.delete(oldest);
     return work;
   }
 
@@ -102,6 +105,8 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
     },
   };
 }
+
+const filledKept = 16;
 
 /** Remembers that it was rung until somebody waits. */
 export function createBell() {

@@ -4,6 +4,7 @@ import type { PlanToolResponse } from "../../gen/web/opencode/tool/v1/tool_servi
 import { DiffView } from "./diff-view.tsx";
 import { Matches } from "./inbox/ask-reasons.tsx";
 import { PermissionMark } from "./inbox/permission-mark.tsx";
+import { Pre } from "./long-text.tsx";
 import { visibleLines, visibleText } from "./visible-text.ts";
 import { actionWord, whyOf } from "./words.ts";
 
@@ -74,7 +75,7 @@ export function Decisions({ decisions }: { decisions: readonly PermissionDecisio
         <li key={i} class="reason" data-action={actionWord(decision.action)}>
           <div class="reason-head">
             <PermissionMark kind={decision.permission} />
-            <pre class="reason-text">{visibleLines(decision.pattern)}</pre>
+            <Pre text={visibleLines(decision.pattern)} look="reason-text" />
             <span class="verdict">{verdicts.get(decision.action)}</span>
           </div>
           <p class="reason-why">

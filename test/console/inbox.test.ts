@@ -103,7 +103,9 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect((await call.end()).part?.state.value).toMatchObject({ output: expect.stringContaining("right\n") });
   });
 
-  test("while the service is away the page says so; afterwards it shows what was asked meanwhile, and answers", async () => {
+  test("while the service is away the page says so; afterwards it shows what waited, and answers", {
+    timeout: 90_000,
+  }, async () => {
     const page = await browsers.open(service(), "approver");
     await untilLive(page);
     const call = await ask(service(), { command: "echo before" });

@@ -94,4 +94,4 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
 }
 
 // In memory an event takes about five times its bytes. A session that many watch may have most of the room: those who lag share it.
-const kept = { eventsKept: 4_096, bytesKept: 2 * 1024 * 1024, totalBytesKept: 4 * 1024 * 1024 };
+const kept = { eventsKept: 4_096, bytesKept: 1024 * 1024, totalBytesKept: 2 * 1024 * 1024 };
