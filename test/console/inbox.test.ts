@@ -38,6 +38,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect(await card.locator(".reason-why").first().innerText()).toContain("No rule covers it.");
     await card.getByText(/\d+:\d\d left/).waitFor();
     await expect.poll(() => page.title()).toBe("(1) Inbox · Toolgate");
+    expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.value).toMatchObject({ output: "one\ntwo\n" });
     await page.getByText("Approved once by approver").first().waitFor();
