@@ -66,11 +66,11 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
 
 /**
  * Makes what gives events of output their bytes, which live once, in the output store. However many read the same event
- * together, its bytes are read once and they share what comes of it; only the last few are kept for those who lag.
+ * together, its bytes are read once and they share what comes of it.
  */
 export function createFilling(outputs: Pick<OutputStore, "read">) {
-  // In order of the first read.
-  const filled = new Map<SessionEvent, Promise<SessionEvent>>();
+  // Those that are being read: what was read is kept by nobody but who was given it.
+  const filling = new Map<SessionEvent, Promise<SessionEvent>>();
 
   async function fill(event: SessionEvent, root: string): Promise<SessionEvent> {
     const copy = clone(SessionEventSchema, event);
@@ -82,13 +82,8 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
   }
 
   function share(event: SessionEvent, root: string): Promise<SessionEvent> {
-    const work = fill(event, root).catch((cause: unknown) => {
-      filled.delete(event);
-      throw cause;
-    });
-    filled.set(event, work);
-    const oldest = filled.size > filledKept ? filled.keys().next().value : undefined;
-    if (oldest !== undefined) filled.delete(oldest);
+    const work = fill(event, root).finally(() => filling.delete(event));
+    filling.set(event, work);
     return work;
   }
 
@@ -100,13 +95,11 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
           yield event ? { event, lastSeq } : { lastSeq };
           continue;
         }
-        yield { event: await (filled.get(event) ?? share(event, root)), lastSeq };
+        yield { event: await (filling.get(event) ?? share(event, root)), lastSeq };
       }
     },
   };
 }
-
-const filledKept = 16;
 
 /** Remembers that it was rung until somebody waits. */
 export function createBell() {
