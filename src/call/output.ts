@@ -10,7 +10,7 @@ export type CallOutput = ReturnType<typeof createCallOutput>;
 
 /** Bytes that wait to be stored before a writer has to wait, and the delay after which they are. */
 const backlogBytes = 256 * 1024;
-const pieceBytes = 64 * 1024;
+const pieceBytes = 32 * 1024;
 const flushMs = 50;
 /** Larger buffers are not kept for what comes next. */
 const largestKept = 2 * backlogBytes;
