@@ -58,7 +58,7 @@ describe("on a phone", () => {
   test.each(["/inbox", "/sessions", "/policy", "/tools"])("nothing at %s is wider than the screen", async (path) => {
     await ask(service, { command: `echo ${"long".repeat(100)}` });
     const page = await browsers.open(service, "approver", { path, ...phone });
-    await page.getByRole("navigation").waitFor();
+    await page.getByRole("navigation", { name: "Pages" }).waitFor();
     expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
   });
 
