@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
+import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { create } from "@bufbuild/protobuf";
@@ -269,7 +270,10 @@ export function createReplica({
   observer,
   log,
 }: {
-  config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
+  config: Pick<
+    Config,
+    "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "serviceDirectory" | "unattended" | "workspaces"
+  >;
   rules: ConfiguredRules;
   store: Store;
   replicaId: string;
@@ -290,7 +294,11 @@ export function createReplica({
   const hooks = createHooks();
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
-    guard: { dataDirectory: config.dataDirectory, configFile: config.file },
+    guard: {
+      dataDirectory: config.dataDirectory,
+      configFile: config.file,
+      ...(config.serviceDirectory !== undefined && { serviceDirectory: config.serviceDirectory }),
+    },
     home: homedir(),
   });
   const workspaceRules = createWorkspaceRules({ home: homedir() });
@@ -378,13 +386,18 @@ async function checkRules({ policy, file, dataDirectory }: Config, log: Logger):
 }
 
 /** Where the configuration wants a sandbox and none can start, nothing starts; where it says nothing, the log and GetServerInfo say so. */
-async function startSandbox({ sandbox: wanted, dataDirectory }: Config, log: Logger): Promise<Sandbox> {
+async function startSandbox(
+  { sandbox: wanted, dataDirectory, serviceDirectory }: Config,
+  log: Logger,
+): Promise<Sandbox> {
+  const isThere = serviceDirectory !== undefined && existsSync(serviceDirectory);
   const sandbox = await openSandbox({
     wanted,
     agents: wanted.agents,
     writable: wanted.writable,
     hidden: [
       { path: dataDirectory, kind: "folder" as const },
+      ...(isThere ? [{ path: serviceDirectory, kind: "folder" as const }] : []),
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });
