@@ -24,7 +24,7 @@ import { type Config, ConfigError, checkPolicy, createWorkspaceRules, rulesOf } 
 import type { Logger } from "./log.ts";
 import { builtInAgents } from "./permission/agents.ts";
 import { type ConfiguredRules, createLayers } from "./permission/layers.ts";
-import { createPermissions } from "./permission/permissions.ts";
+import { createPermissions, workspaceRoot } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
 import type { PermissionStore } from "./permission/ports.ts";
 import type { Rule } from "./permission/rules.ts";
@@ -44,6 +44,7 @@ import { createHooks, type HookChain } from "./tool/hooks.ts";
 import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
+import { createInvalid } from "./tools/invalid.ts";
 import { createPipes } from "./tools/pipe.ts";
 import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
@@ -96,12 +97,13 @@ export async function startServer(
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools].filter(
-      ({ name, experimental }) => !experimental || config.experimental.includes(name),
-    ),
+    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools],
     observer: telemetry.observer,
     log,
   });
+  // It has to know those of files and plugins, too.
+  const namesIn = (workspace: string) => registry.list(workspaceRoot(workspace)).map(({ name }) => name);
+  registry.register([createInvalid({ namesIn })]);
   const { calls: callStore, permissions: asks, outputs } = store;
   const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
     await callStore.close();
@@ -273,7 +275,8 @@ export function createReplica({
   config: Pick<
     Config,
     "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "serviceDirectory" | "unattended" | "workspaces"
-  >;
+  > &
+    Partial<Pick<Config, "experimental">>;
   rules: ConfiguredRules;
   store: Store;
   replicaId: string;
@@ -281,7 +284,7 @@ export function createReplica({
   observer: CallObserver;
   log: Logger;
 }) {
-  const registry = createRegistry();
+  const registry = createRegistry(config);
   registry.register(tools);
 
   const {

@@ -1,5 +1,5 @@
-import { readdir, readFile, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
@@ -152,11 +152,27 @@ test("a batch in a batch is refused, and so are more than 25 calls", async () =>
   }
 });
 
-test("a broken call is answered with what was wrong and the nearest tool", async () => {
+test("a broken call is answered with what was wrong and the nearest tool, those of files among them", async () => {
   const { agent, sessionId } = await begin();
   const input = { tool: "Reed", error: "filePath: expected string" };
   const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "invalid", input });
   expect(stateOf(part)).toMatchObject({
     output: `The arguments provided to the tool are invalid: filePath: expected string\nThere is no tool "Reed"; the nearest is "read".`,
   });
+  const folder = join(dirname(service.config), "tool");
+  await mkdir(folder);
+  await writeFile(
+    join(folder, "greet.js"),
+    `export default { description: "Greet.", args: {}, execute: () => "hello" };`,
+  );
+  expect((await agent.tools.listTools({})).tools.map(({ name }) => name)).toContain("greet");
+  for (const [callId, tool, hint] of [
+    ["c2", "greet", "is no JSON"],
+    ["c3", "greeet", `is no JSON\nThere is no tool "greeet"; the nearest is "greet".`],
+  ] as const) {
+    const call = { sessionId, callId, tool: "invalid", input: { tool, error: "is no JSON" } };
+    expect(stateOf((await agent.tools.callTool(call)).part)).toMatchObject({
+      output: `The arguments provided to the tool are invalid: ${hint}`,
+    });
+  }
 });
