@@ -23,6 +23,8 @@ export interface Config {
   readonly file: string;
   /** Holds the store, outputs, tokens and logs (canonical, 0700). */
   readonly dataDirectory: string;
+  /** The data directory of this user's service, where that is another one (canonical): no tool may touch it either. */
+  readonly serviceDirectory?: string;
   /** Holds which workspaces' code is trusted. */
   readonly trustDirectory: string;
   /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
@@ -165,9 +167,13 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   });
 }
 
-/** Where a service with these flags would keep which code is trusted; nothing is created. */
-export function findTrust(flags: Flags, environment: Environment): string {
-  return trustIn(mergeSettings(flags, environment).settings.data ?? defaultData(environment));
+/** Where a service with these flags would keep its data, and which code is trusted; nothing is created. */
+export function findService(
+  flags: Flags,
+  environment: Environment,
+): Required<Pick<Config, "serviceDirectory" | "trustDirectory">> {
+  const serviceDirectory = canonicalPath(mergeSettings(flags, environment).settings.data ?? defaultData(environment));
+  return { serviceDirectory, trustDirectory: trustIn(serviceDirectory) };
 }
 
 const trustIn = (data: string) => join(data, "trust");

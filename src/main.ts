@@ -1,13 +1,13 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { existsSync, readFileSync } from "node:fs";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { styleText } from "node:util";
 import packageJson from "../package.json" with { type: "json" };
 import { cli, type Served, type TrustFlags } from "./cli/cli.ts";
-import { type Config, checkConfig, type Flags, findTrust, loadConfig, readEnvironment } from "./config.ts";
+import { type Config, checkConfig, type Flags, findService, loadConfig, readEnvironment } from "./config.ts";
 import { createLogger } from "./log.ts";
 
 const { version } = packageJson;
@@ -39,10 +39,15 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
     ...(workspace !== undefined && { workspace }),
     ...(file !== undefined && { config: file }),
   };
+  const { env, ...place } = readEnvironment();
+  // What a person has trusted is trusted here, too.
+  const service = findService(flags, { env, ...place });
+  // A sandbox can hide only what is there; where it cannot be made, no tool can make it.
+  await mkdir(service.serviceDirectory, { recursive: true, mode: 0o700 }).catch(() => {});
+  const own = { ...env, TOOLGATE_STORE: "sqlite" };
   const config: Config = {
-    ...loadConfig({ ...flags, listen: "127.0.0.1:0", data }, readEnvironment()),
-    // What a person has trusted is trusted here, too.
-    trustDirectory: findTrust(flags, readEnvironment()),
+    ...loadConfig({ ...flags, listen: "127.0.0.1:0", data }, { env: own, ...place }),
+    ...service,
     tls: undefined,
     tracing: false,
     drainMs: 2_000,

@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
+import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join } from "node:path";
 import { create } from "@bufbuild/protobuf";
@@ -23,7 +24,7 @@ import { type Config, ConfigError, checkPolicy, createWorkspaceRules, rulesOf } 
 import type { Logger } from "./log.ts";
 import { builtInAgents } from "./permission/agents.ts";
 import { type ConfiguredRules, createLayers } from "./permission/layers.ts";
-import { createPermissions } from "./permission/permissions.ts";
+import { createPermissions, workspaceRoot } from "./permission/permissions.ts";
 import { createPolicy } from "./permission/policy.ts";
 import type { PermissionStore } from "./permission/ports.ts";
 import type { Rule } from "./permission/rules.ts";
@@ -43,6 +44,7 @@ import { createHooks, type HookChain } from "./tool/hooks.ts";
 import { createRegistry, type Registry } from "./tool/registry.ts";
 import type { Tool } from "./tool/tool.ts";
 import { builtInTools } from "./tools/index.ts";
+import { createInvalid } from "./tools/invalid.ts";
 import { createPipes } from "./tools/pipe.ts";
 import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
@@ -95,12 +97,13 @@ export async function startServer(
     rules,
     store,
     replicaId,
-    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools].filter(
-      ({ name, experimental }) => !experimental || config.experimental.includes(name),
-    ),
+    tools: [...builtInTools({ supervisor, sandbox, pipes }), ...tools],
     observer: telemetry.observer,
     log,
   });
+  // It has to know those of files and plugins, too.
+  const namesIn = (workspace: string) => registry.list(workspaceRoot(workspace)).map(({ name }) => name);
+  registry.register([createInvalid({ namesIn })]);
   const { calls: callStore, permissions: asks, outputs } = store;
   const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
     await callStore.close();
@@ -269,7 +272,11 @@ export function createReplica({
   observer,
   log,
 }: {
-  config: Pick<Config, "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "unattended" | "workspaces">;
+  config: Pick<
+    Config,
+    "askMs" | "dataDirectory" | "file" | "leaseMs" | "limits" | "serviceDirectory" | "unattended" | "workspaces"
+  > &
+    Partial<Pick<Config, "experimental">>;
   rules: ConfiguredRules;
   store: Store;
   replicaId: string;
@@ -277,7 +284,7 @@ export function createReplica({
   observer: CallObserver;
   log: Logger;
 }) {
-  const registry = createRegistry();
+  const registry = createRegistry(config);
   registry.register(tools);
 
   const {
@@ -290,7 +297,11 @@ export function createReplica({
   const hooks = createHooks();
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const policy = createPolicy({
-    guard: { dataDirectory: config.dataDirectory, configFile: config.file },
+    guard: {
+      dataDirectory: config.dataDirectory,
+      configFile: config.file,
+      ...(config.serviceDirectory !== undefined && { serviceDirectory: config.serviceDirectory }),
+    },
     home: homedir(),
   });
   const workspaceRules = createWorkspaceRules({ home: homedir() });
@@ -378,13 +389,18 @@ async function checkRules({ policy, file, dataDirectory }: Config, log: Logger):
 }
 
 /** Where the configuration wants a sandbox and none can start, nothing starts; where it says nothing, the log and GetServerInfo say so. */
-async function startSandbox({ sandbox: wanted, dataDirectory }: Config, log: Logger): Promise<Sandbox> {
+async function startSandbox(
+  { sandbox: wanted, dataDirectory, serviceDirectory }: Config,
+  log: Logger,
+): Promise<Sandbox> {
+  const isThere = serviceDirectory !== undefined && existsSync(serviceDirectory);
   const sandbox = await openSandbox({
     wanted,
     agents: wanted.agents,
     writable: wanted.writable,
     hidden: [
       { path: dataDirectory, kind: "folder" as const },
+      ...(isThere ? [{ path: serviceDirectory, kind: "folder" as const }] : []),
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });

@@ -4,32 +4,40 @@ import { isPathKind } from "./rule-list.ts";
 import { type Command, readCommands } from "./shell/command.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
-/** What no rule, grant or person opens to a tool. Both paths are canonical. */
+/** What no rule, grant or person opens to a tool. All paths are canonical. */
 export interface Guard {
   dataDirectory: string;
+  /** The data directory of the user's service, where that is another one. */
+  serviceDirectory?: string;
   /** Absent where the server runs without one. */
   configFile?: string;
 }
 
 /** The folders and files of which the engine denies everything, folded. */
-export function keptPaths({ dataDirectory, configFile }: Guard): string[] {
-  return [dataDirectory, `/proc/${process.pid}`, ...(configFile === undefined ? [] : [configFile])].map(foldCase);
+export function keptPaths(guard: Guard): string[] {
+  return kept(guard).map(({ path }) => path);
+}
+
+function kept({ dataDirectory, serviceDirectory, configFile }: Guard): { path: string; what: string }[] {
+  const places = [
+    { path: dataDirectory, what: "Toolgate's data directory" },
+    { path: serviceDirectory, what: "Toolgate's data directory" },
+    { path: `/proc/${process.pid}`, what: "Toolgate's own process" },
+    { path: configFile, what: "Toolgate's configuration" },
+  ];
+  return places.flatMap(({ path, what }) => (path === undefined ? [] : [{ path: foldCase(path), what }]));
 }
 
 /**
  * Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns,
  * `commands` what is already known of that one.
  */
-export function createGuard({ dataDirectory, configFile }: Guard, home: string) {
-  const kept = [
-    { path: foldCase(dataDirectory), what: "Toolgate's data directory" },
-    { path: `/proc/${process.pid}`, what: "Toolgate's own process" },
-    ...(configFile === undefined ? [] : [{ path: foldCase(configFile), what: "Toolgate's configuration" }]),
-  ].map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
+export function createGuard(guard: Guard, home: string) {
+  const places = kept(guard).map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
 
   function keptAt(path: string): string | undefined {
     const folded = foldCase(path);
-    return kept.find(({ path }) => folded === path || folded.startsWith(`${path}/`))?.what;
+    return places.find(({ path }) => folded === path || folded.startsWith(`${path}/`))?.what;
   }
 
   function ofPath(permission: string, path: string): string | undefined {
@@ -41,7 +49,7 @@ export function createGuard({ dataDirectory, configFile }: Guard, home: string) 
 
   function ofCommand(line: string, cwd: string | undefined, commands?: readonly Command[]): string | undefined {
     const folded = foldCase(line);
-    const named = kept.find(({ spellings }) => spellings.some((spelling) => isNamed(folded, spelling)));
+    const named = places.find(({ spellings }) => spellings.some((spelling) => isNamed(folded, spelling)));
     if (named) return `the command names ${named.what}, which no tool may touch`;
     if (cwd === undefined) return undefined;
     const around = keptAt(cwd);

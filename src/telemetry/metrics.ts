@@ -24,6 +24,7 @@ export function createMetrics() {
       errors: new Map<string, number>(),
       durations: createHistogram(durationBounds),
       waits: createHistogram(waitBounds),
+      inputBytes: 0,
       outputBytes: 0,
     };
     tallies.set(tool, tally);
@@ -35,9 +36,10 @@ export function createMetrics() {
   return {
     /** A call's end; where no such tool is known its name is the caller's own word, which must not become a label. */
     ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
-      const { reason, durationMs, outputBytes } = describeEnd(part);
+      const { reason, durationMs, inputBytes, outputBytes } = describeEnd(part);
       const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
       tally.count += 1;
+      tally.inputBytes += inputBytes;
       tally.outputBytes += outputBytes;
       if (reason !== undefined) tally.errors.set(reason, (tally.errors.get(reason) ?? 0) + 1);
       if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
@@ -75,6 +77,7 @@ interface Tally {
   errors: Map<string, number>;
   durations: Histogram;
   waits: Histogram;
+  inputBytes: number;
   outputBytes: number;
 }
 
@@ -115,6 +118,12 @@ const families: readonly Family[] = [
     type: "histogram",
     help: "How long calls waited for people.",
     samples: ({ waits }, label) => waits.samples(label),
+  },
+  {
+    name: "toolgate_call_input_bytes_total",
+    type: "counter",
+    help: "What went into calls that ended, as JSON.",
+    samples: ({ inputBytes }, label) => [`{${label}} ${inputBytes}`],
   },
   {
     name: "toolgate_call_output_bytes_total",

@@ -15,7 +15,8 @@ export interface Registry {
   list(workspace: string): Tool[];
 }
 
-export function createRegistry(): Registry {
+/** Makes an empty registry; of experimental tools it has only those that are named. */
+export function createRegistry({ experimental = [] }: { experimental?: readonly string[] } = {}): Registry {
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
 
@@ -31,7 +32,9 @@ export function createRegistry(): Registry {
     register(tools, workspace) {
       const layer = layerOf(workspace);
       // An object of its own for each, so that registering the same tool twice can be undone one by one.
-      const registrations = tools.map((tool) => ({ tool }));
+      const registrations = tools
+        .filter((tool) => !tool.experimental || experimental.includes(tool.name))
+        .map((tool) => ({ tool }));
       for (const registration of registrations) {
         const { name } = registration.tool;
         layer.set(name, [...(layer.get(name) ?? []), registration]);

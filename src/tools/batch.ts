@@ -4,14 +4,23 @@ import { type ChildResult, defineTool } from "../tool/tool.ts";
 
 const mostCalls = 25;
 
-const toolCall = z.object({
-  tool: z
-    .string()
-    .min(1)
-    .refine((tool) => tool !== "batch", "a batch cannot hold another batch; put its calls into this one")
-    .describe("The tool to call"),
-  parameters: z.record(z.string(), z.json()).default({}).describe("Its input"),
-});
+/** Models that know opencode's later form write its names. */
+const alsoNamed = (name: string, later: string) => (value: unknown) =>
+  typeof value === "object" && value !== null && later in value && !(name in value)
+    ? { ...value, [name]: Reflect.get(value, later) }
+    : value;
+
+const toolCall = z.preprocess(
+  alsoNamed("args", "parameters"),
+  z.object({
+    tool: z
+      .string()
+      .min(1)
+      .refine((tool) => tool !== "batch", "a batch cannot hold another batch; put its calls into this one")
+      .describe("The tool to call"),
+    args: z.record(z.string(), z.json()).default({}).describe("Its input"),
+  }),
+);
 
 /** Makes several calls at the same time; each is a call of its own, with its own asks and its own result. */
 export const batch = defineTool({
@@ -21,22 +30,26 @@ export const batch = defineTool({
     "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does;",
     "what happens after they have started is not undone.",
   ].join(" "),
-  input: z.object({
-    tool_calls: z
-      .array(toolCall)
-      .min(1)
-      .max(mostCalls, `at most ${mostCalls} calls; make a second batch for the others`),
-    atomic: z.boolean().default(false).describe("Start all or none"),
-  }),
+  input: z.preprocess(
+    alsoNamed("tools", "tool_calls"),
+    z.object({
+      tools: z
+        .array(toolCall)
+        .min(1)
+        .max(mostCalls, `at most ${mostCalls} calls; make a second batch for the others`)
+        .describe("The calls to make"),
+      atomic: z.boolean().default(false).describe("Start all or none"),
+    }),
+  ),
   openWorld: true,
   destructive: true,
-  plan: ({ tool_calls }) => ({
-    title: `${tool_calls.length} ${tool_calls.length === 1 ? "call" : "calls"}`,
-    asks: [{ permission: "batch", patterns: [...new Set(tool_calls.map(({ tool }) => tool))] }],
+  plan: ({ tools }) => ({
+    title: `${tools.length} ${tools.length === 1 ? "call" : "calls"}`,
+    asks: [{ permission: "batch", patterns: [...new Set(tools.map(({ tool }) => tool))] }],
   }),
-  async execute({ tool_calls, atomic }, { calls }) {
+  async execute({ tools, atomic }, { calls }) {
     // What zod calls JSON is what proto calls JSON.
-    const children = tool_calls.map(({ tool, parameters }) => ({ tool, input: parameters as JsonObject }));
+    const children = tools.map(({ tool, args }) => ({ tool, input: args as JsonObject }));
     const results = await calls(children, { atomic });
     const failed = results.filter(({ status }) => status === "error").length;
     const summary =
@@ -44,11 +57,11 @@ export const batch = defineTool({
         ? `All ${results.length} tools executed successfully.`
         : `Executed ${results.length - failed}/${results.length} tools successfully. ${failed} failed.`;
     return {
-      output: [summary, ...results.map((result, index) => section(result, tool_calls[index]?.tool ?? ""))].join("\n\n"),
+      output: [summary, ...results.map((result, index) => section(result, tools[index]?.tool ?? ""))].join("\n\n"),
       metadata: {
         calls: results.map(({ callId, status, title }, index) => ({
           callId,
-          tool: tool_calls[index]?.tool ?? "",
+          tool: tools[index]?.tool ?? "",
           status,
           title,
         })),

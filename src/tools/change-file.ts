@@ -1,11 +1,13 @@
 import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
 import { accessSync, type BigIntStats, constants } from "node:fs";
+import { dirname } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
 import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
+import { createLeftovers } from "./leftovers.ts";
 import { bytesOf, openFile, readThrough } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
@@ -45,8 +47,16 @@ export type FileChanges = ReturnType<typeof createFileChanges>;
  * What the tools that change one file have in common: they ask `edit`, an existing file must have been read in its present
  * form, people see a diff, and what they saw is what is replaced. Changes of one file take turns; none waits for a person.
  */
-export function createFileChanges() {
-  const inTurn = createTurns();
+export function createFileChanges({ now = Date.now }: { now?: () => number } = {}) {
+  const leftovers = createLeftovers({ now });
+  const turns = createTurns();
+
+  async function inTurn<Result>(path: string, work: () => Promise<Result>): Promise<Result> {
+    const result = await turns(path, work);
+    await leftovers.removeFrom(dirname(path));
+    return result;
+  }
+
   return {
     /** Works while nobody else changes any of these files. */
     async inTurns<Result>(paths: readonly string[], work: () => Promise<Result>): Promise<Result> {

@@ -7,7 +7,6 @@ import { echo } from "./echo.ts";
 import { createEdit } from "./edit.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
-import { createInvalid } from "./invalid.ts";
 import { list } from "./list.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./pipe.ts";
@@ -22,7 +21,7 @@ import { createWrite } from "./write.ts";
 export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
   // One for all of them, so that they take turns with each other.
   const changes = createFileChanges();
-  const tools = [
+  return [
     createApplyPatch({ changes }),
     batch,
     createBash(parts),
@@ -38,5 +37,4 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     todowrite,
     webfetch,
   ];
-  return [...tools, createInvalid({ toolNames: tools.map(({ name }) => name) })];
 }

@@ -3,7 +3,7 @@ import { similar } from "../tool/similar.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 
 /** Answers a call that a host could not make sense of, so that the model learns what was wrong with it. */
-export function createInvalid({ toolNames }: { toolNames: readonly string[] }): Tool {
+export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): Tool {
   return defineTool({
     name: "invalid",
     description:
@@ -15,8 +15,9 @@ export function createInvalid({ toolNames }: { toolNames: readonly string[] }): 
     readOnly: true,
     idempotent: true,
     plan: () => ({ title: "Invalid tool call", asks: [] }),
-    execute({ tool, error }) {
-      const [meant] = toolNames.includes(tool) ? [] : similar(tool, toolNames, 1);
+    execute({ tool, error }, { workspace }) {
+      const names = namesIn(workspace.name);
+      const [meant] = names.includes(tool) ? [] : similar(tool, names, 1);
       const hint = meant === undefined ? "" : `\nThere is no tool "${tool}"; the nearest is "${meant}".`;
       return { output: `The arguments provided to the tool are invalid: ${error}${hint}` };
     },

@@ -13,10 +13,11 @@ import {
   writeSync,
 } from "node:fs";
 import { rm } from "node:fs/promises";
-import { basename, dirname } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { ResolvedPath } from "../tool/workspace.ts";
+import { temporaryName } from "./leftovers.ts";
 import { inFolder, type OpenFolder, openFolder, smallFile } from "./open-file.ts";
 
 /**
@@ -34,7 +35,7 @@ export async function replaceFile(
   try {
     using folder = makeFolder(dirname(absolute));
     const target = inFolder(folder, absolute);
-    const temporary = inFolder(folder, `${dirname(absolute)}/.toolgate-${randomUUID()}`);
+    const temporary = inFolder(folder, temporaryName(randomUUID()));
     try {
       await writeNew(temporary, like, content);
       checkUntouched(target, absolute, before);
@@ -58,7 +59,8 @@ export interface AsideFile {
 
 /** Takes a file out of its place in one step; if it is another one than `before` by now, nothing changes and it throws `ChangedAfterApproval`. */
 export async function setAside({ absolute }: ResolvedPath, before: BigIntStats): Promise<AsideFile> {
-  const aside = `${dirname(absolute)}/.toolgate-${randomUUID()}`;
+  // It may come to be all that is left of the file, so it has another name than what can be removed.
+  const aside = join(dirname(absolute), `.toolgate-removed-${randomUUID()}`);
   try {
     using folder = openFolder(dirname(absolute));
     checkUntouched(inFolder(folder, absolute), absolute, before);
@@ -70,8 +72,12 @@ export async function setAside({ absolute }: ResolvedPath, before: BigIntStats):
   }
   return {
     async putBack() {
-      using folder = openFolder(dirname(absolute));
-      renameSync(inFolder(folder, aside), inFolder(folder, absolute));
+      try {
+        using folder = openFolder(dirname(absolute));
+        renameSync(inFolder(folder, aside), inFolder(folder, absolute));
+      } catch (cause) {
+        throw new ToolFailure(`${absolute} could not be put back, and what was in it is in ${aside}`, { cause });
+      }
     },
     async remove() {
       using folder = openFolder(dirname(absolute));

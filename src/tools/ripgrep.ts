@@ -3,6 +3,7 @@ import { access } from "node:fs/promises";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { ToolFailure } from "../tool/errors.ts";
+import { temporaryGlob } from "./leftovers.ts";
 
 const longestMs = 60_000;
 const mostBytes = 10 * 1024 * 1024;
@@ -29,7 +30,10 @@ export interface Search {
 /** The time that a call may search. */
 export const searchTime = () => AbortSignal.timeout(longestMs);
 
-/** What every search has in common: files that git ignores are left out, hidden ones are not, and no file of settings counts. */
+/**
+ * What every search has in common: files that git ignores are left out, and half-written ones of ours; hidden ones are not, and
+ * no file of settings counts.
+ */
 export const everySearch = [
   "--no-config",
   "--no-messages",
@@ -37,6 +41,7 @@ export const everySearch = [
   "--hidden",
   "--no-require-git",
   "--glob=!.git",
+  `--glob=!${temporaryGlob}`,
 ];
 
 /**

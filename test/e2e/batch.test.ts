@@ -1,5 +1,5 @@
-import { readdir, readFile, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
+import { dirname, join } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
@@ -15,18 +15,18 @@ async function begin() {
   return { agent, person, sessionId, partOf };
 }
 
-const shell = (command: string) => ({ tool: "bash", parameters: { command } });
+const shell = (command: string) => ({ tool: "bash", args: { command } });
 const stateOf = (part: ToolPart | undefined) => part?.state.value;
 
 test("a batch makes calls of their own, which fail on their own", async () => {
   const { agent, sessionId, partOf } = await begin();
   await writeFile(join(service.workspace, "a.txt"), "hello\n");
-  const tool_calls = [
-    { tool: "read", parameters: { filePath: "a.txt" } },
-    { tool: "ehco", parameters: { text: "x" } },
-    { tool: "echo", parameters: { text: "y" } },
+  const tools = [
+    { tool: "read", args: { filePath: "a.txt" } },
+    { tool: "ehco", args: { text: "x" } },
+    { tool: "echo", args: { text: "y" } },
   ];
-  const call = { sessionId, callId: "c1", tool: "batch", input: { tool_calls } };
+  const call = { sessionId, callId: "c1", tool: "batch", input: { tools } };
   const { part } = await agent.tools.callTool(call);
   expect(stateOf(part)).toMatchObject({
     output: expect.stringMatching(
@@ -39,6 +39,19 @@ test("a batch makes calls of their own, which fail on their own", async () => {
   expect((await partOf("c1.1"))?.metadata).toMatchObject({ parentCallId: "c1" });
 });
 
+test("a batch is described by the ordered names, and takes opencode's later ones", async () => {
+  const { agent, sessionId } = await begin();
+  const { tools } = await agent.tools.listTools({});
+  expect(tools.find(({ name }) => name === "batch")?.inputSchema).toMatchObject({
+    type: "object",
+    properties: { tools: { items: { properties: { tool: {}, args: {} }, required: ["tool"] } } },
+    required: ["tools"],
+  });
+  const input = { tool_calls: [{ tool: "echo", parameters: { text: "later" } }] };
+  const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input });
+  expect(stateOf(part)).toMatchObject({ output: expect.stringContaining("later"), metadata: { failed: 0 } });
+});
+
 test("a batch passes on the files that its calls return, small ones inline as far as they fit", async () => {
   const { agent, sessionId, partOf } = await begin();
   const png = Buffer.concat([Buffer.from("\x89PNG\r\n\x1a\n", "latin1"), Buffer.alloc(60_000, 1)]);
@@ -46,8 +59,8 @@ test("a batch passes on the files that its calls return, small ones inline as fa
   await writeFile(join(service.workspace, "large.png"), large);
   const names = ["large.png", ...Array.from({ length: 9 }, (_, i) => `${i}.png`)];
   for (const name of names.slice(1)) await writeFile(join(service.workspace, name), png);
-  const tool_calls = names.map((filePath) => ({ tool: "read", parameters: { filePath } }));
-  const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input: { tool_calls } });
+  const tools = names.map((filePath) => ({ tool: "read", args: { filePath } }));
+  const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "batch", input: { tools } });
   const { state } = part ?? {};
   const files = state?.case === "completed" ? state.value.attachments : [];
   expect(files.map(({ filename }) => filename)).toEqual(names);
@@ -66,7 +79,7 @@ test("a batch passes on the files that its calls return, small ones inline as fa
 test("of an atomic batch nothing starts before all of it is allowed", async () => {
   const { agent, person, sessionId, partOf } = await begin();
   const input = {
-    tool_calls: [shell("touch one"), shell("touch two"), { tool: "echo", parameters: { text: "z" } }],
+    tools: [shell("touch one"), shell("touch two"), { tool: "echo", args: { text: "z" } }],
     atomic: true,
   };
   const stream = read(agent.tools.watchSession({ sessionId }));
@@ -82,11 +95,11 @@ test("of an atomic batch nothing starts before all of it is allowed", async () =
 
 test.each([
   ["a person rejects", { reply: PermissionReply.REJECT }, shell("touch never-2"), ToolErrorReason.REJECTED],
-  ["cannot be decoded", undefined, { tool: "read", parameters: {} }, ToolErrorReason.INVALID_INPUT],
+  ["cannot be decoded", undefined, { tool: "read", args: {} }, ToolErrorReason.INVALID_INPUT],
 ])("of an atomic batch with a call that %s nothing is run", async (_, answer, other, reason) => {
   const { agent, person, sessionId, partOf } = await begin();
   const input = {
-    tool_calls: [shell("touch never"), other, { tool: "echo", parameters: { text: "z" } }],
+    tools: [shell("touch never"), other, { tool: "echo", args: { text: "z" } }],
     atomic: true,
   };
   const stream = read(agent.tools.watchSession({ sessionId }));
@@ -111,7 +124,7 @@ test.each([
 
 test("a batch that is cancelled takes its calls along", async () => {
   const { agent, sessionId, partOf } = await begin();
-  const input = { tool_calls: [shell("echo started; sleep 600"), shell("sleep 600")] };
+  const input = { tools: [shell("echo started; sleep 600"), shell("sleep 600")] };
   const stream = read(agent.tools.watchSession({ sessionId }));
   const running = agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "batch", input });
   await stream.until("output");
@@ -127,23 +140,39 @@ test("a batch that is cancelled takes its calls along", async () => {
 
 test("a batch in a batch is refused, and so are more than 25 calls", async () => {
   const { agent, sessionId } = await begin();
-  const echo = { tool: "echo", parameters: { text: "x" } };
-  for (const [index, tool_calls] of [[{ tool: "batch" }], Array.from({ length: 26 }, () => echo), []].entries()) {
+  const echo = { tool: "echo", args: { text: "x" } };
+  for (const [index, tools] of [[{ tool: "batch" }], Array.from({ length: 26 }, () => echo), []].entries()) {
     const { part } = await agent.tools.callTool({
       sessionId,
       callId: `c${index}`,
       tool: "batch",
-      input: { tool_calls },
+      input: { tools },
     });
     expect(stateOf(part)).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
   }
 });
 
-test("a broken call is answered with what was wrong and the nearest tool", async () => {
+test("a broken call is answered with what was wrong and the nearest tool, those of files among them", async () => {
   const { agent, sessionId } = await begin();
   const input = { tool: "Reed", error: "filePath: expected string" };
   const { part } = await agent.tools.callTool({ sessionId, callId: "c1", tool: "invalid", input });
   expect(stateOf(part)).toMatchObject({
     output: `The arguments provided to the tool are invalid: filePath: expected string\nThere is no tool "Reed"; the nearest is "read".`,
   });
+  const folder = join(dirname(service.config), "tool");
+  await mkdir(folder);
+  await writeFile(
+    join(folder, "greet.js"),
+    `export default { description: "Greet.", args: {}, execute: () => "hello" };`,
+  );
+  expect((await agent.tools.listTools({})).tools.map(({ name }) => name)).toContain("greet");
+  for (const [callId, tool, hint] of [
+    ["c2", "greet", "is no JSON"],
+    ["c3", "greeet", `is no JSON\nThere is no tool "greeet"; the nearest is "greet".`],
+  ] as const) {
+    const call = { sessionId, callId, tool: "invalid", input: { tool, error: "is no JSON" } };
+    expect(stateOf((await agent.tools.callTool(call)).part)).toMatchObject({
+      output: `The arguments provided to the tool are invalid: ${hint}`,
+    });
+  }
 });

@@ -86,6 +86,28 @@ test("run needs no server, and refuses what it cannot ask about", async () => {
   await expect(readFile(join(folder, "c.txt"))).rejects.toThrow("ENOENT");
 });
 
+test("run lets no tool into the data directory of the user's service, and leaves its store alone", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  onTestFinished(() => rm(folder, { recursive: true, force: true }));
+  const workspace = join(folder, "work");
+  await mkdir(workspace);
+  const config = join(folder, "toolgate.toml");
+  await writeFile(config, 'store = "redis://127.0.0.1:9"\npermission = "allow"\n');
+  const run = (tool: string, input: object) =>
+    toolgate("run", tool, JSON.stringify(input), "--workspace", workspace, "--config", config);
+  for (const [tool, filePath, content] of [
+    ["read", "tokens/approver"],
+    ["write", "trust/a.json", "{}"],
+  ] as const)
+    expect(await run(tool, { filePath: join(service.data, filePath), content })).toMatchObject({
+      code: 3,
+      stderr: expect.stringContaining("data directory"),
+    });
+  // A command may spell the path so that nothing recognises it; then the sandbox has nothing there.
+  const command = `d=${service.data.slice(0, -1)}; ls -A "$d"${service.data.slice(-1)} | wc -l`;
+  expect(await run("bash", { command })).toMatchObject({ code: 0, stdout: "0\n" });
+});
+
 test("run offers the workspace's own tools where they are trusted", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-run-"));
   onTestFinished(() => rm(folder, { recursive: true, force: true }));

@@ -3,7 +3,11 @@ import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/pe
 import { createPolicy, type Question } from "../../src/permission/policy.ts";
 import { fromConfig } from "../../src/permission/rules.ts";
 
-const guard = { dataDirectory: "/home/u/.local/share/toolgate", configFile: "/home/u/.config/toolgate/gate.toml" };
+const guard = {
+  dataDirectory: "/home/u/.local/share/toolgate",
+  serviceDirectory: "/srv/toolgate",
+  configFile: "/home/u/.config/toolgate/gate.toml",
+};
 const policy = createPolicy({ guard, home: "/home/u" });
 const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig("allow", "/home/u") }], narrow: [] };
 
@@ -16,6 +20,8 @@ describe("what the engine denies although every rule allows", () => {
   test.each<[string, Question]>([
     ["reading the data directory", { permission: "read", patterns: ["/home/u/.local/share/toolgate"] }],
     ["reading a token", { permission: "read", patterns: ["/home/u/.local/share/toolgate/tokens/approver"] }],
+    ["a token of the user's service", { permission: "read", patterns: ["/srv/toolgate/tokens/approver"] }],
+    ["a command that names its folder", { permission: "bash", patterns: ["cat /srv/toolgate/tokens/approver"] }],
     ["a detour", { permission: "read", patterns: ["/srv/../home/u/.local/share/toolgate/log"] }],
     ["another case", { permission: "list", patterns: ["/HOME/u/.local/share/ToolGate/log"] }],
     [

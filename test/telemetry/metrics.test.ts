@@ -6,7 +6,7 @@ import { createMetrics } from "../../src/telemetry/metrics.ts";
 const start = 1_800_000_000_000;
 
 function completed(tool: string, ms: number, bytes: number): ToolPart {
-  const value = { metadata: { originalSize: bytes }, time: { start, end: start + ms } };
+  const value = { input: { text: "ä" }, metadata: { originalSize: bytes }, time: { start, end: start + ms } };
   return create(ToolPartSchema, { tool, state: { case: "completed", value } });
 }
 
@@ -35,6 +35,7 @@ test("the metrics are what Prometheus reads", () => {
     'toolgate_call_duration_seconds_bucket{tool="bash",le="1"} 0\ntoolgate_call_duration_seconds_bucket{tool="bash",le="2.5"} 1\n',
     'toolgate_call_duration_seconds_bucket{tool="bash",le="+Inf"} 2\ntoolgate_call_duration_seconds_sum{tool="bash"} 6\ntoolgate_call_duration_seconds_count{tool="bash"} 2\n',
     'toolgate_call_wait_seconds_bucket{tool="bash",le="15"} 0\ntoolgate_call_wait_seconds_bucket{tool="bash",le="60"} 1\n',
+    'toolgate_call_input_bytes_total{tool="bash"} 17\n',
     'toolgate_call_output_bytes_total{tool="bash"} 7\ntoolgate_call_output_bytes_total{tool="read"} 100\n',
   ]) {
     expect(text).toContain(lines);

@@ -220,6 +220,43 @@ test("a tool's own timeout ends its call", async () => {
   expect(value).toMatchObject({ reason: ToolErrorReason.TIMEOUT });
 });
 
+test("what people always allow of a tool ends with its permissionVersion or input schema, not with its version", async () => {
+  const deploy = (changed: { version?: string; permissionVersion?: string }, field = "to") =>
+    defineTool({
+      name: "deploy",
+      description: "Deploys.",
+      input: z.object({ [field]: z.string().optional() }),
+      plan: () => ({ title: "deploy", asks: [{ permission: "deploy", patterns: ["production"] }] }),
+      execute: () => ({ output: "deployed" }),
+      ...changed,
+    });
+  const { agent, person, register } = await serve([deploy({})]);
+  const sessionId = "ses_test";
+  await agent.sessions.createSession({ sessionId });
+  let calls = 0;
+  const isAsked = async () => {
+    let asked = false;
+    calls += 1;
+    // Of the same input the third call in a row would be asked about for itself.
+    const request = { sessionId, callId: `c${calls}`, tool: "deploy", input: { to: `${calls}` } };
+    for await (const { event } of agent.tools.executeTool(request)) {
+      if (event?.event.case !== "permissionAsked") continue;
+      asked = true;
+      const { id: permissionId } = event.event.value;
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ALWAYS });
+    }
+    return asked;
+  };
+  expect([await isAsked(), await isAsked()]).toEqual([true, false]);
+  const remove = register([deploy({ version: "2" })]);
+  expect(await isAsked()).toBe(false);
+  remove();
+  register([deploy({ permissionVersion: "2" })]);
+  expect([await isAsked(), await isAsked()]).toEqual([true, false]);
+  register([deploy({ permissionVersion: "2" }, "place")]);
+  expect(await isAsked()).toBe(true);
+});
+
 test.each(["", "1st", "a b", "ä", "x".repeat(65), "_x", "a.b"])("no tool is called %j", (name) => {
   expect(() => defineTool({ name, description: "", input: z.object({}), execute: () => ({}) })).toThrow(
     `${JSON.stringify(name)} cannot be a tool's name`,

@@ -28,6 +28,13 @@ async function put(files: Record<string, string>): Promise<void> {
 const find = async (pattern: string, rest = {}) => await callTool(site, glob, { pattern, ...rest });
 const search = async (pattern: string, rest = {}) => await callTool(site, grep, { pattern, ...rest });
 
+test("no search finds a file of ours that is not written to its end", async () => {
+  await put({ ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b": "x\n", ".toolgate-notes": "x\n" });
+  expect((await find(".toolgate-*")).output).toBe(".toolgate-notes");
+  expect((await search("x")).output).toBe("Found 1 match\n.toolgate-notes:\n  Line 1: x");
+  expect((await callTool(site, list, {})).output).toBe(`${site.inside}/\n  .toolgate-notes`);
+});
+
 describe("glob", () => {
   test("finds files by name, the newest first", async () => {
     await put({ "old.ts": "", "src/mid.ts": "", "src/deep/new.ts": "", "other.md": "" });

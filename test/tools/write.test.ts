@@ -152,6 +152,17 @@ test("of writes at the same time that saw the same file exactly one wins, and th
   expect(await readdir(site.inside)).toEqual(["new"]);
 });
 
+test("what a killed write left is removed by a later one in its folder, unless it may still go on", async () => {
+  const left = ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b";
+  const kept = [".toolgate-removed-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b", ".toolgate-notes"];
+  for (const name of [left, ...kept]) await writeFile(at(name), "half");
+  await put("a", "");
+  expect(await readdir(site.inside)).toEqual([left, ...kept, "a"].toSorted());
+  const later = createFileChanges({ now: () => Date.now() + 3_600_000 });
+  await callTool(site, createWrite({ changes: later }), { filePath: "b", content: "" });
+  expect(await readdir(site.inside)).toEqual([...kept, "a", "b"].toSorted());
+});
+
 describe("a link", () => {
   test("that dangles is written where it leads, which is what was asked for", async () => {
     await symlink("../other/target", at("dangling"));

@@ -1,0 +1,40 @@
+import { lstat, readdir, rm } from "node:fs/promises";
+import { inFolder, openFolder } from "./open-file.ts";
+
+/** The name of a file that is written before it takes its place. */
+export const temporaryName = (id: string) => `.toolgate-${id}`;
+
+/** What such names have in common, as a glob. */
+export const temporaryGlob = temporaryName("????????-????-4???-????-????????????");
+const isTemporary = (name: string) => /^\.toolgate-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(name);
+
+/** No write takes as long as this: one that is younger may be another replica's, which goes on. */
+const longestWriteMs = 600_000;
+const mostKnown = 10_000;
+
+/** Removes what writes left in folders when they were killed. */
+export function createLeftovers({ now }: { now(): number }) {
+  const clean = new Set<string>();
+
+  async function removeFrom(absolute: string): Promise<boolean> {
+    using folder = openFolder(absolute);
+    let isClean = true;
+    for (const name of (await readdir(folder.path)).filter(isTemporary)) {
+      const path = inFolder(folder, name);
+      // Only the kernel sets the time of the last change, so no tool makes a file look old.
+      if (now() - (await lstat(path)).ctimeMs > longestWriteMs) await rm(path);
+      else isClean = false;
+    }
+    return isClean;
+  }
+
+  return {
+    /** Looks through a folder, once unless something in it is too young to tell; what it cannot remove stays. */
+    async removeFrom(absolute: string): Promise<void> {
+      if (clean.has(absolute)) return;
+      const isClean = await removeFrom(absolute).catch(() => false);
+      if (clean.size === mostKnown) clean.clear();
+      if (isClean) clean.add(absolute);
+    },
+  };
+}
