@@ -88,7 +88,7 @@ function readPair({ inside }: Site, ours: Pair["ours"]): Pair {
       .split("\n")
       .map((line, index) => `${index + 1}: ${line}`)
       .join("\n");
-  return { what: "read 2,000 lines", bareWhat: "readFileSync and numbers", limit: 2, times: 200, ours, bare };
+  return { what: "read 2,000 lines", bareWhat: "readFileSync and numbers", limit: 2, times: 500, ours, bare };
 }
 
 async function editPair(site: Site): Promise<Pair> {
@@ -104,7 +104,7 @@ async function editPair(site: Site): Promise<Pair> {
     what: "edit",
     bareWhat: "read, replace, write, sync, rename",
     limit: 1.5,
-    times: 50,
+    times: 300,
     ours: () => callTool(site, edit, { filePath: "ours.txt", ...next() }),
     async bare() {
       const text = await readFile(theirs ?? "", "utf8");

@@ -26,19 +26,25 @@ export interface ExistingFile {
   isUtf8: boolean;
 }
 
-/** The new text of a file, made from the present one; undefined if there is none. A byte order mark stays without its doing. */
-type NewText = (before: ExistingFile | undefined, path: string) => string;
-
-/** The change of one file, as it was planned. */
-interface Planned {
-  path: ResolvedPath;
-  seen: Seen;
+/** A new version of a file. */
+interface Made {
+  text: string;
 }
 
-/** Set by inspect: the version that people were shown, and how it will differ. */
-interface Seen {
-  version?: string;
-  change?: FileChange;
+/** Makes it from the present one; undefined if there is none. A byte order mark stays without its doing. */
+type Make<M extends Made> = (before: ExistingFile | undefined, path: string) => M;
+
+/** The change of one file, as it was planned. */
+interface Planned<M extends Made> {
+  path: ResolvedPath;
+  seen: { last?: Seen<M> };
+}
+
+/** What people were shown: which version, what it will be, and how that differs. */
+interface Seen<M extends Made> {
+  version: string;
+  made: M;
+  change: FileChange;
 }
 
 export type FileChanges = ReturnType<typeof createFileChanges>;
@@ -65,10 +71,10 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
       return await all();
     },
 
-    /** Plans to make the file at a path say `newText`. */
-    async plan(filePath: string, newText: NewText, { workspace, reads }: PlanContext) {
+    /** Plans to put a new version in the place of the file at a path. */
+    async plan<M extends Made>(filePath: string, make: Make<M>, { workspace, reads }: PlanContext) {
       const path = await workspace.resolve(filePath);
-      const seen: Seen = {};
+      const seen: Planned<M>["seen"] = {};
       return {
         title: path.pattern,
         asks: pathAsks("edit", path, { filepath: path.absolute }),
@@ -79,40 +85,35 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
         async inspect() {
           const before = await look(path);
           await checkRead(path, before, reads);
-          seen.version = versionOf(before);
-          seen.change = compare(path.pattern, before, newText(before, path.absolute));
-          return { preview: { diff: seen.change.diff, paths: [path.pattern] } };
+          const made = make(before, path.absolute);
+          const change = compare(path.pattern, before, made.text);
+          seen.last = { version: versionOf(before), made, change };
+          return { preview: { diff: change.diff, paths: [path.pattern] } };
         },
-      } satisfies Plan & Planned;
+      } satisfies Plan & Planned<M>;
     },
 
-    /** Does what was planned; says what has changed, for the metadata. */
-    async execute(
-      newText: NewText,
-      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned },
-    ): Promise<JsonObject> {
+    /** Does what was planned; returns what was made, and what has changed, for the metadata. */
+    async execute<M extends Made>(
+      make: Make<M>,
+      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned<M> },
+    ): Promise<{ made: M; metadata: JsonObject }> {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
         const before = await look(path);
-        if (seen.version !== undefined && seen.version !== versionOf(before)) throw changed(path);
+        if (seen.last && seen.last.version !== versionOf(before)) throw changed(path);
         // Outside the workspace the plan was not inspected.
         await checkRead(path, before, reads);
-        const text = newText(before, path.absolute);
-        const content = Buffer.from((before?.mark ?? "") + text);
+        const made = seen.last?.made ?? make(before, path.absolute);
+        const content = Buffer.from((before?.mark ?? "") + made.text);
         const replaced = replaceFile(path, before?.stats, content);
         // While the disk is at work.
         const sha256 = createHash("sha256").update(content).digest("hex");
         await replaced;
         await reads.record(path.absolute, sha256);
-        // What was shown was made of this same version.
-        const { diff, additions, deletions } = seen.change ?? compare(path.pattern, before, text);
-        return {
-          filepath: path.absolute,
-          exists: before !== undefined,
-          additions,
-          deletions,
-          diff: shorten(diff),
-        };
+        const { diff, additions, deletions } = seen.last?.change ?? compare(path.pattern, before, made.text);
+        const exists = before !== undefined;
+        return { made, metadata: { filepath: path.absolute, exists, additions, deletions, diff: shorten(diff) } };
       });
     },
   };
@@ -137,7 +138,8 @@ export async function look(path: ResolvedPath): Promise<ExistingFile | undefined
     // Of a larger one only the beginning is needed, for its byte order mark.
     if (chunks.length === 0 || stats.size <= largestText) chunks.push(chunk);
   });
-  const bytes = Buffer.concat(chunks);
+  const [first = new Uint8Array(), ...more] = chunks;
+  const bytes = more.length === 0 ? Buffer.from(first.buffer, first.byteOffset, first.length) : Buffer.concat(chunks);
   const text = bytes.toString("utf8");
   const mark = text.startsWith(byteOrderMark) ? byteOrderMark : "";
   return {

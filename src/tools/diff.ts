@@ -57,22 +57,23 @@ function changedPart(old: string, after: string): { start: number; end: number; 
   return { start, end: old.length - tail, skipped: countLines(old.slice(0, start)) };
 }
 
-/** So many characters are compared at once; which one differs is looked at afterwards. */
-const block = 4_096;
+/** So many characters are compared at once, then fewer, down to the one that differs. */
+const blocks = [4_096, 256, 16, 1];
 
 function sameStart(a: string, b: string): number {
   const most = Math.min(a.length, b.length);
   let at = 0;
-  while (at + block <= most && a.slice(at, at + block) === b.slice(at, at + block)) at += block;
-  while (at < most && a.charCodeAt(at) === b.charCodeAt(at)) at += 1;
+  for (const block of blocks)
+    while (at + block <= most && a.slice(at, at + block) === b.slice(at, at + block)) at += block;
   return at;
 }
 
 function sameEnd(a: string, b: string, most: number): number {
-  const part = (text: string, back: number) => text.slice(text.length - back - block, text.length - back);
   let back = 0;
-  while (back + block <= most && part(a, back) === part(b, back)) back += block;
-  while (back < most && a.charCodeAt(a.length - 1 - back) === b.charCodeAt(b.length - 1 - back)) back += 1;
+  for (const block of blocks) {
+    const part = (text: string) => text.slice(text.length - back - block, text.length - back);
+    while (back + block <= most && part(a) === part(b)) back += block;
+  }
   return back;
 }
 

@@ -36,14 +36,10 @@ export function createEdit({ changes }: { changes: FileChanges }): Tool {
       .object({ filePath: filePath.describe("File, absolute or relative to the workspace"), ...replacement })
       .refine(isChange, noChange),
     destructive: true,
-    plan: (input, ctx) => changes.plan(input.filePath, (before, path) => edited(path, before, input).text, ctx),
+    plan: (input, ctx) => changes.plan(input.filePath, (before, path) => edited(path, before, input), ctx),
     async execute(input, ctx) {
-      let done: Edited | undefined;
-      const metadata = await changes.execute((before, path) => {
-        done = edited(path, before, input);
-        return done.text;
-      }, ctx);
-      const { count = 0, ignoring } = done ?? {};
+      const { made, metadata } = await changes.execute((before, path) => edited(path, before, input), ctx);
+      const { count, ignoring } = made;
       const how = ignoring === undefined ? "" : ` oldString was found without regard to ${ignoring}: check the result.`;
       return {
         output: `Edit applied successfully (${count} ${count === 1 ? "replacement" : "replacements"}).${how}`,

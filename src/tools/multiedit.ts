@@ -18,18 +18,13 @@ export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
       edits: z.array(z.object(replacement).refine(isChange, noChange)).min(1).max(200).describe("The edits, in order"),
     }),
     destructive: true,
-    plan: ({ filePath, edits }, ctx) =>
-      changes.plan(filePath, (before, path) => editedAll(path, before, edits).text, ctx),
+    plan: ({ filePath, edits }, ctx) => changes.plan(filePath, (before, path) => editedAll(path, before, edits), ctx),
     async execute({ edits }, ctx) {
-      let done = { text: "", replacements: 0, notes: [""] };
-      const metadata = await changes.execute((before, path) => {
-        done = editedAll(path, before, edits);
-        return done.text;
-      }, ctx);
+      const { made, metadata } = await changes.execute((before, path) => editedAll(path, before, edits), ctx);
       const count = `${edits.length} ${edits.length === 1 ? "edit" : "edits"}`;
       return {
-        output: [`${count} applied successfully.`, ...done.notes].join(" "),
-        metadata: { ...metadata, replacements: done.replacements },
+        output: [`${count} applied successfully.`, ...made.notes].join(" "),
+        metadata: { ...metadata, replacements: made.replacements },
       };
     },
   });

@@ -18,13 +18,14 @@ export function createWrite({ changes }: { changes: FileChanges }): Tool {
     destructive: true,
     plan: (input, ctx) => changes.plan(input.filePath, (before) => newText(before, input.content), ctx),
     async execute({ content }, ctx) {
-      const metadata = await changes.execute((before) => newText(before, content), ctx);
+      const { metadata } = await changes.execute((before) => newText(before, content), ctx);
       return { output: "Wrote file successfully.", metadata };
     },
   });
 }
 
 /** The mark that a file has is kept; what is given with one does not get a second. */
-function newText(before: { mark: string } | undefined, content: string): string {
-  return before !== undefined && before.mark !== "" && content.startsWith(before.mark) ? content.slice(1) : content;
+function newText(before: { mark: string } | undefined, content: string): { text: string } {
+  const hasMark = before !== undefined && before.mark !== "" && content.startsWith(before.mark);
+  return { text: hasMark ? content.slice(1) : content };
 }
