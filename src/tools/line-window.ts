@@ -44,11 +44,12 @@ export function createLineWindow(offset: number, limit: number) {
 
   /** Takes lines that are whole and UTF-8, of which the first is wanted. */
   function addLines(text: string, isAscii: boolean): void {
-    const ended = text.split("\n");
-    ended.pop();
-    const wanted = Math.min(ended.length, offset + limit - 1 - total);
-    for (let i = 0; i < wanted && !capped; i++) show(ended[i] ?? "", total + i + 1, isAscii);
-    total += ended.length;
+    let start = 0;
+    for (let end = text.indexOf("\n"); end !== -1; end = text.indexOf("\n", start)) {
+      if (isWanted()) show(text.slice(start, end), total + 1, isAscii);
+      total += 1;
+      start = end + 1;
+    }
   }
 
   function show(line: string, number: number, isAscii: boolean): void {
