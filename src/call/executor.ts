@@ -435,7 +435,7 @@ export function createExecutor({
       const { text: _, ...sizes } = written ?? { text: "" };
       const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
       const told = await failureTold(call, cause, metadata);
-      const error = [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+      const error = await kept.error(call, [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"));
       const part = failed(call.record.part, { ...told, error }, store.now());
       const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
       return await finish(call, part, decisions);
