@@ -400,7 +400,7 @@ export function createCalls({
   }
 
   const makeCalls = createChildren({
-    async enter({ record: { part, spec }, opened }, { tool, input, callId, gate }) {
+    async enter({ record: { part, spec }, opened, trace }, { tool, input, callId, gate }) {
       checkServing();
       const request = create(CallToolRequestSchema, {
         sessionId: part.sessionId,
@@ -413,7 +413,7 @@ export function createCalls({
         providerId: spec.providerId,
         modelId: spec.modelId,
       });
-      return (await beforeDrain(enter(request, opened, spec.principal, { gate, trace: spec.trace }))).record.ref;
+      return (await beforeDrain(enter(request, opened, spec.principal, { gate, trace }))).record.ref;
     },
     ended: async (ref) => (await wait({ ref }, lifeMs, new AbortController().signal)).part,
     cancel,

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { RequestError } from "../permission/errors.ts";
-import type { ChildCall, ChildResult } from "../tool/tool.ts";
+import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, CallRef } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
@@ -41,6 +41,8 @@ export interface Parent {
   record: CallRecord;
   opened: OpenSession;
   signal: AbortSignal;
+  /** What its calls belong to: the step that makes them. */
+  trace?: TraceContext;
 }
 
 /** A call that is to be made for another one. */

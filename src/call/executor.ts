@@ -15,7 +15,7 @@ import { HookFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import { similar } from "../tool/similar.ts";
-import type { Plan, PlanContext, Tool, ToolContext, ToolResult } from "../tool/tool.ts";
+import type { Plan, PlanContext, Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.ts";
 import { createAsking, isOnce, nothingAsked } from "./asking.ts";
 import { createCallHooks } from "./call-hooks.ts";
 import type { createChildren } from "./children.ts";
@@ -326,10 +326,12 @@ export function createExecutor({
       keep: tool.keep,
       record,
     });
-    call.progress = createProgress(ref.callId, (event) => record([event]));
+    const progress = createProgress(ref.callId, (event) => record([event]));
+    call.progress = progress;
     call.output = output;
     try {
-      const ctx: ToolContext = {
+      const parent = { record: call.record, opened: call.opened, signal: call.signal };
+      const contextIn = (trace: TraceContext | undefined): ToolContext => ({
         ...planContext(call.record, call.opened, call.hooks.environment),
         messageId: part.messageId,
         model: { providerId: spec.providerId, modelId: spec.modelId },
@@ -347,24 +349,23 @@ export function createExecutor({
           set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
         },
         outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
-        metadata: call.progress.update,
+        metadata: progress.update,
         output: output.write,
         calls: (children, options) =>
-          deadline.whilePaused(() =>
-            makeCalls({ record: call.record, opened: call.opened, signal: call.signal }, children, options),
-          ),
+          deadline.whilePaused(() => makeCalls({ ...parent, ...(trace && { trace }) }, children, options)),
         ask: (ask) => deadline.whilePaused(() => askInBody(call, tool, plan, ask)),
         extra: part.metadata ?? {},
-      };
+        ...(trace && { trace }),
+      });
       const result = await call.observed.step("execute", (trace) =>
-        orAborted(tool.execute(input, plan, { ...ctx, ...(trace && { trace }) }), call.signal),
+        orAborted(tool.execute(input, plan, contextIn(trace)), call.signal),
       );
       call.signal.throwIfAborted();
       await output.end();
       return { result, output };
     } finally {
       deadline.clear();
-      call.progress.stop();
+      progress.stop();
     }
   }
 
@@ -434,7 +435,7 @@ export function createExecutor({
       const { text: _, ...sizes } = written ?? { text: "" };
       const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
       const told = await failureTold(call, cause, metadata);
-      const error = [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+      const error = await kept.error(call, [told.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"));
       const part = failed(call.record.part, { ...told, error }, store.now());
       const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
       return await finish(call, part, decisions);

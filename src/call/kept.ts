@@ -2,6 +2,7 @@ import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { newId } from "./ids.ts";
+import { createWindow } from "./output-window.ts";
 import { beginning } from "./planning.ts";
 import type { OutputStore } from "./ports.ts";
 import type { Running } from "./running.ts";
@@ -31,12 +32,19 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
     ): Promise<{ value?: Value; metadata?: JsonObject }> {
       if (value === undefined) return {};
       const bytes = Buffer.from(JSON.stringify(value));
-      if (bytes.length <= mostStructured) return { value: fromJson(ValueSchema, value) };
+      if (bytes.length <= mostTold) return { value: fromJson(ValueSchema, value) };
       return { metadata: { structuredPath: await output(call, bytes) } };
+    },
+    /** An error as the model is told it; one that is too long is stored whole, and what is told says where. */
+    async error(call: Pick<Running, "record">, text: string): Promise<string> {
+      const bytes = Buffer.from(text);
+      const window = createWindow({ end: "both", lines: 2_000, bytes: mostTold });
+      window.push(bytes);
+      return window.isOver() ? window.bound(await output(call, bytes)).text : text;
     },
     output,
   };
 }
 
-/** Bytes of structured output, as JSON, that a part holds. */
-const mostStructured = 51_200;
+/** Bytes of structured output, as JSON, or of an error that a part holds. */
+const mostTold = 51_200;

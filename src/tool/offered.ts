@@ -10,7 +10,7 @@ export interface Model {
 /** The tools that suit a model: those for its provider, and of the tools that change files those it was trained on. */
 export function offeredTo({ providerId, modelId }: Model, tools: readonly Tool[]): Tool[] {
   const hasPatch = tools.some(({ name }) => name === "apply_patch");
-  const unfit = patches(modelId) && hasPatch ? ["edit", "write"] : ["apply_patch"];
+  const unfit = patches(modelId) && hasPatch ? ["edit", "multiedit", "write"] : ["apply_patch"];
   return tools.filter(
     ({ name, providers }) =>
       !unfit.includes(name) && (providers === undefined || providerId === "" || providers.includes(providerId)),

@@ -112,6 +112,35 @@ describe("the body of a call", () => {
     }
   });
 
+  test("that shows more than an event holds fails with what to do, and does not lose its replica", async () => {
+    const service = await serve([
+      tool(({ metadata }) => {
+        metadata({ title: "before" });
+        metadata({ metadata: { page: "x".repeat(1_500_000) } });
+        return { output: "done" };
+      }),
+    ]);
+    expect((await run(service)).state.value).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      error: expect.stringMatching(/have 15000\d\d bytes; at most 262144 are possible/),
+    });
+  });
+
+  test("that fails with a long text shows the model both ends of it, and the whole can be read", async () => {
+    const long = `begin ${"x".repeat(1_500_000)} end`;
+    const service = await serve([
+      tool(() => {
+        throw new ToolFailure(long);
+      }),
+    ]);
+    const { state } = await run(service);
+    const error = state.case === "error" ? state.value.error : "";
+    expect(error.length).toBeLessThan(52_000);
+    const [, output = ""] = /^begin x+[\s\S]*filePath "([^"]+)"[\s\S]*x end$/.exec(error) ?? [];
+    const { totalBytes } = await service.agent.tools.readToolOutput({ sessionId: "ses_test", output });
+    expect(totalBytes).toBe(BigInt(long.length));
+  });
+
   test("gets the ids, agent, model and metadata of its call", async () => {
     const seen = Promise.withResolvers<ToolContext>();
     const service = await serve([

@@ -46,6 +46,20 @@ test("a call and its steps are spans of the caller's trace, and a command belong
   expect(collector.resources[0]).toMatchObject({ "service.name": "toolgate" });
 });
 
+test("calls that a tool makes belong to the step that makes them, also where the caller has no trace", async () => {
+  const collector = await startCollector();
+  const service = await startService({ env: { OTEL_EXPORTER_OTLP_ENDPOINT: collector.url } });
+  const tools = [{ tool: "echo", args: { text: "x" } }];
+  const call = { agent: "free", tool: "batch", input: { tools } };
+  expect((await connect(service, "caller").tools.callTool(call)).part?.state.case).toBe("completed");
+  await service.stop();
+  const spanOf = (name: string, parentSpanId?: string) =>
+    collector.spans.find((span) => span.name === name && (parentSpanId ?? span.parentSpanId) === span.parentSpanId);
+  const batch = spanOf("execute_tool batch", "");
+  const execute = spanOf("execute", batch?.spanId);
+  expect(spanOf("execute_tool echo")).toMatchObject({ parentSpanId: execute?.spanId, traceId: batch?.traceId });
+});
+
 test("without an exporter a command gets the caller's trace as it came, and none where none came or fits", async () => {
   const service = await startService();
   const agent = connect(service, "caller");

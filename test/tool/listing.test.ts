@@ -64,14 +64,14 @@ describe("of the tools that change files a model is offered", () => {
       { providerId: "", modelId },
       names.map((name) => named(name)),
     ).map(({ name }) => name);
-  const all = ["apply_patch", "edit", "read", "write"];
+  const all = ["apply_patch", "edit", "multiedit", "read", "write"];
 
   test.each([
     ["gpt-5", ["apply_patch", "read"]],
-    ["gpt-4.1", ["edit", "read", "write"]],
-    ["gpt-oss-120b", ["edit", "read", "write"]],
-    ["claude-sonnet-5", ["edit", "read", "write"]],
-    ["", ["edit", "read", "write"]],
+    ["gpt-4.1", ["edit", "multiedit", "read", "write"]],
+    ["gpt-oss-120b", ["edit", "multiedit", "read", "write"]],
+    ["claude-sonnet-5", ["edit", "multiedit", "read", "write"]],
+    ["", ["edit", "multiedit", "read", "write"]],
   ])("%j: %j", (model, names) => expect(offered(model, all)).toEqual(names));
 
   test("edit and write where there is no apply_patch", () => {

@@ -261,7 +261,8 @@ export type ToolStateError = Message<"opencode.tool.v1.ToolStateError"> & {
   input?: JsonObject | undefined;
 
   /**
-   * error says what happened and what to do next; it is meant for the model.
+   * error says what happened and what to do next; it is meant for the model. Of one over 2,000 lines or 51,200 bytes it has both
+   * ends, and names the output that ReadToolOutput gives the whole of.
    *
    * @generated from field: string error = 3;
    */
