@@ -97,8 +97,9 @@ function foldersOf(root: string, directory: string): string[] {
 
 function stampOf(file: string): string | undefined {
   try {
-    const { dev, ino, size, mtimeNs, ctimeNs } = statSync(file, { bigint: true });
-    return [dev, ino, size, mtimeNs, ctimeNs].join();
+    // Nearly always there is none, and an error would cost more than the look.
+    const stats = statSync(file, { bigint: true, throwIfNoEntry: false });
+    return stats && [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs].join();
   } catch (cause) {
     const code = codeOf(cause);
     // Below a file that is no folder there is nothing either.
