@@ -79,7 +79,7 @@ export function edited(
   // Compared with one kind of line end, written back with that of the lines they stand in.
   const text = before.text.replaceAll("\r\n", "\n");
   const wanted = oldString.replaceAll("\r\n", "\n");
-  const found = findText(text, wanted, newString.replaceAll("\r\n", "\n"));
+  const found = findText(text, wanted, newString.replaceAll("\r\n", "\n"), replaceAll);
   if (found === undefined) throw notFound(text, wanted);
   const { places, ignoring } = found;
   if (places.length > 1 && !replaceAll) throw ambiguous(text, places);

@@ -15,30 +15,36 @@ export interface Found {
 /**
  * Finds a text in a file and says what replaces it. First as it is; where it does not occur, without what models get wrong
  * and nobody means: spaces at the ends of lines, typographic characters, and how far the whole of it is indented. These
- * compare every line of it, so nothing is replaced that was not given. All texts have `\n` for line ends.
+ * compare every line of it, so nothing is replaced that was not given. All texts have `\n` for line ends. `all` are to be
+ * replaced, so places do not overlap; else a place that overlaps the one before it counts as well, since either may be meant.
  */
-export function findText(text: string, wanted: string, replacement: string): Found | undefined {
-  const exact = occurrences(text, wanted, replacement);
+export function findText(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+  const exact = occurrences(text, wanted, replacement, all);
   if (exact.length > 0) return { places: exact };
   return (
-    findLines(text, wanted, replacement) ??
-    findPlain(text, wanted, replacement) ??
-    findIndented(text, wanted, replacement)
+    findLines(text, wanted, replacement, all) ??
+    findPlain(text, wanted, replacement, all) ??
+    findIndented(text, wanted, replacement, all)
   );
 }
 
-/** Where a text occurs; occurrences do not overlap. */
-function occurrences(text: string, wanted: string, replacement: string): Place[] {
+function occurrences(text: string, wanted: string, replacement: string, all: boolean): Place[] {
   const places: Place[] = [];
   for (let start = text.indexOf(wanted); start !== -1; start = text.indexOf(wanted, start + wanted.length)) {
     places.push({ start, end: start + wanted.length, replacement });
   }
-  return places;
+  const [only] = places;
+  if (all || only === undefined || places.length > 1) return places;
+  // One further away would have been found.
+  const again = text.slice(only.start + 1, only.end + wanted.length - 1).indexOf(wanted);
+  if (again === -1) return places;
+  const start = only.start + 1 + again;
+  return [only, { start, end: start + wanted.length, replacement }];
 }
 
 /** With typographic characters written plainly, one for one, so that places stay the same. */
-function findPlain(text: string, wanted: string, replacement: string): Found | undefined {
-  const places = occurrences(plain(text), plain(wanted), replacement);
+function findPlain(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+  const places = occurrences(plain(text), plain(wanted), replacement, all);
   return places.length === 0 ? undefined : { places, ignoring: "typographic characters" };
 }
 
@@ -52,21 +58,21 @@ export function plain(text: string): string {
 }
 
 /** As whole lines, spaces at their ends aside. */
-function findLines(text: string, wanted: string, replacement: string): Found | undefined {
+function findLines(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
   const block = blockOf(wanted);
   const lines = block.lines.map((line) => line.trimEnd());
-  const places = windows(text, block, (window) =>
+  const places = windows(text, block, all, (window) =>
     window.every((line, i) => line.trimEnd() === lines[i]) ? replacement : undefined,
   );
   return places.length === 0 ? undefined : { places, ignoring: "spaces at the ends of lines" };
 }
 
 /** As whole lines that are all indented further, or all less; what replaces them is indented as they are. */
-function findIndented(text: string, wanted: string, replacement: string): Found | undefined {
+function findIndented(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
   const block = blockOf(wanted);
   const given = indentOf(block.lines);
   const core = block.lines.map((line) => line.slice(given.length).trimEnd());
-  const places = windows(text, block, (window) => {
+  const places = windows(text, block, all, (window) => {
     const present = indentOf(window);
     if (!window.every((line, i) => line.slice(present.length).trimEnd() === core[i])) return undefined;
     return reindent(replacement, given, present);
@@ -86,10 +92,11 @@ function blockOf(text: string): { lines: string[]; closed: boolean } {
   return { lines: (closed ? text.slice(0, -1) : text).split("\n"), closed };
 }
 
-/** The places of as many lines as a block has, for which `replace` says what is to stand there; they do not overlap. */
+/** The places of as many lines as a block has, for which `replace` says what is to stand there. */
 function windows(
   text: string,
   { lines: wanted, closed }: { lines: string[]; closed: boolean },
+  all: boolean,
   replace: (window: string[]) => string | undefined,
 ): Place[] {
   const lines = text.split("\n");
@@ -105,7 +112,7 @@ function windows(
     if (replacement !== undefined) {
       const length = window.reduce((sum, line) => sum + line.length + 1, closed ? 0 : -1);
       places.push({ start, end: start + length, replacement });
-      free = i + wanted.length;
+      free = i + (all ? wanted.length : 1);
     }
     start += (lines[i]?.length ?? 0) + 1;
   }

@@ -59,6 +59,14 @@ describe("an edit", () => {
     expect(await text()).toBe("$&$1\ny = 2\n$&$1\n");
   });
 
+  test("of a text that overlaps itself is ambiguous, whether as it is or without regard to spaces", async () => {
+    await given("{\n}\n}\n}\n");
+    await expect(change("}\n}", "]\n]")).rejects.toThrow("Found 2 matches for oldString, at lines 2, 3.");
+    await expect(change("} \n}", "]\n]")).rejects.toThrow("Found 2 matches for oldString, at lines 2, 3.");
+    expect((await change("}\n}", "]", { replaceAll: true })).metadata).toMatchObject({ replacements: 1 });
+    expect(await text()).toBe("{\n]\n}\n");
+  });
+
   test("of a text that does not occur changes nothing and says where it begins to differ", async () => {
     await given("function a() {\n  one();\n  two();\n}\n");
     await expect(change("function a() {\n  one();\n  three();\n}", "x")).rejects.toThrow(
