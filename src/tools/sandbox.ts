@@ -55,7 +55,8 @@ export async function openSandbox({
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const problem = wall ? await startProblem() : undefined;
-  const actual = (confinement: Confinement) => (problem === undefined ? confinement : unconfined);
+  // Only these two: results say them, and what else the configuration holds is not for callers.
+  const actual = ({ profile, network }: Confinement) => (problem === undefined ? { profile, network } : unconfined);
   const confinement = (agent: string) => actual(agents.get(agent) ?? wanted);
   return {
     state: actual(wanted),

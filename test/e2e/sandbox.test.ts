@@ -26,8 +26,11 @@ test("a command writes outside the workspace only where a person let it, and see
     await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
   await approve(await stream.until("permissionAsked"));
   await approve(await stream.until("permissionAsked"));
-  expect((await stream.end()).state.value).toMatchObject({
-    metadata: { exit: 0, sandbox: { profile: "workspace-write" } },
+  const { value } = (await stream.end()).state;
+  expect(value).toMatchObject({ metadata: { exit: 0 } });
+  expect(value && "metadata" in value && value.metadata?.sandbox).toEqual({
+    profile: "workspace-write",
+    network: true,
   });
   expect(await readdir(join(outside, "mine"))).toEqual(["file"]);
 
