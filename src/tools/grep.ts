@@ -82,8 +82,9 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const counts = new Map<string, number>();
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
   const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
-    const [name = "", lines] = record.slice(2).split("\0");
-    if (!isMeant(name) || !mayRead(name)) return;
+    // The two halves of a name with a line end in it are no names.
+    const [, name, lines] = /^\.\/([^\0]*)\0(\d+)$/.exec(record) ?? [];
+    if (name === undefined || !isMeant(name) || !mayRead(name)) return;
     counts.set(name, Number(lines));
     if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
   });

@@ -186,6 +186,11 @@ describe("grep", () => {
     expect(metadata).toMatchObject({ matches: 130, truncated: true });
   });
 
+  test("does not take half of a name that has a line end for a name", async () => {
+    await put({ "a.txt": "x\n", "a.txt\nb.txt": "x\n", "c\n12b.txt": "x\n", "b.txt": "x\n" });
+    expect((await search("x", { show: "count" })).output).toBe("Found 2 files\nb.txt: 1\na.txt: 1");
+  });
+
   test("cuts long lines", async () => {
     await put({ "a.min.js": `needle${"x".repeat(100_000)}` });
     expect(((await search("needle")).output ?? "").length).toBeLessThan(2_200);
