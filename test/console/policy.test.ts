@@ -1,150 +1,153 @@
 import type { BrowserContextOptions } from "playwright-core";
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { PermissionAction as Action } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
-import { useService } from "../e2e/service.ts";
 import { useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
+import { stores, useServiceOn } from "./stores.ts";
 
 const settings = `
 [permission.bash]
 "ls *" = "allow"
 "git push *" = "deny"
 `;
-const service = useService({ settings });
 const browsers = useBrowsers();
-const write = (filePath: string) => ({ tool: "write", input: { filePath, content: "x\n" } });
 
-/** Makes a call that asks and has it answered; returns its session. */
-async function asked(filePath: string, reply: PermissionReply, title: string): Promise<string> {
-  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
-  const sessionId = await agent.newSession({ title });
-  const call = read(agent.tools.executeTool({ sessionId, callId: "c1", ...write(filePath) }));
-  const { id: permissionId } = await call.until("permissionAsked");
-  await person.permissions.respondToPermission({ sessionId, permissionId, reply });
-  await call.end();
-  return sessionId;
-}
+describe.each(stores)("the policy pages, on %s", (store) => {
+  const service = useServiceOn(store, { settings });
+  const write = (filePath: string) => ({ tool: "write", input: { filePath, content: "x\n" } });
 
-test("the rules of an agent are shown list by list, and those of a session when it is chosen", async () => {
-  const rules = [{ permission: "edit", pattern: "secret/*", action: Action.DENY }];
-  await connect(service, "caller").newSession({ title: "Tidy up", agent: "plan", rules });
-  const page = await browsers.open(service, "approver", { path: "/policy" });
-  const configured = page.getByRole("table", { name: "The configuration" });
-  await configured.waitFor();
-  expect(await configured.getByRole("row").allInnerTexts()).toEqual([
-    "#\tPermission\tPattern\tAction",
-    "0\tbash\tls *\tallow",
-    "1\tbash\tgit push *\tdeny",
-  ]);
-  await page.getByLabel("Where").selectOption({ label: "Tidy up (plan)" });
-  const own = page.getByRole("table", { name: /^The session’s own rules/ });
-  await own.getByRole("cell", { name: "secret/*" }).waitFor();
-  await page.getByRole("table", { name: "The agent’s limits (plan)" }).waitFor();
-  await page.getByLabel("Show only").fill("push");
-  await own.waitFor({ state: "detached" });
-  await configured.getByRole("cell", { name: "git push *" }).waitFor();
-});
+  /** Makes a call that asks and has it answered; returns its session. */
+  async function asked(filePath: string, reply: PermissionReply, title: string): Promise<string> {
+    const [agent, person] = [connect(service(), "caller"), connect(service(), "approver")];
+    const sessionId = await agent.newSession({ title });
+    const call = read(agent.tools.executeTool({ sessionId, callId: "c1", ...write(filePath) }));
+    const { id: permissionId } = await call.until("permissionAsked");
+    await person.permissions.respondToPermission({ sessionId, permissionId, reply });
+    await call.end();
+    return sessionId;
+  }
 
-test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
-  const page = await browsers.open(service, "approver", { path: "/policy/grants" });
-  await page.getByText("Nothing is granted").waitFor();
-  const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
-  const card = page.getByRole("listitem").filter({ hasText: "exactly a.txt" });
-  await card.getByText("the session it was asked in, and its children").waitFor();
-  await card.getByText("by approver").waitFor();
-  await card.getByText(/^toolgate grants revoke grt_/).waitFor();
-  await card.getByRole("button", { name: "Revoke" }).press("Enter");
-  await page.keyboard.press("Enter");
-  await card.waitFor({ state: "detached" });
-  const call = { sessionId, callId: "c2", ...write("a.txt") };
-  await read(connect(service, "caller").tools.executeTool(call)).until("permissionAsked");
-  await page.getByLabel("Also those that were revoked").check();
-  await card.getByText(/^revoked /).waitFor();
-  expect(await card.getByRole("button", { name: "Revoke" }).count()).toBe(0);
-});
+  test("the rules of an agent are shown list by list, and those of a session when it is chosen", async () => {
+    const rules = [{ permission: "edit", pattern: "secret/*", action: Action.DENY }];
+    await connect(service(), "caller").newSession({ title: "Tidy up", agent: "plan", rules });
+    const page = await browsers.open(service(), "approver", { path: "/policy" });
+    const configured = page.getByRole("table", { name: "The configuration" });
+    await configured.waitFor();
+    expect(await configured.getByRole("row").allInnerTexts()).toEqual([
+      "#\tPermission\tPattern\tAction",
+      "0\tbash\tls *\tallow",
+      "1\tbash\tgit push *\tdeny",
+    ]);
+    await page.getByLabel("Where").selectOption({ label: "Tidy up (plan)" });
+    const own = page.getByRole("table", { name: /^The session’s own rules/ });
+    await own.getByRole("cell", { name: "secret/*" }).waitFor();
+    await page.getByRole("table", { name: "The agent’s limits (plan)" }).waitFor();
+    await page.getByLabel("Show only").fill("push");
+    await own.waitFor({ state: "detached" });
+    await configured.getByRole("cell", { name: "git push *" }).waitFor();
+  });
 
-test("a command line is explained command by command, with the deciding rule", async () => {
-  const page = await browsers.open(service, "approver", { path: "/policy/explain" });
-  await page.getByRole("textbox", { name: "Command" }).fill("ls -l && git push origin main");
-  await page.getByRole("button", { name: "Explain" }).click();
-  const verdict = page.getByRole("status", { name: "What would happen" });
-  await verdict.getByText("No. It is denied, and nobody is asked.").waitFor();
-  const pieces = verdict.getByRole("list").first().getByRole("listitem");
-  await pieces.filter({ hasText: "ls -l" }).getByText("The configuration says bash “ls *” = allow.").waitFor();
-  await pieces.filter({ hasText: "git push origin main" }).getByText("bash “git push *” = deny").waitFor();
-  await page.getByText(`toolgate plan bash '{"command":"ls -l && git push origin main"}'`).waitFor();
-  await page.getByText("What if there were one more rule?").click();
-  await page.getByLabel("Its pattern").fill("git push origin main");
-  await page.getByRole("button", { name: "Explain" }).click();
-  await verdict.getByText("Yes. It runs without a question.").waitFor();
-  await page.getByText("--rule 'bash git push origin main allow'").waitFor();
-});
+  test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
+    const page = await browsers.open(service(), "approver", { path: "/policy/grants" });
+    await page.getByText("Nothing is granted").waitFor();
+    const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
+    const card = page.getByRole("listitem").filter({ hasText: "exactly a.txt" });
+    await card.getByText("the session it was asked in, and its children").waitFor();
+    await card.getByText("by approver").waitFor();
+    await card.getByText(/^toolgate grants revoke grt_/).waitFor();
+    await card.getByRole("button", { name: "Revoke" }).press("Enter");
+    await page.keyboard.press("Enter");
+    await card.waitFor({ state: "detached" });
+    const call = { sessionId, callId: "c2", ...write("a.txt") };
+    await read(connect(service(), "caller").tools.executeTool(call)).until("permissionAsked");
+    await page.getByLabel("Also those that were revoked").check();
+    await card.getByText(/^revoked /).waitFor();
+    expect(await card.getByRole("button", { name: "Revoke" }).count()).toBe(0);
+  });
 
-test("a call and a permission are explained for the agent that is chosen", async () => {
-  const page = await browsers.open(service, "approver", { path: "/policy/explain" });
-  await page.getByLabel("Agent").selectOption("plan");
-  await page.getByLabel("call a tool").check();
-  await page.getByRole("combobox", { name: "Tool", exact: true }).selectOption("read");
-  await page.getByRole("textbox", { name: "filePath" }).fill(".env");
-  await page.getByRole("button", { name: "Explain" }).click();
-  await page.getByText("The built-in policy says read “*.env” = ask.").waitFor();
-  await page.getByLabel("have a permission").check();
-  await page.getByLabel("Patterns, one a line").fill("src/main.ts");
-  await page.getByRole("button", { name: "Explain" }).click();
-  await page.getByText("No. It is denied, and nobody is asked.").waitFor();
-  await page.getByText("toolgate explain edit src/main.ts --agent plan").waitFor();
-});
+  test("a command line is explained command by command, with the deciding rule", async () => {
+    const page = await browsers.open(service(), "approver", { path: "/policy/explain" });
+    await page.getByRole("textbox", { name: "Command" }).fill("ls -l && git push origin main");
+    await page.getByRole("button", { name: "Explain" }).click();
+    const verdict = page.getByRole("status", { name: "What would happen" });
+    await verdict.getByText("No. It is denied, and nobody is asked.").waitFor();
+    const pieces = verdict.getByRole("list").first().getByRole("listitem");
+    await pieces.filter({ hasText: "ls -l" }).getByText("The configuration says bash “ls *” = allow.").waitFor();
+    await pieces.filter({ hasText: "git push origin main" }).getByText("bash “git push *” = deny").waitFor();
+    await page.getByText(`toolgate plan bash '{"command":"ls -l && git push origin main"}'`).waitFor();
+    await page.getByText("What if there were one more rule?").click();
+    await page.getByLabel("Its pattern").fill("git push origin main");
+    await page.getByRole("button", { name: "Explain" }).click();
+    await verdict.getByText("Yes. It runs without a question.").waitFor();
+    await page.getByText("--rule 'bash git push origin main allow'").waitFor();
+  });
 
-test("decisions are shown newest first with the state of their chain, and are filtered", async () => {
-  const sessionId = await asked("b.txt", PermissionReply.ONCE, "Decided");
-  const call = { sessionId, tool: "bash", input: { command: "git push" } };
-  await connect(service, "caller").tools.callTool(call);
-  const page = await browsers.open(service, "watcher", { path: `/policy/decisions/${sessionId}` });
-  await page.getByText("The chain is whole up to record 4").waitFor();
-  const headlines = page.locator(".card-head b");
-  expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule", "Ran", "Approved once by approver", "Asked"]);
-  await page.getByLabel("Tool").selectOption("bash");
-  expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule"]);
-  await page.getByLabel("Tool").selectOption("");
-  await page.getByLabel("Outcome").selectOption("approved");
-  expect(await headlines.allInnerTexts()).toEqual(["Approved once by approver"]);
-  await page.getByLabel("Who").selectOption("caller");
-  await page.getByText("1 of 4 decisions, newest first").waitFor();
-});
+  test("a call and a permission are explained for the agent that is chosen", async () => {
+    const page = await browsers.open(service(), "approver", { path: "/policy/explain" });
+    await page.getByLabel("Agent").selectOption("plan");
+    await page.getByLabel("call a tool").check();
+    await page.getByRole("combobox", { name: "Tool", exact: true }).selectOption("read");
+    await page.getByRole("textbox", { name: "filePath" }).fill(".env");
+    await page.getByRole("button", { name: "Explain" }).click();
+    await page.getByText("The built-in policy says read “*.env” = ask.").waitFor();
+    await page.getByLabel("have a permission").check();
+    await page.getByLabel("Patterns, one a line").fill("src/main.ts");
+    await page.getByRole("button", { name: "Explain" }).click();
+    await page.getByText("No. It is denied, and nobody is asked.").waitFor();
+    await page.getByText("toolgate explain edit src/main.ts --agent plan").waitFor();
+  });
 
-test("who may not see rules and grants is told so, and may still ask", async () => {
-  const page = await browsers.open(service, "caller", { path: "/policy/rules" });
-  await page.getByRole("heading", { name: "Rules are for who looks after them" }).waitFor();
-  await page.getByRole("link", { name: "Explain" }).click();
-  await page.getByRole("textbox", { name: "Command" }).fill("ls");
-  await page.getByRole("textbox", { name: "Command" }).press("Control+Enter");
-  await page.getByText("Yes. It runs without a question.").waitFor();
-});
+  test("decisions are shown newest first with the state of their chain, and are filtered", async () => {
+    const sessionId = await asked("b.txt", PermissionReply.ONCE, "Decided");
+    const call = { sessionId, tool: "bash", input: { command: "git push" } };
+    await connect(service(), "caller").tools.callTool(call);
+    const page = await browsers.open(service(), "watcher", { path: `/policy/decisions/${sessionId}` });
+    await page.getByText("The chain is whole up to record 4").waitFor();
+    const headlines = page.locator(".card-head b");
+    expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule", "Ran", "Approved once by approver", "Asked"]);
+    await page.getByLabel("Tool").selectOption("bash");
+    expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule"]);
+    await page.getByLabel("Tool").selectOption("");
+    await page.getByLabel("Outcome").selectOption("approved");
+    expect(await headlines.allInnerTexts()).toEqual(["Approved once by approver"]);
+    await page.getByLabel("Who").selectOption("caller");
+    await page.getByText("1 of 4 decisions, newest first").waitFor();
+  });
 
-const looks: readonly BrowserContextOptions[] = [
-  { colorScheme: "light" },
-  { colorScheme: "dark", viewport: { width: 375, height: 700 } },
-];
+  test("who may not see rules and grants is told so, and may still ask", async () => {
+    const page = await browsers.open(service(), "caller", { path: "/policy/rules" });
+    await page.getByRole("heading", { name: "Rules are for who looks after them" }).waitFor();
+    await page.getByRole("link", { name: "Explain" }).click();
+    await page.getByRole("textbox", { name: "Command" }).fill("ls");
+    await page.getByRole("textbox", { name: "Command" }).press("Control+Enter");
+    await page.getByText("Yes. It runs without a question.").waitFor();
+  });
 
-test.each(["rules", "grants", "explain", "decisions"])(
-  "%s: nothing serious for axe, nothing sticks out",
-  async (part) => {
-    const sessionId = await asked(`${part}.txt`, PermissionReply.ALWAYS, `For ${part} `.repeat(20));
-    for (const look of looks) {
-      const place = part === "decisions" ? `/policy/decisions/${sessionId}` : `/policy/${part}`;
-      const page = await browsers.open(service, "approver", { path: place, ...look });
-      if (part === "explain") {
-        await page
-          .getByRole("textbox", { name: "Command" })
-          .fill(`git push ${"x".repeat(200)}; cat ${"y".repeat(200)}`);
-        await page.getByRole("button", { name: "Explain" }).click();
+  const looks: readonly BrowserContextOptions[] = [
+    { colorScheme: "light" },
+    { colorScheme: "dark", viewport: { width: 375, height: 700 } },
+  ];
+
+  test.each(["rules", "grants", "explain", "decisions"])(
+    "%s: nothing serious for axe, nothing sticks out",
+    async (part) => {
+      const sessionId = await asked(`${part}.txt`, PermissionReply.ALWAYS, `For ${part} `.repeat(20));
+      for (const look of looks) {
+        const place = part === "decisions" ? `/policy/decisions/${sessionId}` : `/policy/${part}`;
+        const page = await browsers.open(service(), "approver", { path: place, ...look });
+        if (part === "explain") {
+          await page
+            .getByRole("textbox", { name: "Command" })
+            .fill(`git push ${"x".repeat(200)}; cat ${"y".repeat(200)}`);
+          await page.getByRole("button", { name: "Explain" }).click();
+        }
+        await page.locator("main :is(table, .card, .answer)").first().waitFor();
+        expect(await findings(page)).toEqual([]);
+        expect(await sticksOut(page)).toBe(0);
       }
-      await page.locator("main :is(table, .card, .answer)").first().waitFor();
-      expect(await findings(page)).toEqual([]);
-      expect(await sticksOut(page)).toBe(0);
-    }
-  },
-);
+    },
+  );
+});
