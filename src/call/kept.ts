@@ -35,6 +35,7 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
       if (bytes.length <= mostTold) return { value: fromJson(ValueSchema, value) };
       return { metadata: { structuredPath: await output(call, bytes) } };
     },
+
     /** An error as the model is told it; one that is too long is stored whole, and what is told says where. */
     async error(call: Pick<Running, "record">, text: string): Promise<string> {
       const bytes = Buffer.from(text);
@@ -42,6 +43,7 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
       window.push(bytes);
       return window.isOver() ? window.bound(await output(call, bytes)).text : text;
     },
+
     output,
   };
 }

@@ -5,21 +5,24 @@ import { type AskFeed, createAskFeed } from "./ask-feed.ts";
 import { groupByCall } from "./ask-list.ts";
 import type { Connection } from "./connection.ts";
 import { InboxPage } from "./inbox-page.tsx";
+import { lazyPage } from "./lazy-page.tsx";
 import { showWaiting } from "./notices.ts";
 import { NotifyButton } from "./notify-button.tsx";
 import { Empty, type PageProps } from "./page.tsx";
-import { PolicyPage } from "./policy-page.tsx";
 import type { Route } from "./route.ts";
-import { SessionsPage } from "./sessions-page.tsx";
 import type { SignIn } from "./sign-in.ts";
 import { SignInPage } from "./sign-in-page.tsx";
-import { ToolsPage } from "./tools-page.tsx";
+
+const later = () => import("./later-pages.ts");
+const Sessions = lazyPage(async () => (await later()).Sessions);
+const Policy = lazyPage(async () => (await later()).Policy);
+const Tools = lazyPage(async () => (await later()).Tools);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
   inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
-  sessions: { title: "Sessions", icon: "M4 6h10M4 12h16M4 18h7M18 5v2M15 17v2", Page: SessionsPage },
-  policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: PolicyPage },
-  tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: ToolsPage },
+  sessions: { title: "Sessions", icon: "M4 6h10M4 12h16M4 18h7M18 5v2M15 17v2", Page: Sessions },
+  policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
+  tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
 };
 
 /** The console: signed out a way in, signed in the pages. */

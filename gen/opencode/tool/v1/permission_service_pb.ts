@@ -676,7 +676,7 @@ export const PermissionService: GenService<{
   },
   /**
    * ListAudits names the session trees that are gone and whose audit is still kept, the newest first; those that are there
-   * are in ListSessions. Both together are all that ListDecisions can be asked for.
+   * are in ListSessions. Both together are all that ListDecisions can be asked for. Roles: approver, watcher, admin.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.ListAudits
    */

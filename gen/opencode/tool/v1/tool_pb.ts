@@ -361,7 +361,7 @@ export const ToolTimeWithEndSchema: GenMessage<ToolTimeWithEnd> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool, 6);
 
 /**
- * FilePart is a file that a tool returned.
+ * FilePart is a file that a tool returned. A call that returns one over 5 MiB ends FAILED.
  *
  * @generated from message opencode.tool.v1.FilePart
  */
@@ -388,7 +388,8 @@ export type FilePart = Message<"opencode.tool.v1.FilePart"> & {
   filename?: string | undefined;
 
   /**
-   * url is a `data:` URL up to 64 KiB of content, else `toolgate-output:ID`, which ReadToolOutput reads.
+   * url is a `data:` URL up to 64 KiB of content, as long as the files of the part have 256 KiB in this form together; else
+   * `toolgate-output:ID`, which ReadToolOutput reads.
    *
    * @generated from field: string url = 4;
    */
