@@ -130,6 +130,7 @@ describe("the inbox at a terminal", () => {
     await running?.sees("rejected by alice: use pnpm");
     running?.child.stdin?.write("o");
     server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" } });
+    await running?.sees("rejected by alice: use pnpm", "1 wait");
     running?.child.stdin?.write("j");
     expect(await nextReply("rno\r")).toMatchObject({ permissionId: "per_2" });
     expect(server.replies).toHaveLength(1);
@@ -138,9 +139,8 @@ describe("the inbox at a terminal", () => {
   test("answers all asks of a call that it shows, each for itself", async () => {
     const { sees } = await openInbox();
     server.ask({ ...ask, id: "per_2", permission: "external_directory", patterns: ["/tmp/*"] });
-    await sees("external_directory");
     // The change made it inert for a moment; the key is shown again when it is not any more.
-    await running?.seesAnew(onceKey);
+    await sees("external_directory", onceKey);
     await nextReply("o");
     if (server.replies.length < 2) await once(server.seen, "reply");
     expect(server.replies.map(({ permissionId, reply }) => [permissionId, reply])).toEqual([

@@ -14,10 +14,8 @@ export interface Finished {
 /** A running command. */
 export interface Running {
   child: ChildProcess;
-  /** Resolves once this text is on stdout or stderr; fails if the command ends before. */
-  sees(text: string): Promise<void>;
-  /** The same with what is printed from now on. */
-  seesAnew(text: string): Promise<void>;
+  /** Resolves once these texts were printed on stdout or stderr, each after the one before; fails if the command ends first. */
+  sees(...texts: string[]): Promise<void>;
   finished: Promise<Finished>;
 }
 
@@ -61,18 +59,25 @@ function watch(child: ChildProcess): Running {
     child.emit("printed");
   });
   const finished = once(child, "close").then(([code]) => ({ code, stdout, stderr }));
-  async function sees(text: string, from: number): Promise<void> {
-    const printed = () => `${stdout.slice(from)}${stderr}`;
-    const ended = finished.then(() => "ended" as const);
-    while (!printed().includes(text)) {
-      const news = await Promise.race([once(child, "printed"), ended]);
-      if (news === "ended" && !printed().includes(text)) throw new Error(`it ended without "${text}":\n${printed()}`);
-    }
-  }
   return {
     child,
     finished,
-    sees: (text) => sees(text, 0),
-    seesAnew: (text) => sees(text, stdout.length),
+    async sees(...texts) {
+      const ended = finished.then(() => "ended" as const);
+      const isSeen = () => hasInTurn(stdout, texts) || hasInTurn(stderr, texts);
+      while (!isSeen()) {
+        const news = await Promise.race([once(child, "printed"), ended]);
+        if (news === "ended" && !isSeen()) throw new Error(`it ended without "${texts}":\n${stdout}${stderr}`);
+      }
+    },
   };
+}
+
+function hasInTurn(printed: string, texts: readonly string[]): boolean {
+  let from = 0;
+  return texts.every((text) => {
+    const at = printed.indexOf(text, from);
+    from = at + text.length;
+    return at >= 0;
+  });
 }
