@@ -2,13 +2,17 @@ import { isUtf8 } from "node:buffer";
 
 const longestLine = 2_000;
 const mostBytes = 51_200;
-/** What holds `longestLine` characters and one more, in the longest encoding. */
-const keptBytes = (longestLine + 1) * 4;
+/** What holds `longestLine` characters and one more, in the longest encoding, and a last one that may be cut. */
+const keptBytes = (longestLine + 2) * 4;
+const newline = 10;
+const carriageReturn = 13;
 
 /** A part of a text, by lines. */
 export interface LineWindow {
-  /** With their numbers: `N: line`. */
-  lines: string[];
+  /** With their numbers: `N: line\n` each. */
+  text: string;
+  /** How many these are. */
+  shown: number;
   /** How many lines there are, or were until the reading stopped. */
   total: number;
   /** Whether the window ended early, because it grew too large. */
@@ -19,9 +23,11 @@ export interface LineWindow {
 
 /** Collects lines `offset` (1-based) to `offset + limit - 1` of a text that arrives in chunks; it keeps no more than it shows. */
 export function createLineWindow(offset: number, limit: number) {
-  const lines: string[] = [];
-  let total = 0;
+  /** Holds what is shown, and one more line and its number. */
+  const text = Buffer.allocUnsafe(mostBytes + keptBytes + 100);
   let bytes = 0;
+  let shown = 0;
+  let total = 0;
   let capped = false;
   let isLatin1 = false;
   /** Of the line whose end has not arrived yet. */
@@ -36,27 +42,47 @@ export function createLineWindow(offset: number, limit: number) {
   }
 
   function endLine(): void {
-    if (isWanted()) show(decode(Buffer.concat(pieces)), total + 1, false);
+    if (isWanted()) {
+      const line = decode(Buffer.concat(pieces));
+      const numbered = `${total + 1}: ${cut(total === 0 ? withoutMark(line) : line)}\n`;
+      showTo(bytes + text.write(numbered, bytes));
+    }
     total += 1;
     pieces = [];
     kept = 0;
   }
 
-  /** Takes lines that are whole and UTF-8, of which the first is wanted. */
-  function addLines(text: string, isAscii: boolean): void {
-    let start = 0;
-    for (let end = text.indexOf("\n"); end !== -1; end = text.indexOf("\n", start)) {
-      if (isWanted()) show(text.slice(start, end), total + 1, isAscii);
+  /**
+   * Shows the wanted ones of whole lines of UTF-8, byte by byte, since a call for each line would take longer than the line.
+   * Returns where it stopped: before a line that may have to be cut.
+   */
+  function copyLines(lines: Buffer, from: number): number {
+    let start = from;
+    while (start < lines.length && isWanted()) {
+      let to = bytes + text.latin1Write(`${total + 1}: `, bytes);
+      const first = to;
+      const last = start + longestLine;
+      let at = start;
+      for (let byte = lines[at] ?? 0; byte !== newline; byte = lines[at] ?? 0) {
+        if (at === last) return start;
+        text[to++] = byte;
+        at += 1;
+      }
+      if (to > first && text[to - 1] === carriageReturn) to -= 1;
+      text[to++] = newline;
+      showTo(to);
       total += 1;
-      start = end + 1;
+      start = at + 1;
     }
+    return start;
   }
 
-  function show(line: string, number: number, isAscii: boolean): void {
-    const shown = `${number}: ${cut(number === 1 ? withoutMark(line) : line)}`;
-    bytes += (isAscii ? shown.length : Buffer.byteLength(shown)) + 1;
-    capped = bytes > mostBytes;
-    if (!capped) lines.push(shown);
+  /** Counts the line that was written up to here as shown, if it fits. */
+  function showTo(end: number): void {
+    capped = end > mostBytes;
+    if (capped) return;
+    bytes = end;
+    shown += 1;
   }
 
   function decode(line: Buffer): string {
@@ -68,20 +94,18 @@ export function createLineWindow(offset: number, limit: number) {
 
   return {
     add(chunk: Buffer): void {
+      const whole = chunk.subarray(0, chunk.lastIndexOf(newline) + 1);
       // Nearly all are, and then their lines need not be decoded one by one.
-      const whole = chunk.subarray(0, chunk.lastIndexOf(10) + 1);
       const isText = isUtf8(whole);
       let start = 0;
-      for (let end = chunk.indexOf(10); end !== -1; end = chunk.indexOf(10, start)) {
-        if (isText && kept === 0 && isWanted()) {
-          const text = whole.toString("utf8", start);
-          addLines(text, text.length === whole.length - start);
-          start = whole.length;
-        } else {
-          extend(chunk.subarray(start, end));
-          endLine();
-          start = end + 1;
-        }
+      while (start < whole.length) {
+        // The first line may begin with a mark.
+        if (isText && kept === 0 && total > 0) start = copyLines(whole, start);
+        const end = whole.indexOf(newline, start);
+        if (end === -1) break;
+        extend(chunk.subarray(start, end));
+        endLine();
+        start = end + 1;
       }
       if (start < chunk.length) extend(chunk.subarray(start));
     },
@@ -90,7 +114,7 @@ export function createLineWindow(offset: number, limit: number) {
     /** Call it once, after the last chunk. */
     end(): LineWindow {
       if (kept > 0) endLine();
-      return { lines, total, capped, isLatin1 };
+      return { text: text.toString("utf8", 0, bytes), shown, total, capped, isLatin1 };
     },
   };
 }

@@ -68,14 +68,14 @@ const cellsOf = (json: Buffer) => Buffer.from(notebookText(json.toString()) ?? j
 function numbered(
   { name, size }: TextSource,
   { offset }: WantedLines,
-  { lines, total, capped, isLatin1 }: LineWindow,
+  { text, shown, total, capped, isLatin1 }: LineWindow,
   encoding: MarkedEncoding | undefined,
   isPart = false,
 ) {
   if (offset > Math.max(total, 1)) {
     throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
   }
-  const last = offset + lines.length - 1;
+  const last = offset + shown - 1;
   const truncated = isPart || last < total;
   const of = isPart ? ` of a file of ${size} bytes` : capped ? "" : ` of ${total}`;
   const range = `Showing lines ${offset}-${last}${of}. Use offset=${last + 1} to continue.`;
@@ -83,10 +83,10 @@ function numbered(
   const tail = truncated ? more : `(End of file - total ${total} lines)`;
   const read = encoding ?? (isLatin1 ? "latin-1" : undefined);
   return {
-    output: [`<path>${name}</path>`, "<type>file</type>", "<content>", ...lines, "", tail, "</content>"].join("\n"),
+    output: `<path>${name}</path>\n<type>file</type>\n<content>\n${text}\n${tail}\n</content>`,
     metadata: {
-      preview: lines
-        .slice(0, 20)
+      preview: text
+        .split("\n", Math.min(shown, 20))
         .map((line) => line.slice(line.indexOf(" ") + 1))
         .join("\n"),
       truncated,

@@ -121,19 +121,34 @@ describe("an encoding", () => {
     expect(metadata?.encoding).toBe("latin-1");
   });
 
-  test("is decoded the same wherever the file is cut into pieces", async () => {
-    const line = fc.string({ unit: "grapheme", maxLength: 30 }).map((text) => text.replace(/[\r\n\uFEFF]/gu, ""));
+  test("is shown the same wherever the file is cut into pieces", async () => {
+    const short = fc.string({ unit: "grapheme", maxLength: 30 }).map((text) => text.replace(/[\r\n\uFEFF]/gu, ""));
+    const long = fc.tuple(fc.constantFrom("x", "ü", "😀"), fc.integer({ min: 1_995, max: 2_005 }));
+    const line = fc.oneof({ weight: 4, arbitrary: short }, { arbitrary: long.map(([c, n]) => c.repeat(n)), weight: 1 });
+    const end = fc.constantFrom("\n", "\r\n");
+    const position = fc.integer({ min: 1, max: 12 });
     await fc.assert(
-      fc.property(fc.array(line, { minLength: 1 }), fc.integer({ min: 1, max: 20 }), (texts, size) => {
-        const bytes = Buffer.from(texts.map((text) => `${text}\n`).join(""));
-        const window = createLineWindow(1, 1_000);
-        for (let at = 0; at < bytes.length; at += size) window.add(bytes.subarray(at, at + size));
-        const lines = texts.map((text, i) => `${i + 1}: ${text}`);
-        expect(window.end()).toEqual({ lines, total: texts.length, capped: false, isLatin1: false });
-      }),
+      fc.property(
+        fc.array(line, { minLength: 1 }),
+        end,
+        fc.tuple(position, position, fc.integer({ min: 1, max: 5_000 })),
+        (texts, end, [offset, limit, size]) => {
+          const bytes = Buffer.from(texts.map((text) => `${text}${end}`).join(""));
+          const window = createLineWindow(offset, limit);
+          for (let at = 0; at < bytes.length; at += size) window.add(bytes.subarray(at, at + size));
+          const shown = texts.map((text, i) => `${i + 1}: ${cutAt2000(text)}\n`).slice(offset - 1, offset - 1 + limit);
+          const all = { total: texts.length, capped: false, isLatin1: false };
+          expect(window.end()).toEqual({ text: shown.join(""), shown: shown.length, ...all });
+        },
+      ),
     );
   });
 });
+
+const cutAt2000 = (line: string) =>
+  line.length > 2_000 && [...line].length > 2_000
+    ? `${[...line].slice(0, 2_000).join("")}... (line truncated to 2000 chars)`
+    : line;
 
 describe("a notebook", () => {
   const cells = [
