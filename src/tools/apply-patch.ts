@@ -209,7 +209,7 @@ async function carryOut(steps: readonly Step[]): Promise<void> {
 
 async function put({ place, target, before, content = Buffer.of() }: Step): Promise<void> {
   const replaced = target.to === undefined ? before?.stats : undefined;
-  await replaceFile(place, replaced, content, before?.stats);
+  await replaceFile(place, replaced, content, before && { like: before.stats });
 }
 
 async function undoPut({ place, target, before }: Step): Promise<void> {

@@ -1,6 +1,6 @@
 import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
-import { accessSync, type BigIntStats, constants } from "node:fs";
+import { accessSync, type BigIntStats, close, constants } from "node:fs";
 import { dirname } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
@@ -8,7 +8,7 @@ import type { Plan, PlanContext, ToolContext } from "../tool/tool.ts";
 import { pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
 import { createLeftovers } from "./leftovers.ts";
-import { bytesOf, openFile, readThrough } from "./open-file.ts";
+import { bytesOf, type OpenFile, openFile, readThrough } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
 const largestText = 16 * 1024 * 1024;
@@ -43,6 +43,7 @@ interface Planned<M extends Made> {
 /** What people were shown: which version, what it will be, and how that differs. */
 interface Seen<M extends Made> {
   version: string;
+  mark: string;
   made: M;
   change: FileChange;
 }
@@ -85,10 +86,8 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
         async inspect() {
           const before = await look(path);
           await checkRead(path, before, reads);
-          const made = make(before, path.absolute);
-          const change = compare(path.pattern, before, made.text);
-          seen.last = { version: versionOf(before), made, change };
-          return { preview: { diff: change.diff, paths: [path.pattern] } };
+          seen.last = next(path, before, make);
+          return { preview: { diff: seen.last.change.diff, paths: [path.pattern] } };
         },
       } satisfies Plan & Planned<M>;
     },
@@ -100,19 +99,26 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
     ): Promise<{ made: M; metadata: JsonObject }> {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
-        const before = await look(path);
-        if (seen.last && seen.last.version !== versionOf(before)) throw changed(path);
+        using file = openReplaced(path);
+        const verify = async () => {
+          const before = file && (await contentOf(file));
+          if (seen.last && seen.last.version !== versionOf(before)) throw changed(path);
+          await checkRead(path, before, reads);
+          return before;
+        };
         // Outside the workspace the plan was not inspected.
-        await checkRead(path, before, reads);
-        const made = seen.last?.made ?? make(before, path.absolute);
-        const content = Buffer.from((before?.mark ?? "") + made.text);
-        const replaced = replaceFile(path, before?.stats, content);
-        // While the disk is at work.
-        const sha256 = createHash("sha256").update(content).digest("hex");
-        await replaced;
+        const { mark, made, change } = seen.last ?? next(path, await verify(), make);
+        const content = Buffer.from(mark + made.text);
+        let sha256 = "";
+        await replaceFile(path, file?.stats, content, {
+          async meanwhile() {
+            if (seen.last) await verify();
+            sha256 = createHash("sha256").update(content).digest("hex");
+          },
+        });
         await reads.record(path.absolute, sha256);
-        const { diff, additions, deletions } = seen.last?.change ?? compare(path.pattern, before, made.text);
-        const exists = before !== undefined;
+        const { diff, additions, deletions } = change;
+        const exists = file !== undefined;
         return { made, metadata: { filepath: path.absolute, exists, additions, deletions, diff: shorten(diff) } };
       });
     },
@@ -121,18 +127,45 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
 
 const byteOrderMark = "\uFEFF";
 
+function next<M extends Made>(path: ResolvedPath, before: ExistingFile | undefined, make: Make<M>): Seen<M> {
+  const made = make(before, path.absolute);
+  const change = compare(path.pattern, before, made.text);
+  return { version: versionOf(before), mark: before?.mark ?? "", made, change };
+}
+
 /** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
 export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
-  using file = openFile(path);
+  using file = openTarget(path);
+  return file && (await contentOf(file));
+}
+
+function openTarget(path: ResolvedPath): OpenFile | undefined {
+  const file = openFile(path);
   if (file === undefined) return undefined;
-  const { stats } = file;
-  if (stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
-  if (stats.nlink > 1n) {
-    throw new ToolFailure(
-      `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
-    );
+  try {
+    if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
+    if (file.stats.nlink > 1n) {
+      throw new ToolFailure(
+        `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
+      );
+    }
+    checkWritable(path);
+    return file;
+  } catch (error) {
+    file[Symbol.dispose]();
+    throw error;
   }
-  checkWritable(path);
+}
+
+function openReplaced(path: ResolvedPath): OpenFile | undefined {
+  const file = openTarget(path);
+  if (file === undefined) return undefined;
+  // Once it is replaced, closing it is what removes it, and that takes longer than replacing it.
+  return { ...file, [Symbol.dispose]: () => close(file.fd, () => {}) };
+}
+
+async function contentOf(file: OpenFile): Promise<ExistingFile> {
+  const { stats } = file;
   const chunks: Uint8Array[] = [];
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
     // Of a larger one only the beginning is needed, for its byte order mark.

@@ -59,7 +59,7 @@ export function createLineWindow(offset: number, limit: number) {
   function copyLines(lines: Buffer, from: number): number {
     let start = from;
     while (start < lines.length && isWanted()) {
-      let to = bytes + text.latin1Write(`${total + 1}: `, bytes);
+      let to = bytes + text.write(`${total + 1}: `, bytes, "latin1");
       const first = to;
       const last = start + longestLine;
       let at = start;

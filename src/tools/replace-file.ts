@@ -24,20 +24,21 @@ import { inFolder, type OpenFolder, openFolder, smallFile } from "./open-file.ts
  * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing folders. `before` is that
  * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws
  * `ChangedAfterApproval`. All of it happens in the folder that was opened and checked, whatever takes the place of its path.
- * A file that is moved here brings mode and owner of `like`.
+ * A file that is moved here brings mode and owner of `like`. `meanwhile` is done while the disk is at work; if it throws,
+ * nothing changes.
  */
 export async function replaceFile(
   { absolute }: ResolvedPath,
   before: BigIntStats | undefined,
   content: Uint8Array,
-  like = before,
+  { like = before, meanwhile = async () => {} }: { like?: BigIntStats; meanwhile?(): Promise<void> } = {},
 ): Promise<void> {
   try {
     using folder = makeFolder(dirname(absolute));
     const target = inFolder(folder, absolute);
     const temporary = inFolder(folder, temporaryName(randomUUID()));
     try {
-      await writeNew(temporary, like, content);
+      await writeNew(temporary, like, content, meanwhile);
       checkUntouched(target, absolute, before);
       folder.check();
       renameSync(temporary, target);
@@ -107,13 +108,19 @@ const codeOf = (error: unknown) => (error instanceof Error && "code" in error ? 
 const sync = promisify(fsync);
 const writeLater = promisify(writeFile);
 
-async function writeNew(temporary: string, like: BigIntStats | undefined, content: Uint8Array): Promise<void> {
+async function writeNew(
+  temporary: string,
+  like: BigIntStats | undefined,
+  content: Uint8Array,
+  meanwhile: () => Promise<void>,
+): Promise<void> {
   const fd = openSync(temporary, "wx", like === undefined ? 0o666 : 0o600);
   try {
     if (like !== undefined) adopt(fd, like);
     if (content.length <= smallFile) writeWhole(fd, content);
     else await writeLater(fd, content);
-    await sync(fd);
+    const both = await Promise.allSettled([sync(fd), meanwhile()]);
+    for (const one of both) if (one.status === "rejected") throw one.reason;
   } finally {
     closeSync(fd);
   }
