@@ -31,6 +31,11 @@ export function named(names: readonly string[], { absolute, pattern }: SearchedF
   return names.map((name) => ({ name, absolute: before + name, shown: shownBefore + name, otherNames: false }));
 }
 
+/** A name on one line: with control characters in it, it is quoted as in JSON. */
+export function oneLine(name: string): string {
+  return /\p{Cc}/u.test(name) ? JSON.stringify(name) : name;
+}
+
 /** Only the files that rules allow to read; what they ask about is left out like what they deny. */
 export function readable<File extends FoundFile>(files: readonly File[], judge: Judge): File[] {
   return files.filter(({ absolute, shown, otherNames }) => {

@@ -2,7 +2,16 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, createSieve, type DatedFile, type FoundFile, named, newestFirst, searchNotes } from "./found-files.ts";
+import {
+  byDate,
+  createSieve,
+  type DatedFile,
+  type FoundFile,
+  named,
+  newestFirst,
+  oneLine,
+  searchNotes,
+} from "./found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./glob-pattern.ts";
 import { openFolder } from "./open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
@@ -85,7 +94,7 @@ export const glob = defineTool({
         : []),
       ...searchNotes({ leftOut, stopped }),
     ];
-    const names = shown.length === 0 ? ["No files found"] : shown.map((file) => file.shown);
+    const names = shown.length === 0 ? ["No files found"] : shown.map((file) => oneLine(file.shown));
     return {
       output: [...names, ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
       metadata: { count: shown.length, total, leftOut, truncated },
@@ -99,7 +108,7 @@ export const glob = defineTool({
  */
 async function search(
   { folder, patterns }: Root,
-  { judge, signal }: Pick<ToolContext, "judge" | "signal">,
+  { judge, metadata, signal }: Pick<ToolContext, "judge" | "metadata" | "signal">,
   late: AbortSignal,
 ) {
   using opened = openFolder(folder.absolute);
@@ -109,7 +118,9 @@ async function search(
   const args = [...everySearch, "--files", "--null", "--sortr=modified", ...nameFilter(patterns), "--", "./"];
   const stopped = await ripgrep({ args, cwd: opened.path, delimiter: "\0", signal, late }, (record) => {
     const name = record.slice(2);
-    if (passed(name)) names.push(name);
+    if (!passed(name)) return;
+    names.push(name);
+    if (names.length % 1_000 === 1) metadata({ metadata: { count: names.length } });
   });
   const { mayRead } = createSieve(searched, judge);
   const allowed: FoundFile[] = [];

@@ -2,7 +2,16 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
-import { byDate, createSieve, type DatedFile, type FoundFile, named, readable, searchNotes } from "./found-files.ts";
+import {
+  byDate,
+  createSieve,
+  type DatedFile,
+  type FoundFile,
+  named,
+  oneLine,
+  readable,
+  searchNotes,
+} from "./found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
 import { type OpenFile, openFile, openFolder } from "./open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
@@ -81,9 +90,12 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
 
   const counts = new Map<string, number>();
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
+  let begun = "";
   const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
-    // The two halves of a name with a line end in it are no names.
-    const [, name, lines] = /^\.\/([^\0]*)\0(\d+)$/.exec(record) ?? [];
+    // A name may have line ends in it.
+    begun += record;
+    const [, name, lines] = /^\.\/([^\0]*)\0(\d+)$/.exec(begun) ?? [];
+    begun = record.includes("\0") ? "" : `${begun}\n`;
     if (name === undefined || !isMeant(name) || !mayRead(name)) return;
     counts.set(name, Number(lines));
     if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
@@ -108,7 +120,10 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const total = files.reduce((sum, file) => sum + countOf(file), 0);
   if (show !== "lines") {
     const shown = files.slice(0, mostMatches);
-    const lines = shown.map((file) => (show === "count" ? `${file.shown}: ${countOf(file)}` : file.shown));
+    const lines = shown.map((file) => {
+      const name = oneLine(file.shown);
+      return show === "count" ? `${name}: ${countOf(file)}` : name;
+    });
     return result(lines, { shown: shown.length, total: files.length, leftOut, stopped, unit: "files" });
   }
   let room = mostMatches;
@@ -164,7 +179,7 @@ async function showLines(
     if (handle === undefined) continue;
     opened.use(handle);
     descriptors.push(handle.fd);
-    names.push(file.shown);
+    names.push(oneLine(file.shown));
   }
   const findings = createFindings(names);
   const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));
@@ -235,12 +250,13 @@ interface End {
   unit: "matches" | "files";
 }
 
+const one = { matches: "match", files: "file" };
+
 function result(lines: readonly string[], { shown, total = shown, leftOut, stopped, unit }: End): ToolResult {
   const count = Math.min(shown, mostMatches);
   const truncated = total > count || stopped !== undefined;
   const more = total > count ? `, the first ${count} of the files modified last are shown` : "";
-  const head =
-    lines.length === 0 ? "No files found" : `Found ${total} ${total === 1 ? unit.replace(/e?s$/, "") : unit}${more}`;
+  const head = lines.length === 0 ? "No files found" : `Found ${total} ${total === 1 ? one[unit] : unit}${more}`;
   const notes = [
     ...(total > count ? ["(Results truncated. Consider using a more specific path or pattern.)"] : []),
     ...searchNotes({ leftOut, stopped }),

@@ -3,7 +3,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool } from "../tool/tool.ts";
 import { filePath, pathAsks } from "../tool/workspace.ts";
-import { createSieve, searchNotes } from "./found-files.ts";
+import { createSieve, oneLine, searchNotes } from "./found-files.ts";
 import { openFolder } from "./open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
 
@@ -41,7 +41,7 @@ export const list = defineTool({
       },
     };
   },
-  async execute({ ignore }, { plan: { folder, checkFolder }, judge, signal }) {
+  async execute({ ignore }, { plan: { folder, checkFolder }, judge, metadata, signal }) {
     checkFolder();
     using opened = openFolder(folder.absolute);
     const names: string[] = [];
@@ -49,7 +49,10 @@ export const list = defineTool({
     const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
     const args = [...everySearch, ...excluded, "--files", "--null", "--sort=path", "--", "./"];
     const search = { args, cwd: opened.path, delimiter: "\0", signal, late: searchTime() } as const;
-    const stopped = await ripgrep(search, (record) => names.push(record.slice(2)));
+    const stopped = await ripgrep(search, (record) => {
+      names.push(record.slice(2));
+      if (names.length % 1_000 === 1) metadata({ metadata: { count: names.length } });
+    });
     const { mayRead } = createSieve({ ...folder, opened }, judge);
     const files = names.filter(mayRead);
     const shown = files.slice(0, mostShown);
@@ -76,9 +79,9 @@ function tree(names: readonly string[]): string[] {
   const open = (folder: string): string[] => {
     if (known.has(folder)) return [];
     known.add(folder);
-    return [...open(dirname(folder)), `${indent(folder)}${basename(folder)}/`];
+    return [...open(dirname(folder)), `${indent(folder)}${oneLine(basename(folder))}/`];
   };
-  return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${basename(name)}`]);
+  return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${oneLine(basename(name))}`]);
 }
 
 const indent = (path: string) => "  ".repeat(path.split("/").length);

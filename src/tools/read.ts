@@ -7,6 +7,7 @@ import { similar } from "../tool/similar.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
+import { oneLine } from "./found-files.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./open-file.ts";
 import { pieceLength, showText, type TextSource, type WantedLines } from "./show-text.ts";
 
@@ -140,7 +141,8 @@ async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }:
   for (const entry of entries.slice(offset - 1, offset - 1 + limit)) {
     bytes += Buffer.byteLength(entry.name) + 2;
     if (bytes > mostFolderBytes) break;
-    shown.push((await isFolder(entry)) ? `${entry.name}/` : entry.name);
+    const name = oneLine(entry.name);
+    shown.push((await isFolder(entry)) ? `${name}/` : name);
   }
   const last = offset - 1 + shown.length;
   const truncated = last < entries.length;

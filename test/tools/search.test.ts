@@ -6,6 +6,7 @@ import { ChangedAfterApproval } from "../../src/tool/errors.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
 import { list } from "../../src/tools/list.ts";
+import { read } from "../../src/tools/read.ts";
 import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 
 let site: Site;
@@ -33,6 +34,28 @@ test("no search finds a file of ours that is not written to its end", async () =
   expect((await find(".toolgate-*")).output).toBe(".toolgate-notes");
   expect((await search("x")).output).toBe("Found 1 match\n.toolgate-notes:\n  Line 1: x");
   expect((await callTool(site, list, {})).output).toBe(`${site.inside}/\n  .toolgate-notes`);
+});
+
+test("a name that has a line end in it is found, and shown on one line", async () => {
+  await put({ "a\n  Line 1: b.txt": "needle\n" });
+  const quoted = '"a\\n  Line 1: b.txt"';
+  expect((await find("*.txt")).output).toBe(quoted);
+  expect((await search("needle")).output).toBe(`Found 1 match\n${quoted}:\n  Line 1: needle`);
+  expect((await search("needle", { show: "count" })).output).toBe(`Found 1 file\n${quoted}: 1`);
+  expect((await callTool(site, list, {})).output).toBe(`${site.inside}/\n  ${quoted}`);
+  expect((await callTool(site, read, { filePath: "." })).output).toContain(`<entries>\n${quoted}\n`);
+});
+
+test("searches for names tell how many they have found while they go on", async () => {
+  await put(Object.fromEntries(Array.from({ length: 1_100 }, (_, i) => [`${i}.txt`, ""])));
+  for (const [tool, input] of [
+    [glob, { pattern: "*.txt" }],
+    [list, {}],
+  ] as const) {
+    const told: unknown[] = [];
+    await callTool(site, tool, input, { onMetadata: ({ count }) => told.push(count) });
+    expect(told.slice(0, 2)).toEqual([1, 1_001]);
+  }
 });
 
 describe("glob", () => {
@@ -184,11 +207,6 @@ describe("grep", () => {
     expect(output.match(/ {2}Line /g)).toHaveLength(100);
     expect(output.split("old.txt:\n")[1]?.match(/ {2}Line /g)).toHaveLength(20);
     expect(metadata).toMatchObject({ matches: 130, truncated: true });
-  });
-
-  test("does not take half of a name that has a line end for a name", async () => {
-    await put({ "a.txt": "x\n", "a.txt\nb.txt": "x\n", "c\n12b.txt": "x\n", "b.txt": "x\n" });
-    expect((await search("x", { show: "count" })).output).toBe("Found 2 files\nb.txt: 1\na.txt: 1");
   });
 
   test("cuts long lines", async () => {
