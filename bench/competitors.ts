@@ -34,11 +34,13 @@ export const ours: readonly Ours[] = [
   toolgate("ours-stream", "Toolgate, ExecuteTool, gRPC stream", executeByGrpc, "connect-stream"),
 ];
 
-/** What it is compared with; none of them has policy, record or tokens. */
+/** What it is compared with: none of them has policy, events or tokens, and only those with SQLite write anything down. */
 export const peers: readonly Competitor[] = [
   peer("connect-call", "connect-node, unary, Connect", "connect.ts", overHttp2(callByConnect)),
   peer("connect-grpc", "connect-node, unary, gRPC", "connect.ts", overHttp2(callByGrpc)),
   peer("connect-stream", "connect-node, stream of 3, gRPC", "connect.ts", overHttp2(executeByGrpc)),
+  peer("durable-call", "connect-node and SQLite, Connect", "durable.ts", overHttp2(callByConnect)),
+  peer("durable-grpc", "connect-node and SQLite, gRPC", "durable.ts", overHttp2(callByGrpc)),
   peer("grpc-js", "grpc-js, unary", "grpc-js.ts", overHttp2(callByGrpc)),
   peer("http2", "node:http2, the same bytes back", "http2.ts", overHttp2(bytesByGrpc)),
   peer("mcp", "MCP SDK, Streamable HTTP, JSON", "mcp.ts", callByMcp),
@@ -62,7 +64,7 @@ function peer(key: string, label: string, file: string, open: (url: string) => P
     key,
     label,
     async start(processes, flags = []) {
-      const server = await processes.start([...flags, join(import.meta.dirname, "servers", file)]);
+      const server = await processes.start([...flags, join(import.meta.dirname, "servers", file), processes.folder]);
       return { pids: [server.pid], echo: await open(server.url) };
     },
   };

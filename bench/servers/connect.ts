@@ -4,16 +4,12 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
-  type CallToolRequest,
   CallToolResponseSchema,
-  type ExecuteToolRequest,
   ExecuteToolResponseSchema,
   ToolService,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { announce } from "./announce.ts";
-
-type Request = CallToolRequest | ExecuteToolRequest;
-type State = NonNullable<MessageInitShape<typeof ToolPartSchema>["state"]>;
+import { completed, part } from "./echo-part.ts";
 
 const rpcs = connectNodeAdapter({
   routes: (router) =>
@@ -36,15 +32,4 @@ function response(seq: bigint, part: MessageInitShape<typeof ToolPartSchema>) {
     event: { seq, time: Date.now(), sessionId, event: { case: "part", value: create(ToolPartSchema, part) } },
     lastSeq: seq,
   });
-}
-
-function part({ sessionId, messageId, callId, tool }: Request, state: State) {
-  return { id: `prt_${callId}`, sessionId, messageId, type: "tool", callId, tool, agent: "build", revision: 3n, state };
-}
-
-function completed({ input = {} }: Request): State {
-  const output = String(input.text);
-  const metadata = { truncated: false, originalSize: output.length, truncatedSize: output.length, outputPath: null };
-  const time = { start: Date.now(), end: Date.now() };
-  return { case: "completed", value: { status: "completed", input, output, title: "echo", metadata, time } };
 }
