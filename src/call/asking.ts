@@ -106,9 +106,8 @@ export function createAsking({
     do await refresh(call);
     while (!(await openAsks(call, requests, { ...verdict, rulesVersion: undefined }, [])));
     await settledAll(call);
-    const asks = await asksOf(call.record.ref);
     for (const request of requests) {
-      const asked = asks.find(({ request: { id } }) => id === request.id);
+      const asked = call.asks?.find(({ request: { id } }) => id === request.id);
       if (asked && isSettledWell(asked)) continue;
       const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
       // A refusal ends the call, also if the tool would rather go on.
