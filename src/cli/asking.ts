@@ -11,9 +11,7 @@ import { commandLine, durationOf } from "./words.ts";
 /** Who answers here, and how; whoever is first, here or elsewhere, wins. */
 export interface Answering {
   approver: Connection;
-  /** Called before an ask is shown. */
-  prepare?(signal: AbortSignal): Promise<void>;
-  /** The answer; undefined leaves the ask open. The signal says that it was settled elsewhere. */
+  /** The answer to an ask that is on the screen; undefined leaves the ask open. The signal says that it was settled elsewhere. */
   decide(ask: PermissionRequest, signal: AbortSignal): Promise<Answer | undefined>;
 }
 
@@ -40,7 +38,6 @@ export function createAsking({
   let queue = Promise.resolve();
 
   async function present(ask: PermissionRequest, signal: AbortSignal): Promise<void> {
-    await answering?.prepare?.(signal);
     if (signal.aborted) return;
     screen.status(undefined);
     for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.alert(line);
@@ -51,16 +48,16 @@ export function createAsking({
   }
 
   async function answerHere(ask: PermissionRequest, signal: AbortSignal): Promise<boolean> {
-    if (!answering) return false;
-    const answer = await answering.decide(ask, signal);
-    if (!answer) return false;
+    const answer = await answering?.decide(ask, signal);
+    if (!answering || !answer) return false;
     try {
       await sendReply(answering.approver.permissions, ask, answer);
       return true;
     } catch (error) {
       if (isSettledElsewhere(error)) return true;
       screen.fail(failureOf(error, answering.approver));
-      return false;
+      // Arguments that were edited may not fit: the ask is still open, and the person still there.
+      return answer.input !== undefined && (await answerHere(ask, signal));
     }
   }
 

@@ -9,7 +9,7 @@ import { type Connection, findToken, serverWords } from "./connection.ts";
 import { execute } from "./execute.ts";
 import { exitCodeOf } from "./exit-codes.ts";
 import { readJsonObject } from "./json-argument.ts";
-import { answeringAtTerminal, hasTerminal } from "./prompt.ts";
+import { answeringAtTerminal, hasTerminal, promptHelp } from "./prompt.ts";
 import type { Screen } from "./screen.ts";
 import { commandLine } from "./words.ts";
 
@@ -51,7 +51,7 @@ export function addCall(program: Command): void {
     )
     .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
     .option("--detach", "return as soon as the call is accepted")
-    .addHelpText("after", callExamples)
+    .addHelpText("after", `${callExamples}\n${promptHelp}`)
     .action((tool: string, json: string, options: CallCommandOptions, command: Command) =>
       withServer(command, "caller", (server, screen) => call(server, screen, tool, json, options)),
     );

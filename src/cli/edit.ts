@@ -4,13 +4,23 @@ import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { editorCommand } from "../environment.ts";
-import { UsageError } from "../failure.ts";
-import { parseJsonObject } from "../json-argument.ts";
-import { jsonSafe } from "../terminal-safe.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Connection } from "./connection.ts";
+import { editorCommand } from "./environment.ts";
+import { UsageError } from "./failure.ts";
+import { parseJsonObject } from "./json-argument.ts";
+import { jsonSafe } from "./terminal-safe.ts";
 
-/** Has the person change arguments in their editor; undefined if they left them as they were. */
-export async function editInput(input: JsonObject): Promise<JsonObject | undefined> {
+/** Has the person change the arguments that a call waits with, in their editor; undefined if they left them as they were. */
+export async function editCall(
+  { tools }: Connection,
+  { sessionId, tool }: PermissionRequest,
+): Promise<JsonObject | undefined> {
+  const { part } = await tools.getToolPart({ sessionId, callId: tool?.callId ?? "" });
+  return await editInput(part?.state.case === "pending" ? (part.state.value.input ?? {}) : {});
+}
+
+async function editInput(input: JsonObject): Promise<JsonObject | undefined> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-edit-"));
   const file = join(folder, "input.json");
   const before = `${jsonSafe(input)}\n`;

@@ -1,6 +1,7 @@
 import { emitKeypressEvents } from "node:readline";
 import wrapAnsi from "wrap-ansi";
 import { isDumbTerminal } from "./environment.ts";
+import { createPasteReader, markPastes } from "./typing.ts";
 
 /** A key that was pressed, or a piece of pasted text (then it has no name). */
 export interface Key {
@@ -30,13 +31,11 @@ export function hasFullScreen(): boolean {
 export function openFullScreen(on: { key(key: Key): void; resize(): void }): FullScreen {
   const { stdin, stdout } = process;
   let shown = "";
-  let pasting = false;
+  const isPasted = createPasteReader();
 
   function press(text: string | undefined, key: { name?: string; ctrl?: boolean }): void {
-    if (key.name === "paste-start") pasting = true;
-    else if (key.name === "paste-end") pasting = false;
-    // What is pasted is text: it must not answer anything by the keys that it happens to hold.
-    else on.key({ name: pasting ? "" : (key.name ?? text ?? ""), text: text ?? "", ctrl: key.ctrl ?? false });
+    const name = isPasted(key) ? "" : (key.name ?? text ?? "");
+    on.key({ name, text: text ?? "", ctrl: key.ctrl ?? false });
   }
   function resized(): void {
     shown = "";
@@ -44,11 +43,11 @@ export function openFullScreen(on: { key(key: Key): void; resize(): void }): Ful
   }
   function take(): void {
     stdin.setRawMode(true).on("keypress", press).resume();
-    stdout.write("\x1b[?1049h\x1b[?25l\x1b[?2004h");
+    stdout.write(`\x1b[?1049h\x1b[?25l${markPastes.on}`);
     shown = "";
   }
   function giveBack(): void {
-    stdout.write("\x1b[?2004l\x1b[?25h\x1b[?1049l");
+    stdout.write(`${markPastes.off}\x1b[?25h\x1b[?1049l`);
     stdin.pause().off("keypress", press).setRawMode(false);
   }
 

@@ -6,7 +6,7 @@ import { newId, withScreen } from "./command.ts";
 import { type Connection, connect } from "./connection.ts";
 import { execute } from "./execute.ts";
 import { failureOf } from "./failure.ts";
-import { answeringAtTerminal, hasTerminal } from "./prompt.ts";
+import { answeringAtTerminal, hasTerminal, promptHelp } from "./prompt.ts";
 import type { Screen } from "./screen.ts";
 
 /** What an embedded engine is started with. */
@@ -37,7 +37,7 @@ export function addRun(program: Command, embed: (flags: EmbedFlags) => Promise<E
     .option("--agent <name>", "who calls (default: build)")
     .option("--timeout <ms>", "how long the tool may run", wholeNumber)
     .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
-    .addHelpText("after", runExamples)
+    .addHelpText("after", `${runExamples}\n${promptHelp}`)
     .action((tool: string, json: string, options: CallOptions & EmbedFlags, command: Command) =>
       withScreen(command, (screen) => run(screen, embed, tool, json, options)),
     );

@@ -8,10 +8,16 @@ export function settledWords({ outcome, by, message }: PermissionSettled): strin
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;
 }
 
-/** Whether the call may go on. */
+/** Whether the call goes on, as it was or with other arguments. */
 export function isApproval(outcome: PermissionOutcome): boolean {
-  return outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.ALWAYS;
+  return approvals.includes(outcome);
 }
+
+const approvals: readonly PermissionOutcome[] = [
+  PermissionOutcome.ONCE,
+  PermissionOutcome.ALWAYS,
+  PermissionOutcome.EDITED,
+];
 
 const verbs = new Map<PermissionOutcome, string>([
   [PermissionOutcome.ONCE, "approved once"],

@@ -1,9 +1,13 @@
 import { spawnSync } from "node:child_process";
 import { once } from "node:events";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Code } from "@connectrpc/connect";
 import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type EventInit, type FakeServer, startFakeServer } from "./fake-server.ts";
+import { type EventInit, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
 import { type Running, startAtTerminal } from "./toolgate.ts";
 
 // Each command is a process of its own, and a busy machine starts them slowly.
@@ -38,16 +42,45 @@ const settled = (outcome: PermissionOutcome, by: string): EventInit => ({
 
 let server: FakeServer;
 let running: Running;
+let folder: string;
+/** What the next answer is refused with. */
+let refusal: Error | undefined;
 
 beforeEach(async () => {
-  server = await startFakeServer();
-  running = startAtTerminal(["call", "edit", "{}"], { TOOLGATE_URL: server.url, TOOLGATE_DATA: "/nonexistent" });
+  folder = await mkdtemp(join(tmpdir(), "toolgate-terminal-"));
+  refusal = undefined;
+  server = await startFakeServer({
+    tools: { getToolPart: () => ({ part: { state: { case: "pending", value: { input: { path: "a.txt\u202e" } } } } }) },
+    permissions: {
+      respondToPermission(response) {
+        server.replies.push(response);
+        server.seen.emit("reply", response);
+        const refusing = refusal;
+        refusal = undefined;
+        if (refusing) throw refusing;
+        return {};
+      },
+    },
+  });
+  running = startAtTerminal(["call", "edit", "{}"], {
+    TOOLGATE_URL: server.url,
+    TOOLGATE_DATA: "/nonexistent",
+    EDITOR: join(folder, "editor"),
+  });
 });
 
 afterEach(async () => {
   running.child.kill();
   await server.close();
+  await rm(folder, { recursive: true });
 });
+
+/** Makes an editor that writes this, if what it is given hides nothing. */
+async function editorThatWrites(text: string): Promise<void> {
+  const editor = join(folder, "editor");
+  await writeFile(editor, `#!/bin/sh\ngrep -q '\\\\u202e' "$1" && echo '${text}' > "$1"\n`);
+  await chmod(editor, 0o755);
+}
 
 async function nextReply(typed: string): Promise<PermissionResponse> {
   const reply = once(server.seen, "reply");
@@ -103,6 +136,60 @@ describe("an ask at a terminal", () => {
     await running.sees("›");
     expect(await nextReply("r no\r")).toMatchObject({ reply: PermissionReply.REJECT, message: "no" });
     expect(server.replies).toHaveLength(1);
+  });
+
+  test("is approved by no key in the first half second that it is on the screen", async () => {
+    const before = performance.now();
+    server.log(asked);
+    await running.sees("all files of this project");
+    const reply = once(server.seen, "reply");
+    running.child.stdin?.write("o\r");
+    // On a machine so slow that the key came later than that, it is the answer.
+    await Promise.race([reply, running.sees("›")]);
+    running.child.stdin?.write("o\r");
+    await reply;
+    expect(performance.now() - before).toBeGreaterThan(499);
+  });
+
+  test("is not approved by pasted text, neither as the answer nor as the offer", async () => {
+    server.log(asked);
+    await running.sees("›");
+    running.child.stdin?.write("\x1b[200~o\r\x1b[201~");
+    await running.sees("pasted text approves nothing", "›");
+    running.child.stdin?.write("a\r");
+    await running.sees("which of 1 to 2?");
+    running.child.stdin?.write("\x1b[200~2\r\x1b[201~");
+    await running.sees("pasted text approves nothing", "pasted text approves nothing", "›");
+    expect(await nextReply("r no\r")).toMatchObject({ reply: PermissionReply.REJECT });
+    expect(server.replies).toHaveLength(1);
+  });
+
+  test("has the arguments changed in the editor, where nothing in them is hidden", async () => {
+    await editorThatWrites('{"path": "b.txt"}');
+    server.log(asked);
+    await running.sees("›");
+    expect(await nextReply("e\r")).toMatchObject({
+      permissionId: "per_1",
+      reply: PermissionReply.ONCE,
+      expectedDigest: "digest_1",
+      input: { path: "b.txt" },
+    });
+    server.log(settled(PermissionOutcome.EDITED, "me"), completed);
+    await running.sees("✓ edited by me");
+    expect(await running.finished).toMatchObject({ code: 0 });
+  });
+
+  test("is asked again when the edited arguments are no JSON, or do not fit", async () => {
+    await editorThatWrites("nonsense");
+    server.log(asked);
+    await running.sees("›");
+    running.child.stdin?.write("e\r");
+    await running.sees("what you wrote is not JSON", "next:", "›");
+    await editorThatWrites("{}");
+    refusal = refused(Code.InvalidArgument, "INVALID_INPUT", "path is missing", { tool: "edit" });
+    await nextReply("e\r");
+    await running.sees("path is missing", "next:", "›");
+    expect(await nextReply("o\r")).toMatchObject({ reply: PermissionReply.ONCE });
   });
 
   test("is taken back when somebody else answers", async () => {

@@ -2,6 +2,7 @@ import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isApproval, settledWords } from "../settled.ts";
+import { inertMs } from "../typing.ts";
 
 /** A call that waits for people; a change makes a new card with the same key. */
 export interface Card {
@@ -120,5 +121,4 @@ function keyOf({ id, sessionId, tool }: PermissionRequest): string {
   return `${sessionId} ${tool?.callId ?? id}`;
 }
 
-const inertMs = 500;
 const farewellMs = 4_000;

@@ -1,16 +1,15 @@
-import type { JsonObject } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { askChanges, printAsks } from "../asks.ts";
 import { withServer } from "../command.ts";
 import type { Connection } from "../connection.ts";
+import { editCall } from "../edit.ts";
 import { failureOf } from "../failure.ts";
 import { hasFullScreen, openFullScreen } from "../full-screen.ts";
 import { type Answer, isSettledElsewhere, sendReply } from "../reply.ts";
 import { withoutEnd } from "../resume.ts";
 import type { Screen } from "../screen.ts";
 import { type Card, createCards } from "./cards.ts";
-import { editInput } from "./edit.ts";
 import { createKeyboard } from "./keyboard.ts";
 import { createSessionNames } from "./session-names.ts";
 import { createInboxView } from "./view.ts";
@@ -52,7 +51,7 @@ async function inbox(server: Connection, screen: Screen, sessionId: string): Pro
   });
   const keyboard = createKeyboard(cards, {
     answer: (asks, answer) => tellOf(sendAll(server, asks, answer)),
-    edit: (card) => tellOf(editCall(card)),
+    edit: (card) => tellOf(editArguments(card)),
     turnPage: (by) => {
       state.scroll += by * state.page;
     },
@@ -87,11 +86,10 @@ async function inbox(server: Connection, screen: Screen, sessionId: string): Pro
     });
   }
 
-  async function editCall({ asks }: Card): Promise<void> {
-    const before = await inputOf(server, asks[0]);
+  async function editArguments({ asks }: Card): Promise<void> {
     state.isLent = true;
     const input = await terminal
-      .lend(() => editInput(before))
+      .lend(() => editCall(server, asks[0]))
       .finally(() => {
         state.isLent = false;
         redraw();
@@ -133,12 +131,6 @@ async function sendAll(server: Connection, asks: readonly PermissionRequest[], a
       if (!isSettledElsewhere(error)) throw error;
     }
   }
-}
-
-/** The arguments that a call waits with. */
-async function inputOf({ tools }: Connection, { sessionId, tool }: PermissionRequest): Promise<JsonObject> {
-  const { part } = await tools.getToolPart({ sessionId, callId: tool?.callId ?? "" });
-  return part?.state.case === "pending" ? (part.state.value.input ?? {}) : {};
 }
 
 const inboxHelp = `
