@@ -42,7 +42,7 @@ export function addCall(program: Command): void {
     .option("--session <id>", "the session to call in (default: a new one)")
     .option(
       "--call-id <id>",
-      "the call's id; with the same session, tool and input it attaches to the call (default: a new one)",
+      "the call's id, up to 128 characters of ASCII without blanks and braces; with the same session, tool and input it attaches to the call (default: a new one)",
     )
     .option("--agent <name>", "who calls (default: the session's agent)")
     .option("--timeout <ms>", "how long the tool may run", wholeNumber)

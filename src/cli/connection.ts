@@ -76,7 +76,7 @@ export function connect(url: string, token: Token, certificates: Certificates = 
 /** The server's address; `host:port` alone means plain HTTP. */
 export function serverUrl(text: string): string {
   const url = text.includes("://") ? text : `http://${text}`;
-  if (!URL.canParse(url))
+  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
     throw new UsageError(`"${text}" is not the address of a server`, `use one like ${defaultUrl}`);
   return url.replace(/\/+$/, "");
 }

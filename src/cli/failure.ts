@@ -45,9 +45,9 @@ export function failureOf(error: unknown, server?: Server): Failure {
   return { message: terminalSafe(message), next: nextAfter(error), exitCode: exitCodes.failed };
 }
 
-/** A setting that is refused says itself what to do; errors of the system are told by their code. */
+/** A setting or store that is refused says itself what to do; errors of the system are told by their code. */
 function nextAfter(error: unknown): string {
-  if (error instanceof Error && error.name === "ConfigError") return "";
+  if (error instanceof Error && ["ConfigError", "StoreUnusable"].includes(error.name)) return "";
   const code = error instanceof Error && "code" in error ? String(error.code) : "";
   return nextByCode.get(code) ?? "that is not foreseen: the log in the data folder may say more; report it with that";
 }
@@ -127,6 +127,7 @@ const nextByCode = new Map([
   ["EPERM", "see who may read and write it, or name another place"],
   ["ENOENT", "check how it is spelled, or make it"],
   ["ENOTDIR", "check how it is spelled: what stands in its place is not a folder"],
+  ["EEXIST", "name another place: what stands there is not a folder"],
   ["EISDIR", "name a file; this is a folder"],
   ["ENOSPC", "make room on the disk, then try again"],
   ["EMFILE", "raise the limit of open files (ulimit -n), then try again"],
@@ -141,7 +142,8 @@ const nextSteps: Record<string, NextStep | undefined> = {
   UNKNOWN_TOOL: () => "list the tools with `toolgate tools`",
   UNKNOWN_AGENT: () => "name one that the server's configuration has, with --agent",
   UNKNOWN_WORKSPACE: () => "name one that the server's configuration has, with --workspace",
-  NO_SUCH_SESSION: () => "leave --session out to start a new one, or check the token: others' sessions are not shown",
+  NO_SUCH_SESSION: () =>
+    "check how it is spelled, and the token: others' sessions are not shown; `call` without --session starts a new one",
   NO_SUCH_CALL: () => "see what the session did with `toolgate watch SESSION`",
   NO_SUCH_PERMISSION: () => "see what is open with `toolgate asks`",
   NO_SUCH_GRANT: () => "see what was granted with `toolgate grants --all`",

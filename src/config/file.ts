@@ -11,7 +11,10 @@ const day = 86_400_000;
 const listen = z.string().regex(/^(\[[0-9a-fA-F:.]+\]|[^\s:[\]]+):\d{1,5}$/, {
   error: 'write it as HOST:PORT, such as "127.0.0.1:7420" or "[::1]:7420"',
 });
-const milliseconds = (max: number) => z.int().min(1).max(max);
+const ms = z.int({
+  error: ({ code }) => (code === "invalid_type" ? "write a whole number of milliseconds" : undefined),
+});
+const milliseconds = (max: number) => ms.min(1).max(max);
 const count = z.int().min(1).max(1_000_000);
 const bytes = (max: number) => z.int().min(1024).max(max);
 
@@ -31,8 +34,8 @@ const scalars = {
   tls_client_ca: z.string().min(1).optional(),
   unattended: z.enum(["wait", "deny"]).optional(),
   ask_ms: milliseconds(day).optional(),
-  lease_ms: z.int().min(1000).max(600_000).optional(),
-  drain_ms: z.int().min(0).max(3_600_000).optional(),
+  lease_ms: ms.min(1000).max(600_000).optional(),
+  drain_ms: ms.min(0).max(3_600_000).optional(),
   log_level: z.enum(["debug", "info", "warn", "error"]).optional(),
   insecure_no_auth: z.boolean().optional(),
   insecure_listen: z.boolean().optional(),

@@ -501,6 +501,7 @@ describe("an error", () => {
     ["edited arguments with a reject", ["reply", "per_1", "reject", "--edit", "{}"], "--edit is only for once"],
     ["a time that is none", ["reply", "per_1", "always", "--for", "soon"], "such as 30m, 8h or 7d"],
     ["an address that is none", ["tools", "--server", "http://"], "is not the address of a server"],
+    ["an address of another protocol", ["tools", "--server", "ftp://x"], "is not the address of a server"],
   ])("about %s exits 2 and says what to do next", async (_, args, words) => {
     const { code, stdout, stderr } = await toolgate(args, environment);
     expect({ code, stdout }).toEqual({ code: 2, stdout: "" });

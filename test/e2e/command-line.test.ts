@@ -129,6 +129,13 @@ test("without a server the next step is said", async () => {
   expect(stderr).toContain("toolgate serve");
 });
 
+test("a start that is refused says what to do, and asks for no report", async () => {
+  const { code, stderr } = await toolgate("serve", "--listen", "127.0.0.1:0", "--workspace", service.workspace);
+  expect(code).toBe(1);
+  expect(stderr).toContain(`in use by process ${service.pid}: stop it, or start with another data directory`);
+  expect(stderr).not.toContain("next:");
+});
+
 test.each([
   [["call", "echo", '{"text": "x"}']],
   [["tools", "echo"]],

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, readFile, rm, stat, truncate } from "node:fs/promises";
+import { mkdtemp, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -119,6 +119,14 @@ describe("sqlite", () => {
     const directory = await newDirectory();
     await openStore(directory);
     await expect(openSqliteStore({ directory })).rejects.toThrow(`in use by process ${process.pid}`);
+  });
+
+  test("a file that is no database is refused, and stays as it is", async () => {
+    const directory = await newDirectory();
+    const path = join(directory, "toolgate.sqlite");
+    await writeFile(path, "not a database, but somebody's file".repeat(40));
+    await expect(openSqliteStore({ directory })).rejects.toThrow(`${path} is not a database`);
+    expect(await readFile(path, "utf8")).toBe("not a database, but somebody's file".repeat(40));
   });
 
   test("what was promised to a process that is killed is there, and nothing is there by half", async () => {

@@ -1,5 +1,6 @@
 import { Cluster, Redis } from "ioredis";
 import type { Logger } from "../../log.ts";
+import { StoreUnusable } from "../errors.ts";
 import type { Address, ConnectionOptions } from "./url.ts";
 
 /** A connection to Redis, or one to each node of a cluster. */
@@ -87,7 +88,9 @@ export function whenReady(client: Client, timeoutMs: number): Promise<void> {
     const timer = setTimeout(() => {
       client.off("error", remember);
       client.off("ready", done);
-      reject(new Error(`Redis did not answer in ${timeoutMs / 1_000} s: check the URL of the store`, { cause: last }));
+      const why = last instanceof Error ? ` (${last.message})` : "";
+      const words = `Redis did not answer in ${timeoutMs / 1_000} s${why}: start it, or correct the URL of the store`;
+      reject(new StoreUnusable(words, { cause: last }));
     }, timeoutMs);
     client.on("error", remember);
     client.on("ready", done);

@@ -1,3 +1,4 @@
+import { StoreUnusable } from "../errors.ts";
 import type { Client } from "./client.ts";
 import { masters } from "./client.ts";
 
@@ -9,11 +10,13 @@ export async function checkServers(client: Client): Promise<void> {
     const where = node.options.path ?? `${node.options.host}:${node.options.port}`;
     const version = fact("redis_version");
     if (Number.parseInt(version, 10) < 7) {
-      throw new Error(`the Redis at ${where} has version ${version}: the store needs 7.0 or later`);
+      throw new StoreUnusable(
+        `the Redis at ${where} has version ${version}: the store needs 7.0 or later, so name such a one`,
+      );
     }
     const policy = fact("maxmemory_policy");
     if (policy !== "noeviction") {
-      throw new Error(
+      throw new StoreUnusable(
         `the Redis at ${where} has maxmemory-policy ${policy}, so it may drop open calls when memory is short: run CONFIG SET maxmemory-policy noeviction and set the same in its configuration`,
       );
     }

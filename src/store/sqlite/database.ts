@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync, type SQLInputValue } from "node:sqlite";
+import { StoreUnusable } from "../errors.ts";
 import { migrations, schema, schemaVersion } from "./schema.ts";
 
 /** An open database that no other process can open. */
@@ -19,7 +20,7 @@ export function openDatabase(directory: string): Database {
   const db = new DatabaseSync(path, { timeout: 0 });
   try {
     chmodSync(path, 0o600);
-    lock(db, directory, pidPath);
+    lock(db, { directory, path, pidPath });
     const storeId = prepareSchema(db, path);
     writeFileSync(pidPath, `${process.pid}\n`, { mode: 0o600 });
     return {
@@ -52,23 +53,28 @@ export function statement<Row = never>(db: DatabaseSync, sql: string): Statement
 }
 
 /** The lock is the kernel's, so it goes with the process however that ends; the file of the pid only serves the message. */
-function lock(db: DatabaseSync, directory: string, pidPath: string): void {
+function lock(
+  db: DatabaseSync,
+  { directory, path, pidPath }: { directory: string; path: string; pidPath: string },
+): void {
   try {
     db.exec("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;");
     db.exec("BEGIN IMMEDIATE; COMMIT");
   } catch (cause) {
-    if (!isBusy(cause)) throw cause;
-    throw new Error(
-      `the data directory ${directory} is in use by process ${readPid(pidPath)}: stop it, or start with another data directory`,
-      { cause },
-    );
+    const code = cause instanceof Error && "errcode" in cause ? cause.errcode : undefined;
+    const words = new Map<unknown, string>([
+      [busy, `the data directory ${directory} is in use by process ${readPid(pidPath)}: stop it`],
+      [notADatabase, `${path} is not a database: put back the one that was there`],
+    ]).get(code);
+    if (words === undefined) throw cause;
+    throw new StoreUnusable(`${words}, or start with another data directory`, { cause });
   }
 }
 
 function prepareSchema(db: DatabaseSync, path: string): string {
   const version = statement<{ user_version: number }>(db, "PRAGMA user_version").get()?.user_version ?? 0;
   if (version > schemaVersion) {
-    throw new Error(
+    throw new StoreUnusable(
       `${path} was written by a newer Toolgate (schema ${version}, this one knows ${schemaVersion}): start that version, or use another data directory`,
     );
   }
@@ -82,12 +88,16 @@ function prepareSchema(db: DatabaseSync, path: string): string {
     db.exec("COMMIT");
   }
   const row = statement<{ value: string }>(db, "SELECT value FROM meta WHERE key = 'store_id'").get();
-  if (row === undefined) throw new Error(`${path} has no store id: it is not a store of Toolgate`);
+  if (row === undefined)
+    throw new StoreUnusable(
+      `${path} has no store id: it is not a store of Toolgate; start with another data directory`,
+    );
   return row.value;
 }
 
+// SQLite's result codes.
 const busy = 5;
-const isBusy = (error: unknown) => error instanceof Error && "errcode" in error && error.errcode === busy;
+const notADatabase = 26;
 
 function readPid(pidPath: string): string {
   try {
