@@ -10,7 +10,8 @@ export default defineConfig({
     isolate: false,
     // They wait more than they compute.
     maxWorkers: 2,
-    testTimeout: 30_000,
-    hookTimeout: 30_000,
+    // Only what hangs takes so long: many tests start processes, and a busy machine starts them slowly.
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
   },
 });

@@ -10,9 +10,6 @@ import { findToken } from "../../src/cli/connection.ts";
 import { type EventInit, type FakeRoutes, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
 import { startToolgate, toolgate } from "./toolgate.ts";
 
-// Each command is a process of its own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 30_000 });
-
 let folder: string;
 let server: FakeServer;
 let environment: Record<string, string>;

@@ -3,11 +3,8 @@ import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { type Running, startProgramAtTerminal, toolgate } from "./toolgate.ts";
-
-// Shells are processes of their own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 30_000 });
 
 let folder: string;
 beforeAll(async () => {

@@ -2,14 +2,11 @@ import { once } from "node:events";
 import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type InboxServer, startInboxServer } from "./inbox-server.ts";
 import { type Running, startAtTerminal, startToolgate } from "./toolgate.ts";
-
-// Each command is a process of its own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 30_000 });
 
 const ask = {
   id: "per_1",
@@ -172,8 +169,7 @@ describe("the inbox at a terminal", () => {
     const { sees } = await openInbox();
     server.forget("per_1");
     server.cut();
-    await sees("not live");
-    await sees("settled while the connection was away");
+    await sees(onceKey, "not live", "settled while the connection was away");
   });
 
   test("is left by q, with the terminal as it was", async () => {

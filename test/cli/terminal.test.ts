@@ -4,14 +4,11 @@ import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
-import { afterEach, beforeAll, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type EventInit, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
 import { type Running, startAtTerminal } from "./toolgate.ts";
-
-// Each command is a process of its own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 30_000 });
 
 const part = { sessionId: "ses_1", callId: "c1", tool: "edit" };
 const pending: EventInit = { case: "part", value: { ...part, state: { case: "pending", value: {} } } };

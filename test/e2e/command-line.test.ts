@@ -5,13 +5,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, onTestFinished, test, vi } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { bearer, connect } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
-
-// Each command is a process of its own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 60_000 });
 
 const service = useService({ ownTokens: true });
 

@@ -4,7 +4,7 @@ import { describe, expect, test } from "vitest";
 import { PermissionAction as Action, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type Clients, connect } from "./clients.ts";
-import { read } from "./reading.ts";
+import { nameOf, read } from "./reading.ts";
 import { useReplicas } from "./replicas.ts";
 import { startService, useService } from "./service.ts";
 
@@ -126,7 +126,9 @@ test("a restart forgets no repetition, and of many calls at once all but two ask
   await Promise.all(calls.map((call) => agent.tools.callTool({ ...call, input: { text: "again" } })));
   const person = connect(service, "approver");
   const open = read(person.tools.watchSession({ sessionId }));
-  for (let asked = 0; asked < 7; asked += 1) await open.until("permissionAsked");
+  const isEither = (name: string) => ["permissionAsked", "completed"].includes(name);
+  // The two that need no answer may end after the others have asked.
+  for (let seen = 0; seen < 9; seen += 1) await open.find((event) => isEither(nameOf(event)));
   const { parts } = await agent.tools.listToolParts({ sessionId });
   expect(parts.filter(({ state }) => state.case === "completed")).toHaveLength(2);
   expect(parts.filter(({ state }) => state.case === "pending")).toHaveLength(7);

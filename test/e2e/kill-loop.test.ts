@@ -30,7 +30,7 @@ test("what was acknowledged before a kill -9 is there after it, and nothing ran 
     expect(history.parts.length).toBeGreaterThanOrEqual(rounds * 4);
     await check(connect(service, "caller"), history);
   }
-}, 60_000);
+});
 
 /** What one worker was told. */
 function createHistory(service: Service, sessionId: string) {

@@ -52,7 +52,7 @@ test("buf curl learns the contract by reflection, calls, answers and sees errors
   await expect(curl("approver", "ToolService/CallTool", call)).rejects.toMatchObject({
     stderr: expect.stringMatching(/permission_denied[\s\S]*google\.rpc\.ErrorInfo/),
   });
-}, 60_000);
+});
 
 test("grpc-js needs the .proto files and nothing of ours", async () => {
   const definition = loadSync(

@@ -124,13 +124,13 @@ test("a Redis that comes back empty makes a retry data_loss, never a second run"
   expect(await readyz(b)).toBe(200);
   await redis.restart();
   for (const replica of [a, b]) {
-    await vi.waitUntil(async () => (await readyz(replica)) === 200, { timeout: 20_000 });
+    await vi.waitUntil(async () => (await readyz(replica)) === 200, { timeout: 60_000 });
     const again = connect(replica, "caller").tools.callTool({ ...call, expectedStoreId });
     expect(await refusal(again)).toMatchObject({ code: Code.DataLoss });
   }
   expect(await runs.lines()).toHaveLength(1);
   await redis.stop();
-  await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 20_000 });
+  await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 60_000 });
 });
 
 async function readyz({ url }: Service): Promise<number> {

@@ -57,11 +57,13 @@ test("when the service is killed, what runs in the sandbox is killed, also what 
   const command = `setsid bash -c "exec -a ${name} sleep 600" & exec -a ${name} sleep 600`;
   const stream = read(agent.tools.executeTool({ callId: "c1", agent: "free", tool: "bash", input: { command } }));
   await stream.find(({ event }) => event.case === "part" && event.value.state.case === "running");
-  const pids = await vi.waitFor(async () => {
-    const found = await processesNamed(name);
-    expect(found).toHaveLength(2);
-    return found;
-  });
+  const pids = await vi.waitUntil(
+    async () => {
+      const found = await processesNamed(name);
+      return found.length === 2 && found;
+    },
+    { timeout: 60_000 },
+  );
   await service.kill();
   for (const pid of pids) await untilDead(pid);
 });

@@ -1,14 +1,11 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { fromJsonString } from "@bufbuild/protobuf";
-import { expect, onTestFinished, test, vi } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
 import { connect } from "./clients.ts";
 import { useReplicas } from "./replicas.ts";
-
-// Three replicas and two commands are processes of their own, and a busy machine starts them slowly.
-vi.setConfig({ testTimeout: 90_000 });
 
 const replicas = useReplicas();
 
