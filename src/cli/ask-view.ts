@@ -8,14 +8,15 @@ import { durationOf } from "./words.ts";
 export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
   const { agent, permission, expires, offers, preview } = ask;
   const asker = agent === "" ? "" : `, asked by ${oneLine(agent)}`;
+  const mixed = mixedPieces(ask);
   const head = `${paint(["yellow", "bold"], `? ${oneLine(permission)}`)}${asker}`;
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
-    ...field("for", patternsBeside(ask), paint),
+    ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
     ...field("again", repetition(ask), paint),
     ...previewLines(preview, paint),
-    ...field("why", reasonsFor(ask), paint),
+    ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
     ...field(
       "always",
       offers.map(({ text }, index) => (offers.length > 1 ? `${index + 1}  ${text}` : text)),
@@ -28,6 +29,14 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
 export function askSummary({ permission, preview, display, patterns }: PermissionRequest): string {
   const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
   return oneLine(`${permission} ${what}`);
+}
+
+/** Each pattern with its own why, such as the commands of a line; none where all have the same. */
+function mixedPieces({ patterns, display, decisions }: PermissionRequest): string[] {
+  const reasons = new Map(decisions.map(({ pattern, reason }) => [pattern, reason]));
+  const found = new Set(patterns.flatMap((pattern) => reasons.get(pattern) || []));
+  if (found.size < 2) return [];
+  return patterns.map((pattern, i) => [display[i] ?? pattern, reasons.get(pattern)].filter(Boolean).join("  ← "));
 }
 
 function reasonsFor({ decisions }: PermissionRequest): string[] {

@@ -4,6 +4,7 @@ import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool
 import type { Answering } from "./asking.ts";
 import type { Connection } from "./connection.ts";
 import { editCall } from "./edit.ts";
+import { isDumbTerminal } from "./environment.ts";
 import { failureOf } from "./failure.ts";
 import type { Answer } from "./reply.ts";
 import type { Paint, Screen } from "./screen.ts";
@@ -77,7 +78,8 @@ async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<Answer
     return { text: line.trim(), isTyped: !hasPasted };
   }
   process.stdin.on("keypress", notePaste);
-  process.stderr.write(markPastes.on);
+  const canMark = !isDumbTerminal();
+  if (canMark) process.stderr.write(markPastes.on);
   try {
     return await readAnswer(ask, prompt.paint, question);
   } catch (error) {
@@ -85,7 +87,7 @@ async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<Answer
     process.stderr.write("\n");
     return undefined;
   } finally {
-    process.stderr.write(markPastes.off);
+    if (canMark) process.stderr.write(markPastes.off);
     process.stdin.off("keypress", notePaste);
     reader.close();
   }

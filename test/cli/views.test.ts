@@ -44,6 +44,25 @@ describe("an ask", () => {
     ]);
   });
 
+  test("says of each command of a line which rule allows it or asks, where they differ", () => {
+    const line = {
+      permission: "bash",
+      patterns: ["ls", "npm \u202et"],
+      display: ["ls", "npm \u202et"],
+      preview: { command: "ls && npm \u202et" },
+      decisions: [
+        { pattern: "ls", action: PermissionAction.ALLOW, reason: 'config rule 1 (bash "ls *" allow)' },
+        { pattern: "npm \u202et", action: PermissionAction.ASK, reason: "no rule matches: ask" },
+      ],
+    };
+    expect(askLines(create(PermissionRequestSchema, line), plain, { now: 0 })).toEqual([
+      "? bash",
+      '  for      ls  ← config rule 1 (bash "ls *" allow)',
+      "           npm \\u202et  ← no rule matches: ask",
+      "  command  ls && npm \\u202et",
+    ]);
+  });
+
   test("says how often the same call was made in a row", () => {
     const loop = { permission: "doom_loop", patterns: ["echo"], metadata: { tool: "echo", repeats: 2 } };
     expect(askLines(create(PermissionRequestSchema, loop), plain, { now: 0 })).toEqual([
