@@ -25,10 +25,7 @@ export interface AskList {
   restart(): void;
   /** Forgets a settled ask. */
   drop(id: string): void;
-  /** The open asks alone, as frames would tell them. */
-  open(): PermissionRequest[];
-  /** Puts these open asks in place of all that is known. */
-  replace(open: readonly PermissionRequest[]): void;
+  has(id: string): boolean;
   all(): readonly Ask[];
 }
 
@@ -70,12 +67,7 @@ export function createAskList(): AskList {
       // A new map, so that who holds the old list is not surprised.
       asks = new Map([...asks].filter(([known]) => known !== id));
     },
-    open: () => [...asks.values()].filter(({ settled }) => settled === undefined).map(({ request }) => request),
-    replace(open) {
-      snapshot = undefined;
-      for (const request of open) if (!asks.has(request.id)) asks.set(request.id, { request });
-      settleMissing(new Set(open.map(({ id }) => id)));
-    },
+    has: (id) => asks.has(id),
     all: () => [...asks.values()],
   };
 }

@@ -11,7 +11,7 @@ const browsers = useBrowsers();
 function streamsOf(browser: BrowserContext): { readonly open: number } {
   const streams = new Set<Request>();
   browser.on("request", (request) => {
-    if (request.url().endsWith("/WatchPermissions")) streams.add(request);
+    if (request.url().endsWith("/WatchMany")) streams.add(request);
   });
   browser.on("requestfinished", (request) => streams.delete(request));
   browser.on("requestfailed", (request) => streams.delete(request));
