@@ -171,6 +171,7 @@ export function createStream(
     turn.abort();
     turn = new AbortController();
     own = "";
+    leader = "";
     const { signal } = turn;
     try {
       await locks.request(name, steal ? { steal } : { signal }, () => listen(signal));
@@ -178,8 +179,10 @@ export function createStream(
       // Another tab took over, or this one was closed before it was its turn.
     }
     if (signal.aborted || loss === "refused") return;
+    // One that was frozen may have missed who took over.
     hearSilence();
     void lead();
+    say();
   }
 
   /** Takes over from a tab that the browser froze, if this one is looked at. */
@@ -200,8 +203,8 @@ export function createStream(
       return;
     }
     if (message.is === "leader") {
-      leader = message.leader;
       if (own !== "") void lead();
+      leader = message.leader;
       hearSilence();
       say();
       return;
