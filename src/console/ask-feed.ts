@@ -18,7 +18,7 @@ const farewellMs = 4_000;
 const firstScreen = 30;
 
 /** Listens for asks as long as the page is open, also while nobody looks. */
-export function createAskFeed({ stream }: Pick<Connection, "stream">): AskFeed {
+export function createAskFeed({ stream, permissions }: Pick<Connection, "stream" | "permissions">): AskFeed {
   const list = createAskList();
   const asks = signal<readonly Ask[]>([]);
   const liveness = signal<Liveness>("connecting");
@@ -43,6 +43,23 @@ export function createAskFeed({ stream }: Pick<Connection, "stream">): AskFeed {
     }, farewellMs);
   }
 
+  function tellUnseen(): void {
+    const unseen = asks.value.flatMap(({ request, settled }) => (settled === "unseen" ? request.sessionId : []));
+    for (const sessionId of new Set(unseen)) readSettled(sessionId).catch(() => undefined);
+  }
+
+  /** The record says how an ask ended while the connection was away. */
+  async function readSettled(sessionId: string): Promise<void> {
+    for (let afterSeq = 0n; ; ) {
+      const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
+      for (const { record } of entries) if (record?.settled !== undefined) list.settle(record.settled);
+      asks.value = list.all();
+      const last = entries.at(-1);
+      if (last === undefined) return;
+      afterSeq = last.seq;
+    }
+  }
+
   function take(frame: WatchPermissionsResponse): void {
     // The first message of a stream names the store.
     if (frame.storeId !== "") list.restart();
@@ -53,6 +70,7 @@ export function createAskFeed({ stream }: Pick<Connection, "stream">): AskFeed {
     const isNew = isWhole && told?.case === "permissionAsked" && !list.has(told.value.id);
     // The first screen is shown as it comes in, not when the last of a thousand asks is there.
     if (list.take(frame) || (told !== undefined && asks.value.length < firstScreen)) show();
+    if (frame.snapshotEnd) tellUnseen();
     isWhole ||= frame.snapshotEnd;
     if (isNew && stream.isLeader()) for (const listener of listeners) listener(told.value);
   }

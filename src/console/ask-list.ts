@@ -26,6 +26,8 @@ export interface AskList {
   /** Forgets a settled ask. */
   drop(id: string): void;
   has(id: string): boolean;
+  /** Says how a known ask ended. */
+  settle(settled: PermissionSettled): void;
   all(): readonly Ask[];
 }
 
@@ -41,6 +43,11 @@ export function createAskList(): AskList {
     }
   }
 
+  function settle(settled: PermissionSettled): void {
+    const ask = asks.get(settled.permissionId);
+    if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled });
+  }
+
   return {
     take({ event, snapshotEnd }) {
       const told = event?.event;
@@ -49,10 +56,7 @@ export function createAskList(): AskList {
         snapshot?.add(id);
         if (!asks.has(id)) asks.set(id, { request: told.value });
       }
-      if (told?.case === "permissionSettled") {
-        const ask = asks.get(told.value.permissionId);
-        if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled: told.value });
-      }
+      if (told?.case === "permissionSettled") settle(told.value);
       if (snapshotEnd && snapshot !== undefined) {
         settleMissing(snapshot);
         snapshot = undefined;
@@ -68,6 +72,7 @@ export function createAskList(): AskList {
       asks = new Map([...asks].filter(([known]) => known !== id));
     },
     has: (id) => asks.has(id),
+    settle,
     all: () => [...asks.values()],
   };
 }
