@@ -71,12 +71,16 @@ export function createStream(
   /** The leader whom this tab hears, and its own name as one. */
   let leader = "";
   let own = "";
+  /** Whether the stream that is open was heard, and whether it is not what is wanted any more. */
   let isHeard = false;
   let isStale = false;
   let loss: "lost" | "refused" | undefined;
   let silence = 0;
+  let isHere = channel === undefined;
 
+  /** Says what this tab wants; not before it holds its own lock, or it would be taken for gone. */
   function say(): void {
+    if (!isHere) return;
     const wants = [...watches].map(([key, watch]): [string, Want] => [key, watch.want()]);
     if (own === "") tell({ is: "wants", tab, wants });
     else take(tab, wants);
@@ -105,8 +109,8 @@ export function createStream(
   async function* open(signal: AbortSignal): AsyncGenerator<Frame> {
     isHeard = false;
     isStale = false;
-    const retry = () => current.abort();
     const current = again;
+    const retry = () => current.abort();
     const all = [...wanted.values()].flatMap((wants) => [...wants]);
     const request = { watches: [...new Map(all)].map(([key, watch]) => ({ key, watch })) };
     for await (const { key, frame } of tools.watchMany(request, { signal, timeoutMs: 0 })) {
@@ -220,6 +224,7 @@ export function createStream(
     if (channel === undefined) return void whileVisible(listen, closed.signal);
     channel.onmessage = onMessage;
     void locks.request(`${name} ${tab}`, async () => {
+      isHere = true;
       hearSilence();
       void lead();
       say();

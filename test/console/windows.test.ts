@@ -64,7 +64,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     for (const sessionId of others) {
       const page = await browsers.open(service(), "approver", { browser, path: `/sessions/${sessionId}` });
       await page.getByText("0 calls").waitFor();
-      await untilLive(page);
+      await page.locator(".not-live").waitFor({ state: "detached" });
       pages.push(page);
     }
     const calls = 40;

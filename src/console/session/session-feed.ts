@@ -17,7 +17,7 @@ export interface SessionFeed {
 
 /**
  * Follows a session: first what is, then what happens; after a break it goes on behind the last number seen. It listens only
- * while the tab is looked at, so that tabs in the background take no connection from the one in front.
+ * while the tab is looked at, so that nothing is sent for tabs in the background.
  */
 export function createSessionFeed({ tools, stream }: Connection, sessionId: string): SessionFeed {
   const list = createCallList();

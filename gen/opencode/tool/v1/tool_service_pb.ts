@@ -1814,8 +1814,9 @@ export const ToolService: GenService<{
    * over HTTP/1.1, for all its tabs together. Each watch is told exactly what WatchPermissions or WatchSession alone would
    * send, in the same order and with heartbeats of its own; between watches there is no order. A watch that fails ends with
    * `end` while the others go on; when the last one has ended, the stream ends OK. What ends all of them alike, such as
-   * DRAINING, is the error of the stream. They share what the client is slow to read: each is at most one message ahead of
-   * it. To watch something else, open a new stream and go on in each session after its last number.
+   * DRAINING, is the error of the stream. A client that reads slowly is sent a message of each in turn, so that a busy watch
+   * does not keep a quiet one waiting. To watch something else, open a new stream and go on in each session after its last
+   * number; asks start over with their snapshot.
    *
    * @generated from rpc opencode.tool.v1.ToolService.WatchMany
    */
