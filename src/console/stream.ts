@@ -116,7 +116,7 @@ export function createStream(
     for await (const { key, frame } of tools.watchMany(request, { signal, timeoutMs: 0 })) {
       if (signal.aborted) return;
       for (const wants of wanted.values()) advance(wants, key, frame);
-      if (!key.startsWith(tab)) tell({ is: "frame", leader: own, key, frame });
+      if (wanted.size > 1 && !key.startsWith(tab)) tell({ is: "frame", leader: own, key, frame });
       hear(key, frame);
       if (frame.case !== "end") yield frame;
       else if (!isOver(frame.value.code)) setTimeout(retry, retryMs);
