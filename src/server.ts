@@ -32,6 +32,7 @@ import { createListener } from "./rpc/listener.ts";
 import { permissionService } from "./rpc/permission-service.ts";
 import { sessionService } from "./rpc/session-service.ts";
 import { toolService } from "./rpc/tool-service.ts";
+import { createWatchMany } from "./rpc/watch-many.ts";
 import { openRedisStore } from "./store/redis/store.ts";
 import { openSqliteStore } from "./store/sqlite/store.ts";
 import { createTelemetry } from "./telemetry/telemetry.ts";
@@ -167,31 +168,28 @@ export async function startServer(
     agrees: () => agrees,
     metrics: telemetry.metrics,
     consoleDirectory: join(import.meta.dirname, "../dist/console"),
-    routes(router) {
-      router.service(
-        ToolService,
-        toolService({
-          calls,
-          planner,
-          reader: createReader({ sessions, outputs }),
-          store: callStore,
-          asksOf: asks.asksOf,
-          stats: telemetry.stats,
-          custom,
-          about,
-        }),
-      );
-      router.service(
-        PermissionService,
-        permissionService({
-          permissions,
-          sessions,
-          planner,
-          audit: createAudit({ calls: callStore, permissions: asks }),
-          watcher: createWatcher({ store: callStore, asks, sessions }),
-          store: callStore,
-        }),
-      );
+    routes(router, errors) {
+      const overTools = toolService({
+        calls,
+        planner,
+        reader: createReader({ sessions, outputs }),
+        store: callStore,
+        asksOf: asks.asksOf,
+        stats: telemetry.stats,
+        custom,
+        about,
+      });
+      const overPermissions = permissionService({
+        permissions,
+        sessions,
+        planner,
+        audit: createAudit({ calls: callStore, permissions: asks }),
+        watcher: createWatcher({ store: callStore, asks, sessions }),
+        store: callStore,
+      });
+      const watchMany = createWatchMany({ ...overTools, ...overPermissions }, errors);
+      router.service(ToolService, { ...overTools, watchMany });
+      router.service(PermissionService, overPermissions);
       router.service(SessionService, sessionService({ sessions, calls, store: callStore }));
     },
   });

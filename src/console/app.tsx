@@ -34,7 +34,7 @@ export function App({ signIn, route }: { signIn: SignIn; route: Route }) {
 
 function Shell({ connection, signIn, route }: { connection: Connection; signIn: SignIn; route: Route }) {
   const feed = useMemo(() => createAskFeed(connection), [connection]);
-  useEffect(() => feed.close, [feed]);
+  useEffect(() => connection.stream.close, [connection]);
   const waiting = useSignal(0);
   useSignalEffect(() => {
     waiting.value = groupByCall(feed.asks.value).filter(({ open }) => open.length > 0).length;

@@ -25,10 +25,9 @@ export interface AskList {
   restart(): void;
   /** Forgets a settled ask. */
   drop(id: string): void;
-  /** The open asks alone, as frames would tell them. */
-  open(): PermissionRequest[];
-  /** Puts these open asks in place of all that is known. */
-  replace(open: readonly PermissionRequest[]): void;
+  has(id: string): boolean;
+  /** Says how a known ask ended. */
+  settle(settled: PermissionSettled): void;
   all(): readonly Ask[];
 }
 
@@ -44,6 +43,11 @@ export function createAskList(): AskList {
     }
   }
 
+  function settle(settled: PermissionSettled): void {
+    const ask = asks.get(settled.permissionId);
+    if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled });
+  }
+
   return {
     take({ event, snapshotEnd }) {
       const told = event?.event;
@@ -52,10 +56,7 @@ export function createAskList(): AskList {
         snapshot?.add(id);
         if (!asks.has(id)) asks.set(id, { request: told.value });
       }
-      if (told?.case === "permissionSettled") {
-        const ask = asks.get(told.value.permissionId);
-        if (ask !== undefined) asks.set(ask.request.id, { ...ask, settled: told.value });
-      }
+      if (told?.case === "permissionSettled") settle(told.value);
       if (snapshotEnd && snapshot !== undefined) {
         settleMissing(snapshot);
         snapshot = undefined;
@@ -70,12 +71,8 @@ export function createAskList(): AskList {
       // A new map, so that who holds the old list is not surprised.
       asks = new Map([...asks].filter(([known]) => known !== id));
     },
-    open: () => [...asks.values()].filter(({ settled }) => settled === undefined).map(({ request }) => request),
-    replace(open) {
-      snapshot = undefined;
-      for (const request of open) if (!asks.has(request.id)) asks.set(request.id, { request });
-      settleMissing(new Set(open.map(({ id }) => id)));
-    },
+    has: (id) => asks.has(id),
+    settle,
     all: () => [...asks.values()],
   };
 }

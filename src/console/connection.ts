@@ -3,6 +3,7 @@ import { createConnectTransport } from "@connectrpc/connect-web";
 import { PermissionService } from "../../gen/web/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/web/opencode/tool/v1/session_service_pb.ts";
 import { type GetServerInfoResponse, ToolService } from "../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { createStream, type Stream } from "./stream.ts";
 
 /** The service that this page came from, as somebody whom it knows. */
 export interface Connection {
@@ -11,6 +12,8 @@ export interface Connection {
   readonly sessions: Client<typeof SessionService>;
   /** What the service is, and who one is to it. */
   readonly server: GetServerInfoResponse;
+  /** What happens there, live. */
+  readonly stream: Stream;
   /** Whether one has one of these roles; the service itself holds to them, the page only leaves out what would be refused. */
   may(...roles: readonly string[]): boolean;
 }
@@ -34,6 +37,7 @@ export async function connect(token: string): Promise<Connection> {
     permissions: createClient(PermissionService, transport),
     sessions: createClient(SessionService, transport),
     server,
+    stream: createStream(tools, server),
     may: (...roles) => roles.some((role) => server.roles.includes(role)),
   };
 }

@@ -8,8 +8,6 @@ export interface Followed<F> {
   open(signal: AbortSignal): AsyncIterable<F>;
   onFrame(frame: F): void;
   onLiveness(liveness: Liveness): void;
-  /** Told before the stream is opened again, so that it may go on from elsewhere. */
-  onCut?(error: ConnectError): void;
 }
 
 /** Longer than two heartbeats of the service: a stream that says nothing for so long is dead, whatever the browser thinks. */
@@ -17,7 +15,7 @@ const silenceMs = 40_000;
 const longestPauseMs = 8_000;
 
 /** Reads a stream and opens it again whenever it breaks, until the signal or until the service refuses it. */
-export async function follow<F>({ open, onFrame, onLiveness, onCut }: Followed<F>, signal: AbortSignal): Promise<void> {
+export async function follow<F>({ open, onFrame, onLiveness }: Followed<F>, signal: AbortSignal): Promise<void> {
   let pauseMs = 250;
   while (!signal.aborted) {
     const silence = new AbortController();
@@ -33,9 +31,7 @@ export async function follow<F>({ open, onFrame, onLiveness, onCut }: Followed<F
       }
     } catch (cause) {
       if (signal.aborted) return;
-      const error = ConnectError.from(cause);
-      if (final.includes(error.code)) return onLiveness("refused");
-      onCut?.(error);
+      if (final.includes(ConnectError.from(cause).code)) return onLiveness("refused");
     } finally {
       clearTimeout(timer);
     }
@@ -46,7 +42,13 @@ export async function follow<F>({ open, onFrame, onLiveness, onCut }: Followed<F
   }
 }
 
-const final: readonly Code[] = [Code.NotFound, Code.PermissionDenied, Code.Unauthenticated, Code.InvalidArgument];
+/** What is no better when it is asked again. */
+export const final: readonly Code[] = [
+  Code.NotFound,
+  Code.PermissionDenied,
+  Code.Unauthenticated,
+  Code.InvalidArgument,
+];
 
 /** Ends early when the network is back or somebody looks again. */
 function pause(ms: number, signal: AbortSignal): Promise<void> {

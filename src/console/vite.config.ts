@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { defineConfig, type Plugin } from "vite";
 
 export default defineConfig({
-  plugins: [withoutJson()],
+  plugins: [withoutJson(), withoutPreload()],
   build: {
     outDir: "../../dist/console",
     emptyOutDir: true,
@@ -24,5 +24,14 @@ function withoutJson(): Plugin {
       const names = [...readFileSync(id, "utf8").matchAll(/^export function (\w+)/gm)].map(([, name]) => name);
       return names.map((name) => `export function ${name}() { throw new Error("${name} is left out"); }`).join("\n");
     },
+  };
+}
+
+/** The other pages are one file without a style sheet of its own: there is nothing to load with it. */
+function withoutPreload(): Plugin {
+  return {
+    name: "without-preload",
+    enforce: "pre",
+    load: (id) => (id === "\0vite/preload-helper.js" ? "export const __vitePreload = (load) => load();" : null),
   };
 }

@@ -106,6 +106,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listToolParts: everybody,
     readToolOutput: everybody,
     watchSession: everybody,
+    watchMany: everybody,
     getToolStats: overseers,
     getServerInfo: everybody,
   } satisfies Record<keyof typeof ToolService.method, readonly Role[]>,

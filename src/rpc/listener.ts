@@ -14,7 +14,7 @@ import type { Logger } from "../log.ts";
 import { RequestError } from "../permission/errors.ts";
 import { createAuthenticate, createGate } from "./access.ts";
 import { createConsoleFiles } from "./console-files.ts";
-import { createErrors } from "./errors.ts";
+import { createErrors, type Errors } from "./errors.ts";
 import { createGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
 import { routeReflection } from "./reflection.ts";
@@ -36,7 +36,7 @@ export interface Listener {
 export interface ListenerOptions {
   config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
   /** Adds the domain's services; health and reflection are there anyway. */
-  routes: (router: ConnectRouter) => void;
+  routes: (router: ConnectRouter, errors: Errors) => void;
   /** Whether the store answers. */
   ready: () => Promise<boolean>;
   /** Whether the replicas that share the store judge by the same policy. */
@@ -62,7 +62,7 @@ export async function createListener(options: ListenerOptions): Promise<Listener
   const rpcs = createRpcHandler({
     log,
     routes(router) {
-      routes(router);
+      routes(router, errors);
       routeHealth(router, readiness, services);
       routeReflection(router, [...domain, file_grpc_health_v1_health, file_google_rpc_error_details]);
     },

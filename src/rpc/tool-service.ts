@@ -26,7 +26,7 @@ import { principalOf } from "./access.ts";
 import { createEmbed } from "./embed.ts";
 import { traceContextOf } from "./trace-context.ts";
 
-/** ToolService over the domain: check, call, shape the answer. */
+/** ToolService over the domain: check, call, shape the answer. WatchMany is made of it and of PermissionService. */
 export function toolService({
   calls,
   planner,
@@ -55,7 +55,7 @@ export function toolService({
     unattended: "wait" | "deny";
     sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
   };
-}): ServiceImpl<typeof ToolService> {
+}): Omit<ServiceImpl<typeof ToolService>, "watchMany"> {
   const embed = createEmbed(store);
 
   async function openAsks(ref: CallRef) {

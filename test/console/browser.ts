@@ -1,4 +1,11 @@
-import { type Browser, type BrowserContext, type BrowserContextOptions, chromium, type Page } from "playwright-core";
+import {
+  type Browser,
+  type BrowserContext,
+  type BrowserContextOptions,
+  chromium,
+  type Page,
+  type Request,
+} from "playwright-core";
 import { afterAll, beforeAll, expect, onTestFinished } from "vitest";
 import type { Principal, Service } from "../e2e/service.ts";
 
@@ -56,6 +63,22 @@ export function useBrowsers(): Browsers {
       await page.getByRole("navigation").waitFor();
       await page.goto(`${url}/#${path}`);
       return page;
+    },
+  };
+}
+
+/** Counts the streams that a browser has open, of whatever rpc. */
+export function streamsOf(browser: BrowserContext): { readonly open: number } {
+  const streams = new Set<Request>();
+  browser.on("request", (request) => {
+    if (/\/(Watch\w+|ExecuteTool)$/.test(request.url())) streams.add(request);
+  });
+  browser.on("requestfinished", (request) => streams.delete(request));
+  browser.on("requestfailed", (request) => streams.delete(request));
+  return {
+    get open() {
+      // Nothing is told of the requests of a tab that was closed.
+      return [...streams].filter((request) => !request.frame().page().isClosed()).length;
     },
   };
 }

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
-import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
+import { startFront } from "../e2e/front.ts";
 import { ask } from "./ask.ts";
 import { answer, untilArmed, untilLive, useBrowsers } from "./browser.ts";
 import { stores, useServiceOn } from "./stores.ts";
@@ -118,6 +119,24 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await answer(page, /Approve once/);
     const after = connect(service(), "caller");
     expect((await after.tools.callTool(call.call)).part?.state.value).toMatchObject({ output: "before\n" });
+  });
+
+  test("what was answered while the page was away is said, with who it was, when it is back", async () => {
+    const front = await startFront([service().url]);
+    const page = await browsers.open(front, "approver");
+    await untilLive(page);
+    const call = await ask(service(), { command: "echo away" });
+    await page.getByRole("article").getByText("echo away").first().waitFor();
+    await page.route("**/WatchMany", (route) => route.abort());
+    front.cut();
+    await page.getByText("Not live: connection lost, trying again").waitFor();
+    const { permissions } = connect(service(), "deputy");
+    const [open] = (await permissions.listPermissions({ sessionId: call.call.sessionId })).permissions;
+    const { sessionId = "", id: permissionId = "" } = open ?? {};
+    await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.REJECT });
+    await page.unroute("**/WatchMany");
+    await page.getByRole("article").getByText("Rejected by deputy").waitFor();
+    await page.getByText("All quiet").waitFor();
   });
 
   test("a watcher sees the question and has no way to answer it", async () => {

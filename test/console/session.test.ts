@@ -42,7 +42,7 @@ describe.each(stores)("a session, on %s", (store) => {
     const page = await browsers.open(front, "watcher", { path });
     const watches: string[] = [];
     page.on("request", (request) => {
-      if (request.url().endsWith("/WatchSession")) watches.push(request.url());
+      if (request.url().endsWith("/WatchMany")) watches.push(request.url());
     });
     const lines = page.locator(".output-line");
     await lines.locator(".fg-2").first().waitFor();

@@ -1,27 +1,10 @@
-import type { BrowserContext, Request } from "playwright-core";
 import { expect, test } from "vitest";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, untilLive, useBrowsers } from "./browser.ts";
+import { answer, streamsOf, untilLive, useBrowsers } from "./browser.ts";
 
 const service = useService();
 const browsers = useBrowsers();
-
-/** Counts the streams of asks that a browser has open. */
-function streamsOf(browser: BrowserContext): { readonly open: number } {
-  const streams = new Set<Request>();
-  browser.on("request", (request) => {
-    if (request.url().endsWith("/WatchPermissions")) streams.add(request);
-  });
-  browser.on("requestfinished", (request) => streams.delete(request));
-  browser.on("requestfailed", (request) => streams.delete(request));
-  return {
-    get open() {
-      // Nothing is told of the requests of a tab that was closed.
-      return [...streams].filter((request) => !request.frame().page().isClosed()).length;
-    },
-  };
-}
 
 test("four tabs have one stream together, all of them see an ask, and the last of them answers it", async () => {
   const browser = await browsers.browser();

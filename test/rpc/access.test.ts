@@ -33,6 +33,7 @@ const pinned: Record<string, string> = {
   "ToolService/ListToolParts": "cawA",
   "ToolService/ReadToolOutput": "cawA",
   "ToolService/WatchSession": "cawA",
+  "ToolService/WatchMany": "cawA",
   "ToolService/GetToolStats": "-awA",
   "ToolService/GetServerInfo": "cawA",
   "SessionService/CreateSession": "c--A",

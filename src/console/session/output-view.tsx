@@ -1,8 +1,11 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
+import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { Connection } from "../connection.ts";
+import type { Watch } from "../stream.ts";
 import { VirtualList } from "../virtual-list.tsx";
+import { whileVisible } from "../visibility.ts";
 import { sizeOf } from "../words.ts";
 import { type Line, linesOf, plainOf } from "./ansi.ts";
 import { type CallOutput, createCallOutput } from "./call-output.ts";
@@ -42,32 +45,26 @@ function useStoredOutput({ sessionId, callId, state }: ToolPart, connection: Con
   useEffect(() => {
     if (!isRunning) return;
     const found = new AbortController();
-    const take = (output: string) => {
-      told.value = output;
+    const take = ({ event }: SessionEvent) => {
+      if (event.case !== "output" || event.value.callId !== callId) return;
+      told.value = event.value.output;
       found.abort();
     };
-    const stop = feed.onEvent(({ event }) => {
-      if (event.case === "output" && event.value.callId === callId) take(event.value.output);
-    });
+    const stop = feed.onEvent(take);
     // What it wrote before this page looked is in the log, too.
-    void firstOutput(connection, { sessionId, callId }, found.signal).then(take, () => undefined);
+    const watch: Watch = {
+      want: () => ({ case: "session", value: { sessionId, callId } }),
+      onFrame(frame) {
+        if (frame.case === "session" && frame.value.event !== undefined) take(frame.value.event);
+      },
+    };
+    void whileVisible((signal) => connection.stream.watch(watch, signal), found.signal);
     return () => {
       found.abort();
       stop();
     };
   }, [isRunning, sessionId, callId]);
   return typeof path === "string" ? path : told.value;
-}
-
-async function firstOutput(
-  { tools }: Connection,
-  ref: { sessionId: string; callId: string },
-  signal: AbortSignal,
-): Promise<string> {
-  for await (const { event } of tools.watchSession(ref, { signal, timeoutMs: 0 })) {
-    if (event?.event.case === "output") return event.event.value.output;
-  }
-  throw new Error("the stream ended before any output");
 }
 
 const lineHeight = 20;

@@ -1,10 +1,9 @@
-import { Code } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import { whileVisible } from "../ask-feed.ts";
 import type { Connection } from "../connection.ts";
-import { follow, type Liveness } from "../follow.ts";
+import type { Liveness } from "../follow.ts";
+import { whileVisible } from "../visibility.ts";
 import { type CallRow, createCallList } from "./call-list.ts";
 
 /** What happens in a session, live. */
@@ -18,9 +17,9 @@ export interface SessionFeed {
 
 /**
  * Follows a session: first what is, then what happens; after a break it goes on behind the last number seen. It listens only
- * while the tab is looked at, so that tabs in the background take no connection from the one in front.
+ * while the tab is looked at, so that nothing is sent for tabs in the background.
  */
-export function createSessionFeed({ tools }: Connection, sessionId: string): SessionFeed {
+export function createSessionFeed({ tools, stream }: Connection, sessionId: string): SessionFeed {
   const list = createCallList();
   const calls = signal<readonly CallRow[]>([]);
   const liveness = signal<Liveness>("connecting");
@@ -49,6 +48,7 @@ export function createSessionFeed({ tools }: Connection, sessionId: string): Ses
   }
 
   function onFrame(frame: WatchSessionResponse): void {
+    liveness.value = "live";
     if (frame.storeId !== "" && storeId !== "" && frame.storeId !== storeId) startOver();
     if (frame.storeId !== "") storeId = frame.storeId;
     if (frame.event !== undefined) take(frame.event);
@@ -78,23 +78,22 @@ export function createSessionFeed({ tools }: Connection, sessionId: string): Ses
     }
   }
 
-  const listen = (stop: AbortSignal) =>
-    follow<WatchSessionResponse>(
+  const listen = (signal: AbortSignal) =>
+    stream.watch(
       {
-        open: (signal) =>
-          tools.watchSession(seen === undefined ? { sessionId, snapshot: true } : { sessionId, afterSeq: seen }, {
-            signal,
-            timeoutMs: 0,
-          }),
-        onFrame,
-        onLiveness(now) {
-          liveness.value = now;
+        want: () => ({
+          case: "session",
+          value: seen === undefined ? { sessionId, snapshot: true } : { sessionId, afterSeq: seen },
+        }),
+        onFrame(frame) {
+          if (frame.case === "session") onFrame(frame.value);
         },
-        onCut({ code }) {
-          if (code === Code.OutOfRange || code === Code.DataLoss) startOver();
+        onLoss(how) {
+          liveness.value = how;
         },
+        onGap: startOver,
       },
-      stop,
+      signal,
     );
   void whileVisible(listen, closed.signal);
 

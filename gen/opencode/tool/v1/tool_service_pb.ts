@@ -8,10 +8,14 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
+import type { ErrorInfo } from "../../../google/rpc/error_details_pb.ts";
+import { file_google_rpc_error_details } from "../../../google/rpc/error_details_pb.ts";
 import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
 import type { PermissionAction, PermissionDecision, PermissionRule } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
+import type { WatchPermissionsRequest, WatchPermissionsResponse } from "./permission_service_pb.ts";
+import { file_opencode_tool_v1_permission_service } from "./permission_service_pb.ts";
 import type { PermissionRequest, Preview, ToolErrorReason, ToolPart } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
 import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
@@ -20,7 +24,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIhUKE0dldFRvb2xTdGF0c1JlcXVlc3QiUQoUR2V0VG9vbFN0YXRzUmVzcG9uc2USDQoFc2luY2UYASABKAESKgoFdG9vbHMYAiADKAsyGy5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0cyJgCglUb29sU3RhdHMSDAoEdG9vbBgBIAEoCRINCgVjb3VudBgCIAEoBBIUCgxhdmdfZHVyYXRpb24YAyABKAESDgoGZXJyb3JzGAQgASgEEhAKCHRpbWVvdXRzGAUgASgEIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IvwCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5EhcKD3NhbmRib3hfbmV0d29yaxgLIAEoCBIXCg9zYW5kYm94X3Byb2JsZW0YDCABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkimAEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDSphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQyhQgKC1Rvb2xTZXJ2aWNlElQKCUxpc3RUb29scxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVzcG9uc2USUQoIUGxhblRvb2wSIS5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXNwb25zZRJRCghDYWxsVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlc3BvbnNlElwKC0V4ZWN1dGVUb29sEiQub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVzcG9uc2UwARJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJdCgxHZXRUb29sU3RhdHMSJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1Jlc3BvbnNlEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIkgKEFdhdGNoTWFueVJlcXVlc3QSNAoHd2F0Y2hlcxgBIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hCCrpIB5IBBAgBEGQiqgEKBVdhdGNoEhUKA2tleRgBIAEoCUIIukgFcgMYgAESQAoLcGVybWlzc2lvbnMYAiABKAsyKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0SAASOAoHc2Vzc2lvbhgDIAEoCzIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdEgAQg4KBXdhdGNoEgW6SAIIASLSAQoRV2F0Y2hNYW55UmVzcG9uc2USCwoDa2V5GAEgASgJEkEKC3Blcm1pc3Npb25zGAIgASgLMioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2VIABI5CgdzZXNzaW9uGAMgASgLMiYub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXNwb25zZUgAEikKA2VuZBgEIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hFbmRIAEIHCgVmcmFtZSJUCghXYXRjaEVuZBIMCgRjb2RlGAEgASgNEg8KB21lc3NhZ2UYAiABKAkSKQoKZXJyb3JfaW5mbxgDIAEoCzIVLmdvb2dsZS5ycGMuRXJyb3JJbmZvIhUKE0dldFRvb2xTdGF0c1JlcXVlc3QiUQoUR2V0VG9vbFN0YXRzUmVzcG9uc2USDQoFc2luY2UYASABKAESKgoFdG9vbHMYAiADKAsyGy5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0cyJgCglUb29sU3RhdHMSDAoEdG9vbBgBIAEoCRINCgVjb3VudBgCIAEoBBIUCgxhdmdfZHVyYXRpb24YAyABKAESDgoGZXJyb3JzGAQgASgEEhAKCHRpbWVvdXRzGAUgASgEIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IvwCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5EhcKD3NhbmRib3hfbmV0d29yaxgLIAEoCBIXCg9zYW5kYm94X3Byb2JsZW0YDCABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkimAEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDSphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQy3QgKC1Rvb2xTZXJ2aWNlElQKCUxpc3RUb29scxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVzcG9uc2USUQoIUGxhblRvb2wSIS5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXNwb25zZRJRCghDYWxsVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlc3BvbnNlElwKC0V4ZWN1dGVUb29sEiQub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVzcG9uc2UwARJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJWCglXYXRjaE1hbnkSIi5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlc3BvbnNlMAESXQoMR2V0VG9vbFN0YXRzEiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXNwb25zZRJgCg1HZXRTZXJ2ZXJJbmZvEiYub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_google_rpc_error_details, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and how long to wait for it. Where it attaches, only `tool` and `input` are compared; the
@@ -1099,6 +1103,158 @@ export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@_
   messageDesc(file_opencode_tool_v1_tool_service, 23);
 
 /**
+ * WatchManyRequest says what to watch. A message that is malformed anywhere is INVALID_MESSAGE, and nothing is watched.
+ *
+ * @generated from message opencode.tool.v1.WatchManyRequest
+ */
+export type WatchManyRequest = Message<"opencode.tool.v1.WatchManyRequest"> & {
+  /**
+   * watches are independent of each other; several may be of the same session.
+   *
+   * @generated from field: repeated opencode.tool.v1.Watch watches = 1;
+   */
+  watches: Watch[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchManyRequest.
+ * Use `create(WatchManyRequestSchema)` to create a new message.
+ */
+export const WatchManyRequestSchema: GenMessage<WatchManyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
+
+/**
+ * Watch is one of the watches on a stream.
+ *
+ * @generated from message opencode.tool.v1.Watch
+ */
+export type Watch = Message<"opencode.tool.v1.Watch"> & {
+  /**
+   * key is the client's own name for it, repeated in every message; the service compares it to nothing.
+   *
+   * @generated from field: string key = 1;
+   */
+  key: string;
+
+  /**
+   * watch is what to watch. Who may see what is as in the rpc of that request.
+   *
+   * @generated from oneof opencode.tool.v1.Watch.watch
+   */
+  watch: {
+    /**
+     * permissions is a WatchPermissions.
+     *
+     * @generated from field: opencode.tool.v1.WatchPermissionsRequest permissions = 2;
+     */
+    value: WatchPermissionsRequest;
+    case: "permissions";
+  } | {
+    /**
+     * session is a WatchSession.
+     *
+     * @generated from field: opencode.tool.v1.WatchSessionRequest session = 3;
+     */
+    value: WatchSessionRequest;
+    case: "session";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.Watch.
+ * Use `create(WatchSchema)` to create a new message.
+ */
+export const WatchSchema: GenMessage<Watch> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
+
+/**
+ * WatchManyResponse is the next message of one of the watches.
+ *
+ * @generated from message opencode.tool.v1.WatchManyResponse
+ */
+export type WatchManyResponse = Message<"opencode.tool.v1.WatchManyResponse"> & {
+  /**
+   * key is that of the watch.
+   *
+   * @generated from field: string key = 1;
+   */
+  key: string;
+
+  /**
+   * frame is what the watch is told.
+   *
+   * @generated from oneof opencode.tool.v1.WatchManyResponse.frame
+   */
+  frame: {
+    /**
+     * permissions is what WatchPermissions sends.
+     *
+     * @generated from field: opencode.tool.v1.WatchPermissionsResponse permissions = 2;
+     */
+    value: WatchPermissionsResponse;
+    case: "permissions";
+  } | {
+    /**
+     * session is what WatchSession sends.
+     *
+     * @generated from field: opencode.tool.v1.WatchSessionResponse session = 3;
+     */
+    value: WatchSessionResponse;
+    case: "session";
+  } | {
+    /**
+     * end is the last message of this watch.
+     *
+     * @generated from field: opencode.tool.v1.WatchEnd end = 4;
+     */
+    value: WatchEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchManyResponse.
+ * Use `create(WatchManyResponseSchema)` to create a new message.
+ */
+export const WatchManyResponseSchema: GenMessage<WatchManyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
+
+/**
+ * WatchEnd is the error with which a watch ended, as its own rpc would have failed.
+ *
+ * @generated from message opencode.tool.v1.WatchEnd
+ */
+export type WatchEnd = Message<"opencode.tool.v1.WatchEnd"> & {
+  /**
+   * code is the number of the gRPC code, such as 5 for NOT_FOUND.
+   *
+   * @generated from field: uint32 code = 1;
+   */
+  code: number;
+
+  /**
+   * message is for people.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+
+  /**
+   * error_info has the reason, where there is one.
+   *
+   * @generated from field: google.rpc.ErrorInfo error_info = 3;
+   */
+  errorInfo?: ErrorInfo | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchEnd.
+ * Use `create(WatchEndSchema)` to create a new message.
+ */
+export const WatchEndSchema: GenMessage<WatchEnd> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
+
+/**
  * GetToolStatsRequest is empty.
  *
  * @generated from message opencode.tool.v1.GetToolStatsRequest
@@ -1111,7 +1267,7 @@ export type GetToolStatsRequest = Message<"opencode.tool.v1.GetToolStatsRequest"
  * Use `create(GetToolStatsRequestSchema)` to create a new message.
  */
 export const GetToolStatsRequestSchema: GenMessage<GetToolStatsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 28);
 
 /**
  * GetToolStatsResponse is how calls went at this replica.
@@ -1139,7 +1295,7 @@ export type GetToolStatsResponse = Message<"opencode.tool.v1.GetToolStatsRespons
  * Use `create(GetToolStatsResponseSchema)` to create a new message.
  */
 export const GetToolStatsResponseSchema: GenMessage<GetToolStatsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 29);
 
 /**
  * ToolStats is how the calls of one tool went.
@@ -1188,7 +1344,7 @@ export type ToolStats = Message<"opencode.tool.v1.ToolStats"> & {
  * Use `create(ToolStatsSchema)` to create a new message.
  */
 export const ToolStatsSchema: GenMessage<ToolStats> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 30);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1203,7 +1359,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 27);
+  messageDesc(file_opencode_tool_v1_tool_service, 31);
 
 /**
  * GetServerInfoResponse is what the server is.
@@ -1302,7 +1458,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 28);
+  messageDesc(file_opencode_tool_v1_tool_service, 32);
 
 /**
  * AgentDetails is what a host must know of an agent before it relies on it.
@@ -1340,7 +1496,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 29);
+  messageDesc(file_opencode_tool_v1_tool_service, 33);
 
 /**
  * Limits are what requests are measured by.
@@ -1403,7 +1559,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 30);
+  messageDesc(file_opencode_tool_v1_tool_service, 34);
 
 /**
  * OnDisconnect is what becomes of a call when its ExecuteTool or CallTool is cut off by the client.
@@ -1652,6 +1808,22 @@ export const ToolService: GenService<{
     methodKind: "server_streaming";
     input: typeof WatchSessionRequestSchema;
     output: typeof WatchSessionResponseSchema;
+  },
+  /**
+   * WatchMany carries several watches on one stream, for clients that have few connections: a browser has six to an address
+   * over HTTP/1.1, for all its tabs together. Each watch is told exactly what WatchPermissions or WatchSession alone would
+   * send, in the same order and with heartbeats of its own; between watches there is no order. A watch that fails ends with
+   * `end` while the others go on; when the last one has ended, the stream ends OK. What ends all of them alike, such as
+   * DRAINING, is the error of the stream. A client that reads slowly is sent a message of each in turn, so that a busy watch
+   * does not keep a quiet one waiting. To watch something else, open a new stream and go on in each session after its last
+   * number; asks start over with their snapshot.
+   *
+   * @generated from rpc opencode.tool.v1.ToolService.WatchMany
+   */
+  watchMany: {
+    methodKind: "server_streaming";
+    input: typeof WatchManyRequestSchema;
+    output: typeof WatchManyResponseSchema;
   },
   /**
    * GetToolStats returns how calls went, by tool, for all callers together: those whose end this replica wrote, since it

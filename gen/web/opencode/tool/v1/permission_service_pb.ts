@@ -8,9 +8,9 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
-import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled, RuleList } from "./permission_pb.ts";
+import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, RuleList } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
-import type { EmptySchema, PermissionRequest, PermissionResponseSchema } from "./tool_pb.ts";
+import type { EmptySchema, PermissionResponseSchema } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -18,70 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJTChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkibAoXTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USOAoLcGVybWlzc2lvbnMYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiPwoYUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkImQKEUxpc3RHcmFudHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSFAoMaW5jbHVkZV9kZWFkGAIgASgIEhEKCXBhZ2Vfc2l6ZRgDIAEoDRISCgpwYWdlX3Rva2VuGAQgASgJIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSImChJSZXZva2VHcmFudFJlcXVlc3QSEAoIZ3JhbnRfaWQYASABKAkiPQoTUmV2b2tlR3JhbnRSZXNwb25zZRImCgVncmFudBgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQiUAoUTGlzdERlY2lzaW9uc1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEQoJYWZ0ZXJfc2VxGAMgASgEIkYKFUxpc3REZWNpc2lvbnNSZXNwb25zZRItCgdlbnRyaWVzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5BdWRpdEVudHJ5IjoKEUxpc3RBdWRpdHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKoAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDQoFYWdlbnQYAiABKAkSEgoKcGVybWlzc2lvbhgDIAEoCRIQCghwYXR0ZXJucxgEIAMoCRIvCgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGUSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24iVQoQTGlzdFJ1bGVzUmVxdWVzdBIUCgpzZXNzaW9uX2lkGAEgASgJSAASEwoJd29ya3NwYWNlGAIgASgJSAASDQoFYWdlbnQYAyABKAlCBwoFcGxhY2UiYAoRTGlzdFJ1bGVzUmVzcG9uc2USDQoFYWdlbnQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEikKBWxpc3RzGAMgAygLMhoub3BlbmNvZGUudG9vbC52MS5SdWxlTGlzdDLgBwoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
-
-/**
- * ListPermissionsRequest filters open asks.
- *
- * @generated from message opencode.tool.v1.ListPermissionsRequest
- */
-export type ListPermissionsRequest = Message<"opencode.tool.v1.ListPermissionsRequest"> & {
-  /**
-   * session_id limits to this session and its descendants; empty: every session you may see.
-   *
-   * @generated from field: string session_id = 1;
-   */
-  sessionId: string;
-
-  /**
-   * page_size is at most 500; 0 means 100.
-   *
-   * @generated from field: uint32 page_size = 2;
-   */
-  pageSize: number;
-
-  /**
-   * page_token is the `next_page_token` of the page before; empty for the first.
-   *
-   * @generated from field: string page_token = 3;
-   */
-  pageToken: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.ListPermissionsRequest.
- * Use `create(ListPermissionsRequestSchema)` to create a new message.
- */
-export const ListPermissionsRequestSchema: GenMessage<ListPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 0);
-
-/**
- * ListPermissionsResponse is a page of open asks.
- *
- * @generated from message opencode.tool.v1.ListPermissionsResponse
- */
-export type ListPermissionsResponse = Message<"opencode.tool.v1.ListPermissionsResponse"> & {
-  /**
-   * permissions are the asks, oldest first.
-   *
-   * @generated from field: repeated opencode.tool.v1.PermissionRequest permissions = 1;
-   */
-  permissions: PermissionRequest[];
-
-  /**
-   * next_page_token asks for the next page; empty if this is the last.
-   *
-   * @generated from field: string next_page_token = 2;
-   */
-  nextPageToken: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.ListPermissionsResponse.
- * Use `create(ListPermissionsResponseSchema)` to create a new message.
- */
-export const ListPermissionsResponseSchema: GenMessage<ListPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 1);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSItChdXYXRjaFBlcm1pc3Npb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIoMBChhXYXRjaFBlcm1pc3Npb25zUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiZAoRTGlzdEdyYW50c1JlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIUCgxpbmNsdWRlX2RlYWQYAiABKAgSEQoJcGFnZV9zaXplGAMgASgNEhIKCnBhZ2VfdG9rZW4YBCABKAkiVgoSTGlzdEdyYW50c1Jlc3BvbnNlEicKBmdyYW50cxgBIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIiYKElJldm9rZUdyYW50UmVxdWVzdBIQCghncmFudF9pZBgBIAEoCSI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJQChRMaXN0RGVjaXNpb25zUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnkiqAEKGEV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEg0KBWFnZW50GAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSLwoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhIKCm9ubHlfcnVsZXMYBiABKAgiiAEKGUV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USMgoGYWN0aW9uGAEgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjcKCWRlY2lzaW9ucxgCIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uIlUKEExpc3RSdWxlc1JlcXVlc3QSFAoKc2Vzc2lvbl9pZBgBIAEoCUgAEhMKCXdvcmtzcGFjZRgCIAEoCUgAEg0KBWFnZW50GAMgASgJQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QyxAQKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEmAKDUxpc3REZWNpc2lvbnMSJi5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * WatchPermissionsRequest filters what is watched.
@@ -102,7 +39,7 @@ export type WatchPermissionsRequest = Message<"opencode.tool.v1.WatchPermissions
  * Use `create(WatchPermissionsRequestSchema)` to create a new message.
  */
 export const WatchPermissionsRequestSchema: GenMessage<WatchPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 2);
+  messageDesc(file_opencode_tool_v1_permission_service, 0);
 
 /**
  * WatchPermissionsResponse is an event, the mark, or (neither) a heartbeat, sent every 15 s.
@@ -144,56 +81,7 @@ export type WatchPermissionsResponse = Message<"opencode.tool.v1.WatchPermission
  * Use `create(WatchPermissionsResponseSchema)` to create a new message.
  */
 export const WatchPermissionsResponseSchema: GenMessage<WatchPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 3);
-
-/**
- * RejectPermissionsRequest names what to reject.
- *
- * @generated from message opencode.tool.v1.RejectPermissionsRequest
- */
-export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissionsRequest"> & {
-  /**
-   * session_id is the session whose asks, and those of its descendants, are rejected.
-   *
-   * @generated from field: string session_id = 1;
-   */
-  sessionId: string;
-
-  /**
-   * message is feedback for the model; each call gets it.
-   *
-   * @generated from field: string message = 2;
-   */
-  message: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.RejectPermissionsRequest.
- * Use `create(RejectPermissionsRequestSchema)` to create a new message.
- */
-export const RejectPermissionsRequestSchema: GenMessage<RejectPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 4);
-
-/**
- * RejectPermissionsResponse says what was rejected.
- *
- * @generated from message opencode.tool.v1.RejectPermissionsResponse
- */
-export type RejectPermissionsResponse = Message<"opencode.tool.v1.RejectPermissionsResponse"> & {
-  /**
-   * settled is one settlement for each call that this ended, of the ask that was rejected; its siblings were withdrawn.
-   *
-   * @generated from field: repeated opencode.tool.v1.PermissionSettled settled = 1;
-   */
-  settled: PermissionSettled[];
-};
-
-/**
- * Describes the message opencode.tool.v1.RejectPermissionsResponse.
- * Use `create(RejectPermissionsResponseSchema)` to create a new message.
- */
-export const RejectPermissionsResponseSchema: GenMessage<RejectPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 5);
+  messageDesc(file_opencode_tool_v1_permission_service, 1);
 
 /**
  * ListGrantsRequest filters grants.
@@ -235,7 +123,7 @@ export type ListGrantsRequest = Message<"opencode.tool.v1.ListGrantsRequest"> & 
  * Use `create(ListGrantsRequestSchema)` to create a new message.
  */
 export const ListGrantsRequestSchema: GenMessage<ListGrantsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 6);
+  messageDesc(file_opencode_tool_v1_permission_service, 2);
 
 /**
  * ListGrantsResponse is a page of grants.
@@ -263,7 +151,7 @@ export type ListGrantsResponse = Message<"opencode.tool.v1.ListGrantsResponse"> 
  * Use `create(ListGrantsResponseSchema)` to create a new message.
  */
 export const ListGrantsResponseSchema: GenMessage<ListGrantsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 7);
+  messageDesc(file_opencode_tool_v1_permission_service, 3);
 
 /**
  * RevokeGrantRequest names a grant.
@@ -284,7 +172,7 @@ export type RevokeGrantRequest = Message<"opencode.tool.v1.RevokeGrantRequest"> 
  * Use `create(RevokeGrantRequestSchema)` to create a new message.
  */
 export const RevokeGrantRequestSchema: GenMessage<RevokeGrantRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 8);
+  messageDesc(file_opencode_tool_v1_permission_service, 4);
 
 /**
  * RevokeGrantResponse is the grant as it is now.
@@ -305,7 +193,7 @@ export type RevokeGrantResponse = Message<"opencode.tool.v1.RevokeGrantResponse"
  * Use `create(RevokeGrantResponseSchema)` to create a new message.
  */
 export const RevokeGrantResponseSchema: GenMessage<RevokeGrantResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 9);
+  messageDesc(file_opencode_tool_v1_permission_service, 5);
 
 /**
  * ListDecisionsRequest names a session tree.
@@ -340,7 +228,7 @@ export type ListDecisionsRequest = Message<"opencode.tool.v1.ListDecisionsReques
  * Use `create(ListDecisionsRequestSchema)` to create a new message.
  */
 export const ListDecisionsRequestSchema: GenMessage<ListDecisionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 10);
+  messageDesc(file_opencode_tool_v1_permission_service, 6);
 
 /**
  * ListDecisionsResponse is a page of the audit.
@@ -361,63 +249,7 @@ export type ListDecisionsResponse = Message<"opencode.tool.v1.ListDecisionsRespo
  * Use `create(ListDecisionsResponseSchema)` to create a new message.
  */
 export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 11);
-
-/**
- * ListAuditsRequest is a page.
- *
- * @generated from message opencode.tool.v1.ListAuditsRequest
- */
-export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & {
-  /**
-   * page_size is at most 500; 0 means 100.
-   *
-   * @generated from field: uint32 page_size = 1;
-   */
-  pageSize: number;
-
-  /**
-   * page_token is the `next_page_token` of the page before; empty for the first.
-   *
-   * @generated from field: string page_token = 2;
-   */
-  pageToken: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.ListAuditsRequest.
- * Use `create(ListAuditsRequestSchema)` to create a new message.
- */
-export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
-
-/**
- * ListAuditsResponse is a page of audits.
- *
- * @generated from message opencode.tool.v1.ListAuditsResponse
- */
-export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> & {
-  /**
-   * root_session_ids name the trees, as ListDecisions takes them.
-   *
-   * @generated from field: repeated string root_session_ids = 1;
-   */
-  rootSessionIds: string[];
-
-  /**
-   * next_page_token asks for the next page; empty if this is the last.
-   *
-   * @generated from field: string next_page_token = 2;
-   */
-  nextPageToken: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.ListAuditsResponse.
- * Use `create(ListAuditsResponseSchema)` to create a new message.
- */
-export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 7);
 
 /**
  * ExplainPermissionRequest is a question to the rules.
@@ -474,7 +306,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 8);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -502,7 +334,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 9);
 
 /**
  * ListRulesRequest names whose rules are wanted.
@@ -546,7 +378,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 16);
+  messageDesc(file_opencode_tool_v1_permission_service, 10);
 
 /**
  * ListRulesResponse is the rules.
@@ -582,7 +414,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 17);
+  messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
  * PermissionService is for people and their clients: see what is asked, answer, look after what was granted.
@@ -607,39 +439,6 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof PermissionResponseSchema;
     output: typeof EmptySchema;
-  },
-  /**
-   * ListPermissions returns the open asks, oldest first.
-   *
-   * @generated from rpc opencode.tool.v1.PermissionService.ListPermissions
-   */
-  listPermissions: {
-    methodKind: "unary";
-    input: typeof ListPermissionsRequestSchema;
-    output: typeof ListPermissionsResponseSchema;
-  },
-  /**
-   * WatchPermissions sends all open asks, then one message with `snapshot_end`, then every ask that is opened and every
-   * settlement, until the client leaves. A reconnect starts over with the snapshot: an ask that is not in it is settled.
-   *
-   * @generated from rpc opencode.tool.v1.PermissionService.WatchPermissions
-   */
-  watchPermissions: {
-    methodKind: "server_streaming";
-    input: typeof WatchPermissionsRequestSchema;
-    output: typeof WatchPermissionsResponseSchema;
-  },
-  /**
-   * RejectPermissions rejects everything that is open in a session and its descendants, call by call, each in one step:
-   * every such call ends REJECTED. What somebody else answers meanwhile stands, and so does what is asked afterwards. Asks
-   * of calls that the principal made itself are left open: CancelTool and CloseSession end those.
-   *
-   * @generated from rpc opencode.tool.v1.PermissionService.RejectPermissions
-   */
-  rejectPermissions: {
-    methodKind: "unary";
-    input: typeof RejectPermissionsRequestSchema;
-    output: typeof RejectPermissionsResponseSchema;
   },
   /**
    * ListGrants returns what was approved with "always", newest first, the revoked and expired ones on request.
@@ -672,17 +471,6 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof ListDecisionsRequestSchema;
     output: typeof ListDecisionsResponseSchema;
-  },
-  /**
-   * ListAudits names the session trees that are gone and whose audit is still kept, the newest first; those that are there
-   * are in ListSessions. Both together are all that ListDecisions can be asked for. Roles: approver, watcher, admin.
-   *
-   * @generated from rpc opencode.tool.v1.PermissionService.ListAudits
-   */
-  listAudits: {
-    methodKind: "unary";
-    input: typeof ListAuditsRequestSchema;
-    output: typeof ListAuditsResponseSchema;
   },
   /**
    * ExplainPermission says which rule of which layer decides, for each pattern, and which others match. It takes the

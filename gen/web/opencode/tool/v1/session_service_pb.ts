@@ -15,7 +15,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/session_service.proto.
  */
 export const file_opencode_tool_v1_session_service: GenFile = /*@__PURE__*/
-  fileDesc("CiZvcGVuY29kZS90b29sL3YxL3Nlc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKYAgoHU2Vzc2lvbhIKCgJpZBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSDQoFYWdlbnQYAyABKAkSLwoFcnVsZXMYBCADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhkKEXBhcmVudF9zZXNzaW9uX2lkGAUgASgJEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgGIAEoCRINCgV0aXRsZRgHIAEoCRIpCghtZXRhZGF0YRgIIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFb3duZXIYCSABKAkSDwoHY3JlYXRlZBgKIAEoARIOCgZjbG9zZWQYCyABKAESEAoIbGFzdF9zZXEYDCABKAQi7QEKFENyZWF0ZVNlc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEg0KBWFnZW50GAMgASgJEi8KBXJ1bGVzGAQgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIZChFwYXJlbnRfc2Vzc2lvbl9pZBgFIAEoCRINCgV0aXRsZRgGIAEoCRIpCghtZXRhZGF0YRgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSGQoRZXhwZWN0ZWRfc3RvcmVfaWQYCCABKAkiVQoVQ3JlYXRlU2Vzc2lvblJlc3BvbnNlEioKB3Nlc3Npb24YASABKAsyGS5vcGVuY29kZS50b29sLnYxLlNlc3Npb24SEAoIc3RvcmVfaWQYAiABKAkiJwoRR2V0U2Vzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCSJAChJHZXRTZXNzaW9uUmVzcG9uc2USKgoHc2Vzc2lvbhgBIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbiJVChNMaXN0U2Vzc2lvbnNSZXF1ZXN0EhcKD3Jvb3Rfc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCSJcChRMaXN0U2Vzc2lvbnNSZXNwb25zZRIrCghzZXNzaW9ucxgBIAMoCzIZLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiKQoTQ2xvc2VTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIkIKFENsb3NlU2Vzc2lvblJlc3BvbnNlEioKB3Nlc3Npb24YASABKAsyGS5vcGVuY29kZS50b29sLnYxLlNlc3Npb24yiQMKDlNlc3Npb25TZXJ2aWNlEmAKDUNyZWF0ZVNlc3Npb24SJi5vcGVuY29kZS50b29sLnYxLkNyZWF0ZVNlc3Npb25SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5DcmVhdGVTZXNzaW9uUmVzcG9uc2USVwoKR2V0U2Vzc2lvbhIjLm9wZW5jb2RlLnRvb2wudjEuR2V0U2Vzc2lvblJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkdldFNlc3Npb25SZXNwb25zZRJdCgxMaXN0U2Vzc2lvbnMSJS5vcGVuY29kZS50b29sLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkxpc3RTZXNzaW9uc1Jlc3BvbnNlEl0KDENsb3NlU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuQ2xvc2VTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuQ2xvc2VTZXNzaW9uUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_struct, file_opencode_tool_v1_permission]);
+  fileDesc("CiZvcGVuY29kZS90b29sL3YxL3Nlc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKYAgoHU2Vzc2lvbhIKCgJpZBgBIAEoCRIRCgl3b3Jrc3BhY2UYAiABKAkSDQoFYWdlbnQYAyABKAkSLwoFcnVsZXMYBCADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhkKEXBhcmVudF9zZXNzaW9uX2lkGAUgASgJEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgGIAEoCRINCgV0aXRsZRgHIAEoCRIpCghtZXRhZGF0YRgIIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDQoFb3duZXIYCSABKAkSDwoHY3JlYXRlZBgKIAEoARIOCgZjbG9zZWQYCyABKAESEAoIbGFzdF9zZXEYDCABKAQi7QEKFENyZWF0ZVNlc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEg0KBWFnZW50GAMgASgJEi8KBXJ1bGVzGAQgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIZChFwYXJlbnRfc2Vzc2lvbl9pZBgFIAEoCRINCgV0aXRsZRgGIAEoCRIpCghtZXRhZGF0YRgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSGQoRZXhwZWN0ZWRfc3RvcmVfaWQYCCABKAkiVQoVQ3JlYXRlU2Vzc2lvblJlc3BvbnNlEioKB3Nlc3Npb24YASABKAsyGS5vcGVuY29kZS50b29sLnYxLlNlc3Npb24SEAoIc3RvcmVfaWQYAiABKAkiJwoRR2V0U2Vzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCSJAChJHZXRTZXNzaW9uUmVzcG9uc2USKgoHc2Vzc2lvbhgBIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbiJVChNMaXN0U2Vzc2lvbnNSZXF1ZXN0EhcKD3Jvb3Rfc2Vzc2lvbl9pZBgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCSJcChRMaXN0U2Vzc2lvbnNSZXNwb25zZRIrCghzZXNzaW9ucxgBIAMoCzIZLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkyqgIKDlNlc3Npb25TZXJ2aWNlEmAKDUNyZWF0ZVNlc3Npb24SJi5vcGVuY29kZS50b29sLnYxLkNyZWF0ZVNlc3Npb25SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5DcmVhdGVTZXNzaW9uUmVzcG9uc2USVwoKR2V0U2Vzc2lvbhIjLm9wZW5jb2RlLnRvb2wudjEuR2V0U2Vzc2lvblJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkdldFNlc3Npb25SZXNwb25zZRJdCgxMaXN0U2Vzc2lvbnMSJS5vcGVuY29kZS50b29sLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkxpc3RTZXNzaW9uc1Jlc3BvbnNlYgZwcm90bzM", [file_google_protobuf_struct, file_opencode_tool_v1_permission]);
 
 /**
  * Session is a conversation of an agent. Its log, its read record and its grants live with its root.
@@ -321,48 +321,6 @@ export const ListSessionsResponseSchema: GenMessage<ListSessionsResponse> = /*@_
   messageDesc(file_opencode_tool_v1_session_service, 6);
 
 /**
- * CloseSessionRequest names a session.
- *
- * @generated from message opencode.tool.v1.CloseSessionRequest
- */
-export type CloseSessionRequest = Message<"opencode.tool.v1.CloseSessionRequest"> & {
-  /**
-   * session_id is the session.
-   *
-   * @generated from field: string session_id = 1;
-   */
-  sessionId: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.CloseSessionRequest.
- * Use `create(CloseSessionRequestSchema)` to create a new message.
- */
-export const CloseSessionRequestSchema: GenMessage<CloseSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_session_service, 7);
-
-/**
- * CloseSessionResponse is the session as it is now.
- *
- * @generated from message opencode.tool.v1.CloseSessionResponse
- */
-export type CloseSessionResponse = Message<"opencode.tool.v1.CloseSessionResponse"> & {
-  /**
-   * session has `closed` set.
-   *
-   * @generated from field: opencode.tool.v1.Session session = 1;
-   */
-  session?: Session | undefined;
-};
-
-/**
- * Describes the message opencode.tool.v1.CloseSessionResponse.
- * Use `create(CloseSessionResponseSchema)` to create a new message.
- */
-export const CloseSessionResponseSchema: GenMessage<CloseSessionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_session_service, 8);
-
-/**
  * SessionService looks after sessions. A caller sees the sessions its token created; a foreign id is NO_SUCH_SESSION.
  *
  * @generated from service opencode.tool.v1.SessionService
@@ -398,17 +356,6 @@ export const SessionService: GenService<{
     methodKind: "unary";
     input: typeof ListSessionsRequestSchema;
     output: typeof ListSessionsResponseSchema;
-  },
-  /**
-   * CloseSession refuses new calls in the session and its descendants, withdraws their open asks and cancels their calls.
-   * Closing a closed session is OK.
-   *
-   * @generated from rpc opencode.tool.v1.SessionService.CloseSession
-   */
-  closeSession: {
-    methodKind: "unary";
-    input: typeof CloseSessionRequestSchema;
-    output: typeof CloseSessionResponseSchema;
   },
 }> = /*@__PURE__*/
   serviceDesc(file_opencode_tool_v1_session_service, 0);

@@ -11,6 +11,8 @@ import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
 import type { PermissionAction, PermissionDecision, PermissionRule } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
+import type { WatchPermissionsRequest, WatchPermissionsResponse } from "./permission_service_pb.ts";
+import { file_opencode_tool_v1_permission_service } from "./permission_service_pb.ts";
 import type { PermissionRequest, Preview, ToolErrorReason, ToolPart } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
 import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
@@ -19,7 +21,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKAAwoPQ2FsbFRvb2xSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEgoKbWVzc2FnZV9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEg0KBWFnZW50GAQgASgJEgwKBHRvb2wYBSABKAkSJgoFaW5wdXQYBiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EikKCG1ldGFkYXRhGAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBISCgp0aW1lb3V0X21zGAggASgNEjUKDW9uX2Rpc2Nvbm5lY3QYCSABKA4yHi5vcGVuY29kZS50b29sLnYxLk9uRGlzY29ubmVjdBITCgtwcm92aWRlcl9pZBgKIAEoCRIQCghtb2RlbF9pZBgLIAEoCRIVCg1kZWZpbml0aW9uX2lkGAwgASgJEhkKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJEhQKB3dhaXRfbXMYDiABKA1IAIgBAUIKCghfd2FpdF9tcyKaAQoQQ2FsbFRvb2xSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBI4CgtwZXJtaXNzaW9ucxgCIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSEAoIbGFzdF9zZXEYAyABKAQSEAoIc3RvcmVfaWQYBCABKAki9AIKEkV4ZWN1dGVUb29sUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEhIKCm1lc3NhZ2VfaWQYAiABKAkSDwoHY2FsbF9pZBgDIAEoCRINCgVhZ2VudBgEIAEoCRIMCgR0b29sGAUgASgJEiYKBWlucHV0GAYgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIpCghtZXRhZGF0YRgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSEgoKdGltZW91dF9tcxgIIAEoDRI1Cg1vbl9kaXNjb25uZWN0GAkgASgOMh4ub3BlbmNvZGUudG9vbC52MS5PbkRpc2Nvbm5lY3QSEwoLcHJvdmlkZXJfaWQYCiABKAkSEAoIbW9kZWxfaWQYCyABKAkSFQoNZGVmaW5pdGlvbl9pZBgMIAEoCRIZChFleHBlY3RlZF9zdG9yZV9pZBgNIAEoCRIRCglhZnRlcl9zZXEYDiABKAQifgoTRXhlY3V0ZVRvb2xSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJcChBMaXN0VG9vbHNSZXF1ZXN0Eg0KBWFnZW50GAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSEwoLcHJvdmlkZXJfaWQYAyABKAkSEAoIbW9kZWxfaWQYBCABKAkidQoRTGlzdFRvb2xzUmVzcG9uc2USLwoFdG9vbHMYASADKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xEZWZpbml0aW9uEi8KCHByb2JsZW1zGAIgAygLMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvYmxlbSI5CgtUb29sUHJvYmxlbRIMCgRwYXRoGAEgASgJEgwKBGxpbmUYAiABKA0SDgoGcmVhc29uGAMgASgJIuEBCg5Ub29sRGVmaW5pdGlvbhIMCgRuYW1lGAEgASgJEhUKDWRlZmluaXRpb25faWQYAiABKAkSEwoLZGVzY3JpcHRpb24YAyABKAkSLQoMaW5wdXRfc2NoZW1hGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIuCg1vdXRwdXRfc2NoZW1hGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBI2Cgthbm5vdGF0aW9ucxgGIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEFubm90YXRpb25zImEKD1Rvb2xBbm5vdGF0aW9ucxIRCglyZWFkX29ubHkYASABKAgSEgoKaWRlbXBvdGVudBgCIAEoCBITCgtkZXN0cnVjdGl2ZRgDIAEoCBISCgpvcGVuX3dvcmxkGAQgASgIIq8BCg9QbGFuVG9vbFJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRINCgVhZ2VudBgCIAEoCRIMCgR0b29sGAMgASgJEiYKBWlucHV0GAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGUSEgoKb25seV9ydWxlcxgGIAEoCCKdAgoQUGxhblRvb2xSZXNwb25zZRINCgV0aXRsZRgBIAEoCRIyCgZhY3Rpb24YAiABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SMQoEYXNrcxgDIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSNwoJZGVjaXNpb25zGAQgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24SKgoHcHJldmlldxgFIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUHJldmlldxIuCgdwcm9ibGVtGAYgASgLMh0ub3BlbmNvZGUudG9vbC52MS5QbGFuUHJvYmxlbSJRCgtQbGFuUHJvYmxlbRIxCgZyZWFzb24YASABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIPCgdtZXNzYWdlGAIgASgJIkkKEUNhbmNlbFRvb2xSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCRIPCgdtZXNzYWdlGAMgASgJIj4KEkNhbmNlbFRvb2xSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCI5ChJHZXRUb29sUGFydFJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIPCgdjYWxsX2lkGAIgASgJInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0IlEKFExpc3RUb29sUGFydHNSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgNEhIKCnBhZ2VfdG9rZW4YAyABKAkiWwoVTGlzdFRvb2xQYXJ0c1Jlc3BvbnNlEikKBXBhcnRzGAEgAygLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkioAEKFVJlYWRUb29sT3V0cHV0UmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEg4KBm91dHB1dBgCIAEoCRIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgiXwoTV2F0Y2hTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEhEKCWFmdGVyX3NlcRgCIAEoBBIPCgdjYWxsX2lkGAMgASgJEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIhUKE0dldFRvb2xTdGF0c1JlcXVlc3QiUQoUR2V0VG9vbFN0YXRzUmVzcG9uc2USDQoFc2luY2UYASABKAESKgoFdG9vbHMYAiADKAsyGy5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0cyJgCglUb29sU3RhdHMSDAoEdG9vbBgBIAEoCRINCgVjb3VudBgCIAEoBBIUCgxhdmdfZHVyYXRpb24YAyABKAESDgoGZXJyb3JzGAQgASgEEhAKCHRpbWVvdXRzGAUgASgEIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IvwCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5EhcKD3NhbmRib3hfbmV0d29yaxgLIAEoCBIXCg9zYW5kYm94X3Byb2JsZW0YDCABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkimAEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDSphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQyhQgKC1Rvb2xTZXJ2aWNlElQKCUxpc3RUb29scxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVzcG9uc2USUQoIUGxhblRvb2wSIS5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXNwb25zZRJRCghDYWxsVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlc3BvbnNlElwKC0V4ZWN1dGVUb29sEiQub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVzcG9uc2UwARJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJdCgxHZXRUb29sU3RhdHMSJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1Jlc3BvbnNlEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKAAwoPQ2FsbFRvb2xSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSEgoKbWVzc2FnZV9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEg0KBWFnZW50GAQgASgJEgwKBHRvb2wYBSABKAkSJgoFaW5wdXQYBiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EikKCG1ldGFkYXRhGAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBISCgp0aW1lb3V0X21zGAggASgNEjUKDW9uX2Rpc2Nvbm5lY3QYCSABKA4yHi5vcGVuY29kZS50b29sLnYxLk9uRGlzY29ubmVjdBITCgtwcm92aWRlcl9pZBgKIAEoCRIQCghtb2RlbF9pZBgLIAEoCRIVCg1kZWZpbml0aW9uX2lkGAwgASgJEhkKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJEhQKB3dhaXRfbXMYDiABKA1IAIgBAUIKCghfd2FpdF9tcyKaAQoQQ2FsbFRvb2xSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBI4CgtwZXJtaXNzaW9ucxgCIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSEAoIbGFzdF9zZXEYAyABKAQSEAoIc3RvcmVfaWQYBCABKAkiXAoQTGlzdFRvb2xzUmVxdWVzdBINCgVhZ2VudBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhMKC3Byb3ZpZGVyX2lkGAMgASgJEhAKCG1vZGVsX2lkGAQgASgJInUKEUxpc3RUb29sc1Jlc3BvbnNlEi8KBXRvb2xzGAEgAygLMiAub3BlbmNvZGUudG9vbC52MS5Ub29sRGVmaW5pdGlvbhIvCghwcm9ibGVtcxgCIAMoCzIdLm9wZW5jb2RlLnRvb2wudjEuVG9vbFByb2JsZW0iOQoLVG9vbFByb2JsZW0SDAoEcGF0aBgBIAEoCRIMCgRsaW5lGAIgASgNEg4KBnJlYXNvbhgDIAEoCSLhAQoOVG9vbERlZmluaXRpb24SDAoEbmFtZRgBIAEoCRIVCg1kZWZpbml0aW9uX2lkGAIgASgJEhMKC2Rlc2NyaXB0aW9uGAMgASgJEi0KDGlucHV0X3NjaGVtYRgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLgoNb3V0cHV0X3NjaGVtYRgFIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSNgoLYW5ub3RhdGlvbnMYBiABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xBbm5vdGF0aW9ucyJhCg9Ub29sQW5ub3RhdGlvbnMSEQoJcmVhZF9vbmx5GAEgASgIEhIKCmlkZW1wb3RlbnQYAiABKAgSEwoLZGVzdHJ1Y3RpdmUYAyABKAgSEgoKb3Blbl93b3JsZBgEIAEoCCKvAQoPUGxhblRvb2xSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDQoFYWdlbnQYAiABKAkSDAoEdG9vbBgDIAEoCRImCgVpbnB1dBgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLwoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJJChFDYW5jZWxUb29sUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEg8KB2NhbGxfaWQYAiABKAkSDwoHbWVzc2FnZRgDIAEoCSI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiOQoSR2V0VG9vbFBhcnRSZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSJ5ChNHZXRUb29sUGFydFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdCJRChRMaXN0VG9vbFBhcnRzUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIqABChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIOCgZvdXRwdXQYAiABKAkSLAoFYnl0ZXMYAyABKAsyGy5vcGVuY29kZS50b29sLnYxLkJ5dGVSYW5nZUgAEiwKBWxpbmVzGAQgASgLMhsub3BlbmNvZGUudG9vbC52MS5MaW5lUmFuZ2VIAEIHCgVyYW5nZSIqCglCeXRlUmFuZ2USDgoGb2Zmc2V0GAEgASgEEg0KBWxpbWl0GAIgASgNIioKCUxpbmVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iawoWUmVhZFRvb2xPdXRwdXRSZXNwb25zZRIMCgRkYXRhGAEgASgMEg4KBm9mZnNldBgCIAEoBBITCgt0b3RhbF9ieXRlcxgDIAEoBBIRCgluZXh0X2xpbmUYBCABKAQSCwoDZW5kGAUgASgIIl8KE1dhdGNoU2Vzc2lvblJlcXVlc3QSEgoKc2Vzc2lvbl9pZBgBIAEoCRIRCglhZnRlcl9zZXEYAiABKAQSDwoHY2FsbF9pZBgDIAEoCRIQCghzbmFwc2hvdBgEIAEoCCJ/ChRXYXRjaFNlc3Npb25SZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSI8ChBXYXRjaE1hbnlSZXF1ZXN0EigKB3dhdGNoZXMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLldhdGNoIpkBCgVXYXRjaBILCgNrZXkYASABKAkSQAoLcGVybWlzc2lvbnMYAiABKAsyKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0SAASOAoHc2Vzc2lvbhgDIAEoCzIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdEgAQgcKBXdhdGNoItIBChFXYXRjaE1hbnlSZXNwb25zZRILCgNrZXkYASABKAkSQQoLcGVybWlzc2lvbnMYAiABKAsyKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZUgAEjkKB3Nlc3Npb24YAyABKAsyJi5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlc3BvbnNlSAASKQoDZW5kGAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5XYXRjaEVuZEgAQgcKBWZyYW1lIikKCFdhdGNoRW5kEgwKBGNvZGUYASABKA0SDwoHbWVzc2FnZRgCIAEoCSIVChNHZXRUb29sU3RhdHNSZXF1ZXN0IlEKFEdldFRvb2xTdGF0c1Jlc3BvbnNlEg0KBXNpbmNlGAEgASgBEioKBXRvb2xzGAIgAygLMhsub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdHMiYAoJVG9vbFN0YXRzEgwKBHRvb2wYASABKAkSDQoFY291bnQYAiABKAQSFAoMYXZnX2R1cmF0aW9uGAMgASgBEg4KBmVycm9ycxgEIAEoBBIQCgh0aW1lb3V0cxgFIAEoBCIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCL8AgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIc3RvcmVfaWQYAiABKAkSLwoHc2FuZGJveBgDIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuU2FuZGJveFN0YXRlEigKBmxpbWl0cxgEIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuTGltaXRzEhIKCndvcmtzcGFjZXMYBSADKAkSDgoGYWdlbnRzGAYgAygJEhEKCXByaW5jaXBhbBgHIAEoCRINCgVyb2xlcxgIIAMoCRI1Cg1hZ2VudF9kZXRhaWxzGAkgAygLMh4ub3BlbmNvZGUudG9vbC52MS5BZ2VudERldGFpbHMSNgoKdW5hdHRlbmRlZBgKIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuVW5hdHRlbmRlZFBvbGljeRIXCg9zYW5kYm94X25ldHdvcmsYCyABKAgSFwoPc2FuZGJveF9wcm9ibGVtGAwgASgJIkMKDEFnZW50RGV0YWlscxINCgVhZ2VudBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdjYW5fYXNrGAMgAygJIpgBCgZMaW1pdHMSFQoNcmVxdWVzdF9ieXRlcxgBIAEoBBITCgtpbnB1dF9ieXRlcxgCIAEoBBIUCgxvdXRwdXRfYnl0ZXMYAyABKAQSEgoKdGltZW91dF9tcxgEIAEoBBIOCgZhc2tfbXMYBSABKAQSEQoJb3Blbl9hc2tzGAYgASgNEhUKDXJ1bm5pbmdfY2FsbHMYByABKA0qYQoMT25EaXNjb25uZWN0Eh0KGU9OX0RJU0NPTk5FQ1RfVU5TUEVDSUZJRUQQABIYChRPTl9ESVNDT05ORUNUX0RFVEFDSBABEhgKFE9OX0RJU0NPTk5FQ1RfQ0FOQ0VMEAIqbQoQVW5hdHRlbmRlZFBvbGljeRIhCh1VTkFUVEVOREVEX1BPTElDWV9VTlNQRUNJRklFRBAAEhoKFlVOQVRURU5ERURfUE9MSUNZX1dBSVQQARIaChZVTkFUVEVOREVEX1BPTElDWV9ERU5ZEAIqowEKDFNhbmRib3hTdGF0ZRIdChlTQU5EQk9YX1NUQVRFX1VOU1BFQ0lGSUVEEAASFQoRU0FOREJPWF9TVEFURV9PRkYQARIhCh1TQU5EQk9YX1NUQVRFX1dPUktTUEFDRV9XUklURRACEhsKF1NBTkRCT1hfU1RBVEVfUkVBRF9PTkxZEAMSHQoZU0FOREJPWF9TVEFURV9VTkFWQUlMQUJMRRAEMp4HCgtUb29sU2VydmljZRJUCglMaXN0VG9vbHMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1Jlc3BvbnNlElEKCFBsYW5Ub29sEiEub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVzcG9uc2USUQoIQ2FsbFRvb2wSIS5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXNwb25zZRJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlElYKCVdhdGNoTWFueRIiLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hNYW55UmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hNYW55UmVzcG9uc2UwARJdCgxHZXRUb29sU3RhdHMSJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1Jlc3BvbnNlEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_google_protobuf_struct, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and how long to wait for it. Where it attaches, only `tool` and `input` are compared; the
@@ -180,160 +182,6 @@ export const CallToolResponseSchema: GenMessage<CallToolResponse> = /*@__PURE__*
   messageDesc(file_opencode_tool_v1_tool_service, 1);
 
 /**
- * ExecuteToolRequest is a call, and from where to stream it. Fields are those of CallToolRequest.
- *
- * @generated from message opencode.tool.v1.ExecuteToolRequest
- */
-export type ExecuteToolRequest = Message<"opencode.tool.v1.ExecuteToolRequest"> & {
-  /**
-   * session_id: see CallToolRequest.session_id.
-   *
-   * @generated from field: string session_id = 1;
-   */
-  sessionId: string;
-
-  /**
-   * message_id: see CallToolRequest.message_id.
-   *
-   * @generated from field: string message_id = 2;
-   */
-  messageId: string;
-
-  /**
-   * call_id: see CallToolRequest.call_id.
-   *
-   * @generated from field: string call_id = 3;
-   */
-  callId: string;
-
-  /**
-   * agent: see CallToolRequest.agent.
-   *
-   * @generated from field: string agent = 4;
-   */
-  agent: string;
-
-  /**
-   * tool: see CallToolRequest.tool.
-   *
-   * @generated from field: string tool = 5;
-   */
-  tool: string;
-
-  /**
-   * input: see CallToolRequest.input.
-   *
-   * @generated from field: google.protobuf.Struct input = 6;
-   */
-  input?: JsonObject | undefined;
-
-  /**
-   * metadata: see CallToolRequest.metadata.
-   *
-   * @generated from field: google.protobuf.Struct metadata = 7;
-   */
-  metadata?: JsonObject | undefined;
-
-  /**
-   * timeout_ms: see CallToolRequest.timeout_ms.
-   *
-   * @generated from field: uint32 timeout_ms = 8;
-   */
-  timeoutMs: number;
-
-  /**
-   * on_disconnect: see CallToolRequest.on_disconnect.
-   *
-   * @generated from field: opencode.tool.v1.OnDisconnect on_disconnect = 9;
-   */
-  onDisconnect: OnDisconnect;
-
-  /**
-   * provider_id: see CallToolRequest.provider_id.
-   *
-   * @generated from field: string provider_id = 10;
-   */
-  providerId: string;
-
-  /**
-   * model_id: see CallToolRequest.model_id.
-   *
-   * @generated from field: string model_id = 11;
-   */
-  modelId: string;
-
-  /**
-   * definition_id: see CallToolRequest.definition_id.
-   *
-   * @generated from field: string definition_id = 12;
-   */
-  definitionId: string;
-
-  /**
-   * expected_store_id: see CallToolRequest.expected_store_id.
-   *
-   * @generated from field: string expected_store_id = 13;
-   */
-  expectedStoreId: string;
-
-  /**
-   * after_seq is the last number seen; events of this call with a higher one are sent. 0: from the beginning.
-   *
-   * @generated from field: uint64 after_seq = 14;
-   */
-  afterSeq: bigint;
-};
-
-/**
- * Describes the message opencode.tool.v1.ExecuteToolRequest.
- * Use `create(ExecuteToolRequestSchema)` to create a new message.
- */
-export const ExecuteToolRequestSchema: GenMessage<ExecuteToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 2);
-
-/**
- * ExecuteToolResponse is an event, or (with neither event nor mark) a heartbeat.
- *
- * @generated from message opencode.tool.v1.ExecuteToolResponse
- */
-export type ExecuteToolResponse = Message<"opencode.tool.v1.ExecuteToolResponse"> & {
-  /**
-   * event is the next event of the call.
-   *
-   * @generated from field: opencode.tool.v1.SessionEvent event = 1;
-   */
-  event?: SessionEvent | undefined;
-
-  /**
-   * last_seq is where to resume: the last number that was looked at, also if it was not of this call.
-   *
-   * @generated from field: uint64 last_seq = 2;
-   */
-  lastSeq: bigint;
-
-  /**
-   * snapshot_end is not used by this rpc.
-   *
-   * @generated from field: bool snapshot_end = 3;
-   */
-  snapshotEnd: boolean;
-
-  /**
-   * store_id names the store's contents, on the first message.
-   *
-   * @generated from field: string store_id = 4;
-   */
-  storeId: string;
-};
-
-/**
- * Describes the message opencode.tool.v1.ExecuteToolResponse.
- * Use `create(ExecuteToolResponseSchema)` to create a new message.
- */
-export const ExecuteToolResponseSchema: GenMessage<ExecuteToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 3);
-
-/**
  * ListToolsRequest filters tools.
  *
  * @generated from message opencode.tool.v1.ListToolsRequest
@@ -376,7 +224,7 @@ export type ListToolsRequest = Message<"opencode.tool.v1.ListToolsRequest"> & {
  * Use `create(ListToolsRequestSchema)` to create a new message.
  */
 export const ListToolsRequestSchema: GenMessage<ListToolsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 4);
+  messageDesc(file_opencode_tool_v1_tool_service, 2);
 
 /**
  * ListToolsResponse is the tools.
@@ -404,7 +252,7 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
  * Use `create(ListToolsResponseSchema)` to create a new message.
  */
 export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 5);
+  messageDesc(file_opencode_tool_v1_tool_service, 3);
 
 /**
  * ToolProblem is a file that is no tool, or a workspace whose tools are not trusted.
@@ -439,7 +287,7 @@ export type ToolProblem = Message<"opencode.tool.v1.ToolProblem"> & {
  * Use `create(ToolProblemSchema)` to create a new message.
  */
 export const ToolProblemSchema: GenMessage<ToolProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 6);
+  messageDesc(file_opencode_tool_v1_tool_service, 4);
 
 /**
  * ToolDefinition is a tool as a model may be shown it.
@@ -496,7 +344,7 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
  * Use `create(ToolDefinitionSchema)` to create a new message.
  */
 export const ToolDefinitionSchema: GenMessage<ToolDefinition> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 7);
+  messageDesc(file_opencode_tool_v1_tool_service, 5);
 
 /**
  * ToolAnnotations are hints of a tool's author; policy does not rely on them.
@@ -538,7 +386,7 @@ export type ToolAnnotations = Message<"opencode.tool.v1.ToolAnnotations"> & {
  * Use `create(ToolAnnotationsSchema)` to create a new message.
  */
 export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 8);
+  messageDesc(file_opencode_tool_v1_tool_service, 6);
 
 /**
  * PlanToolRequest is a question about a call.
@@ -594,7 +442,7 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
  * Use `create(PlanToolRequestSchema)` to create a new message.
  */
 export const PlanToolRequestSchema: GenMessage<PlanToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 9);
+  messageDesc(file_opencode_tool_v1_tool_service, 7);
 
 /**
  * PlanToolResponse is what a call would do.
@@ -650,7 +498,7 @@ export type PlanToolResponse = Message<"opencode.tool.v1.PlanToolResponse"> & {
  * Use `create(PlanToolResponseSchema)` to create a new message.
  */
 export const PlanToolResponseSchema: GenMessage<PlanToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 10);
+  messageDesc(file_opencode_tool_v1_tool_service, 8);
 
 /**
  * PlanProblem is a check of the tool that fails.
@@ -678,7 +526,7 @@ export type PlanProblem = Message<"opencode.tool.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 11);
+  messageDesc(file_opencode_tool_v1_tool_service, 9);
 
 /**
  * CancelToolRequest names a call.
@@ -713,7 +561,7 @@ export type CancelToolRequest = Message<"opencode.tool.v1.CancelToolRequest"> & 
  * Use `create(CancelToolRequestSchema)` to create a new message.
  */
 export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 12);
+  messageDesc(file_opencode_tool_v1_tool_service, 10);
 
 /**
  * CancelToolResponse is the call, ended.
@@ -734,7 +582,7 @@ export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> 
  * Use `create(CancelToolResponseSchema)` to create a new message.
  */
 export const CancelToolResponseSchema: GenMessage<CancelToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 13);
+  messageDesc(file_opencode_tool_v1_tool_service, 11);
 
 /**
  * GetToolPartRequest names a call.
@@ -762,7 +610,7 @@ export type GetToolPartRequest = Message<"opencode.tool.v1.GetToolPartRequest"> 
  * Use `create(GetToolPartRequestSchema)` to create a new message.
  */
 export const GetToolPartRequestSchema: GenMessage<GetToolPartRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 14);
+  messageDesc(file_opencode_tool_v1_tool_service, 12);
 
 /**
  * GetToolPartResponse is a call as it is now.
@@ -790,7 +638,7 @@ export type GetToolPartResponse = Message<"opencode.tool.v1.GetToolPartResponse"
  * Use `create(GetToolPartResponseSchema)` to create a new message.
  */
 export const GetToolPartResponseSchema: GenMessage<GetToolPartResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 15);
+  messageDesc(file_opencode_tool_v1_tool_service, 13);
 
 /**
  * ListToolPartsRequest pages through the calls of a session.
@@ -825,7 +673,7 @@ export type ListToolPartsRequest = Message<"opencode.tool.v1.ListToolPartsReques
  * Use `create(ListToolPartsRequestSchema)` to create a new message.
  */
 export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 16);
+  messageDesc(file_opencode_tool_v1_tool_service, 14);
 
 /**
  * ListToolPartsResponse is a page of calls.
@@ -853,7 +701,7 @@ export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsRespo
  * Use `create(ListToolPartsResponseSchema)` to create a new message.
  */
 export const ListToolPartsResponseSchema: GenMessage<ListToolPartsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 17);
+  messageDesc(file_opencode_tool_v1_tool_service, 15);
 
 /**
  * ReadToolOutputRequest names an output and a range of it.
@@ -904,7 +752,7 @@ export type ReadToolOutputRequest = Message<"opencode.tool.v1.ReadToolOutputRequ
  * Use `create(ReadToolOutputRequestSchema)` to create a new message.
  */
 export const ReadToolOutputRequestSchema: GenMessage<ReadToolOutputRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 18);
+  messageDesc(file_opencode_tool_v1_tool_service, 16);
 
 /**
  * ByteRange is a range of bytes.
@@ -932,7 +780,7 @@ export type ByteRange = Message<"opencode.tool.v1.ByteRange"> & {
  * Use `create(ByteRangeSchema)` to create a new message.
  */
 export const ByteRangeSchema: GenMessage<ByteRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 19);
+  messageDesc(file_opencode_tool_v1_tool_service, 17);
 
 /**
  * LineRange is a range of lines.
@@ -960,7 +808,7 @@ export type LineRange = Message<"opencode.tool.v1.LineRange"> & {
  * Use `create(LineRangeSchema)` to create a new message.
  */
 export const LineRangeSchema: GenMessage<LineRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 20);
+  messageDesc(file_opencode_tool_v1_tool_service, 18);
 
 /**
  * ReadToolOutputResponse is a range of an output.
@@ -1009,7 +857,7 @@ export type ReadToolOutputResponse = Message<"opencode.tool.v1.ReadToolOutputRes
  * Use `create(ReadToolOutputResponseSchema)` to create a new message.
  */
 export const ReadToolOutputResponseSchema: GenMessage<ReadToolOutputResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 21);
+  messageDesc(file_opencode_tool_v1_tool_service, 19);
 
 /**
  * WatchSessionRequest says what to watch.
@@ -1052,7 +900,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
  * Use `create(WatchSessionRequestSchema)` to create a new message.
  */
 export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 22);
+  messageDesc(file_opencode_tool_v1_tool_service, 20);
 
 /**
  * WatchSessionResponse is an event, the mark, or (neither) a heartbeat: every 15 s, and at once where nothing else is to be
@@ -1095,7 +943,152 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
  * Use `create(WatchSessionResponseSchema)` to create a new message.
  */
 export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 21);
+
+/**
+ * WatchManyRequest says what to watch. A message that is malformed anywhere is INVALID_MESSAGE, and nothing is watched.
+ *
+ * @generated from message opencode.tool.v1.WatchManyRequest
+ */
+export type WatchManyRequest = Message<"opencode.tool.v1.WatchManyRequest"> & {
+  /**
+   * watches are independent of each other; several may be of the same session.
+   *
+   * @generated from field: repeated opencode.tool.v1.Watch watches = 1;
+   */
+  watches: Watch[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchManyRequest.
+ * Use `create(WatchManyRequestSchema)` to create a new message.
+ */
+export const WatchManyRequestSchema: GenMessage<WatchManyRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 22);
+
+/**
+ * Watch is one of the watches on a stream.
+ *
+ * @generated from message opencode.tool.v1.Watch
+ */
+export type Watch = Message<"opencode.tool.v1.Watch"> & {
+  /**
+   * key is the client's own name for it, repeated in every message; the service compares it to nothing.
+   *
+   * @generated from field: string key = 1;
+   */
+  key: string;
+
+  /**
+   * watch is what to watch. Who may see what is as in the rpc of that request.
+   *
+   * @generated from oneof opencode.tool.v1.Watch.watch
+   */
+  watch: {
+    /**
+     * permissions is a WatchPermissions.
+     *
+     * @generated from field: opencode.tool.v1.WatchPermissionsRequest permissions = 2;
+     */
+    value: WatchPermissionsRequest;
+    case: "permissions";
+  } | {
+    /**
+     * session is a WatchSession.
+     *
+     * @generated from field: opencode.tool.v1.WatchSessionRequest session = 3;
+     */
+    value: WatchSessionRequest;
+    case: "session";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.Watch.
+ * Use `create(WatchSchema)` to create a new message.
+ */
+export const WatchSchema: GenMessage<Watch> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool_service, 23);
+
+/**
+ * WatchManyResponse is the next message of one of the watches.
+ *
+ * @generated from message opencode.tool.v1.WatchManyResponse
+ */
+export type WatchManyResponse = Message<"opencode.tool.v1.WatchManyResponse"> & {
+  /**
+   * key is that of the watch.
+   *
+   * @generated from field: string key = 1;
+   */
+  key: string;
+
+  /**
+   * frame is what the watch is told.
+   *
+   * @generated from oneof opencode.tool.v1.WatchManyResponse.frame
+   */
+  frame: {
+    /**
+     * permissions is what WatchPermissions sends.
+     *
+     * @generated from field: opencode.tool.v1.WatchPermissionsResponse permissions = 2;
+     */
+    value: WatchPermissionsResponse;
+    case: "permissions";
+  } | {
+    /**
+     * session is what WatchSession sends.
+     *
+     * @generated from field: opencode.tool.v1.WatchSessionResponse session = 3;
+     */
+    value: WatchSessionResponse;
+    case: "session";
+  } | {
+    /**
+     * end is the last message of this watch.
+     *
+     * @generated from field: opencode.tool.v1.WatchEnd end = 4;
+     */
+    value: WatchEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchManyResponse.
+ * Use `create(WatchManyResponseSchema)` to create a new message.
+ */
+export const WatchManyResponseSchema: GenMessage<WatchManyResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
+
+/**
+ * WatchEnd is the error with which a watch ended, as its own rpc would have failed.
+ *
+ * @generated from message opencode.tool.v1.WatchEnd
+ */
+export type WatchEnd = Message<"opencode.tool.v1.WatchEnd"> & {
+  /**
+   * code is the number of the gRPC code, such as 5 for NOT_FOUND.
+   *
+   * @generated from field: uint32 code = 1;
+   */
+  code: number;
+
+  /**
+   * message is for people.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.WatchEnd.
+ * Use `create(WatchEndSchema)` to create a new message.
+ */
+export const WatchEndSchema: GenMessage<WatchEnd> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
 
 /**
  * GetToolStatsRequest is empty.
@@ -1110,7 +1103,7 @@ export type GetToolStatsRequest = Message<"opencode.tool.v1.GetToolStatsRequest"
  * Use `create(GetToolStatsRequestSchema)` to create a new message.
  */
 export const GetToolStatsRequestSchema: GenMessage<GetToolStatsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
 
 /**
  * GetToolStatsResponse is how calls went at this replica.
@@ -1138,7 +1131,7 @@ export type GetToolStatsResponse = Message<"opencode.tool.v1.GetToolStatsRespons
  * Use `create(GetToolStatsResponseSchema)` to create a new message.
  */
 export const GetToolStatsResponseSchema: GenMessage<GetToolStatsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
 
 /**
  * ToolStats is how the calls of one tool went.
@@ -1187,7 +1180,7 @@ export type ToolStats = Message<"opencode.tool.v1.ToolStats"> & {
  * Use `create(ToolStatsSchema)` to create a new message.
  */
 export const ToolStatsSchema: GenMessage<ToolStats> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 28);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1202,7 +1195,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 27);
+  messageDesc(file_opencode_tool_v1_tool_service, 29);
 
 /**
  * GetServerInfoResponse is what the server is.
@@ -1301,7 +1294,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 28);
+  messageDesc(file_opencode_tool_v1_tool_service, 30);
 
 /**
  * AgentDetails is what a host must know of an agent before it relies on it.
@@ -1339,7 +1332,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 29);
+  messageDesc(file_opencode_tool_v1_tool_service, 31);
 
 /**
  * Limits are what requests are measured by.
@@ -1402,7 +1395,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 30);
+  messageDesc(file_opencode_tool_v1_tool_service, 32);
 
 /**
  * OnDisconnect is what becomes of a call when its ExecuteTool or CallTool is cut off by the client.
@@ -1589,18 +1582,6 @@ export const ToolService: GenService<{
     output: typeof CallToolResponseSchema;
   },
   /**
-   * ExecuteTool runs a call or attaches to it, and streams the call's events after `after_seq` until the terminal state,
-   * which is the last. Bad input, an unknown tool, a refusal or a failure is an error *state* of the call; the stream
-   * itself then ends OK. Heartbeats come every 15 s.
-   *
-   * @generated from rpc opencode.tool.v1.ToolService.ExecuteTool
-   */
-  executeTool: {
-    methodKind: "server_streaming";
-    input: typeof ExecuteToolRequestSchema;
-    output: typeof ExecuteToolResponseSchema;
-  },
-  /**
    * CancelTool ends a call: CANCELLED. It returns when that is recorded; the tool's processes are killed. Cancelling a
    * call that has ended returns its state and changes nothing.
    *
@@ -1642,15 +1623,20 @@ export const ToolService: GenService<{
     output: typeof ReadToolOutputResponseSchema;
   },
   /**
-   * WatchSession streams a session's events after a number, for as long as the client stays. The log is kept for 24 h
-   * after its last event and up to 100,000 events or 16 MiB; a number from before is HISTORY_TRIMMED.
+   * WatchMany carries several watches on one stream, for clients that have few connections: a browser has six to an address
+   * over HTTP/1.1, for all its tabs together. Each watch is told exactly what WatchPermissions or WatchSession alone would
+   * send, in the same order and with heartbeats of its own; between watches there is no order. A watch that fails ends with
+   * `end` while the others go on; when the last one has ended, the stream ends OK. What ends all of them alike, such as
+   * DRAINING, is the error of the stream. A client that reads slowly is sent a message of each in turn, so that a busy watch
+   * does not keep a quiet one waiting. To watch something else, open a new stream and go on in each session after its last
+   * number; asks start over with their snapshot.
    *
-   * @generated from rpc opencode.tool.v1.ToolService.WatchSession
+   * @generated from rpc opencode.tool.v1.ToolService.WatchMany
    */
-  watchSession: {
+  watchMany: {
     methodKind: "server_streaming";
-    input: typeof WatchSessionRequestSchema;
-    output: typeof WatchSessionResponseSchema;
+    input: typeof WatchManyRequestSchema;
+    output: typeof WatchManyResponseSchema;
   },
   /**
    * GetToolStats returns how calls went, by tool, for all callers together: those whose end this replica wrote, since it

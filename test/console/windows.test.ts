@@ -1,0 +1,202 @@
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Page } from "playwright-core";
+import { describe, expect, test } from "vitest";
+import { connect } from "../e2e/clients.ts";
+import { ask } from "./ask.ts";
+import { answer, streamsOf, untilLive, useBrowsers } from "./browser.ts";
+import { stores, useServiceOn } from "./stores.ts";
+
+const browsers = useBrowsers();
+
+describe.each(stores)("windows of one browser, all in sight, on %s", (store) => {
+  const service = useServiceOn(store);
+  const numbers = [1, 2, 3, 4];
+
+  /** A call that runs and is silent until it is told to go on. */
+  async function silentCall() {
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession();
+    const command = `until [ -e ${sessionId} ]; do sleep 0.05; done; echo said by ${sessionId}`;
+    await agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "bash", input: { command }, waitMs: 0 });
+    return { sessionId, goOn: () => writeFile(join(service().workspace, sessionId), "") };
+  }
+
+  test("four that look at running calls have one stream together, are live, and approve", {
+    timeout: 60_000,
+  }, async () => {
+    const browser = await browsers.browser();
+    const streams = streamsOf(browser);
+    const windows = [];
+    for (const _ of numbers) {
+      const call = await silentCall();
+      const page = await browsers.open(service(), "approver", { browser, path: `/sessions/${call.sessionId}/c1` });
+      await page.getByText("No output yet.").waitFor();
+      windows.push({ ...call, page });
+    }
+    for (const { page } of windows) expect(await page.evaluate("document.visibilityState")).toBe("visible");
+    expect(streams.open).toBe(1);
+    for (const { sessionId, goOn, page } of windows) {
+      await goOn();
+      await page.locator(".output-line").getByText(`said by ${sessionId}`).waitFor();
+      await page.getByText("completed").first().waitFor();
+    }
+    for (const { page, sessionId } of windows) {
+      const { end } = await ask(service(), { command: `echo approved after ${sessionId}` });
+      await page.bringToFront();
+      await page.getByRole("link", { name: "Inbox" }).click();
+      await page.getByRole("link", { name: `echo approved after ${sessionId}` }).click();
+      await answer(page, /Approve once/);
+      expect((await end()).part?.state.case).toBe("completed");
+    }
+    expect(streams.open).toBe(1);
+  });
+
+  test("when the one that listens is closed, the others hear every event, each once", async () => {
+    const browser = await browsers.browser();
+    const streams = streamsOf(browser);
+    await browser.addInitScript(keepNumbers);
+    const agent = connect(service(), "caller");
+    const [first, ...others] = await Promise.all(numbers.map(() => agent.newSession()));
+    const listening = await browsers.open(service(), "approver", { browser, path: `/sessions/${first}` });
+    await untilLive(listening);
+    const pages: Page[] = [];
+    for (const sessionId of others) {
+      const page = await browsers.open(service(), "approver", { browser, path: `/sessions/${sessionId}` });
+      await page.getByText("0 calls").waitFor();
+      await page.locator(".not-live").waitFor({ state: "detached" });
+      pages.push(page);
+    }
+    const calls = 40;
+    const make = (from: number, to: number) =>
+      Promise.all(
+        others.map(async (sessionId) => {
+          for (let i = from; i < to; i += 1)
+            await agent.tools.callTool({ sessionId, callId: `c${i}`, tool: "echo", input: { text: `${i}` } });
+        }),
+      );
+    await make(0, 10);
+    await Promise.all([listening.close(), make(10, calls)]);
+    for (const page of pages) {
+      await page.getByText(`${calls} calls`).waitFor();
+      await page.locator(".call-row").last().locator('[data-state="completed"]').first().waitFor();
+    }
+    expect(streams.open).toBe(1);
+    // The first of those that are left listens now; to the last one all was passed on, by one and then by the other.
+    const seen = await pages[2]?.evaluate(`numbers["${others[2]}"]`);
+    expect(seen).toEqual(Array.from({ length: 3 * calls }, (_, i) => i + 1));
+  });
+
+  test("when the one that listens is frozen, another one in sight takes over; awake again, it joins in", {
+    timeout: 60_000,
+  }, async () => {
+    const browser = await browsers.browser();
+    const streams = streamsOf(browser);
+    await browser.addInitScript(keepLongTimers);
+    const listening = await browsers.open(service(), "approver", { browser });
+    await untilLive(listening);
+    const { sessionId, goOn } = await silentCall();
+    const page = await browsers.open(service(), "approver", { browser, path: `/sessions/${sessionId}/c1` });
+    await page.getByText("No output yet.").waitFor();
+    const wake = await freeze(listening);
+    const another = page.waitForRequest(/WatchMany$/);
+    await page.evaluate("passTime()");
+    await another;
+    await goOn();
+    await page.locator(".output-line").getByText(`said by ${sessionId}`).waitFor();
+    const { end } = await ask(service(), { command: "echo meanwhile" });
+    await page.getByRole("link", { name: "Inbox" }).click();
+    await answer(page, /Approve once/);
+    expect((await end()).part?.state.case).toBe("completed");
+    await wake();
+    await listening.bringToFront();
+    await expect.poll(() => streams.open).toBe(1);
+    await ask(service(), { command: "echo awake" });
+    await listening.getByRole("article").getByText("echo awake").first().waitFor();
+    await untilLive(listening);
+  });
+
+  test("a new ask is told of outside the page, once, and marks every tab; a click on it leads there", async () => {
+    const browser = await browsers.browser();
+    await browser.grantPermissions(["notifications"], { origin: new URL(service().url).origin });
+    await browser.addInitScript(keepNotices);
+    const asked = [await ask(service(), { command: "echo before" })];
+    const pages: Page[] = [];
+    for (const _ of numbers.slice(2))
+      pages.push(await browsers.open(service(), "approver", { browser, path: "/policy" }));
+    for (const page of pages) {
+      await expect.poll(() => page.title()).toBe("(1) Policy · Toolgate");
+      // A tab in the background; headless Chromium shows all of them.
+      await page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })");
+    }
+    asked.push(await ask(service(), { command: "echo look here" }));
+    for (const page of pages) {
+      await expect.poll(() => page.title()).toBe("(2) Policy · Toolgate");
+      expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
+    }
+    const told = async () => await Promise.all(pages.map((page) => page.evaluate("notices.map(({ words }) => words)")));
+    await expect.poll(told).toEqual([[{ title: "build asks: bash", body: "echo look here" }], []]);
+    await pages[0]?.evaluate("notices[0].onclick()");
+    await pages[0]?.getByRole("article").locator(".command-line").getByText("echo look here").waitFor();
+    for (const { call } of asked) await connect(service(), "caller").tools.cancelTool(call);
+    for (const page of pages) await expect.poll(() => page.title()).toMatch(/^(Inbox|Policy) · Toolgate$/);
+  });
+});
+
+/** Stops a page as a browser stops one that it freezes: nothing in it runs, what it is sent waits. Returns what wakes it. */
+async function freeze(page: Page): Promise<() => Promise<void>> {
+  const devtools = await page.context().newCDPSession(page);
+  const paused = new Promise((resolve) => devtools.once("Debugger.paused", resolve));
+  await devtools.send("Debugger.enable");
+  await devtools.send("Debugger.pause");
+  // It stops at what runs next.
+  page.evaluate("0").catch(() => undefined);
+  await paused;
+  return async () => {
+    await devtools.send("Debugger.resume");
+    await devtools.send("Debugger.disable");
+  };
+}
+
+/** Keeps the numbers of the events that other tabs passed on, by session. */
+const keepNumbers = `
+  window.numbers = {};
+  window.BroadcastChannel = class extends BroadcastChannel {
+    constructor(name) {
+      super(name);
+      this.addEventListener("message", ({ data }) => {
+        const event = data.frame?.value?.event;
+        if (event && data.key !== "asks") (numbers[event.sessionId] ??= []).push(Number(event.seq));
+      });
+    }
+  };`;
+
+/** Lets a test say that so much time has passed that this page's long timers are due. */
+const keepLongTimers = `
+  const [start, stop, due] = [setTimeout, clearTimeout, new Map()];
+  window.setTimeout = (run, ms, ...rest) => {
+    const id = start(run, ms, ...rest);
+    if (ms === 45_000) due.set(id, run);
+    return id;
+  };
+  window.clearTimeout = (id) => {
+    due.delete(id);
+    stop(id);
+  };
+  window.passTime = () => {
+    for (const [id, run] of [...due]) {
+      clearTimeout(id);
+      run();
+    }
+  };`;
+
+/** Keeps what a page tells outside of itself. */
+const keepNotices = `
+  window.notices = [];
+  window.Notification = class extends Notification {
+    constructor(title, options) {
+      super(title, options);
+      this.words = { title, body: options.body };
+      notices.push(this);
+    }
+  };`;
