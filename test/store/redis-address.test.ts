@@ -44,7 +44,7 @@ test("a Redis that nobody vouches for, that wants TLS, or another password, is r
   const refused = (url: string) =>
     openRedisStore({ url, log: quiet }).then(
       () => "",
-      ({ cause }: Error) => String(cause),
+      (error: Error) => error.message,
     );
   const reasons = await Promise.all(
     [url, url.replace("rediss", "redis"), open.url.replace("secret", "other")].map(refused),

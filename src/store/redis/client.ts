@@ -87,7 +87,9 @@ export function whenReady(client: Client, timeoutMs: number): Promise<void> {
     const timer = setTimeout(() => {
       client.off("error", remember);
       client.off("ready", done);
-      reject(new Error(`Redis did not answer in ${timeoutMs / 1_000} s: check the URL of the store`, { cause: last }));
+      const why = last instanceof Error ? ` (${last.message})` : "";
+      const next = "check the URL of the store, and of rediss:// the authority (NODE_EXTRA_CA_CERTS names one more)";
+      reject(new Error(`Redis did not answer in ${timeoutMs / 1_000} s${why}: ${next}`, { cause: last }));
     }, timeoutMs);
     client.on("error", remember);
     client.on("ready", done);
