@@ -5,7 +5,7 @@ import type { Logger } from "../../src/log.ts";
 import type { Store } from "../../src/server.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 
-/** The steps of a call's life at which a replica can be killed or frozen: the id of a call may end with `.` and one of them. */
+/** The steps of a call's life at which a replica can be killed or frozen. */
 export const points = [
   "before-openCall",
   "after-openCall",
@@ -18,7 +18,10 @@ export const points = [
   "after-finishCall",
 ] as const;
 
-/** What breaks a replica: a signal at the points that its calls name, or a protection that is switched off. */
+/** The id of a call that has the replica with this process id struck at this point, and none that takes the call over. */
+export const struckAt = (name: string, pid: number | undefined, point: string) => `${name}.${pid}.${point}`;
+
+/** What breaks a replica: a signal at the points that calls name, or a protection that is switched off. */
 export type Break =
   | "SIGKILL"
   | "SIGSTOP"
@@ -92,7 +95,7 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
   const struck = new Set<string>();
 
   function strike(point: string, { callId }: CallRef): void {
-    if (!callId.endsWith(`.${point}`) || struck.has(callId)) return;
+    if (!callId.endsWith(struckAt("", process.pid, point)) || struck.has(callId)) return;
     struck.add(callId);
     process.kill(process.pid, signal);
   }
