@@ -1,7 +1,10 @@
-import { Code } from "@connectrpc/connect";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test, vi } from "vitest";
+import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startToolgate } from "../cli/toolgate.ts";
+import { freezeRedis } from "../store/redis-server.ts";
 import { untilDead } from "../tools/processes.ts";
 import { connect, refusal } from "./clients.ts";
 import { startFront } from "./front.ts";
@@ -30,6 +33,23 @@ test("a call made at one replica is answered at a second and watched at a third"
   await watcher.find((event) => nameOf(event) === "completed");
   expect(watcher.seen).toEqual(stream.seen);
   expect(await runs.lines()).toHaveLength(1);
+});
+
+test("what a command printed at one replica is read whole at another", async () => {
+  const [a, b] = replicas().all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "seq 1 50000" } };
+  const { part } = await agent.tools.callTool(call);
+  const output = part?.state.case === "completed" ? String(part.state.value.metadata?.outputPath) : "";
+  const pieces: Uint8Array[] = [];
+  for (let offset = 0n, end = false; !end; offset += BigInt(pieces.at(-1)?.length ?? 0)) {
+    const range = { case: "bytes", value: { offset } } as const;
+    const piece = await connect(b, "watcher").tools.readToolOutput({ sessionId, output, range });
+    pieces.push(piece.data);
+    end = piece.end;
+  }
+  expect(Buffer.concat(pieces).toString()).toBe(Array.from({ length: 50_000 }, (_, i) => `${i + 1}\n`).join(""));
 });
 
 test("kill -9 of the replica while a person thinks: another one runs the call, once, after the answer", async () => {
@@ -111,6 +131,20 @@ test("SIGTERM hands a waiting call over, and the command line does not notice", 
   await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
   expect(await command.finished).toMatchObject({ code: 0, stdout: expect.stringContaining("done\n") });
   expect(await runs.lines()).toHaveLength(1);
+});
+
+test("the health of a replica follows its connection to Redis", async () => {
+  const { all, redis } = replicas();
+  const health = createClient(Health, createGrpcTransport({ baseUrl: all[0].url }));
+  const becomes = (status: Status) =>
+    vi.waitUntil(async () => (await health.check({})).status === status, { timeout: 20_000 });
+  await becomes(Status.SERVING);
+  const thaw = await freezeRedis(redis);
+  await becomes(Status.NOT_SERVING);
+  expect(await readyz(all[0])).toBe(503);
+  thaw();
+  await becomes(Status.SERVING);
+  expect(await readyz(all[0])).toBe(200);
 });
 
 test("a Redis that comes back empty makes a retry data_loss, never a second run", async () => {

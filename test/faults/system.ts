@@ -5,7 +5,7 @@ import { Redis } from "ioredis";
 import { onTestFinished } from "vitest";
 import { type Clients, connect } from "../e2e/clients.ts";
 import { createService, type Principal, type Service, unconfined } from "../e2e/service.ts";
-import { startRedis } from "../store/redis-server.ts";
+import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import type { Break } from "./broken-store.ts";
 import { startWire, type Wire } from "./wire.ts";
 
@@ -94,11 +94,7 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
       for (const { wire } of replicas) wire.set("open");
     },
     emptyRedis: () => server.restart(),
-    async freezeRedis() {
-      const pid = Number(/process_id:(\d+)/.exec(await redis.info("server"))?.[1]);
-      process.kill(pid, "SIGSTOP");
-      return () => void process.kill(pid, "SIGCONT");
-    },
+    freezeRedis: () => freezeRedis(server),
     children: () => processesIn(workspace),
     supervisorOf: (index) => childOf(replicas[index]?.pid, "supervisor.sh"),
   };

@@ -42,6 +42,15 @@ export async function startRedis(...settings: string[]): Promise<RedisServers> {
   };
 }
 
+/** Has a Redis stand still until what this returns is called. */
+export async function freezeRedis({ nodes: [node] }: RedisServers): Promise<() => void> {
+  const client = new Redis(node ?? {});
+  const pid = Number(/process_id:(\d+)/.exec(await client.info("server"))?.[1]);
+  client.disconnect();
+  process.kill(pid, "SIGSTOP");
+  return () => void process.kill(pid, "SIGCONT");
+}
+
 /** Starts one Redis with a password on a free port; with certificates it speaks TLS there, and nothing else. */
 export async function startRedisOnPort(password: string, certificates?: Certificates): Promise<RedisServers> {
   const [port = 0] = await freePorts(1);
