@@ -1,6 +1,11 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
 import { Code, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startToolgate } from "../cli/toolgate.ts";
@@ -133,6 +138,45 @@ test("SIGTERM hands a waiting call over, and the command line does not notice", 
   expect(await runs.lines()).toHaveLength(1);
 });
 
+test.each(["grpc-js", "connect-web"])(
+  "SIGTERM while a command runs: the example in %s does not notice",
+  async (name) => {
+    const { all, workspace } = replicas();
+    const [a, b] = all;
+    const front = await startFront([a.url, b.url]);
+    const go = `go-${name}`;
+    const command = `echo begun; until [ -e ${go} ]; do sleep 0.05; done; echo done`;
+    const example = spawn(process.execPath, [`examples/typescript/${name}.ts`, command, `call_${name}`], {
+      env: { ...process.env, TOOLGATE_URL: front.url, ...tokens },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    onTestFinished(() => void example.kill("SIGKILL"));
+    const ended = once(example, "close");
+    const printed: string[] = [];
+    const begun = Promise.withResolvers<void>();
+    createInterface({ input: example.stdout }).on("line", (line) => {
+      if (line.startsWith("#")) printed.push(line);
+      if (line.includes("output: begun")) begun.resolve();
+    });
+    const resumed = once(createInterface({ input: example.stderr }), "line");
+    await begun.promise;
+    const stopped = a.stop();
+    expect(String(await resumed)).toContain("connection lost");
+    await writeFile(join(workspace, go), "");
+    expect(await ended).toEqual([0, null]);
+    expect(await stopped).toBe(0);
+    expect(printed.map((line) => line.replace(/output: .*/, "output"))).toEqual([
+      "#1 pending",
+      "#2 asks: bash",
+      "#3 answered by approver",
+      "#4 running",
+      "#5 output",
+      "#6 output",
+      "#7 completed",
+    ]);
+  },
+);
+
 test("the health of a replica follows its connection to Redis", async () => {
   const { all, redis } = replicas();
   const health = createClient(Health, createGrpcTransport({ baseUrl: all[0].url }));
@@ -166,6 +210,8 @@ test("a Redis that comes back empty makes a retry data_loss, never a second run"
   await redis.stop();
   await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 20_000 });
 });
+
+const tokens = { TOOLGATE_CALLER_TOKEN: "caller-token", TOOLGATE_APPROVER_TOKEN: "approver-token" };
 
 async function readyz({ url }: Service): Promise<number> {
   return (await fetch(`${url}/readyz`)).status;
