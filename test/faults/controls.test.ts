@@ -32,6 +32,19 @@ test("without the one winner of an ask, two win", async () => {
   expect(violations(await hosts.finish())).toEqual(beginning("I4: "));
 });
 
+test("without the look at the answers, a call runs that nobody approved", async () => {
+  const { hosts } = await startBroken("nobody needs to answer");
+  const sessionId = await hosts.newSession();
+  // They answer only once it runs.
+  const ran = Promise.withResolvers<void>();
+  const beforeAnswer = () => ran.promise;
+  const ended = hosts.call({ sessionId, callId: "c1", at: 0, asks: true, beforeAnswer });
+  await vi.waitUntil(async () => (await hosts.ledger.lines()).length > 0, { timeout: 60_000 });
+  ran.resolve();
+  await ended;
+  expect(violations(await hosts.finish())).toEqual(beginning("I3: c1 ran"));
+});
+
 test("without the memory of operations, a lost answer makes output appear twice or a call hang", async () => {
   const { system, hosts } = await startBroken("no operation ids");
   const found: unknown[] = [];
