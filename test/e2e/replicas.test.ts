@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { writeFile } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Code, createClient } from "@connectrpc/connect";
@@ -16,7 +16,7 @@ import { startFront } from "./front.ts";
 import { ledger } from "./ledger.ts";
 import { nameOf, read } from "./reading.ts";
 import { useReplicas } from "./replicas.ts";
-import type { Service } from "./service.ts";
+import { type Service, startService, unconfined } from "./service.ts";
 
 const replicas = useReplicas();
 
@@ -82,6 +82,31 @@ test("kill -9 of the replica while a person thinks: another one runs the call, o
     "completed",
   ]);
   expect(await runs.lines()).toHaveLength(1);
+});
+
+test("a call is taken over by a replica that serves its workspace, and by no other", async () => {
+  const { all, redis, workspace } = replicas();
+  const [b] = all;
+  const other = join(workspace, "other");
+  await mkdir(other, { recursive: true });
+  const shared = `store = "${redis.url}"\nlease_ms = 1000\n${unconfined}`;
+  const own = await startService({ settings: `${shared}\n[workspace]\nother = "${other}"\n` });
+  const agent = connect(own, "caller");
+  const sessionId = await agent.newSession({ workspace: "other" });
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: "pwd" } };
+  const stream = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  const cut = expect(stream.end()).rejects.toThrow();
+  await own.kill();
+  await cut;
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
+  await connect(b, "approver").permissions.respondToPermission(answer);
+  const log = join(b.data, "log", "toolgate.log");
+  const isLeft = async () => (await readFile(log, "utf8")).includes("its workspace is not served here");
+  await vi.waitUntil(isLeft, { timeout: 20_000 });
+  await own.start();
+  const rest = read(connect(own, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
+  expect((await rest.end()).state.value).toMatchObject({ output: `${other}\n` });
 });
 
 test("kill -9 of the replica while the tool runs: another one says EXECUTOR_LOST, and its processes are dead", async () => {

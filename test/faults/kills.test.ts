@@ -10,7 +10,7 @@ import { conclude, untilStruck } from "./trial.ts";
 const rounds = isLong ? 20 : 1;
 
 /** Replicas that are struck, each in its own lane, before two that are sound. */
-const lanes = 3;
+const lanes = isLong ? 6 : 3;
 const startStruck = (how: Break, leaseMs: number) =>
   startSystem({ count: lanes + 2, leaseMs, breaks: Array.from({ length: lanes }, () => [how]) });
 

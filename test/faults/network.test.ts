@@ -125,7 +125,7 @@ test("F7 a step whose answer was lost is done once", async () => {
   const stop = new AbortController();
   const working = work(hosts, 6, stop.signal);
   const lostSoFar = () => system.replicas.reduce((sum, { wire }) => sum + wire.lost, 0);
-  await vi.waitUntil(() => lostSoFar() >= (isLong ? 1_000 : 40), { timeout: isLong ? 1_800_000 : 240_000 });
+  await vi.waitUntil(() => lostSoFar() >= (isLong ? 1_200 : 40), { timeout: isLong ? 1_800_000 : 240_000 });
   stop.abort();
   const parts = await working;
   for (const { wire } of system.replicas) wire.loseAnswers(0);
