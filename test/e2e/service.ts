@@ -165,7 +165,7 @@ function addressOf({ stderr }: ChildProcess): Promise<string> {
     createInterface({ input: stderr })
       .on("line", (line) => {
         heard.push(line);
-        const url = / is at .*?(http:\/\/[0-9.:]+)/.exec(line)?.[1];
+        const url = / is at .*?(https?:\/\/[0-9.:]+)/.exec(line)?.[1];
         if (url !== undefined) resolve(url);
       })
       .on("close", () => reject(new Error(`the service did not start:\n${heard.join("\n")}`)));

@@ -39,6 +39,14 @@ test("every script is one of those that the store loads, and no other", () => {
   expect(transitions).toContain("settle_ask");
 });
 
+test.each(files.filter((name) => name !== "prelude"))("%s.lua says what it takes and what it answers", (name) => {
+  const text = readFileSync(join(folder, `${name}.lua`), "utf8");
+  expect(text).toMatch(new RegExp(`^-- ${name}: .+`));
+  expect(text).toMatch(/^-- KEYS +\S/m);
+  expect(text).toMatch(/^-- Output +\S/m);
+  if (/step\.|ARGV\[/.test(text)) expect(text).toMatch(/^-- ARGV +\S/m);
+});
+
 describe("every step sent twice", () => {
   const sent = new Set<StepName>();
 
