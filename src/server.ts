@@ -71,8 +71,12 @@ export interface Store {
 }
 
 /** Opens the store that the configuration names. */
-export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
-  return store === "sqlite" ? openSqliteStore({ directory: dataDirectory, log }) : openRedisStore({ url: store, log });
+export async function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
+  if (store === "sqlite") return await openSqliteStore({ directory: dataDirectory, log });
+  return await openRedisStore({ url: store, log }).catch((cause) => {
+    // What Redis was found to be says itself what to do about it.
+    throw new ConfigError(cause instanceof Error ? cause.message : String(cause), { cause });
+  });
 }
 
 /** Puts the parts together and starts them; `tools` come on top of the built-in ones, `open` opens the store. */

@@ -9,7 +9,7 @@ import { expect, onTestFinished, test, vi } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startToolgate } from "../cli/toolgate.ts";
-import { freezeRedis } from "../store/redis-server.ts";
+import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import { untilDead } from "../tools/processes.ts";
 import { connect, refusal } from "./clients.ts";
 import { startFront } from "./front.ts";
@@ -201,6 +201,14 @@ test.each(["grpc-js", "connect-web"])(
     ]);
   },
 );
+
+test("a replica does not start on a Redis that may forget, and says what to do and nothing else", async () => {
+  const redis = await startRedis("--maxmemory-policy", "allkeys-lru");
+  onTestFinished(redis.stop);
+  const started = await startService({ settings: `store = "${redis.url}"\n` }).catch(String);
+  expect(started).toContain("run CONFIG SET maxmemory-policy noeviction and set the same in its configuration");
+  expect(started).not.toContain("next:");
+});
 
 test("the health of a replica follows its connection to Redis", async () => {
   const { all, redis } = replicas();

@@ -40,7 +40,7 @@ test("F5 Redis that stands still for longer than a lease: what ran is stopped, a
     const ended = hosts.call({ sessionId, callId: `runs-on${round}`, at: round, ticks: 2_000 });
     await vi.waitUntil(async () => (await startsOf(hosts, `runs-on${round}`)) > 0, { timeout: 60_000 });
     const thaw = await system.freezeRedis();
-    await delay(6_000);
+    await delay(4_500);
     thaw();
     stopped.push(await ended);
   }
@@ -48,7 +48,7 @@ test("F5 Redis that stands still for longer than a lease: what ran is stopped, a
   const parts = await working;
   expect(endsOf(stopped)).toBe(`${rounds} EXECUTOR_LOST`);
   const seen = endsOf([...parts, ...stopped]);
-  await conclude(system, hosts, { fault: "F5 Redis frozen 6 s", faults: rounds, seen });
+  await conclude(system, hosts, { fault: "F5 Redis frozen 4.5 s", faults: rounds, seen });
 });
 
 test("F6 asks outlive every cut of the line to Redis, shorter or longer than a lease", async () => {

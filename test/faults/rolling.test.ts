@@ -43,9 +43,9 @@ test("I10 after the load there are as many open files as before it, and no proce
     await working;
   };
   // The first calls open what is kept: connections of clients, supervisors, the log.
-  await run(60);
+  await run(40);
   const before = await openFiles();
-  await run(isLong ? 3_000 : 150);
+  await run(isLong ? 3_000 : 100);
   // Pipes are made ahead, up to 32 at once, so their number goes up and down; a leak would leave one for each call.
   const most = before.map((files) => files + 34);
   await vi.waitUntil(async () => (await openFiles()).every((now, index) => now <= (most[index] ?? 0)), {
