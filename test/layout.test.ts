@@ -61,6 +61,12 @@ test("only rpc/errors.ts makes errors of the wire", () => {
   expect(makers.filter((file) => !file.startsWith("cli/"))).toEqual(["rpc/errors.ts"]);
 });
 
+test("only keys.ts makes names of keys in Redis", () => {
+  const folder = join(root, "src/store/redis");
+  const stores = readdirSync(folder).filter((file) => file.endsWith(".ts"));
+  expect(stores.filter((file) => readFileSync(join(folder, file), "utf8").includes("{${"))).toEqual(["keys.ts"]);
+});
+
 test("only call/state.ts makes states", () => {
   const makers = files.filter((file) =>
     /ToolState(Pending|Running|Completed|Error)Schema/.test(readFileSync(join(root, "src", file), "utf8")),

@@ -21,7 +21,7 @@ import { createBell, createFilling, type Followed, follow, madeEvent } from "./l
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import type { Ready } from "./running.ts";
-import { type Access, checkSize, type OpenSession, type Sessions } from "./sessions.ts";
+import { type Access, checkSize, type KnownSession, type OpenSession, type Sessions } from "./sessions.ts";
 import { failed, isTerminal, pendingPart } from "./state.ts";
 
 /** What CallTool and ExecuteTool have in common. */
@@ -235,8 +235,8 @@ export function createCalls({
     sessionId: string,
     callId: string,
     access: Access,
-  ): Promise<{ record: CallRecord; opened: OpenSession }> {
-    const opened = await sessions.open(principal, sessionId, access);
+  ): Promise<{ record: CallRecord; opened: KnownSession }> {
+    const opened = await sessions.look(principal, sessionId, access);
     const record = await store.getCall(sessionId, callId);
     if (!record) {
       throw new RequestError(ErrorReason.NO_SUCH_CALL, `session ${sessionId} has no call ${callId}`, {
@@ -442,12 +442,12 @@ export function createCalls({
       principal: Principal,
       filter: { sessionId: string; after?: string; limit: number },
     ): Promise<CallRecord[]> {
-      await sessions.open(principal, filter.sessionId, "read");
+      await sessions.look(principal, filter.sessionId, "read");
       return await store.listCalls(filter);
     },
     /** Refuses new calls in a session and its descendants, and cancels the open ones. */
     async closeSession(principal: Principal, sessionId: string): Promise<void> {
-      await sessions.open(principal, sessionId, "control");
+      await sessions.look(principal, sessionId, "control");
       const left = await store.closeSession(sessionId);
       await Promise.all(left.map((ref) => cancel(ref, "The session was closed.")));
     },
@@ -462,7 +462,7 @@ export function createCalls({
       }: { sessionId: string; afterSeq: number; callId?: string | undefined; snapshot: boolean },
       signal: AbortSignal,
     ): AsyncGenerator<Followed & { snapshotEnd?: boolean }> {
-      const { session } = await sessions.open(principal, sessionId, "read");
+      const { session } = await sessions.look(principal, sessionId, "read");
       const root = session.rootSessionId;
       let from = afterSeq;
       if (snapshot) {

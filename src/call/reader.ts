@@ -78,7 +78,7 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
       principal: Principal,
       { sessionId, output, range }: ReadToolOutputRequest,
     ): Promise<ReadToolOutputResponse> {
-      const { session } = await sessions.open(principal, sessionId, "read");
+      const { session } = await sessions.look(principal, sessionId, "read");
       const root = session.rootSessionId;
       if (range.case === "lines") {
         const { offset, limit } = range.value;

@@ -13,10 +13,14 @@ import { openWorkspace, type Workspace } from "../tool/workspace.ts";
 import { newId } from "./ids.ts";
 import type { CallStore } from "./ports.ts";
 
-/** A session with what its calls need: its chain of ancestors, root first, and its folder. */
-export interface OpenSession {
+/** A session, as far as it never changes, with its chain of ancestors, root first. */
+export interface KnownSession {
   session: Session;
   ancestors: readonly Session[];
+}
+
+/** A session with what its calls need besides: its folder, which must be there and be served here. */
+export interface OpenSession extends KnownSession {
   workspace: Workspace;
 }
 
@@ -38,7 +42,7 @@ export function createSessions({
   workspaces: Readonly<Record<string, string>>;
   agents: ReadonlySet<string>;
 }) {
-  const opened = new Map<string, OpenSession>();
+  const known = new Map<string, KnownSession & { workspace: () => Promise<Workspace> }>();
 
   /** The folder of `NAME` or `NAME/folder`, which lies below the root, symlinks looked through. */
   async function openNamed(name: string): Promise<Workspace> {
@@ -57,25 +61,40 @@ export function createSessions({
     }
   }
 
-  async function load(id: string): Promise<OpenSession | undefined> {
-    const known = opened.get(id);
-    if (known) return known;
+  async function find(id: string) {
+    const before = known.get(id);
+    if (before) return before;
     const session = await store.getSession(id);
     if (!session) return undefined;
-    const parent = session.parentSessionId === "" ? undefined : await load(session.parentSessionId);
-    const ancestors = parent ? [...parent.ancestors, parent.session] : [];
-    const loaded = { session, ancestors, workspace: await openNamed(session.workspace) };
-    opened.set(id, loaded);
-    const oldest = opened.size > cached ? opened.keys().next().value : undefined;
-    if (oldest !== undefined) opened.delete(oldest);
-    return loaded;
+    const parent = session.parentSessionId === "" ? undefined : await find(session.parentSessionId);
+    const ancestors: Session[] = parent ? [...parent.ancestors, parent.session] : [];
+    let place: Workspace | undefined;
+    const workspace = async () => (place ??= await openNamed(session.workspace));
+    const found = { session, ancestors, workspace };
+    known.set(id, found);
+    const oldest = known.size > cached ? known.keys().next().value : undefined;
+    if (oldest !== undefined) known.delete(oldest);
+    return found;
   }
 
-  /** The session as far as it never changes (not `closed` and `last_seq`); NO_SUCH_SESSION if it is not known or not yours. */
-  async function open(principal: Principal, id: string, access: Access): Promise<OpenSession> {
-    const found = await load(id);
+  async function load(id: string): Promise<OpenSession | undefined> {
+    const found = await find(id);
+    return found && { ...found, workspace: await found.workspace() };
+  }
+
+  /** The session (not its `closed` and `last_seq`), wherever its folder is; NO_SUCH_SESSION if it is not known or not yours. */
+  async function look(principal: Principal, id: string, access: Access): Promise<KnownSession> {
+    const found = await find(id);
     if (!found || !mayAccess(principal, found.session, access)) throw noSuchSession(id);
     return found;
+  }
+
+  /** Likewise, to call something in it or to judge what it would do. */
+  async function open(principal: Principal, id: string, access: Access): Promise<OpenSession> {
+    await look(principal, id, access);
+    const opened = await load(id);
+    if (!opened) throw noSuchSession(id);
+    return opened;
   }
 
   function checkStore(expected: string): void {
@@ -105,7 +124,7 @@ export function createSessions({
     checkStore(request.expectedStoreId);
     checkSize("metadata", request.metadata, 64 * 1024);
     checkRules("rules", request.rules);
-    const parent = request.parentSessionId === "" ? undefined : await open(principal, request.parentSessionId, "call");
+    const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
     const now = store.now();
     const id = request.sessionId || newId("ses", now);
     const workspace = request.workspace || (parent?.session.workspace ?? "default");
@@ -133,7 +152,9 @@ export function createSessions({
   }
 
   return {
+    look,
     open,
+    find,
     load,
     agentFor,
     checkStore,
@@ -141,14 +162,14 @@ export function createSessions({
     create: createSession,
     /** The session as it is now. */
     async get(principal: Principal, id: string): Promise<Session> {
-      await open(principal, id, "read");
+      await look(principal, id, "read");
       const session = await store.getSession(id);
       if (!session) throw noSuchSession(id);
       return session;
     },
     /** Newest first, of those that may be seen. */
     async list(principal: Principal, filter: { root?: string; before?: string; limit: number }): Promise<Session[]> {
-      if (filter.root !== undefined) await open(principal, filter.root, "read");
+      if (filter.root !== undefined) await look(principal, filter.root, "read");
       return await store.listSessions({ ...filter, ...(!readsAll(principal) && { owner: principal.id }) });
     },
   };

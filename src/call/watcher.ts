@@ -23,11 +23,11 @@ export function createWatcher({
 }) {
   /** Which asks a principal may see, limited to a session and its descendants if one is named. */
   async function visibility(principal: Principal, sessionId: string) {
-    const opened = sessionId === "" ? undefined : await sessions.open(principal, sessionId, "read");
+    const opened = sessionId === "" ? undefined : await sessions.look(principal, sessionId, "read");
     const all = readsAll(principal);
     const sees = async (request: Pick<PermissionRequest, "sessionId" | "ancestry">): Promise<boolean> => {
       if (sessionId !== "" && !request.ancestry.includes(sessionId)) return false;
-      return all || (await sessions.load(request.sessionId))?.session.owner === principal.id;
+      return all || (await sessions.find(request.sessionId))?.session.owner === principal.id;
     };
     return Object.assign(sees, { root: opened?.session.rootSessionId });
   }

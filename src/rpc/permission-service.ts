@@ -32,14 +32,14 @@ export function permissionService({
   return {
     async respondToPermission(response, ctx) {
       const principal = principalOf(ctx);
-      const { session } = await sessions.open(principal, response.sessionId, "read");
+      const { session } = await sessions.look(principal, response.sessionId, "read");
       await permissions.reply(principal, workspaceRoot(session.workspace), response);
       return {};
     },
 
     async rejectPermissions({ sessionId, message }, ctx) {
       const principal = principalOf(ctx);
-      const { session } = await sessions.open(principal, sessionId, "read");
+      const { session } = await sessions.look(principal, sessionId, "read");
       return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
     },
 
@@ -68,7 +68,7 @@ export function permissionService({
 
     async listGrants({ sessionId, includeDead, pageSize, pageToken }, ctx) {
       const limit = pageSize || 100;
-      const session = sessionId === "" ? undefined : (await sessions.open(principalOf(ctx), sessionId, "read")).session;
+      const session = sessionId === "" ? undefined : (await sessions.look(principalOf(ctx), sessionId, "read")).session;
       const grants = await permissions.listGrants({
         includeDead,
         limit,

@@ -1,14 +1,22 @@
-import { Code } from "@connectrpc/connect";
-import { expect, test, vi } from "vitest";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { startToolgate } from "../cli/toolgate.ts";
+import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import { untilDead } from "../tools/processes.ts";
 import { connect, refusal } from "./clients.ts";
 import { startFront } from "./front.ts";
 import { ledger } from "./ledger.ts";
 import { nameOf, read } from "./reading.ts";
 import { useReplicas } from "./replicas.ts";
-import type { Service } from "./service.ts";
+import { type Service, startService, unconfined } from "./service.ts";
 
 const replicas = useReplicas();
 
@@ -30,6 +38,23 @@ test("a call made at one replica is answered at a second and watched at a third"
   await watcher.find((event) => nameOf(event) === "completed");
   expect(watcher.seen).toEqual(stream.seen);
   expect(await runs.lines()).toHaveLength(1);
+});
+
+test("what a command printed at one replica is read whole at another", async () => {
+  const [a, b] = replicas().all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "seq 1 50000" } };
+  const { part } = await agent.tools.callTool(call);
+  const output = part?.state.case === "completed" ? String(part.state.value.metadata?.outputPath) : "";
+  const pieces: Uint8Array[] = [];
+  for (let offset = 0n, end = false; !end; offset += BigInt(pieces.at(-1)?.length ?? 0)) {
+    const range = { case: "bytes", value: { offset } } as const;
+    const piece = await connect(b, "watcher").tools.readToolOutput({ sessionId, output, range });
+    pieces.push(piece.data);
+    end = piece.end;
+  }
+  expect(Buffer.concat(pieces).toString()).toBe(Array.from({ length: 50_000 }, (_, i) => `${i + 1}\n`).join(""));
 });
 
 test("kill -9 of the replica while a person thinks: another one runs the call, once, after the answer", async () => {
@@ -57,6 +82,31 @@ test("kill -9 of the replica while a person thinks: another one runs the call, o
     "completed",
   ]);
   expect(await runs.lines()).toHaveLength(1);
+});
+
+test("a call is taken over by a replica that serves its workspace, and by no other", async () => {
+  const { all, redis, workspace } = replicas();
+  const [b] = all;
+  const other = join(workspace, "other");
+  await mkdir(other, { recursive: true });
+  const shared = `store = "${redis.url}"\nlease_ms = 1000\n${unconfined}`;
+  const own = await startService({ settings: `${shared}\n[workspace]\nother = "${other}"\n` });
+  const agent = connect(own, "caller");
+  const sessionId = await agent.newSession({ workspace: "other" });
+  const call = { sessionId, callId: "c1", tool: "bash", input: { command: "pwd" } };
+  const stream = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  const cut = expect(stream.end()).rejects.toThrow();
+  await own.kill();
+  await cut;
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
+  await connect(b, "approver").permissions.respondToPermission(answer);
+  const log = join(b.data, "log", "toolgate.log");
+  const isLeft = async () => (await readFile(log, "utf8")).includes("its workspace is not served here");
+  await vi.waitUntil(isLeft, { timeout: 20_000 });
+  await own.start();
+  const rest = read(connect(own, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
+  expect((await rest.end()).state.value).toMatchObject({ output: `${other}\n` });
 });
 
 test("kill -9 of the replica while the tool runs: another one says EXECUTOR_LOST, and its processes are dead", async () => {
@@ -113,6 +163,67 @@ test("SIGTERM hands a waiting call over, and the command line does not notice", 
   expect(await runs.lines()).toHaveLength(1);
 });
 
+test.each(["grpc-js", "connect-web"])(
+  "SIGTERM while a command runs: the example in %s does not notice",
+  async (name) => {
+    const { all, workspace } = replicas();
+    const [a, b] = all;
+    const front = await startFront([a.url, b.url]);
+    const go = `go-${name}`;
+    const command = `echo begun; until [ -e ${go} ]; do sleep 0.05; done; echo done`;
+    const example = spawn(process.execPath, [`examples/typescript/${name}.ts`, command, `call_${name}`], {
+      env: { ...process.env, TOOLGATE_URL: front.url, ...tokens },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    onTestFinished(() => void example.kill("SIGKILL"));
+    const ended = once(example, "close");
+    const printed: string[] = [];
+    const begun = Promise.withResolvers<void>();
+    createInterface({ input: example.stdout }).on("line", (line) => {
+      if (line.startsWith("#")) printed.push(line);
+      if (line.includes("output: begun")) begun.resolve();
+    });
+    const resumed = once(createInterface({ input: example.stderr }), "line");
+    await begun.promise;
+    const stopped = a.stop();
+    expect(String(await resumed)).toContain("connection lost");
+    await writeFile(join(workspace, go), "");
+    expect(await ended).toEqual([0, null]);
+    expect(await stopped).toBe(0);
+    expect(printed.map((line) => line.replace(/output: .*/, "output"))).toEqual([
+      "#1 pending",
+      "#2 asks: bash",
+      "#3 answered by approver",
+      "#4 running",
+      "#5 output",
+      "#6 output",
+      "#7 completed",
+    ]);
+  },
+);
+
+test("a replica does not start on a Redis that may forget, and says what to do and nothing else", async () => {
+  const redis = await startRedis("--maxmemory-policy", "allkeys-lru");
+  onTestFinished(redis.stop);
+  const started = await startService({ settings: `store = "${redis.url}"\n` }).catch(String);
+  expect(started).toContain("run CONFIG SET maxmemory-policy noeviction and set the same in its configuration");
+  expect(started).not.toContain("next:");
+});
+
+test("the health of a replica follows its connection to Redis", async () => {
+  const { all, redis } = replicas();
+  const health = createClient(Health, createGrpcTransport({ baseUrl: all[0].url }));
+  const becomes = (status: Status) =>
+    vi.waitUntil(async () => (await health.check({})).status === status, { timeout: 20_000 });
+  await becomes(Status.SERVING);
+  const thaw = await freezeRedis(redis);
+  await becomes(Status.NOT_SERVING);
+  expect(await readyz(all[0])).toBe(503);
+  thaw();
+  await becomes(Status.SERVING);
+  expect(await readyz(all[0])).toBe(200);
+});
+
 test("a Redis that comes back empty makes a retry data_loss, never a second run", async () => {
   const { all, redis, workspace } = replicas();
   const [a, b] = all;
@@ -132,6 +243,8 @@ test("a Redis that comes back empty makes a retry data_loss, never a second run"
   await redis.stop();
   await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 60_000 });
 });
+
+const tokens = { TOOLGATE_CALLER_TOKEN: "caller-token", TOOLGATE_APPROVER_TOKEN: "approver-token" };
 
 async function readyz({ url }: Service): Promise<number> {
   return (await fetch(`${url}/readyz`)).status;

@@ -1,11 +1,14 @@
+import { create } from "@bufbuild/protobuf";
+import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { CallRef, CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
 import type { Config } from "../../src/config.ts";
 import type { Logger } from "../../src/log.ts";
+import type { AskRecord } from "../../src/permission/ports.ts";
 import type { Store } from "../../src/server.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 
-/** The steps of a call's life at which a replica can be killed or frozen: the id of a call may end with `.` and one of them. */
+/** The steps of a call's life at which a replica can be killed or frozen. */
 export const points = [
   "before-openCall",
   "after-openCall",
@@ -18,12 +21,16 @@ export const points = [
   "after-finishCall",
 ] as const;
 
-/** What breaks a replica: a signal at the points that its calls name, or a protection that is switched off. */
+/** The id of a call that has the replica with this process id struck at this point, and none that takes the call over. */
+export const struckAt = (name: string, pid: number | undefined, point: string) => `${name}.${pid}.${point}`;
+
+/** What breaks a replica: a signal at the points that calls name, or a protection that is switched off. */
 export type Break =
   | "SIGKILL"
   | "SIGSTOP"
   | "lost calls run again"
   | "every answer wins"
+  | "nobody needs to answer"
   | "the store id never changes"
   | "no operation ids"
   | "leases are not watched"
@@ -53,6 +60,17 @@ const changes: Readonly<Record<string, (store: Store) => Store>> = {
         return ask;
       },
     },
+  }),
+  "nobody needs to answer": (store) => ({
+    ...store,
+    permissions: { ...store.permissions, asksOf: async (call) => (await store.permissions.asksOf(call)).map(approve) },
+    calls: replace(store.calls, {
+      async getCallWithAsks(ref) {
+        const found = await store.calls.getCallWithAsks(ref);
+        if (found) found.record.part.permissionIds = [];
+        return found && { ...found, asks: found.asks.map(approve) };
+      },
+    }),
   }),
   "the store id never changes": (store) => ({ ...store, calls: replace(store.calls, { storeId: "sto_same" }) }),
   "leases are not watched": (store) => ({ ...store, calls: believeInLeases(store.calls) }),
@@ -92,7 +110,7 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
   const struck = new Set<string>();
 
   function strike(point: string, { callId }: CallRef): void {
-    if (!callId.endsWith(`.${point}`) || struck.has(callId)) return;
+    if (!callId.endsWith(struckAt("", process.pid, point)) || struck.has(callId)) return;
     struck.add(callId);
     process.kill(process.pid, signal);
   }
@@ -125,6 +143,13 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
     recordEvents: around("recordEvents", calls.recordEvents, ({ ref }) => ref),
     finishCall: around("finishCall", calls.finishCall, ({ ref }) => ref),
   });
+}
+
+/** The ask, as somebody would have answered it. */
+function approve(ask: AskRecord): AskRecord {
+  const { id: permissionId, sessionId } = ask.request;
+  const answer = { permissionId, sessionId, outcome: PermissionOutcome.ONCE };
+  return { ...ask, settled: ask.settled ?? create(PermissionSettledSchema, answer) };
 }
 
 /** Takes every call that it ever opened for its own. */

@@ -6,7 +6,7 @@ import { isTerminal } from "../../src/call/state.ts";
 import type { Answer, History, ToldCall, Watch } from "./history.ts";
 
 /** How long after its call's end a command may still write: what lies between the last look at the lease and the kill. */
-const stopMs = 500;
+export const stopMs = 1_000;
 
 /** Every way in which a history breaks a promise, each beginning with the invariant's name; empty if it keeps them all. */
 export function violations(history: History): string[] {

@@ -17,6 +17,8 @@ export interface Wish {
   at: number;
   /** Whether people are asked; two of them then answer, at other replicas. */
   asks?: boolean;
+  /** The two replicas after this one are where they answer first; else those after the one that told of the ask. */
+  answersAfter?: number;
   /** How long the command runs, in steps of 50 ms. */
   ticks?: number;
   /** Awaited before the answers are given. */
@@ -30,6 +32,7 @@ export function createHosts(system: System) {
   const history = newHistory();
   const ledger = createLedger(system.workspace);
   const seenFirst = new Map<string, SessionEvent>();
+  let ended = 0;
 
   /** Tries at one replica after the other until it works; what is refused for good is thrown. */
   async function insist<T>(at: number, attempt: (index: number) => Promise<T>): Promise<T> {
@@ -79,10 +82,12 @@ export function createHosts(system: System) {
       throw new ConnectError("the stream ended before the call", Code.Unavailable);
     });
     await Promise.all(answering);
+    ended += 1;
     return end;
   }
 
-  async function answerTwice(ask: PermissionRequest, at: number, { beforeAnswer }: Wish): Promise<void> {
+  async function answerTwice(ask: PermissionRequest, told: number, wish: Wish): Promise<void> {
+    const { beforeAnswer, answersAfter: at = told } = wish;
     await beforeAnswer?.();
     await Promise.all([answer(ask, "approver", at + 1), answer(ask, "deputy", at + 2)]);
   }
@@ -155,6 +160,10 @@ export function createHosts(system: System) {
   }
 
   return {
+    /** How many calls have ended. */
+    get ended() {
+      return ended;
+    },
     newSession,
     call,
     answer,
@@ -173,9 +182,9 @@ export function createHosts(system: System) {
 }
 
 /** How long one attempt may take: a replica that is frozen or cut off does not say so. */
-const timeoutMs = 1_500;
+const timeoutMs = 4_000;
 /** After how long of trying a promise is broken: far beyond every lease and every fault. */
-const hopeMs = 45_000;
+const hopeMs = 120_000;
 
 function partOf(event: SessionEvent | undefined): ToolPart | undefined {
   return event?.event.case === "part" ? event.event.value : undefined;

@@ -15,6 +15,19 @@ export async function work(hosts: Hosts, workers: number, stop: AbortSignal): Pr
   return parts;
 }
 
+/** Does the work for each, so many at a time; each lane does one after the other. */
+export async function inParallel<T>(
+  items: readonly T[],
+  lanes: number,
+  work: (item: T, lane: number) => Promise<void>,
+): Promise<void> {
+  const left = items.values();
+  const workIn = async (_: unknown, lane: number) => {
+    for (const item of left) await work(item, lane);
+  };
+  await Promise.all(Array.from({ length: lanes }, workIn));
+}
+
 /** How many calls ended in which way, in words. */
 export function endsOf(parts: readonly ToolPart[]): string {
   const words = parts.map(({ state }) => (state.case === "error" ? reasonOf(state.value.reason) : String(state.case)));

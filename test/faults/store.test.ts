@@ -22,14 +22,19 @@ test("F3 Redis that comes back empty: each retry is told so, what ran is stopped
       input: { command: ledger.command(`${callId}${round}`, ticks) },
     });
     const all = [make("ended", "free", 1), make("asking", "build", 1), make("running", "free", 600)];
-    for (const call of all) await agent.tools.callTool({ ...call, waitMs: 1_000 });
+    for (const call of all) await agent.tools.callTool({ ...call, waitMs: 0 });
     calls += all.length;
-    const { permissions } = await system.at(round).as("approver").permissions.listPermissions({ sessionId });
+    await agent.tools.callTool({ ...all[0], waitMs: 60_000 });
+    const ran = async () => (await ledger.lines()).some(({ callId }) => callId === `running${round}`);
+    await vi.waitUntil(ran, { timeout: 60_000 });
+    const asked = async () => (await agent.permissions.listPermissions({ sessionId })).permissions;
+    await vi.waitUntil(async () => (await asked()).length > 0, { timeout: 60_000 });
+    const permissions = await asked();
     expect(permissions).toHaveLength(1);
 
     await system.emptyRedis();
     for (const replica of system.replicas) {
-      await vi.waitUntil(async () => (await fetch(`${replica.url}/readyz`)).status === 200, { timeout: 20_000 });
+      await vi.waitUntil(async () => (await fetch(`${replica.url}/readyz`)).status === 200, { timeout: 60_000 });
       for (const call of all)
         expect(await refusal(replica.as("caller").tools.callTool(call))).toMatchObject({ code: Code.DataLoss });
       const again = replica.as("caller").sessions.createSession({ sessionId, expectedStoreId: storeId });
@@ -40,7 +45,7 @@ test("F3 Redis that comes back empty: each retry is told so, what ran is stopped
         answers += 1;
       }
     }
-    await vi.waitUntil(async () => (await system.children()).length === 0, { timeout: 10_000 });
+    await vi.waitUntil(async () => (await system.children()).length === 0, { timeout: 60_000 });
     expect(session?.id).toBe(sessionId);
   }
   const starts = (await ledger.lines()).filter(({ word }) => word === "start").map(({ callId }) => callId);

@@ -5,9 +5,9 @@ import { Redis } from "ioredis";
 import { onTestFinished } from "vitest";
 import { type Clients, connect } from "../e2e/clients.ts";
 import { createService, type Principal, type Service, unconfined } from "../e2e/service.ts";
-import { startRedis } from "../store/redis-server.ts";
+import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import type { Break } from "./broken-store.ts";
-import { type Line, startWire, type Wire } from "./wire.ts";
+import { startWire, type Wire } from "./wire.ts";
 
 /** A replica, with what is between it and Redis. */
 export interface Replica extends Service {
@@ -26,7 +26,8 @@ export interface System {
   readonly workspace: string;
   /** The replica of this number, counted round. */
   at(index: number): Replica;
-  setLines(line: Line): void;
+  /** Lets everything pass to Redis and back again. */
+  openLines(): void;
   /** Ends Redis at once and starts it again with nothing in it. */
   emptyRedis(): Promise<void>;
   /** Has Redis stand still until what it returns is called. */
@@ -89,15 +90,11 @@ export async function startSystem(options: SystemOptions = {}): Promise<System> 
       if (replica === undefined) throw new Error("there are no replicas");
       return replica;
     },
-    setLines(line) {
-      for (const replica of replicas) replica.wire.set(line);
+    openLines() {
+      for (const { wire } of replicas) wire.set("open");
     },
     emptyRedis: () => server.restart(),
-    async freezeRedis() {
-      const pid = Number(/process_id:(\d+)/.exec(await redis.info("server"))?.[1]);
-      process.kill(pid, "SIGSTOP");
-      return () => void process.kill(pid, "SIGCONT");
-    },
+    freezeRedis: () => freezeRedis(server),
     children: () => processesIn(workspace),
     supervisorOf: (index) => childOf(replicas[index]?.pid, "supervisor.sh"),
   };

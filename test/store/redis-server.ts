@@ -5,18 +5,22 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Redis } from "ioredis";
+import type { Certificates } from "../rpc/certificates.ts";
 
 /** Redis processes of a test. */
 export interface RedisServers {
   /** How a store gets there. */
   url: string;
   /** Where the processes can be asked, one by one. */
-  nodes: { path: string }[] | { host: string; port: number }[];
+  nodes: { path: string }[] | Node[];
   /** Ends one process at once, and starts it again with nothing in it. */
   restart(node?: number): Promise<void>;
   /** Ends all and removes what they left. */
   stop(): Promise<void>;
 }
+
+/** Where a Redis that has a port can be asked, and whom to trust if it speaks TLS. */
+type Node = { host: string; port: number; tls?: { ca: string } };
 
 /** Starts one Redis on a unix socket. */
 export async function startRedis(...settings: string[]): Promise<RedisServers> {
@@ -38,11 +42,27 @@ export async function startRedis(...settings: string[]): Promise<RedisServers> {
   };
 }
 
+/** Has a Redis stand still until what this returns is called. */
+export async function freezeRedis({ nodes: [node] }: RedisServers): Promise<() => void> {
+  const client = new Redis(node ?? {});
+  const pid = Number(/process_id:(\d+)/.exec(await client.info("server"))?.[1]);
+  client.disconnect();
+  process.kill(pid, "SIGSTOP");
+  return () => void process.kill(pid, "SIGCONT");
+}
+
+/** Starts one Redis with a password on a free port; with certificates it speaks TLS there, and nothing else. */
+export async function startRedisOnPort(password: string, certificates?: Certificates): Promise<RedisServers> {
+  const [port = 0] = await freePorts(1);
+  const server = await startRedis("--requirepass", password, ...listenOn(port, certificates));
+  return { ...server, url: `${certificates ? "rediss" : "redis"}://:${password}@127.0.0.1:${port}` };
+}
+
 /** Starts a cluster of three masters on free ports. */
-export async function startCluster(): Promise<RedisServers> {
+export async function startCluster(certificates?: Certificates): Promise<RedisServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-cluster-"));
-  const nodes = (await freePorts(3)).map((port) => ({ host: "127.0.0.1", port }));
-  const start = ({ host, port }: { host: string; port: number }) => {
+  const nodes = (await freePorts(3)).map((port) => nodeAt(port, certificates));
+  const start = ({ port }: Node) => {
     const cluster = [
       "--cluster-enabled",
       "yes",
@@ -51,12 +71,12 @@ export async function startCluster(): Promise<RedisServers> {
       "--cluster-node-timeout",
       "2000",
     ];
-    return startProcess(directory, ["--port", String(port), "--bind", host, ...cluster]);
+    return startProcess(directory, [...listenOn(port, certificates), ...cluster]);
   };
   const servers = await Promise.all(nodes.map(start));
   await unite(nodes);
   return {
-    url: `redis+cluster://${nodes.map(({ host, port }) => `${host}:${port}`).join(",")}`,
+    url: `${certificates ? "rediss" : "redis"}+cluster://${nodes.map(({ host, port }) => `${host}:${port}`).join(",")}`,
     nodes,
     async restart(index = 0) {
       const [server, node] = [servers[index], nodes[index]];
@@ -73,7 +93,7 @@ export async function startCluster(): Promise<RedisServers> {
 }
 
 /** Gives each node a third of the slots and waits until all agree. */
-async function unite(nodes: { host: string; port: number }[]): Promise<void> {
+async function unite(nodes: Node[]): Promise<void> {
   const slots = [
     [0, 5460],
     [5461, 10922],
@@ -88,7 +108,7 @@ async function unite(nodes: { host: string; port: number }[]): Promise<void> {
   await untilWhole(nodes);
 }
 
-async function untilWhole(nodes: { host: string; port: number }[]): Promise<void> {
+async function untilWhole(nodes: Node[]): Promise<void> {
   const clients = nodes.map((node) => new Redis(node));
   for (;;) {
     const states = await Promise.all(clients.map((client) => client.call("cluster", "info")));
@@ -99,14 +119,37 @@ async function untilWhole(nodes: { host: string; port: number }[]): Promise<void
   for (const client of clients) client.disconnect();
 }
 
+/** With certificates there is no port for those who speak in clear, also not for other servers. */
+function listenOn(port: number, certificates?: Certificates): string[] {
+  const own = ["--bind", "127.0.0.1"];
+  if (certificates === undefined) return [...own, "--port", String(port)];
+  const { server, ca } = certificates;
+  const files = [
+    "--tls-cert-file",
+    server.certFile,
+    "--tls-key-file",
+    server.keyFile,
+    "--tls-ca-cert-file",
+    ca.certFile,
+  ];
+  const among = ["--tls-auth-clients", "no", "--tls-cluster", "yes", "--tls-replication", "yes"];
+  return [...own, "--port", "0", "--tls-port", String(port), ...files, ...among];
+}
+
+function nodeAt(port: number, certificates?: Certificates): Node {
+  return { host: "127.0.0.1", port, ...(certificates && { tls: { ca: certificates.ca.cert } }) };
+}
+
 async function startProcess(directory: string, settings: string[]): Promise<ChildProcess> {
   const fixed = ["--save", "", "--appendonly", "no", "--dir", directory, "--maxmemory-policy", "noeviction"];
   const server = spawn("redis-server", [...fixed, ...settings], { stdio: ["ignore", "pipe", "inherit"] });
   await new Promise<void>((resolve, reject) => {
     server.on("error", () => reject(new Error("apt-get install -y redis-server")));
     server.on("exit", (code) => reject(new Error(`redis-server ended with ${code} before it was ready`)));
+    let said = "";
     server.stdout?.on("data", (text: Buffer) => {
-      if (/eady to accept connections/.test(text.toString())) resolve();
+      said += text.toString();
+      if (/eady to accept connections/.test(said)) resolve();
     });
   });
   return server;
@@ -137,26 +180,28 @@ async function freePorts(count: number): Promise<number[]> {
 }
 
 /** Starts a master with a copy of it, and a sentinel that watches them; `restart` only ends the master, once all is copied. */
-export async function startSentinel(): Promise<RedisServers> {
+export async function startSentinel(certificates?: Certificates): Promise<RedisServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-sentinel-"));
   const [first = 0, second = 0, watching = 0] = await freePorts(3);
   const on = (port: number, ...settings: string[]) =>
-    startProcess(directory, ["--port", String(port), "--bind", "127.0.0.1", ...settings]);
+    startProcess(directory, [...listenOn(port, certificates), ...settings]);
   const master = await on(first);
   const copy = await on(second, "--replicaof", "127.0.0.1", String(first), "--repl-diskless-sync-delay", "0");
   const settings = join(directory, "sentinel.conf");
   await writeFile(
     settings,
-    `port ${watching}\nbind 127.0.0.1\ndir ${directory}\nsentinel monitor main 127.0.0.1 ${first} 1\n` +
+    `dir ${directory}\nsentinel monitor main 127.0.0.1 ${first} 1\n` +
       "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 1000\n",
   );
-  const sentinel = spawn("redis-server", [settings, "--sentinel"], { stdio: "ignore" });
-  await untilWatched(watching);
+  const sentinel = spawn("redis-server", [settings, "--sentinel", ...listenOn(watching, certificates)], {
+    stdio: "ignore",
+  });
+  await untilWatched(nodeAt(watching, certificates));
   return {
-    url: `redis+sentinel://127.0.0.1:${watching}/main`,
-    nodes: [{ host: "127.0.0.1", port: second }],
+    url: `${certificates ? "rediss" : "redis"}+sentinel://127.0.0.1:${watching}/main`,
+    nodes: [nodeAt(second, certificates)],
     async restart() {
-      await untilCopied(first);
+      await untilCopied(nodeAt(first, certificates));
       await stopProcess(master);
     },
     async stop() {
@@ -166,16 +211,16 @@ export async function startSentinel(): Promise<RedisServers> {
   };
 }
 
-async function untilCopied(port: number): Promise<void> {
-  const client = new Redis({ host: "127.0.0.1", port });
+async function untilCopied(node: Node): Promise<void> {
+  const client = new Redis(node);
   await client.set("last", "write");
   await client.wait(1, 0);
   client.disconnect();
 }
 
 /** Waits until a sentinel knows the copy, without which there is nobody to take over. */
-async function untilWatched(port: number): Promise<void> {
-  const client = new Redis({ host: "127.0.0.1", port, maxRetriesPerRequest: null });
+async function untilWatched(node: Node): Promise<void> {
+  const client = new Redis({ ...node, maxRetriesPerRequest: null });
   client.on("error", () => {});
   for (;;) {
     const state = String(await client.call("info", "sentinel"));

@@ -20,6 +20,10 @@ test.each([
     },
   ],
   [
+    "rediss+sentinel://a/main",
+    { kind: "single", options: { name: "main", tls: {}, sentinelTLS: {}, enableTLSForSentinelMode: true } },
+  ],
+  [
     "redis+cluster://a:1,b:2",
     {
       kind: "cluster",

@@ -1,4 +1,6 @@
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
+import { connect, createServer } from "node:net";
 import { setImmediate } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test } from "vitest";
@@ -289,6 +291,25 @@ describe("redis", () => {
   test("a Redis that may forget is refused, with what to set", async () => {
     const own = await ownServer("--maxmemory-policy", "allkeys-lru");
     await expect(openReal(own.url)).rejects.toThrow("CONFIG SET maxmemory-policy noeviction");
+  });
+
+  test("a Redis that is too old is refused, with what is needed", async () => {
+    // No old one is to be had here, so one says that it is.
+    const own = await ownServer();
+    const [{ path }] = own.nodes as [{ path: string }];
+    const aged = createServer((client) => {
+      const redis = connect(path);
+      client.pipe(redis).on("close", () => client.destroy());
+      redis.on("data", (answer) =>
+        client.write(answer.toString("latin1").replace("redis_version:7", "redis_version:6"), "latin1"),
+      );
+      client.on("close", () => redis.destroy());
+    }).listen(`${path}.old`);
+    onTestFinished(() => void aged.close());
+    await once(aged, "listening");
+    await expect(openReal(`redis+unix://${path}.old`)).rejects.toThrow(
+      /has version 6\..*: the store needs 7\.0 or later/,
+    );
   });
 
   test("a Redis whose memory is full refuses a step as a whole", async () => {

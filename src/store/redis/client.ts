@@ -89,8 +89,9 @@ export function whenReady(client: Client, timeoutMs: number): Promise<void> {
       client.off("error", remember);
       client.off("ready", done);
       const why = last instanceof Error ? ` (${last.message})` : "";
-      const words = `Redis did not answer in ${timeoutMs / 1_000} s${why}: start it, or correct the URL of the store`;
-      reject(new StoreUnusable(words, { cause: last }));
+      const next =
+        "start it, or correct the URL of the store; of rediss:// check the authority (NODE_EXTRA_CA_CERTS names one more)";
+      reject(new StoreUnusable(`Redis did not answer in ${timeoutMs / 1_000} s${why}: ${next}`, { cause: last }));
     }, timeoutMs);
     client.on("error", remember);
     client.on("ready", done);

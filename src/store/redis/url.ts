@@ -1,4 +1,5 @@
 import type { ClusterNode, RedisOptions } from "ioredis";
+import { StoreUnusable } from "../errors.ts";
 
 /** How to connect, in the form in which every answer is as Redis gives it. */
 export type ConnectionOptions = Omit<RedisOptions, "replyMapping">;
@@ -15,7 +16,7 @@ export type Address =
 export function parseRedisUrl(url: string): Address {
   const [, scheme, form, credentials, hosts, path, query] = syntax.exec(url) ?? [];
   if (scheme === undefined || hosts === undefined) throw invalid("it is not a URL of this form");
-  const access = { ...readCredentials(credentials), ...(scheme === "rediss" ? { tls: {} } : {}) };
+  const access = { ...readCredentials(credentials), ...(scheme === "rediss" && { tls: {} }) };
   const name = decodeURIComponent(path ?? "");
   const db = Number(new URLSearchParams(query).get("db") ?? 0);
 
@@ -25,7 +26,15 @@ export function parseRedisUrl(url: string): Address {
       return { kind: "single", options: { ...access, path: `/${name}`, db: checkDb(db) } };
     case "sentinel":
       if (name === "") throw invalid("the name of the master is missing: redis+sentinel://host:port,host:port/NAME");
-      return { kind: "single", options: { ...access, sentinels: readHosts(hosts, 26379), name, db: checkDb(db) } };
+      return {
+        kind: "single",
+        options: {
+          ...access,
+          // Without the second of these the driver speaks to the master in clear, whatever `tls` says.
+          ...(access.tls && { sentinelTLS: access.tls, enableTLSForSentinelMode: true }),
+          ...{ sentinels: readHosts(hosts, 26379), name, db: checkDb(db) },
+        },
+      };
     case "cluster":
       return { kind: "cluster", nodes: readHosts(hosts, 6379), access };
     default: {
@@ -60,4 +69,4 @@ function checkDb(db: number): number {
 }
 
 /** The URL may hold a password, so it is not repeated. */
-const invalid = (fact: string) => new Error(`the URL of the Redis store cannot be used: ${fact}`);
+const invalid = (fact: string) => new StoreUnusable(`the URL of the Redis store cannot be used: ${fact}`);
