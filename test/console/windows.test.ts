@@ -1,7 +1,9 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Page } from "playwright-core";
+import { fromBinary } from "@bufbuild/protobuf";
+import type { Page, Request } from "playwright-core";
 import { describe, expect, test } from "vitest";
+import { WatchManyRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { ask } from "./ask.ts";
 import { answer, streamsOf, untilLive, useBrowsers } from "./browser.ts";
@@ -116,6 +118,28 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     await untilLive(listening);
   });
 
+  test("a tab in the background is sent asks only; in sight again, its session goes on after the last number", async () => {
+    const browser = await browsers.browser();
+    const wants: string[][] = [];
+    browser.on("request", (request) => {
+      if (request.url().endsWith("/WatchMany")) wants.push(wantsOf(request));
+    });
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession();
+    const call = { sessionId, tool: "echo", input: { text: "x" } };
+    await agent.tools.callTool({ ...call, callId: "c1" });
+    const page = await browsers.open(service(), "approver", { browser, path: `/sessions/${sessionId}` });
+    await page.getByText(/^1 call /).waitFor();
+    await expect.poll(() => wants.at(-1)).toEqual(["asks", "session with snapshot"]);
+    await page.locator(".not-live").waitFor({ state: "detached" });
+    await page.evaluate(look(false));
+    await expect.poll(() => wants.at(-1)).toEqual(["asks"]);
+    await agent.tools.callTool({ ...call, callId: "c2" });
+    await page.evaluate(look(true));
+    await page.getByText("2 calls").waitFor();
+    expect(wants.at(-1)).toEqual(["asks", "session after 3"]);
+  });
+
   test("a new ask is told of outside the page, once, and marks every tab; a click on it leads there", async () => {
     const browser = await browsers.browser();
     await browser.grantPermissions(["notifications"], { origin: new URL(service().url).origin });
@@ -126,8 +150,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
       pages.push(await browsers.open(service(), "approver", { browser, path: "/policy" }));
     for (const page of pages) {
       await expect.poll(() => page.title()).toBe("(1) Policy · Toolgate");
-      // A tab in the background; headless Chromium shows all of them.
-      await page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })");
+      await page.evaluate(look(false));
     }
     asked.push(await ask(service(), { command: "echo look here" }));
     for (const page of pages) {
@@ -142,6 +165,21 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     for (const page of pages) await expect.poll(() => page.title()).toMatch(/^(Inbox|Policy) · Toolgate$/);
   });
 });
+
+/** What a stream was opened for. */
+function wantsOf(request: Request): string[] {
+  // Before the message are five bytes: flags and length.
+  const { watches } = fromBinary(WatchManyRequestSchema, request.postDataBuffer()?.subarray(5) ?? new Uint8Array());
+  return watches.map(({ watch }) => {
+    if (watch.case !== "session") return "asks";
+    return watch.value.snapshot ? "session with snapshot" : `session after ${watch.value.afterSeq}`;
+  });
+}
+
+/** A page comes into sight or goes out of it; headless Chromium shows all of them. */
+const look = (inSight: boolean) => `
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => ${!inSight} });
+  document.dispatchEvent(new Event("visibilitychange"));`;
 
 /** Stops a page as a browser stops one that it freezes: nothing in it runs, what it is sent waits. Returns what wakes it. */
 async function freeze(page: Page): Promise<() => Promise<void>> {
