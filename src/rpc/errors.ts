@@ -116,6 +116,12 @@ function errorInfo(reason: string, metadata: Readonly<Record<string, string>>) {
   return { desc: ErrorInfoSchema, value: { reason, domain: "opencode.tool.v1", metadata } };
 }
 
+/** What `errorInfo` made known of an error; unspecified if it has no reason. */
+export function reasonOf(error: ConnectError) {
+  const [{ reason = "", metadata = {} } = {}] = error.findDetails(ErrorInfoSchema);
+  return { reason: isReason(reason) ? ErrorReason[reason] : ErrorReason.UNSPECIFIED, metadata };
+}
+
 function nameOf(reason: ErrorReason): keyof typeof ErrorReason {
   for (const [name, value] of Object.entries(ErrorReason)) if (value === reason && isReason(name)) return name;
   return "UNSPECIFIED";

@@ -1,6 +1,5 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import type { ConnectError, HandlerContext, ServiceImpl } from "@connectrpc/connect";
-import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import {
   ToolService,
@@ -8,7 +7,7 @@ import {
   WatchEndSchema,
   type WatchManyResponseSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { Errors } from "./errors.ts";
+import { type Errors, reasonOf } from "./errors.ts";
 import { merge } from "./merge.ts";
 
 type Watches = Pick<ServiceImpl<typeof ToolService>, "watchSession"> &
@@ -58,6 +57,5 @@ const { watchMany } = ToolService.method;
 const rpc = `${watchMany.parent.typeName}/${watchMany.name}`;
 
 function endOf(error: ConnectError) {
-  const [errorInfo] = error.findDetails(ErrorInfoSchema);
-  return create(WatchEndSchema, { code: error.code, message: error.rawMessage, ...(errorInfo && { errorInfo }) });
+  return create(WatchEndSchema, { code: error.code, message: error.rawMessage, ...reasonOf(error) });
 }

@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchManyResponse, WatchSessionResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
+import { reasonOf } from "../../src/rpc/errors.ts";
 import { stores, useServiceOn } from "../console/stores.ts";
 import { type Clients, connect, kinds, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -110,12 +111,8 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     };
     while (ends.size < 3) await next();
     for (const [key, value] of Object.entries(wrong)) {
-      const { code, message, reason, metadata } = await refusal(read(agent.tools.watchSession(value)).end());
-      expect(ends.get(key)).toMatchObject({
-        code,
-        message,
-        errorInfo: { reason, metadata, domain: "opencode.tool.v1" },
-      });
+      const { code, message, error } = await refusal(read(agent.tools.watchSession(value)).end());
+      expect(ends.get(key)).toMatchObject({ code, message, ...reasonOf(error) });
     }
     await agent.tools.callTool({ sessionId, callId: "later", tool: "echo", input: { text: "later" } });
     for (;;) {
