@@ -6,6 +6,7 @@ const mostBytes = 51_200;
 const keptBytes = (longestLine + 2) * 4;
 const newline = 10;
 const carriageReturn = 13;
+const [colon, space, zero] = [58, 32, 48];
 
 /** A part of a text, by lines. */
 export interface LineWindow {
@@ -59,7 +60,9 @@ export function createLineWindow(offset: number, limit: number) {
   function copyLines(lines: Buffer, from: number): number {
     let start = from;
     while (start < lines.length && isWanted()) {
-      let to = bytes + text.write(`${total + 1}: `, bytes, "latin1");
+      let to = putNumber(text, total + 1, bytes);
+      text[to++] = colon;
+      text[to++] = space;
       const first = to;
       const last = start + longestLine;
       let at = start;
@@ -117,6 +120,17 @@ export function createLineWindow(offset: number, limit: number) {
       return { text: text.toString("utf8", 0, bytes), shown, total, capped, isLatin1 };
     },
   };
+}
+
+/** Writes a number in decimal, and returns where it ends. */
+function putNumber(text: Buffer, number: number, start: number): number {
+  let end = start + 1;
+  for (let rest = number; rest >= 10; rest = Math.floor(rest / 10)) end += 1;
+  for (let rest = number, at = end - 1; at >= start; at -= 1) {
+    text[at] = zero + (rest % 10);
+    rest = Math.floor(rest / 10);
+  }
+  return end;
 }
 
 /** What is cut off may have left a part of a character. */
