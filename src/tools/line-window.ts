@@ -60,22 +60,15 @@ export function createLineWindow(offset: number, limit: number) {
   function copyLines(lines: Buffer, from: number): number {
     let start = from;
     while (start < lines.length && isWanted()) {
-      let to = putNumber(text, total + 1, bytes);
-      text[to++] = colon;
-      text[to++] = space;
-      const first = to;
-      const last = start + longestLine;
-      let at = start;
-      for (let byte = lines[at] ?? 0; byte !== newline; byte = lines[at] ?? 0) {
-        if (at === last) return start;
-        text[to++] = byte;
-        at += 1;
-      }
-      if (to > first && text[to - 1] === carriageReturn) to -= 1;
-      text[to++] = newline;
-      showTo(to);
+      const first = putNumber(text, total + 1, bytes);
+      const length = copyLine(lines, start, text, first);
+      if (length === undefined) break;
+      let end = first + length;
+      if (length > 0 && text[end - 1] === carriageReturn) end -= 1;
+      text[end] = newline;
+      showTo(end + 1);
       total += 1;
-      start = at + 1;
+      start += length + 1;
     }
     return start;
   }
@@ -122,15 +115,27 @@ export function createLineWindow(offset: number, limit: number) {
   };
 }
 
-/** Writes a number in decimal, and returns where it ends. */
+/** Writes `N: ` and returns where it ends. */
 function putNumber(text: Buffer, number: number, start: number): number {
   let end = start + 1;
-  for (let rest = number; rest >= 10; rest = Math.floor(rest / 10)) end += 1;
+  for (let rest = number; rest >= 10; rest = Math.trunc(rest / 10)) end += 1;
   for (let rest = number, at = end - 1; at >= start; at -= 1) {
     text[at] = zero + (rest % 10);
-    rest = Math.floor(rest / 10);
+    rest = Math.trunc(rest / 10);
   }
-  return end;
+  text[end] = colon;
+  text[end + 1] = space;
+  return end + 2;
+}
+
+/** Copies a line without its end, and returns its length; undefined if it has more than `longestLine` bytes. */
+function copyLine(lines: Buffer, start: number, text: Buffer, to: number): number | undefined {
+  for (let length = 0; length <= longestLine; length += 1) {
+    const byte = lines[start + length] ?? newline;
+    if (byte === newline) return length;
+    text[to + length] = byte;
+  }
+  return undefined;
 }
 
 /** What is cut off may have left a part of a character. */
