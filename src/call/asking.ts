@@ -9,6 +9,7 @@ import {
 import {
   type PermissionRequest,
   PermissionToolContextSchema,
+  type Preview,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { decisionOn } from "../permission/decisions.ts";
@@ -81,7 +82,7 @@ export function createAsking({
     const unopened = missing.filter((question) => !isOpen(question));
     const unasked = await unlessHooksDecide(call, unopened, judged.plan, digest);
     if (stale.length > 0 || unasked.length > 0) {
-      const shown = preview && (await kept.preview(call, preview));
+      const shown = preview && (await kept.preview(call, preview()));
       const requests = unasked.map((question) => requestFor(call, { ...judged, question }, shown, subject, digest));
       await openAsks(call, requests, judged.verdict, stale);
     }
@@ -139,7 +140,7 @@ export function createAsking({
   function requestFor(
     call: Running,
     { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: Question },
-    preview: Inspected["preview"],
+    preview: Preview | undefined,
     subject: Subject,
     digest: string,
   ): PermissionRequest {

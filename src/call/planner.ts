@@ -144,7 +144,7 @@ export function createPlanner({
       }
       const { plan, verdict } = judged;
       const { preview: whole, problem } = await planning.inspect(judged, layers);
-      const preview = whole && beginning(whole);
+      const preview = whole && beginning(whole());
       const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
       const digest = asked.length === 0 ? "" : await planning.digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {

@@ -27,7 +27,7 @@ export interface Judged {
 /** What is seen before a call runs. */
 export interface Inspected {
   /** What will happen; absent where showing it would reveal what `read` does not allow, and where it is denied. */
-  preview?: Preview;
+  preview?(): Preview;
   /** The check of the tool that fails. */
   problem?: ToolFailure;
 }
@@ -97,7 +97,7 @@ export function createPlanning({
     if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(plan, layers)) return {};
     try {
       const { preview } = await within(planningMs, plan.inspect());
-      return preview ? { preview: shown(preview) } : {};
+      return preview ? { preview: () => shown(preview()) } : {};
     } catch (cause) {
       if (cause instanceof ToolFailure) return { problem: cause };
       // What was looked at was swapped meanwhile: nothing was approved yet, so it is a failing check like others.

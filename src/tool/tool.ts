@@ -63,8 +63,11 @@ export interface Plan {
   searchPath?: string;
   /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
   reveals?: readonly ResolvedPath[];
-  /** Shows what will happen and checks that it can. A check that fails throws `ToolFailure`. No side effects; may be repeated. */
-  inspect?(): Promise<{ preview?: MessageInitShape<typeof PreviewSchema> }>;
+  /**
+   * Checks that it can happen, and shows what will. A check that fails throws `ToolFailure`; the preview is made only if
+   * somebody is to see it. No side effects; may be repeated.
+   */
+  inspect?(): Promise<{ preview?(): MessageInitShape<typeof PreviewSchema> }>;
   /** The longest run, where the input decides it. */
   timeoutMs?: number;
 }

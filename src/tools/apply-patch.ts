@@ -38,8 +38,7 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
         async inspect() {
           const steps = await verify(targets, reads);
           seen.versions = versionsOf(steps);
-          const diff = diffOf(steps);
-          return { preview: { diff, paths: paths.map(({ pattern }) => pattern) } };
+          return { preview: () => ({ diff: diffOf(steps), paths: paths.map(({ pattern }) => pattern) }) };
         },
       };
     },

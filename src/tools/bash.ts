@@ -68,7 +68,7 @@ export function createBash({
         folder,
         async inspect() {
           await checkFolder(workspace, folder);
-          return { preview: { command, paths: [folder.pattern] } };
+          return { preview: () => ({ command, paths: [folder.pattern] }) };
         },
       };
     },

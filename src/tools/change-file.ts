@@ -45,7 +45,8 @@ interface Seen<M extends Made> {
   version: string;
   mark: string;
   made: M;
-  change: FileChange;
+  before: Pick<ExistingFile, "text"> | undefined;
+  change?: FileChange;
 }
 
 export type FileChanges = ReturnType<typeof createFileChanges>;
@@ -86,8 +87,9 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
         async inspect() {
           const before = await look(path);
           await checkRead(path, before, reads);
-          seen.last = next(path, before, make);
-          return { preview: { diff: seen.last.change.diff, paths: [path.pattern] } };
+          const next = nextOf(path, before, make);
+          seen.last = next;
+          return { preview: () => ({ diff: changeOf(path, next).diff, paths: [path.pattern] }) };
         },
       } satisfies Plan & Planned<M>;
     },
@@ -107,19 +109,23 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
           return before;
         };
         // Outside the workspace the plan was not inspected.
-        const { mark, made, change } = seen.last ?? next(path, await verify(), make);
-        const content = Buffer.from(mark + made.text);
+        const next = seen.last ?? nextOf(path, await verify(), make);
+        const content = Buffer.from(next.mark + next.made.text);
         let sha256 = "";
         await replaceFile(path, file?.stats, content, {
           async meanwhile() {
             if (seen.last) await verify();
             sha256 = createHash("sha256").update(content).digest("hex");
+            changeOf(path, next);
           },
         });
         await reads.record(path.absolute, sha256);
-        const { diff, additions, deletions } = change;
+        const { diff, additions, deletions } = changeOf(path, next);
         const exists = file !== undefined;
-        return { made, metadata: { filepath: path.absolute, exists, additions, deletions, diff: shorten(diff) } };
+        return {
+          made: next.made,
+          metadata: { filepath: path.absolute, exists, additions, deletions, diff: shorten(diff) },
+        };
       });
     },
   };
@@ -127,10 +133,15 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
 
 const byteOrderMark = "\uFEFF";
 
-function next<M extends Made>(path: ResolvedPath, before: ExistingFile | undefined, make: Make<M>): Seen<M> {
-  const made = make(before, path.absolute);
-  const change = compare(path.pattern, before, made.text);
-  return { version: versionOf(before), mark: before?.mark ?? "", made, change };
+function nextOf<M extends Made>(path: ResolvedPath, before: ExistingFile | undefined, make: Make<M>): Seen<M> {
+  return { version: versionOf(before), mark: before?.mark ?? "", made: make(before, path.absolute), before };
+}
+
+function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
+  seen.change ??= compare(path.pattern, seen.before, seen.made.text);
+  // A person may think about it for long, and the old text may be large.
+  seen.before = undefined;
+  return seen.change;
 }
 
 /** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */

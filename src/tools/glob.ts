@@ -65,7 +65,7 @@ export const glob = defineTool({
       roots,
       async inspect() {
         if (!folder.isFolder) throw new ToolFailure(`glob path must be a directory: ${folder.absolute}`);
-        return { preview: { paths: roots.map((root) => root.folder.pattern) } };
+        return { preview: () => ({ paths: roots.map((root) => root.folder.pattern) }) };
       },
     };
   },

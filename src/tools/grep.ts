@@ -54,7 +54,7 @@ export const grep = defineTool({
       folder,
       async inspect() {
         checkPlace(folder);
-        return { preview: { paths: [folder.pattern] } };
+        return { preview: () => ({ paths: [folder.pattern] }) };
       },
     };
   },

@@ -2,6 +2,7 @@ import { isUtf8 } from "node:buffer";
 
 const longestLine = 2_000;
 const mostBytes = 51_200;
+const pageBytes = 8_192;
 /** What holds `longestLine` characters and one more, in the longest encoding, and a last one that may be cut. */
 const keptBytes = (longestLine + 2) * 4;
 const newline = 10;
@@ -24,9 +25,12 @@ export interface LineWindow {
 
 /** Collects lines `offset` (1-based) to `offset + limit - 1` of a text that arrives in chunks; it keeps no more than it shows. */
 export function createLineWindow(offset: number, limit: number) {
-  /** Holds what is shown, and one more line and its number. */
-  const text = Buffer.allocUnsafe(mostBytes + keptBytes + 100);
+  let text = "";
+  /** The bytes of `text`, and of what comes next, which is in `page`. */
   let bytes = 0;
+  let used = 0;
+  /** Small, because what is large is taken from the system and given back each time. */
+  const page = Buffer.allocUnsafe(pageBytes + keptBytes + 100);
   let shown = 0;
   let total = 0;
   let capped = false;
@@ -46,7 +50,7 @@ export function createLineWindow(offset: number, limit: number) {
     if (isWanted()) {
       const line = decode(Buffer.concat(pieces));
       const numbered = `${total + 1}: ${cut(total === 0 ? withoutMark(line) : line)}\n`;
-      showTo(bytes + text.write(numbered, bytes));
+      showTo(used + page.write(numbered, used));
     }
     total += 1;
     pieces = [];
@@ -60,12 +64,12 @@ export function createLineWindow(offset: number, limit: number) {
   function copyLines(lines: Buffer, from: number): number {
     let start = from;
     while (start < lines.length && isWanted()) {
-      const first = putNumber(text, total + 1, bytes);
-      const length = copyLine(lines, start, text, first);
+      const first = putNumber(page, total + 1, used);
+      const length = copyLine(lines, start, page, first);
       if (length === undefined) break;
       let end = first + length;
-      if (length > 0 && text[end - 1] === carriageReturn) end -= 1;
-      text[end] = newline;
+      if (length > 0 && page[end - 1] === carriageReturn) end -= 1;
+      page[end] = newline;
       showTo(end + 1);
       total += 1;
       start += length + 1;
@@ -75,10 +79,17 @@ export function createLineWindow(offset: number, limit: number) {
 
   /** Counts the line that was written up to here as shown, if it fits. */
   function showTo(end: number): void {
-    capped = end > mostBytes;
+    capped = bytes + end > mostBytes;
     if (capped) return;
-    bytes = end;
+    used = end;
     shown += 1;
+    if (used >= pageBytes) turnPage();
+  }
+
+  function turnPage(): void {
+    text += page.toString("utf8", 0, used);
+    bytes += used;
+    used = 0;
   }
 
   function decode(line: Buffer): string {
@@ -110,7 +121,8 @@ export function createLineWindow(offset: number, limit: number) {
     /** Call it once, after the last chunk. */
     end(): LineWindow {
       if (kept > 0) endLine();
-      return { text: text.toString("utf8", 0, bytes), shown, total, capped, isLatin1 };
+      turnPage();
+      return { text, shown, total, capped, isLatin1 };
     },
   };
 }

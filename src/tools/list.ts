@@ -37,7 +37,7 @@ export const list = defineTool({
       checkFolder,
       async inspect() {
         checkFolder();
-        return { preview: { paths: [folder.pattern] } };
+        return { preview: () => ({ paths: [folder.pattern] }) };
       },
     };
   },

@@ -48,7 +48,7 @@ export const read = defineTool({
       path,
       async inspect() {
         using _ = await openExisting(path);
-        return { preview: { paths: [path.pattern] } };
+        return { preview: () => ({ paths: [path.pattern] }) };
       },
     };
   },

@@ -44,7 +44,7 @@ export const webfetch = defineTool({
       asks: [{ permission: "webfetch", patterns: [url.href], metadata: { url: url.href, format, timeout } }],
       timeoutMs: timeout * 1_000 + grace,
       url,
-      inspect: async () => ({ preview: { hosts: [url.host] } }),
+      inspect: async () => ({ preview: () => ({ hosts: [url.host] }) }),
     };
   },
   async execute({ format, timeout }, { plan: { url }, judge, signal }) {

@@ -319,7 +319,7 @@ describe("a preview", () => {
       plan: () => ({
         title: "probe",
         asks: [{ permission: "probe", patterns: ["x"] }],
-        inspect: async () => ({ preview: { diff, command: "echo \u202Egpj.exe" } }),
+        inspect: async () => ({ preview: () => ({ diff, command: "echo \u202Egpj.exe" }) }),
       }),
       execute: () => ({ output: "" }),
     });

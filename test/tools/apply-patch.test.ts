@@ -44,7 +44,7 @@ describe("a patch", () => {
     const patterns = ["sub/new", "a", "b", "moved/b", "c"];
     expect(call.plan.asks).toMatchObject([{ permission: "edit", patterns, paths: patterns.map(at) }]);
     expect(call.plan.binds?.map(({ absolute }) => absolute)).toEqual(patterns.map(at));
-    expect((await call.plan.inspect?.())?.preview?.diff).toContain("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
+    expect((await call.plan.inspect?.())?.preview?.().diff).toContain("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n");
     const { output, metadata } = await call.run();
     expect(output).toBe("Success. Updated the following files:\nA sub/new\nM a\nM b -> moved/b\nD c");
     expect(metadata).toMatchObject({ additions: 4, deletions: 3 });

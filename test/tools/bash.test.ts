@@ -231,7 +231,7 @@ describe("workdir", () => {
         metadata: { command: "pwd", workdir: "sub", description: "Where am I" },
       },
     ]);
-    expect(await call.plan.inspect?.()).toEqual({ preview: { command: "pwd", paths: ["sub"] } });
+    expect((await call.plan.inspect?.())?.preview?.()).toEqual({ command: "pwd", paths: ["sub"] });
     expect((await call.run()).written).toBe(`${site.inside}/sub\n`);
   });
 

@@ -33,7 +33,7 @@ describe("an edit", () => {
     const input = { filePath: "a.txt", oldString: "two", newString: "2\n2" };
     const { plan } = await planCall(site, edit, input);
     expect(plan.asks).toMatchObject([{ permission: "edit", patterns: ["a.txt"], paths: [at("a.txt")] }]);
-    expect((await plan.inspect?.())?.preview).toEqual({
+    expect((await plan.inspect?.())?.preview?.()).toEqual({
       diff: "--- a.txt\n+++ a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n+2\n three\n",
       paths: ["a.txt"],
     });
@@ -212,7 +212,7 @@ test("the diff that people are shown makes, by git apply, the file that the edit
       await given(whole(old));
       const input = { oldString: ["<", ...old, ">"].join("\n"), newString: ["<", ...made, ">"].join("\n") };
       const call = await planCall(site, edit, { filePath: "a.txt", ...input });
-      const diff = (await call.plan.inspect?.())?.preview?.diff ?? "";
+      const diff = (await call.plan.inspect?.())?.preview?.().diff ?? "";
       await call.run();
       const byEdit = await text();
       expect(byEdit).toBe(whole(made));

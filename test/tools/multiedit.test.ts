@@ -28,7 +28,7 @@ test("each edit works on what the ones before it left, and all are shown and wri
   const edits = [edit("one", "1"), edit("1\ntwo", "1\n2"), edit("\n", "!\n", { replaceAll: true })];
   const call = await planCall(site, multiedit, { filePath: "a.txt", edits });
   expect(call.plan.asks).toMatchObject([{ permission: "edit", patterns: ["a.txt"] }]);
-  expect((await call.plan.inspect?.())?.preview?.diff).toContain("-one\r\n-two\r\n+1!\r\n+2!\r\n");
+  expect((await call.plan.inspect?.())?.preview?.().diff).toContain("-one\r\n-two\r\n+1!\r\n+2!\r\n");
   const { output, metadata } = await call.run();
   expect(output).toBe("3 edits applied successfully.");
   expect(metadata).toMatchObject({ additions: 2, deletions: 2, replacements: 4 });

@@ -41,7 +41,7 @@ describe("what is asked for", () => {
   ])("%s is %s", async (url, pattern) => {
     const { plan } = await planCall(site, webfetch, { url });
     expect(plan.asks).toMatchObject([{ permission: "webfetch", patterns: [pattern] }]);
-    expect((await plan.inspect?.())?.preview).toEqual({ hosts: [new URL(pattern).host] });
+    expect((await plan.inspect?.())?.preview?.()).toEqual({ hosts: [new URL(pattern).host] });
   });
 
   test.each([

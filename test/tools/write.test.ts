@@ -74,7 +74,7 @@ describe("an existing file", () => {
     await show("a.txt");
     const { plan } = await planCall(site, write, { filePath: "a.txt", content: "one\n2\n" });
     const inspected = await plan.inspect?.();
-    expect(inspected?.preview).toEqual({
+    expect(inspected?.preview?.()).toEqual({
       diff: "--- a.txt\n+++ a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n",
       paths: ["a.txt"],
     });
@@ -118,7 +118,7 @@ describe("an existing file", () => {
     await show("a.txt");
     const { plan } = await planCall(site, write, { filePath: "a.txt", content: "new" });
     const inspected = await plan.inspect?.();
-    expect(inspected?.preview?.diff).toBe(
+    expect(inspected?.preview?.().diff).toBe(
       "(No diff, because it is too large: 300000 lines will be replaced by 1 lines.)",
     );
   });
