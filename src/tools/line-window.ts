@@ -130,10 +130,11 @@ export function createLineWindow(offset: number, limit: number) {
 /** Writes `N: ` and returns where it ends. */
 function putNumber(text: Buffer, number: number, start: number): number {
   let end = start + 1;
-  for (let rest = number; rest >= 10; rest = Math.trunc(rest / 10)) end += 1;
+  for (let rest = number; rest >= 10; rest = (rest / 10) | 0) end += 1;
   for (let rest = number, at = end - 1; at >= start; at -= 1) {
-    text[at] = zero + (rest % 10);
-    rest = Math.trunc(rest / 10);
+    const tens = (rest / 10) | 0;
+    text[at] = zero + rest - 10 * tens;
+    rest = tens;
   }
   text[end] = colon;
   text[end + 1] = space;
