@@ -40,7 +40,7 @@ const shortScale: ScalePlan = {
 const fullPipeline = { warmUp: 4_000, rounds: 5, calls: 4_000 };
 const shortPipeline = { warmUp: 160, rounds: 2, calls: 160 };
 
-const fullTools: ToolsPlan = { rounds: 5, files: 50_000, share: 1, outputBytes: 50_000_000 };
+const fullTools: ToolsPlan = { rounds: 15, files: 50_000, share: 1, outputBytes: 50_000_000 };
 const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes: 5_000_000 };
 
 const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
