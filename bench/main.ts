@@ -86,7 +86,7 @@ async function measurePeers(processes: Processes): Promise<void> {
     `Median (min–max) of ${plan.rounds} rounds of ${plan.ms / 1_000} s each: an echo of 1 KiB, 16 calls open at a time.`,
   );
   print(
-    "Ours writes every call to SQLite on disk; the others keep nothing, but for those with SQLite, which keep two rows. The rate of MCP is of another client (HTTP/1.1).",
+    "Ours writes every call to SQLite on disk; the others keep nothing, but for those with SQLite, which keep one row a call. The rate of MCP is of another client (HTTP/1.1).",
   );
   print(ratesTable(rounds));
   print(ratiosTable(rounds));
