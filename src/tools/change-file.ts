@@ -89,9 +89,8 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
         path,
         seen,
         async inspect() {
-          const before = await look(path);
-          await checkRead(path, before, reads);
-          const next = nextOf(path, before, make);
+          using file = openTarget(path);
+          const next = await nextOf(path, file, make, reads);
           seen.last = next;
           return { preview: () => ({ diff: changeOf(path, next).diff, paths: [path.pattern] }) };
         },
@@ -106,21 +105,13 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
         using file = openReplaced(path);
-        const verify = async () => {
-          if (seen.last?.bytes && file && (await holds(file, seen.last.bytes)))
-            return void (await checkRead(path, { sha256: seen.last.version }, reads));
-          const before = file && (await contentOf(file));
-          if (seen.last && seen.last.version !== versionOf(before)) throw changed(path);
-          await checkRead(path, before, reads);
-          return before;
-        };
         // Outside the workspace the plan was not inspected.
-        const next = seen.last ?? nextOf(path, await verify(), make);
+        const next = seen.last ?? (await nextOf(path, file, make, reads));
         const content = Buffer.from(next.mark + next.made.text);
         let sha256 = "";
         await replaceFile(path, file?.stats, content, {
           async meanwhile() {
-            if (seen.last) await verify();
+            if (seen.last) await checkSame(path, file, seen.last, reads);
             sha256 = createHash("sha256").update(content).digest("hex");
             changeOf(path, next);
           },
@@ -139,9 +130,29 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
 
 const byteOrderMark = "\uFEFF";
 
-function nextOf<M extends Made>(path: ResolvedPath, before: ExistingFile | undefined, make: Make<M>): Seen<M> {
+/** Makes the next version of a file that the session tree has read. */
+async function nextOf<M extends Made>(
+  path: ResolvedPath,
+  file: OpenFile | undefined,
+  make: Make<M>,
+  reads: PlanContext["reads"],
+): Promise<Seen<M>> {
+  const before = file && (await contentOf(file));
+  await checkRead(path, before, reads);
   const made = make(before, path.absolute);
   return { version: versionOf(before), mark: before?.mark ?? "", made, before, bytes: before?.bytes };
+}
+
+/** Throws unless the file is still the version that people were shown, and the session tree still knows that one. */
+async function checkSame(
+  path: ResolvedPath,
+  file: OpenFile | undefined,
+  { bytes, version }: Seen<Made>,
+  reads: PlanContext["reads"],
+): Promise<void> {
+  const isSame = file && bytes && (await holds(file, bytes));
+  if (!isSame && versionOf(file && (await contentOf(file))) !== version) throw changed(path);
+  await checkRead(path, file && { sha256: version }, reads);
 }
 
 function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
