@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -310,6 +311,11 @@ export function createCalls({
         await run.done;
         continue;
       }
+      // Just accepted or claimed here: in a moment it runs, and can be stopped as what runs.
+      if (taking.has(keyOf(ref))) {
+        await nextTurn();
+        continue;
+      }
       await store.requestCancel(ref, words);
       await wait(record, 60_000, new AbortController().signal);
     }
@@ -386,12 +392,13 @@ export function createCalls({
   /** Stops what was cancelled at another replica; what is not started was ended there. */
   async function heedCancels(): Promise<void> {
     const running = Map.groupBy(runs.values(), ({ started, ref }) => (started ? ref.sessionId : undefined));
-    for (const sessionId of [...news]) {
-      // News that come while we look are looked at in the next round.
-      news.delete(sessionId);
+    const heard = [...news];
+    // News that come while we look are looked at in the next round, with what runs then.
+    news.clear();
+    for (const sessionId of heard) {
       for (const { ref, controller } of running.get(sessionId) ?? []) {
         const record = await store.getCall(sessionId, ref.callId).catch((cause: unknown) => {
-          news.add(sessionId);
+          for (const each of heard) news.add(each);
           throw cause;
         });
         if (record?.cancel !== undefined) controller.abort(new CallEnd(ToolErrorReason.CANCELLED, record.cancel));
