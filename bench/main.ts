@@ -10,7 +10,7 @@ import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
-const usage = `npm run bench                       compare, then scale: about 15 minutes
+const usage = `npm run bench                       compare, then scale: about 20 minutes
 npm run bench -- --scale            only replicas, asks, watchers and long sessions
 npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
 npm run bench -- --permission       only decisions and command lines: some seconds

@@ -17,6 +17,7 @@ export const file_opencode_tool_v1_error_reason: GenFile = /*@__PURE__*/
 /**
  * ErrorReason is the machine-readable cause of a failed rpc. It travels as google.rpc.ErrorInfo in the error's details:
  * `reason` is the value's name without its prefix, `domain` is "opencode.tool.v1", `metadata` has what each value names.
+ * Of a watch that ends in WatchMany it stands in its WatchEnd.
  * An error of the code `internal` carries no reason and never shows its message; quote its `request_id` to the operator.
  *
  * Example: {"reason": "CALL_ID_REUSED", "domain": "opencode.tool.v1", "metadata": {"call_id": "c1", "tool": "bash"}}
@@ -25,7 +26,7 @@ export const file_opencode_tool_v1_error_reason: GenFile = /*@__PURE__*/
  */
 export const ErrorReason = {
   /**
-   * ERROR_REASON_UNSPECIFIED is never sent.
+   * ERROR_REASON_UNSPECIFIED is never sent as ErrorInfo; in a WatchEnd it says that there is no reason, as of `internal`.
    *
    * @generated from enum value: ERROR_REASON_UNSPECIFIED = 0;
    */
@@ -275,6 +276,7 @@ export const ErrorReason = {
 /**
  * ErrorReason is the machine-readable cause of a failed rpc. It travels as google.rpc.ErrorInfo in the error's details:
  * `reason` is the value's name without its prefix, `domain` is "opencode.tool.v1", `metadata` has what each value names.
+ * Of a watch that ends in WatchMany it stands in its WatchEnd.
  * An error of the code `internal` carries no reason and never shows its message; quote its `request_id` to the operator.
  *
  * Example: {"reason": "CALL_ID_REUSED", "domain": "opencode.tool.v1", "metadata": {"call_id": "c1", "tool": "bash"}}
