@@ -1,3 +1,4 @@
+import { type Violation, violationsToProto } from "@bufbuild/protovalidate";
 import { ViolationsSchema } from "@bufbuild/protovalidate/gen/buf/validate/validate_pb.js";
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { ErrorInfoSchema, RetryInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
@@ -53,6 +54,36 @@ export function unknownService(name: string): ConnectError {
 /** Why the work for a client that does not wait for its answer is aborted. */
 export function clientLeft(): ConnectError {
   return new ConnectError("the client left before it was answered", Code.Canceled);
+}
+
+/** Why the work for a client is aborted that did not want to wait for longer. */
+export function deadlinePassed(): ConnectError {
+  return new ConnectError("the deadline has passed", Code.DeadlineExceeded);
+}
+
+/** The refusal of a body that is over the limit. */
+export function requestTooLarge(mostBytes: number): ConnectError {
+  return new ConnectError(
+    `the request is over the limit of ${mostBytes} bytes (limits.request_bytes of GetServerInfo); send less`,
+    Code.ResourceExhausted,
+  );
+}
+
+/** The refusal of a body that is not the one message that its rpc takes. */
+export function notOneMessage(fact: string): RequestError {
+  return new RequestError(ErrorReason.INVALID_MESSAGE, `the request is to be one message, but ${fact}`);
+}
+
+/** The refusal of a message that breaks rules of the contract. */
+export function invalidMessage({ message }: Error, violations: Violation[]): ConnectError {
+  const [value, desc] = violationsToProto(violations);
+  return new ConnectError(message, Code.InvalidArgument, undefined, [{ desc, value }]);
+}
+
+/** The refusal of bytes that are not the message that their rpc takes. */
+export function unreadable(cause: unknown): RequestError {
+  const fact = cause instanceof Error ? cause.message : String(cause);
+  return new RequestError(ErrorReason.INVALID_MESSAGE, `the request cannot be read: ${fact}`);
 }
 
 /** Codes that would show a client what only the operator may see. */
@@ -134,7 +165,7 @@ function isAbort(error: unknown): error is Error {
 }
 
 function aborted(error: Error): ConnectError {
-  if (error.name === "TimeoutError") return new ConnectError("the deadline has passed", Code.DeadlineExceeded);
+  if (error.name === "TimeoutError") return deadlinePassed();
   return new ConnectError("the request was cancelled", Code.Canceled);
 }
 

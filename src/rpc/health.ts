@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
-import type { ConnectRouter } from "@connectrpc/connect";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { unknownService } from "./errors.ts";
+import type { Routes } from "./rpc-handler.ts";
 
 /** Whether this replica can serve, as orchestrators and load balancers ask. */
 export interface Readiness {
@@ -24,7 +24,7 @@ export function createReadiness(
 }
 
 /** Serves grpc.health.v1 for the whole server ("") and each of these services; they share one state. */
-export function routeHealth(router: ConnectRouter, readiness: Readiness, services: readonly string[]): void {
+export function routeHealth(router: Routes, readiness: Readiness, services: readonly string[]): void {
   const names = ["", ...services];
   const status = async () => ((await readiness.reason()) === undefined ? Status.SERVING : Status.NOT_SERVING);
 

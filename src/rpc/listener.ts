@@ -1,8 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { DescFile } from "@bufbuild/protobuf";
 import { createValidator } from "@bufbuild/protovalidate";
-import type { ConnectRouter } from "@connectrpc/connect";
-import { createValidateInterceptor } from "@connectrpc/validate";
+import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
 import { file_google_rpc_error_details } from "../../gen/google/rpc/error_details_pb.ts";
 import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.ts";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
@@ -18,7 +17,7 @@ import { createErrors, type Errors } from "./errors.ts";
 import { createGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
 import { routeReflection } from "./reflection.ts";
-import { createRpcHandler } from "./rpc-handler.ts";
+import { createRpcHandler, type Routes } from "./rpc-handler.ts";
 import { createSockets } from "./sockets.ts";
 
 /** A server that accepts connections. */
@@ -36,7 +35,7 @@ export interface Listener {
 export interface ListenerOptions {
   config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
   /** Adds the domain's services; health and reflection are there anyway. */
-  routes: (router: ConnectRouter, errors: Errors) => void;
+  routes: (router: Routes, errors: Errors) => void;
   /** Whether the store answers. */
   ready: () => Promise<boolean>;
   /** Whether the replicas that share the store judge by the same policy. */
@@ -57,29 +56,19 @@ export async function createListener(options: ListenerOptions): Promise<Listener
   const readiness = createReadiness({ ready, agrees }, shutdown.signal);
   const errors = createErrors({ log, newId: randomUUID });
   const authenticate = createAuthenticate(config);
-  const gate = createGate(authenticate);
-
   const rpcs = createRpcHandler({
-    log,
     routes(router) {
       routes(router, errors);
       routeHealth(router, readiness, services);
       routeReflection(router, [...domain, file_grpc_health_v1_health, file_google_rpc_error_details]);
     },
-    requestGate(context) {
-      try {
-        gate(context);
-      } catch (error) {
-        throw errors.toConnectError(error, context.method.name, context.signal);
-      }
-    },
-    interceptors: [
-      errors.interceptor,
-      createValidateInterceptor({ validator: createValidator({ regexMatch: createMatcher() }) }),
-    ],
+    gate: createGate(authenticate),
+    errors,
+    validator: createValidator({ regexMatch: createMatcher() }),
     // A misspelt field or enum value is an error, not a default.
     jsonOptions: { ignoreUnknownFields: false },
     readMaxBytes: config.limits.requestBytes,
+    acceptCompression: [compressionGzip, compressionBrotli],
     compressMinBytes: 65_536,
     maxTimeoutMs: 86_400_000,
     shutdownSignal: shutdown.signal,
