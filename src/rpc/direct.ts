@@ -19,6 +19,7 @@ import {
   type MethodImplSpec,
   type ServiceImpl,
 } from "@connectrpc/connect";
+import type { Logger } from "../log.ts";
 import type { Gate } from "./access.ts";
 import { clientLeft, deadlinePassed, type Errors, invalidMessage, unreadable } from "./errors.ts";
 import type { Request, Response } from "./sockets.ts";
@@ -36,6 +37,7 @@ export interface DirectOptions extends Packing {
   gate: Gate;
   validator: Validator;
   errors: Pick<Errors, "toConnectError">;
+  log: Logger;
   jsonOptions: Partial<JsonReadOptions>;
   readMaxBytes: number;
   maxTimeoutMs: number;
@@ -48,7 +50,7 @@ export interface DirectOptions extends Packing {
  * a dozen Headers, linked signals and errors for a request.
  */
 export function createDirect(options: DirectOptions): Direct {
-  const { gate, validator, errors, shutdownSignal } = options;
+  const { gate, validator, errors, log, shutdownSignal } = options;
   const rpcs = new Map<string, MethodImplSpec>();
   const open = new Set<AbortController>();
   shutdownSignal.addEventListener("abort", () => {
@@ -64,7 +66,7 @@ export function createDirect(options: DirectOptions): Direct {
     response.once("close", () => {
       if (!response.writableEnded) aborting.abort(clientLeft());
     });
-    const answer = wire.answer(request, response, options);
+    const answer = wire.answer({ request, response, signal }, options);
     try {
       const { timeoutMs, error } = wire.timeoutOf(request, options.maxTimeoutMs);
       const context = contextOf(rpc.method, { wire, request, signal, timeoutMs });
@@ -76,7 +78,7 @@ export function createDirect(options: DirectOptions): Direct {
       if (problem) throw invalidMessage(problem, violations);
       await run(rpc, message, context, answer, wire);
     } catch (error) {
-      answer.fail(errors.toConnectError(error, `${rpc.method.parent.typeName}/${rpc.method.name}`, signal));
+      answer.fail(errors.toConnectError(error, nameOf(rpc), signal));
     } finally {
       clearTimeout(timer);
       open.delete(aborting);
@@ -101,7 +103,10 @@ export function createDirect(options: DirectOptions): Direct {
       const rpc = rpcs.get(request.url ?? "");
       const wire = rpc && wireOf(request, rpc.kind);
       if (rpc === undefined || wire === undefined) return false;
-      void serve(rpc, wire, request, response);
+      serve(rpc, wire, request, response).catch((error: unknown) => {
+        log.error("an answer broke off", { error, rpc: nameOf(rpc) });
+        response.destroy();
+      });
       return true;
     },
   };
@@ -152,6 +157,8 @@ function contextOf(
 }
 
 const unused = new Headers();
+
+const nameOf = ({ method }: MethodImplSpec) => `${method.parent.typeName}/${method.name}`;
 
 function webHeaders({ headers }: Request): Headers {
   const web = new Headers();

@@ -127,7 +127,9 @@ const codes: Readonly<Record<keyof typeof ErrorReason, Code>> = {
 
 function refused(error: RequestError): ConnectError {
   const reason = nameOf(error.reason);
-  const refusal = new ConnectError(error.message, codes[reason], undefined, [errorInfo(reason, error.metadata)], error);
+  // What a message quotes of a request may be no text that can be sent.
+  const message = error.message.toWellFormed();
+  const refusal = new ConnectError(message, codes[reason], undefined, [errorInfo(reason, error.metadata)], error);
   if (error.settled !== undefined) refusal.details.push({ desc: PermissionSettledSchema, value: error.settled });
   if (reason === "QUOTA_EXCEEDED")
     refusal.details.push({ desc: RetryInfoSchema, value: { retryDelay: { seconds: 1n } } });

@@ -64,6 +64,7 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     },
     gate: createGate(authenticate),
     errors,
+    log,
     validator: createValidator({ regexMatch: createMatcher() }),
     // A misspelt field or enum value is an error, not a default.
     jsonOptions: { ignoreUnknownFields: false },

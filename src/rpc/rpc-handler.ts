@@ -16,7 +16,7 @@ export function createRpcHandler({
   routes,
   ...options
 }: DirectOptions & { errors: Errors; routes: (routes: Routes) => void }): Handler {
-  const { gate, validator, errors, ...settings } = options;
+  const { gate, validator, errors, log: _, ...settings } = options;
   const direct = createDirect(options);
   const others = connectNodeAdapter({
     ...settings,

@@ -72,6 +72,8 @@ export function createSockets(
   });
 
   const serveHttp2 = (socket: Socket, connection: Connection) => {
+    // A client of HTTP/2 that says no more is gone, also if it has not taken all; sockets of an HTTP/1.1 server stay half open.
+    socket.allowHalfOpen = false;
     const keep = (session: ServerHttp2Session) => {
       connection.session = session;
       session.setTimeout(idleMs, () => session.close());

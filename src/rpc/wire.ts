@@ -15,11 +15,11 @@ export interface Wire {
   timeoutOf(request: Request, mostMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
   /** Reads the only message of a request. */
   read(request: Request, mostBytes: number): Promise<Buffer>;
-  /** Prepares an answer; nothing is sent yet. */
-  answer(request: Request, response: Sink, packing: Packing): Answer;
+  /** Prepares an answer, nothing of which is sent yet; the signal is aborted when nobody is left to read it. */
+  answer(to: { request: Request; response: Sink; signal: AbortSignal }, packing: Packing): Answer;
 }
 
-/** An answer that is being sent. It is ended, or fails, once; where nobody is left to read it, that does nothing. */
+/** An answer that is being sent. It is ended, or fails, once. */
 export interface Answer {
   /** Sends a message of many; resolves when there is room for the next. */
   send(message: Uint8Array): Promise<void>;
@@ -72,7 +72,7 @@ const byGrpc: Wire = {
     return body.subarray(envelopeBytes);
   },
 
-  answer({ headers }, response, { acceptCompression, compressMinBytes }) {
+  answer({ request: { headers }, response, signal }, { acceptCompression, compressMinBytes }) {
     const compression = chosen(acceptCompression, headers["grpc-accept-encoding"]);
 
     function begin(): void {
@@ -95,7 +95,7 @@ const byGrpc: Wire = {
       async send(message) {
         const bytes = await envelope(message);
         begin();
-        if (!response.write(bytes)) await roomIn(response);
+        if (!response.write(bytes) && !signal.aborted) await roomIn(response);
       },
       async end(message) {
         const bytes = message && (await envelope(message));
@@ -128,7 +128,7 @@ function unaryByConnect(isBinary: boolean): Wire {
     timeoutOf: ({ headers }, mostMs) => connect.parseTimeout(single(headers["connect-timeout-ms"]), mostMs),
     read: (request, mostBytes) => bodyOf(request, mostBytes),
 
-    answer({ headers }, response, { acceptCompression, compressMinBytes }) {
+    answer({ request: { headers }, response }, { acceptCompression, compressMinBytes }) {
       function sendWhole(status: number, headers: Record<string, string>, body: Uint8Array): void {
         response.writeHead(status, { ...headers, "content-length": String(body.length) });
         response.end(body);

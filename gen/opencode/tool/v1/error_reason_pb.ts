@@ -33,8 +33,9 @@ export const ErrorReason = {
   UNSPECIFIED: 0,
 
   /**
-   * ERROR_REASON_INVALID_MESSAGE (invalid_argument): the message breaks a rule of this contract. The details also hold
-   * buf.validate.Violations with the path of each field. Metadata: `field`.
+   * ERROR_REASON_INVALID_MESSAGE (invalid_argument): the message breaks a rule of this contract, and the details also hold
+   * buf.validate.Violations with the path of each field; or the request is not one message that can be read, and the error
+   * says why. Metadata: `field`, if a field breaks the rule.
    *
    * @generated from enum value: ERROR_REASON_INVALID_MESSAGE = 1;
    */
