@@ -24,7 +24,8 @@ export async function measureHistory(
   const old = await sessionWith(oldest);
   const costs = new Map(earlier.map((count) => [count, [] as number[]]));
   for (let round = 0; round < rounds; round += 1) {
-    for (const [count, samples] of costs) {
+    // The machine changes its speed from minute to minute: neither end of a round is always the same session's.
+    for (const [count, samples] of round % 2 === 0 ? costs : [...costs].reverse()) {
       const session = count === oldest ? old : await sessionWith(count);
       samples.push((await measure(session, { calls })).cpuPerCall);
     }
@@ -42,12 +43,13 @@ export function historyTable(histories: ReadonlyMap<string, History>): string {
   return table(["CPU µs/call after so many in the session", ...histories.keys()], rows);
 }
 
-/** Whether it stays flat: by how much the median of an older session differs from that of the youngest. */
+/** Whether it stays flat: by how much an older session differs from the youngest, each time in the same round. */
 export function historyTargets(histories: ReadonlyMap<string, History>): string {
   return [...histories]
     .map(([store, history]) => {
-      const [youngest = Number.NaN, ...older] = [...history.values()].map(median);
-      const furthest = Math.max(...older.map((cost) => Math.abs(cost / youngest - 1)));
+      const [youngest = [], ...older] = history.values();
+      const ratios = older.map((costs) => median(costs.map((cost, round) => cost / (youngest[round] ?? Number.NaN))));
+      const furthest = Math.max(...ratios.map((ratio) => Math.abs(ratio - 1)));
       return target(`${store}: difference to the youngest session, at most`, 100 * furthest, 20, "%", 0);
     })
     .join("\n");

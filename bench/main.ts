@@ -27,7 +27,7 @@ const fullScale: ScalePlan = {
   answers: { warmUp: 200, answers: 1_000 },
   asks: { sessions: 200, asksEach: 50, idleMs: 22_000 },
   watchers: { watchers: 1_000, events: 9_999 },
-  history: { warmUp: 4_000, earlier: [10, 1_000, 100_000], rounds: 5, calls: 1_000 },
+  history: { warmUp: 4_000, earlier: [10, 1_000, 100_000], rounds: 9, calls: 1_000 },
 };
 const shortScale: ScalePlan = {
   rates: short,
