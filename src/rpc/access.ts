@@ -63,8 +63,7 @@ export function principalOf({ values }: Pick<HandlerContext, "values">): Princip
 
 /** The roles that may call an rpc; none for one that is not in the table. */
 export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {
-  const row = new Map(Object.entries(table[parent.typeName] ?? {}));
-  return row.get(localName) ?? [];
+  return rows.get(`${parent.typeName}/${localName}`) ?? [];
 }
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
@@ -117,6 +116,12 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     closeSession: callers,
   } satisfies Record<keyof typeof SessionService.method, readonly Role[]>,
 };
+
+const rows = new Map(
+  Object.entries(table).flatMap(([service, row]) =>
+    Object.entries(row).map(([rpc, roles]) => [`${service}/${rpc}`, roles] as const),
+  ),
+);
 
 function isPublic({ parent }: DescMethod): boolean {
   return parent.typeName === Health.typeName || parent.typeName === ServerReflection.typeName;

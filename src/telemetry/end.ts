@@ -7,23 +7,20 @@ export interface CallEnding {
   reason?: string;
   /** From the start mark to the end; absent if the body was never entered. */
   durationMs?: number;
-  /** What went in, as JSON. */
-  inputBytes: number;
   /** What the tool wrote, before it was bounded. */
   outputBytes: number;
 }
 
 /** Reads it off the terminal part. */
 export function describeEnd({ state }: ToolPart): CallEnding {
-  if (state.case !== "completed" && state.case !== "error") return { success: false, inputBytes: 0, outputBytes: 0 };
-  const { time, metadata, input = {} } = state.value;
+  if (state.case !== "completed" && state.case !== "error") return { success: false, outputBytes: 0 };
+  const { time, metadata } = state.value;
   const size = metadata?.originalSize;
   const ran = state.case === "completed" || (time !== undefined && time.end > time.start);
   return {
     success: state.case === "completed",
     ...(state.case === "error" && { reason: wordOf(state.value.reason) }),
     ...(ran && time && { durationMs: time.end - time.start }),
-    inputBytes: Buffer.byteLength(JSON.stringify(input)),
     outputBytes: typeof size === "number" ? size : 0,
   };
 }

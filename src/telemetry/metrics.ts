@@ -36,10 +36,10 @@ export function createMetrics() {
   return {
     /** A call's end; where no such tool is known its name is the caller's own word, which must not become a label. */
     ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
-      const { reason, durationMs, inputBytes, outputBytes } = describeEnd(part);
+      const { reason, durationMs, outputBytes } = describeEnd(part);
       const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
       tally.count += 1;
-      tally.inputBytes += inputBytes;
+      tally.inputBytes += Buffer.byteLength(JSON.stringify(part.state.value?.input ?? {}));
       tally.outputBytes += outputBytes;
       if (reason !== undefined) tally.errors.set(reason, (tally.errors.get(reason) ?? 0) + 1);
       if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
