@@ -130,16 +130,19 @@ export function createHosts(system: System) {
     for (let index = at; !signal.aborted; index += 1) {
       const { tools } = system.at(index).as("watcher", 1 + Math.floor(at / 150));
       const until = seen.events.length + leavesAfter;
+      // Who only stops reading keeps the stream open, and one connection has room for no more than a hundred.
+      const leaving = new AbortController();
+      const options = { signal: AbortSignal.any([signal, leaving.signal]) };
       try {
-        for await (const { event, lastSeq } of tools.watchSession({ sessionId, afterSeq }, { signal })) {
+        for await (const { event, lastSeq } of tools.watchSession({ sessionId, afterSeq }, options)) {
           afterSeq = lastSeq;
           if (!event) continue;
           seen.events.push(shared(event));
           onEvent?.(seen.events.length);
-          if (seen.events.length >= until) break;
+          if (seen.events.length >= until) leaving.abort();
         }
       } catch (error) {
-        if (!signal.aborted && !mayPass(error)) throw error;
+        if (!options.signal.aborted && !mayPass(error)) throw error;
       }
     }
   }
