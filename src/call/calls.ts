@@ -1,4 +1,3 @@
-import { setImmediate as nextTurn } from "node:timers/promises";
 import { create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -87,7 +86,7 @@ export function createCalls({
   const filling = createFilling(outputs);
   const runs = new Map<string, Run>();
   /** Calls that are being accepted or claimed: ours for the store already, but not in `runs` yet. */
-  const taking = new Set<string>();
+  const taking = new Map<string, Promise<void>>();
   /** Sessions in which something happened since cancel requests were looked for. */
   const news = new Set<string>();
   const stopNews = store.isShared ? store.onNews(undefined, (sessionId) => news.add(sessionId)) : () => undefined;
@@ -139,8 +138,15 @@ export function createCalls({
 
   /** Keeps a call from being looked after as nobody's until whoever takes it has gone on, in the same turn, to launch it. */
   async function take<T>(ref: CallRef, step: () => Promise<T>): Promise<T> {
-    taking.add(keyOf(ref));
-    return await step().finally(() => setImmediate(() => taking.delete(keyOf(ref))));
+    const key = keyOf(ref);
+    const { promise: taken, resolve } = Promise.withResolvers<void>();
+    taking.set(key, taken);
+    return await step().finally(() =>
+      setImmediate(() => {
+        if (taking.get(key) === taken) taking.delete(key);
+        resolve();
+      }),
+    );
   }
 
   /** Whether our lease on a call is sure to be alive: counted by our own clock from when we asked for it. */
@@ -312,8 +318,9 @@ export function createCalls({
         continue;
       }
       // Just accepted or claimed here: in a moment it runs, and can be stopped as what runs.
-      if (taking.has(keyOf(ref))) {
-        await nextTurn();
+      const taken = taking.get(keyOf(ref));
+      if (taken) {
+        await taken;
         continue;
       }
       await store.requestCancel(ref, words);
