@@ -103,12 +103,14 @@ export function externalAsks(path: ResolvedPath): Ask[] {
 }
 
 const mostLinks = 40;
+const mostAhead = 32;
 /** Half of what `lstat` of fs/promises takes, and every call looks at paths. */
 const lstat = promisify(lstatWith);
 
 /** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const ahead = path.split("/").reverse();
+  const looks = lookAhead(from, path);
   let at = from;
   let found: Stats | undefined;
   let links = 0;
@@ -116,7 +118,7 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     const part = ahead.pop();
     if (part === undefined || part === "" || part === ".") continue;
     const next = part === ".." ? dirname(at) : join(at, part);
-    const stats = await look(next, path);
+    const stats = await (looks.get(next) ?? look(next, path));
     if (!stats?.isSymbolicLink()) {
       at = next;
       found = stats;
@@ -140,6 +142,22 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     otherNames: found !== undefined && !isFolder && found.nlink > 1,
     isSpecial: found !== undefined && !isFolder && !found.isFile(),
   };
+}
+
+/** Looks at all parts of a path at once, as they are if none is a link: each look waits for a thread, and paths are long. */
+function lookAhead(from: string, path: string): ReadonlyMap<string, Promise<Stats | undefined>> {
+  const looks = new Map<string, Promise<Stats | undefined>>();
+  let at = from;
+  for (const part of path.split("/")) {
+    if (part === ".." || looks.size === mostAhead) break;
+    if (part === "" || part === ".") continue;
+    at = join(at, part);
+    const stats = look(at, path);
+    // What fails matters only where the way leads.
+    stats.catch(() => undefined);
+    looks.set(at, stats);
+  }
+  return looks;
 }
 
 async function look(next: string, path: string) {
