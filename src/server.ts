@@ -49,6 +49,7 @@ import { createInvalid } from "./tools/invalid.ts";
 import { createPipes } from "./tools/pipe.ts";
 import { openSandbox, type Sandbox } from "./tools/sandbox.ts";
 import { createSupervisor } from "./tools/supervisor.ts";
+import "./writer-room.ts";
 
 const version = packageJson.version;
 
