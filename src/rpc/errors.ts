@@ -21,9 +21,12 @@ export function createErrors(options: { log: Logger; newId: () => string }): Err
 
   const toConnectError: Errors["toConnectError"] = (error, rpc, signal) => {
     if (error instanceof RequestError) return refused(error);
+    if (error instanceof ConnectError && error.rawMessage.startsWith(unparsed))
+      return refused(unreadable(error.rawMessage));
     if (error instanceof ConnectError && !hidden.has(error.code)) return withReason(error);
     if (isAbort(error) && signal?.aborted && !isAbort(signal.reason)) return toConnectError(signal.reason, rpc);
     if (isAbort(error)) return aborted(error);
+    if (signal?.aborted && isCut(error)) return clientLeft();
     const requestId = newId();
     log.error("rpc failed", { rpc, requestId, error });
     return new ConnectError(`internal error, request id ${requestId}`, Code.Internal);
@@ -85,6 +88,9 @@ export function unreadable(cause: unknown): RequestError {
   const fact = cause instanceof Error ? cause.message : String(cause);
   return new RequestError(ErrorReason.INVALID_MESSAGE, `the request cannot be read: ${fact}`);
 }
+
+/** How Connect's router begins what it says of bytes that are no message; to it that is an error of the server. */
+const unparsed = "parse binary: ";
 
 /** Codes that would show a client what only the operator may see. */
 const hidden: ReadonlySet<Code> = new Set([Code.Internal, Code.Unknown]);
@@ -165,6 +171,13 @@ const isReason = (name: string): name is keyof typeof ErrorReason => name in Err
 function isAbort(error: unknown): error is Error {
   return error instanceof Error && (error.name === "AbortError" || error.name === "TimeoutError");
 }
+
+/** Whether it is how node says that a client broke off its request. */
+function isCut(error: unknown): boolean {
+  return error instanceof Error && "code" in error && cuts.has(error.code);
+}
+
+const cuts: ReadonlySet<unknown> = new Set(["ECONNRESET", "ERR_STREAM_PREMATURE_CLOSE"]);
 
 function aborted(error: Error): ConnectError {
   if (error.name === "TimeoutError") return deadlinePassed();

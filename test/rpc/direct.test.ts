@@ -63,6 +63,17 @@ test.each([
   expect(await readFile(server.logFile, "utf8")).toBe("");
 });
 
+test("so is what is no message in a form that Connect's router answers", async () => {
+  const server = await startServer({ async *watchSession() {} });
+  const headers = { "content-type": "application/connect+proto", authorization };
+  const body = envelope(Buffer.from([0x0a, 0x7f, 1]));
+  const url = `${server.url}/opencode.tool.v1.ToolService/WatchSession`;
+  const answer = await (await fetch(url, { method: "POST", headers, body })).text();
+  expect(answer).toContain("invalid_argument");
+  expect(answer).toContain("INVALID_MESSAGE");
+  expect(await readFile(server.logFile, "utf8")).toBe("");
+});
+
 test("JSON that cannot be read is refused as INVALID_MESSAGE and says where", async () => {
   const server = await startServer();
   const post = async (body: string) => {
@@ -167,6 +178,23 @@ test("a stream is ended when its client leaves, also in the middle of what it di
   // What was sent before nobody took any more is at most what the windows of the connection hold.
   expect(await ended.promise).toBeLessThan(64);
 });
+
+test.each(["application/proto", "application/connect+proto", "application/grpc-web+proto", "application/grpc"])(
+  "who breaks off a request by %s in the middle is no error of the server",
+  async (type) => {
+    const server = await startServer({ async *watchSession() {} });
+    const rpc = type === "application/proto" ? "GetServerInfo" : "WatchSession";
+    const headers = { "content-type": type, "content-length": 10, expect: "100-continue", authorization };
+    const request = http1Request(`${server.url}/opencode.tool.v1.ToolService/${rpc}`, { method: "POST", headers });
+    // By then the rpc waits for the body.
+    await once(request, "continue");
+    request.on("error", () => undefined);
+    await new Promise((resolve) => request.on("close", resolve).destroy());
+    // The server has closed when it is done with each of its connections.
+    await server.close(60_000);
+    expect(await readFile(server.logFile, "utf8")).toBe("");
+  },
+);
 
 test("a refusal that quotes what is no text can be sent all the same", async () => {
   const server = await startServer({
