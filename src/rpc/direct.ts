@@ -46,8 +46,8 @@ export interface DirectOptions extends Packing {
 }
 
 /**
- * Does what Connect's router does, for a third of its time: that leads each message through a chain of generators and makes
- * a dozen Headers, linked signals and errors for a request.
+ * Does what Connect's router does, without what that makes for each request: a chain of generators, a dozen Headers, linked
+ * signals and errors. They were a third of the cost of a unary call by gRPC, its record on disk included.
  */
 export function createDirect(options: DirectOptions): Direct {
   const { gate, validator, errors, log, shutdownSignal } = options;
