@@ -21,8 +21,8 @@ kill_marked() {
 main() {
   marker=$1
   local limit=$2 patience=$2 empty=0
-  # The end of its input is the only reason to stop.
-  trap '' HUP INT TERM
+  # The end of its input is the only reason to stop; PIPE comes if the service is gone before it could hear "ready".
+  trap '' HUP INT TERM PIPE
   [[ $marker == ?*=?* && -r /proc/self/environ ]] || exit 1
   echo ready
 

@@ -73,6 +73,23 @@ test("one that was killed is replaced, so that running commands stay watched", a
   for (const pid of [...commands, next]) await untilDead(pid);
 });
 
+test("one whose service is gone before it can say that it watches kills the commands all the same", async () => {
+  const replica = newReplica();
+  const command = await startCommand({ TOOLGATE_REPLICA: replica });
+  const script = join(import.meta.dirname, "../../src/tools/supervisor.sh");
+  // It begins when nobody hears it any more.
+  const begin = 'read -r && exec /bin/bash --noprofile --norc "$@"';
+  const watcher = spawn("/bin/bash", ["-c", begin, "bash", script, `TOOLGATE_REPLICA=${replica}`, "9"], {
+    stdio: ["pipe", "pipe", "ignore"],
+  });
+  started.push(watcher);
+  const deaf = once(watcher.stdout, "close");
+  watcher.stdout.destroy();
+  await deaf;
+  watcher.stdin.end("\n");
+  await untilDead(command);
+});
+
 const replicaOf = (service: ChildProcess) => service.spawnargs.at(-1) ?? "";
 
 /** Runs `sleep` with the marks of a call of this process, which is what the supervisor finds it by. */
