@@ -63,7 +63,7 @@ export function principalOf({ values }: Pick<HandlerContext, "values">): Princip
 
 /** The roles that may call an rpc; none for one that is not in the table. */
 export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {
-  return rows.get(`${parent.typeName}/${localName}`) ?? [];
+  return rolesByRpc.get(`${parent.typeName}/${localName}`) ?? [];
 }
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
@@ -117,7 +117,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   } satisfies Record<keyof typeof SessionService.method, readonly Role[]>,
 };
 
-const rows = new Map(
+const rolesByRpc = new Map(
   Object.entries(table).flatMap(([service, row]) =>
     Object.entries(row).map(([rpc, roles]) => [`${service}/${rpc}`, roles] as const),
   ),

@@ -12,14 +12,12 @@ type Field = Pick<DescField, "number">;
 export function createEmbed({ bytesOf }: Pick<CallStore, "bytesOf">) {
   // Made once for all who are sent the same message: its length and its bytes.
   const made = new WeakMap<Message, Uint8Array>();
-  // It keeps its room from one message to the next.
-  const writer = new BinaryWriter();
 
   /** What an answer holds beside its known fields is sent as it is; under a known field's number it is that field. */
   function inBytes({ number: no }: Field, schema: DescMessage, message: SessionEvent | ToolPart) {
     let data = made.get(message);
     if (data === undefined) {
-      data = writer.bytes(bytesOf(message) ?? toBinary(schema, message)).finish();
+      data = new BinaryWriter().bytes(bytesOf(message) ?? toBinary(schema, message)).finish();
       made.set(message, data);
     }
     return [{ no, wireType: WireType.LengthDelimited, data }];

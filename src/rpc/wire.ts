@@ -1,5 +1,5 @@
 import type { EventEmitter } from "node:events";
-import type { ConnectError, MethodImplSpec } from "@connectrpc/connect";
+import type { ConnectError } from "@connectrpc/connect";
 import { type Compression, compressedFlag, compressionNegotiate } from "@connectrpc/connect/protocol";
 import * as connect from "@connectrpc/connect/protocol-connect";
 import * as grpc from "@connectrpc/connect/protocol-grpc";
@@ -15,7 +15,7 @@ export interface Wire {
   timeoutOf(request: Request, mostMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
   /** Reads the only message of a request. */
   read(request: Request, mostBytes: number): Promise<Buffer>;
-  /** Prepares an answer, nothing of which is sent yet; the signal is aborted when nobody is left to read it. */
+  /** Prepares an answer, nothing of which is sent yet; the signal is aborted when it is no longer wanted. */
   answer(to: { request: Request; response: Sink; signal: AbortSignal }, packing: Packing): Answer;
 }
 
@@ -38,6 +38,9 @@ interface Sink extends EventEmitter {
   end(chunk: Uint8Array): unknown;
 }
 
+/** The kinds of rpcs that take one message. */
+export type AskedOnce = "unary" | "server_streaming";
+
 /** Which messages of an answer are compressed, for who takes that. */
 export interface Packing {
   acceptCompression: Compression[];
@@ -45,8 +48,8 @@ export interface Packing {
 }
 
 /** The wire of a request by gRPC, or by Connect with one answer, that is not compressed itself; undefined for any other. */
-export function wireOf({ method, headers }: Request, kind: MethodImplSpec["kind"]): Wire | undefined {
-  if (method !== "POST" || (kind !== "unary" && kind !== "server_streaming")) return undefined;
+export function wireOf({ method, headers }: Request, kind: AskedOnce): Wire | undefined {
+  if (method !== "POST") return undefined;
   if (isPacked(headers["grpc-encoding"]) || isPacked(headers["content-encoding"])) return undefined;
   const type = headers["content-type"];
   if (type === "application/grpc" || type === "application/grpc+proto") return byGrpc;

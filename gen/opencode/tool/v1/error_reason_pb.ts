@@ -35,7 +35,8 @@ export const ErrorReason = {
   /**
    * ERROR_REASON_INVALID_MESSAGE (invalid_argument): the message breaks a rule of this contract, and the details also hold
    * buf.validate.Violations with the path of each field; or the request is not one message that can be read, and the error
-   * says why. Metadata: `field`, if a field breaks the rule.
+   * says why (of compressed requests, gRPC-Web and Connect's streams that can also be `internal` or `unimplemented`, without a
+   * reason). Metadata: `field`, if a field breaks the rule.
    *
    * @generated from enum value: ERROR_REASON_INVALID_MESSAGE = 1;
    */
