@@ -65,8 +65,8 @@ const byGrpc: Wire = {
   timeoutOf: ({ headers }, mostMs) => grpc.parseTimeout(single(headers["grpc-timeout"]), mostMs),
 
   async read(request, mostBytes) {
-    const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : envelopeBytes + begin.readUInt32BE(1));
-    const body = await bodyOf(request, envelopeBytes + mostBytes, announcedIn);
+    const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : begin.readUInt32BE(1));
+    const body = await bodyOf(request, mostBytes, { around: envelopeBytes, announcedIn });
     if (body.length === 0) throw notOneMessage("it has none");
     const length = body.length < envelopeBytes ? Number.POSITIVE_INFINITY : body.readUInt32BE(1);
     if (body.length < envelopeBytes + length) throw notOneMessage("it ends in the middle of one");
@@ -155,17 +155,22 @@ function unaryByConnect(isBinary: boolean): Wire {
   };
 }
 
-/** The whole of a body; one that is too large is refused as soon as that is known. */
-function bodyOf(request: Request, mostBytes: number, announcedIn = (_begin: Buffer) => 0): Promise<Buffer> {
+/** The whole of a body: a message and what is around it. One that is too large is refused as soon as that is known. */
+function bodyOf(
+  request: Request,
+  mostBytes: number,
+  { around = 0, announcedIn = () => 0 }: { around?: number; announcedIn?: (begin: Buffer) => number } = {},
+): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    if (Number(request.headers["content-length"] ?? 0) > mostBytes) return reject(requestTooLarge(mostBytes));
+    const most = mostBytes + around;
+    if (Number(request.headers["content-length"] ?? 0) > most) return reject(requestTooLarge(mostBytes));
     const chunks: Buffer[] = [];
     let size = 0;
     const take = (chunk: Buffer) => {
       const announced = size === 0 ? announcedIn(chunk) : 0;
       size += chunk.length;
       chunks.push(chunk);
-      if (size > mostBytes || announced > mostBytes) stop(() => reject(requestTooLarge(mostBytes)));
+      if (size > most || announced > mostBytes) stop(() => reject(requestTooLarge(mostBytes)));
     };
     const end = () => stop(() => resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks)));
     const leave = () => stop(() => reject(clientLeft()));

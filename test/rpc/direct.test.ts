@@ -117,6 +117,12 @@ test("a large answer is compressed for who takes that and for nobody else, whate
     });
     expect((await createClient(ToolService, transport).getServerInfo({})).version).toBe(version);
   }
+  for (const accepted of ["identity", "gzip"]) {
+    const headers = { "content-type": "application/proto", "accept-encoding": accepted, authorization };
+    const url = `${server.url}/opencode.tool.v1.ToolService/GetServerInfo`;
+    const response = await fetch(url, { method: "POST", headers });
+    expect(response.headers.get("content-encoding")).toBe(accepted === "gzip" ? "gzip" : null);
+  }
 });
 
 for (const [name, open] of Object.entries(transports)) {

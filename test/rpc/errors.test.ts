@@ -134,6 +134,7 @@ test("a request over the limit is resource_exhausted", async () => {
       .catch((cause) => cause),
   );
   expect(error.code).toBe(Code.ResourceExhausted);
+  expect(error.rawMessage).toContain("the limit of 4194304 bytes");
 });
 
 test("so is one over HTTP/1.1 whose length was not announced", async () => {
