@@ -1,7 +1,7 @@
 import { PermissionAction, PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
-import { createPolicy, type Layers } from "../src/permission/policy.ts";
-import type { Rule } from "../src/permission/rules.ts";
-import { readCommands } from "../src/permission/shell/command.ts";
+import { createPolicy, type Layers } from "../src/policy/policy.ts";
+import type { Rule } from "../src/policy/rules.ts";
+import { readCommands } from "../src/policy/shell/command.ts";
 import { median, percentile, table, target } from "./report.ts";
 
 /** How much is measured: decisions for each size of a list, and readings of each line. */

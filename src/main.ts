@@ -7,12 +7,12 @@ import { join } from "node:path";
 import { styleText } from "node:util";
 import packageJson from "../package.json" with { type: "json" };
 import { cli, type Served, type TrustFlags } from "./cli/cli.ts";
-import { type Config, checkConfig, type Flags, findService, loadConfig, readEnvironment } from "./config.ts";
-import { createLogger } from "./log.ts";
+import { type Config, checkConfig, type Flags, findService, loadConfig, readEnvironment } from "./config/config.ts";
+import { createLogger } from "./core/logger.ts";
 
 const { version } = packageJson;
 // Clients need nothing of the server, and loading it takes longer than most of them run.
-const server = () => import("./server.ts");
+const server = () => import("./compose/server.ts");
 const parts = { serve, embed, trust, checkConfig: (file?: string) => checkConfig(file, readEnvironment()), version };
 await cli(parts).parseAsync();
 

@@ -6,8 +6,8 @@ import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
-import { checkConfig } from "../src/config.ts";
-import { parseRules } from "../src/permission/parse-rules.ts";
+import { checkConfig } from "../src/config/config.ts";
+import { parseRules } from "../src/policy/parse-rules.ts";
 import { startService } from "./e2e/service.ts";
 
 const root = resolve(import.meta.dirname, "..");

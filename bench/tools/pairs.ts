@@ -6,14 +6,14 @@ import { join } from "node:path";
 import { rgPath } from "@vscode/ripgrep";
 import type { Tool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createFileChanges } from "../../src/tools/change-file.ts";
 import { createEdit } from "../../src/tools/edit.ts";
+import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
-import type { Pipes } from "../../src/tools/pipe.ts";
+import type { Pipes } from "../../src/tools/process/pipe.ts";
+import { openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
+import type { Supervisor } from "../../src/tools/process/supervisor.ts";
 import { read } from "../../src/tools/read.ts";
-import { openSandbox, type SandboxProfile } from "../../src/tools/sandbox.ts";
-import type { Supervisor } from "../../src/tools/supervisor.ts";
 import { callTool, judgeBy, type Site } from "../../test/tools/harness.ts";
 
 /** A tool beside the least that does the same. */

@@ -1,6 +1,6 @@
 import { rm } from "node:fs/promises";
-import { createPipes } from "../../src/tools/pipe.ts";
-import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { createPipes } from "../../src/tools/process/pipe.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { openSite } from "../../test/tools/harness.ts";
 import type { Processes } from "../processes.ts";
 import { median, spread, table, target } from "../report.ts";

@@ -12,15 +12,15 @@ import {
   type Preview,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { decisionOn } from "../permission/decisions.ts";
-import type { Permissions, Subject, Verdict } from "../permission/permissions.ts";
-import type { Question } from "../permission/policy.ts";
-import type { AskRecord } from "../permission/ports.ts";
-import { refusalText } from "../permission/settlements.ts";
+import { decisionOn } from "../approval/decisions.ts";
+import type { Permissions, Subject, Verdict } from "../approval/permissions.ts";
+import type { AskRecord } from "../approval/ports.ts";
+import { refusalText } from "../approval/settlements.ts";
+import { newId } from "../core/ids.ts";
+import type { Question } from "../policy/policy.ts";
 import type { Ask, Plan, Tool } from "../tool/tool.ts";
 import { allowed, decidedCall } from "./decided.ts";
 import { CallEnd, CallGone, denied } from "./ends.ts";
-import { newId } from "./ids.ts";
 import type { createKept } from "./kept.ts";
 import type { Inspected, Judged, Planning } from "./planning.ts";
 import type { CallRecord, CallStore, Fence } from "./ports.ts";

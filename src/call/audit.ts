@@ -1,7 +1,7 @@
 import type { AuditEntry } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { noSuchSession } from "../permission/errors.ts";
-import type { PermissionStore } from "../permission/ports.ts";
-import type { Principal } from "../permission/principal.ts";
+import type { PermissionStore } from "../approval/ports.ts";
+import type { Principal } from "../core/principal.ts";
+import { noSuchSession } from "../core/request-error.ts";
 import type { CallStore } from "./ports.ts";
 import { mayAccess, readsAll } from "./sessions.ts";
 

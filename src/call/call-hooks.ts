@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Question } from "../permission/policy.ts";
+import type { Question } from "../policy/policy.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Plan } from "../tool/tool.ts";
 import { inputOf } from "./state.ts";

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { RequestError } from "../permission/errors.ts";
+import { RequestError } from "../core/request-error.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, CallRef } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";

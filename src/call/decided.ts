@@ -5,7 +5,7 @@ import {
   type PermissionDecision,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type DecidedCall, decisionOn } from "../permission/decisions.ts";
+import { type DecidedCall, decisionOn } from "../approval/decisions.ts";
 import type { Judged } from "./planning.ts";
 import type { CallRecord } from "./ports.ts";
 

@@ -1,10 +1,10 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { difference } from "../permission/display.ts";
-import { RequestError } from "../permission/errors.ts";
-import type { CallChanges } from "../permission/settlements.ts";
-import { canonicalJson } from "../tool/canonical-json.ts";
+import type { CallChanges } from "../approval/settlements.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { RequestError } from "../core/request-error.ts";
+import { difference } from "../policy/display.ts";
 import { InvalidInput } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";

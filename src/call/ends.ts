@@ -2,8 +2,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Logger } from "../log.ts";
-import { RequestError } from "../permission/errors.ts";
+import type { Logger } from "../core/logger.ts";
+import { RequestError } from "../core/request-error.ts";
 import {
   ChangedAfterApproval,
   HookFailure,

@@ -1,7 +1,7 @@
 import { fromJson, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { newId } from "./ids.ts";
+import { newId } from "../core/ids.ts";
 import { createWindow } from "./output-window.ts";
 import { beginning } from "./planning.ts";
 import type { OutputStore } from "./ports.ts";

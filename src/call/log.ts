@@ -1,7 +1,7 @@
 import { clone, create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { RequestError } from "../permission/errors.ts";
+import { RequestError } from "../core/request-error.ts";
 import type { CallStore, OutputStore } from "./ports.ts";
 
 /** The next event, or (without one) a sign that the log is quiet; `lastSeq` is where to resume. */

@@ -1,5 +1,5 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PermissionStore } from "../permission/ports.ts";
+import type { PermissionStore } from "../approval/ports.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import type { CallRecord, CallStore } from "./ports.ts";
 import { isTerminal } from "./state.ts";

@@ -14,15 +14,15 @@ import {
   type ToolDefinition,
   ToolDefinitionSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { RequestError } from "../permission/errors.ts";
-import { checkRules, type LayersFor } from "../permission/layers.ts";
-import type { Permissions, Verdict } from "../permission/permissions.ts";
-import { workspaceRoot } from "../permission/permissions.ts";
-import type { LayerRules, Layers, Policy } from "../permission/policy.ts";
-import { strictest } from "../permission/policy.ts";
-import type { Principal } from "../permission/principal.ts";
-import { permissionOf } from "../permission/rules.ts";
-import { canonicalJson } from "../tool/canonical-json.ts";
+import type { Permissions, Verdict } from "../approval/permissions.ts";
+import { workspaceRoot } from "../approval/permissions.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { checkRules, type LayersFor } from "../policy/layers.ts";
+import type { LayerRules, Layers, Policy } from "../policy/policy.ts";
+import { strictest } from "../policy/policy.ts";
+import { permissionOf } from "../policy/rules.ts";
 import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";

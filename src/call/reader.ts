@@ -5,8 +5,8 @@ import {
   type ReadToolOutputResponse,
   ReadToolOutputResponseSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { RequestError } from "../permission/errors.ts";
-import type { Principal } from "../permission/principal.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
 import type { OutputStore } from "./ports.ts";
 import type { Sessions } from "./sessions.ts";
 

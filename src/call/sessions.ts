@@ -5,12 +5,12 @@ import {
   type Session,
   SessionSchema,
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { noSuchSession, RequestError } from "../permission/errors.ts";
-import { checkRules } from "../permission/layers.ts";
-import { workspaceRoot } from "../permission/permissions.ts";
-import type { Principal } from "../permission/principal.ts";
+import { workspaceRoot } from "../approval/permissions.ts";
+import { newId } from "../core/ids.ts";
+import type { Principal } from "../core/principal.ts";
+import { noSuchSession, RequestError } from "../core/request-error.ts";
+import { checkRules } from "../policy/layers.ts";
 import { openWorkspace, type Workspace } from "../tool/workspace.ts";
-import { newId } from "./ids.ts";
 import type { CallStore } from "./ports.ts";
 
 /** A session, as far as it never changes, with its chain of ancestors, root first. */

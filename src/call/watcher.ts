@@ -1,7 +1,7 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PermissionStore } from "../permission/ports.ts";
-import type { Principal } from "../permission/principal.ts";
+import type { PermissionStore } from "../approval/ports.ts";
+import type { Principal } from "../core/principal.ts";
 import { createBell, madeEvent } from "./log.ts";
 import type { CallStore } from "./ports.ts";
 import { readsAll, type Sessions } from "./sessions.ts";

@@ -1,12 +1,12 @@
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { askLines } from "./ask-view.ts";
 import { type Connection, serverWords } from "./connection.ts";
 import { failureOf } from "./failure.ts";
 import { type Answer, isSettledElsewhere, sendReply } from "./reply.ts";
-import type { Screen } from "./screen.ts";
-import { isApproval, settledWords } from "./settled.ts";
-import { commandLine, durationOf } from "./words.ts";
+import type { Screen } from "./terminal/screen.ts";
+import { askLines } from "./view/ask-view.ts";
+import { isApproval, settledWords } from "./view/settled.ts";
+import { commandLine, durationOf } from "./view/words.ts";
 
 /** Who answers here, and how; whoever is first, here or elsewhere, wins. */
 export interface Answering {

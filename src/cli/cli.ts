@@ -1,30 +1,30 @@
 import { Command, type CommanderError, Option } from "commander";
-import { addAsks } from "./asks.ts";
-import { addAudit } from "./audit.ts";
-import { addCall } from "./call.ts";
-import { addCheckConfig, type CheckedConfig } from "./check-config.ts";
-import { addCompletion } from "./completion.ts";
+import { addAsks } from "./commands/asks.ts";
+import { addAudit } from "./commands/audit.ts";
+import { addCall } from "./commands/call.ts";
+import { addCheckConfig, type CheckedConfig } from "./commands/check-config.ts";
+import { addCompletion } from "./commands/completion.ts";
+import { addExplain, addPlan } from "./commands/explain.ts";
+import { addGrants } from "./commands/grants.ts";
+import { addOutput } from "./commands/output.ts";
+import { addReject } from "./commands/reject.ts";
+import { addReply } from "./commands/reply.ts";
+import { addRules } from "./commands/rules.ts";
+import { addRun, type Embedded, type EmbedFlags } from "./commands/run.ts";
+import { addServe, type Served, type ServeFlags } from "./commands/serve.ts";
+import { addStats } from "./commands/stats.ts";
+import { addTools } from "./commands/tools.ts";
+import { addTop } from "./commands/top.ts";
+import { addTrust, type TrustFolder } from "./commands/trust.ts";
+import { addWatch } from "./commands/watch.ts";
 import { defaultUrl } from "./connection.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
-import { addExplain, addPlan } from "./explain.ts";
-import { addGrants } from "./grants.ts";
 import { addInbox } from "./inbox/inbox.ts";
-import { addOutput } from "./output.ts";
-import { addReject } from "./reject.ts";
-import { addReply } from "./reply-command.ts";
-import { addRules } from "./rules.ts";
-import { addRun, type Embedded, type EmbedFlags } from "./run.ts";
-import { addServe, type Served, type ServeFlags } from "./serve.ts";
-import { addStats } from "./stats.ts";
-import { addTools } from "./tools.ts";
-import { addTop } from "./top.ts";
-import { addTrust, type TrustFolder } from "./trust.ts";
-import { addWatch } from "./watch.ts";
 
-export type { CheckedConfig } from "./check-config.ts";
-export type { Embedded, EmbedFlags } from "./run.ts";
-export type { Served, ServeFlags } from "./serve.ts";
-export type { TrustFlags } from "./trust.ts";
+export type { CheckedConfig } from "./commands/check-config.ts";
+export type { Embedded, EmbedFlags } from "./commands/run.ts";
+export type { Served, ServeFlags } from "./commands/serve.ts";
+export type { TrustFlags } from "./commands/trust.ts";
 
 /** What the command line needs of the rest of the program. */
 export interface CliParts {

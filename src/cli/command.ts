@@ -11,7 +11,7 @@ import {
 } from "./connection.ts";
 import { exitCodes } from "./exit-codes.ts";
 import { failureOf } from "./failure.ts";
-import { createScreen, type Screen } from "./screen.ts";
+import { createScreen, type Screen } from "./terminal/screen.ts";
 
 /** The options that every command has. */
 export interface GlobalOptions extends ServerOptions {

@@ -4,15 +4,15 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { type Answering, createAsking } from "./asking.ts";
-import { partLines } from "./call-view.ts";
+import { isCut, type Position, resume } from "./commands/resume.ts";
 import type { Connection } from "./connection.ts";
 import { exitCodeOf, exitCodes } from "./exit-codes.ts";
 import { CommandError, failureOf } from "./failure.ts";
-import { createLiveOutput } from "./live-output.ts";
-import { isCut, type Position, resume } from "./resume.ts";
-import type { Screen } from "./screen.ts";
-import { oneLine } from "./terminal-safe.ts";
-import { durationOf } from "./words.ts";
+import type { Screen } from "./terminal/screen.ts";
+import { oneLine } from "./terminal/terminal-safe.ts";
+import { partLines } from "./view/call-view.ts";
+import { createLiveOutput } from "./view/live-output.ts";
+import { durationOf } from "./view/words.ts";
 
 /** A call to run and to follow to its end. */
 export interface Execution {

@@ -1,13 +1,13 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createLayers } from "../permission/layers.ts";
-import { strictestOf } from "../permission/opinion.ts";
-import { permissionNames } from "../permission/permission-names.ts";
-import { createPolicy } from "../permission/policy.ts";
-import { covers } from "../permission/rule-cover.ts";
-import { actions, expandHome, permissionOf } from "../permission/rules.ts";
-import { isLiteral } from "../permission/wildcard.ts";
+import { createLayers } from "../policy/layers.ts";
+import { strictestOf } from "../policy/opinion.ts";
+import { permissionNames } from "../policy/permission-names.ts";
+import { createPolicy } from "../policy/policy.ts";
+import { covers } from "../policy/rule-cover.ts";
+import { actions, expandHome, permissionOf } from "../policy/rules.ts";
+import { isLiteral } from "../policy/wildcard.ts";
 import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
 
 /** Something to correct in a policy: an error stops the start, a warning does not. */

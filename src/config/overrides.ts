@@ -1,5 +1,5 @@
 import { resolve } from "node:path";
-import type { Flags } from "../config.ts";
+import type { Flags } from "./config.ts";
 import { checkScalars, type Scalars, scalarKeys, withPaths } from "./file.ts";
 
 /** What `TOOLGATE_*` sets; relative paths are meant from `directory`. */

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { parseRules, RuleError } from "../permission/parse-rules.ts";
+import { parseRules, RuleError } from "../policy/parse-rules.ts";
 import { strictTable } from "./check.ts";
 
 /** The name of an agent, a workspace root or a token. */

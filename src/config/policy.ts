@@ -1,6 +1,6 @@
-import { builtInAgents } from "../permission/agents.ts";
-import { parseRules, rulePaths } from "../permission/parse-rules.ts";
-import type { Rule } from "../permission/rules.ts";
+import { builtInAgents } from "../policy/agents.ts";
+import { parseRules, rulePaths } from "../policy/parse-rules.ts";
+import type { Rule } from "../policy/rules.ts";
 import type { Settings } from "./file.ts";
 import type { Toml } from "./toml.ts";
 

@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { Role } from "../permission/principal.ts";
+import type { Role } from "../core/principal.ts";
 import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 import { checkOutside, createPrivateDirectory } from "./paths.ts";

@@ -1,10 +1,10 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { visible } from "../permission/display.ts";
-import { parseRules } from "../permission/parse-rules.ts";
-import type { LayerRules } from "../permission/policy.ts";
-import type { Rule } from "../permission/rules.ts";
+import { visible } from "../policy/display.ts";
+import { parseRules } from "../policy/parse-rules.ts";
+import type { LayerRules } from "../policy/policy.ts";
+import type { Rule } from "../policy/rules.ts";
 import { checkToml, strictTable } from "./check.ts";
 import { readIfThere, type Settings } from "./file.ts";
 import { policyTables } from "./policy-tables.ts";

@@ -1,7 +1,7 @@
 import { render } from "preact";
-import { App } from "./app.tsx";
-import { createRoute } from "./route.ts";
-import { createSignIn } from "./sign-in.ts";
+import { App } from "./shell/app.tsx";
+import { createRoute } from "./shell/route.ts";
+import { createSignIn } from "./shell/sign-in.ts";
 
 const root = document.getElementById("app");
 if (root === null) throw new Error("the page has no #app");

@@ -1,5 +1,5 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { RequestError } from "../permission/errors.ts";
+import { RequestError } from "../core/request-error.ts";
 
 /** The refusal of new work in a closed session. */
 export function sessionClosed(sessionId: string): RequestError {

@@ -1,5 +1,5 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Logger } from "../log.ts";
+import type { Logger } from "../core/logger.ts";
 import { describeEnd } from "./end.ts";
 import { forLog, textForLog } from "./redact.ts";
 

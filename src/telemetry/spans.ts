@@ -14,7 +14,7 @@ import { BatchSpanProcessor, TracerProvider } from "@opentelemetry/sdk-trace";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallObservation } from "../call/observer.ts";
 import type { CallRecord } from "../call/ports.ts";
-import type { Logger } from "../log.ts";
+import type { Logger } from "../core/logger.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { describeEnd } from "./end.ts";
 

@@ -1,5 +1,5 @@
 import type { CallObserver } from "../call/observer.ts";
-import type { Logger } from "../log.ts";
+import type { Logger } from "../core/logger.ts";
 import { logEnd } from "./call-log.ts";
 import { createMetrics, type ToolTally } from "./metrics.ts";
 

@@ -1,10 +1,10 @@
 /** What tools and plugins outside this repository are written with: `import { … } from "toolgate/plugin"`. */
 import * as z from "zod";
-import type { ForeignContext, ForeignResult } from "./custom/foreign.ts";
+import type { ForeignContext, ForeignResult } from "./files/foreign.ts";
 import type { Hooks } from "./hooks.ts";
 
-export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./custom/foreign.ts";
 export { ToolFailure } from "./errors.ts";
+export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./files/foreign.ts";
 export type { Hooks } from "./hooks.ts";
 export { defineTool } from "./tool.ts";
 export { z };

@@ -3,7 +3,7 @@ import { create, type JsonObject, type JsonValue, type MessageInitShape } from "
 import type * as z from "zod";
 import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { canonicalJson } from "./canonical-json.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
 import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
 import type { ResolvedPath, Workspace } from "./workspace.ts";
 

@@ -4,11 +4,11 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { type Ask, defineTool, type PlanContext, type Tool } from "../tool/tool.ts";
 import { doubtAbout, externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
-import { applyChunks } from "./apply-chunks.ts";
-import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./change-file.ts";
-import { compare, type FileChange } from "./diff.ts";
-import { type FilePatch, PatchSyntaxError, parsePatch } from "./parse-patch.ts";
-import { type AsideFile, replaceFile, setAside } from "./replace-file.ts";
+import { applyChunks } from "./fs/apply-chunks.ts";
+import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./fs/change-file.ts";
+import { compare, type FileChange } from "./fs/diff.ts";
+import { type FilePatch, PatchSyntaxError, parsePatch } from "./fs/parse-patch.ts";
+import { type AsideFile, replaceFile, setAside } from "./fs/replace-file.ts";
 
 /** Changes several files by one patch: all of it is verified before anything is written, and an error undoes what was. */
 export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {

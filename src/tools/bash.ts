@@ -3,10 +3,10 @@ import * as z from "zod";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool, type TraceContext } from "../tool/tool.ts";
 import { externalAsks, filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
-import type { Pipes } from "./pipe.ts";
-import { type EndOfCommand, runCommand } from "./run-command.ts";
-import type { Sandbox } from "./sandbox.ts";
-import type { Supervisor } from "./supervisor.ts";
+import type { Pipes } from "./process/pipe.ts";
+import { type EndOfCommand, runCommand } from "./process/run-command.ts";
+import type { Sandbox } from "./process/sandbox.ts";
+import type { Supervisor } from "./process/supervisor.ts";
 
 /** The engine's deadline comes this much later than the command's own, so that a slow end is still a completed call. */
 const grace = 5_000;

@@ -2,8 +2,8 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import type { ExistingFile, FileChanges } from "./change-file.ts";
-import { findText, type Place } from "./find-text.ts";
+import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
+import { findText, type Place } from "./fs/find-text.ts";
 
 /** The input of one edit, without the file. */
 export const replacement = {

@@ -11,10 +11,10 @@ import {
   newestFirst,
   oneLine,
   searchNotes,
-} from "./found-files.ts";
-import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./glob-pattern.ts";
-import { openFolder } from "./open-file.ts";
-import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
+} from "./fs/found-files.ts";
+import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./fs/glob-pattern.ts";
+import { openFolder } from "./fs/open-file.ts";
+import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const mostShown = 100;
 

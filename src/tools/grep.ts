@@ -11,10 +11,10 @@ import {
   oneLine,
   readable,
   searchNotes,
-} from "./found-files.ts";
-import { meetsBelow, nameFilter, readGlob } from "./glob-pattern.ts";
-import { type OpenFile, openFile, openFolder } from "./open-file.ts";
-import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
+} from "./fs/found-files.ts";
+import { meetsBelow, nameFilter, readGlob } from "./fs/glob-pattern.ts";
+import { type OpenFile, openFile, openFolder } from "./fs/open-file.ts";
+import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const mostMatches = 100;
 const longestLine = 2_000;

@@ -3,9 +3,9 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool } from "../tool/tool.ts";
 import { filePath, pathAsks } from "../tool/workspace.ts";
-import { createSieve, oneLine, searchNotes } from "./found-files.ts";
-import { openFolder } from "./open-file.ts";
-import { everySearch, ripgrep, searchTime } from "./ripgrep.ts";
+import { createSieve, oneLine, searchNotes } from "./fs/found-files.ts";
+import { openFolder } from "./fs/open-file.ts";
+import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const mostShown = 100;
 /** What nobody wants to see, also where no .gitignore says so. */

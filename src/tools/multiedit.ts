@@ -2,8 +2,8 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import type { ExistingFile, FileChanges } from "./change-file.ts";
 import { edited, isChange, noChange, replacement, type Wanted } from "./edit.ts";
+import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
 
 /** Makes several edits of one file: all of them in one step, or none. */
 export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {

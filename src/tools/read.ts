@@ -6,10 +6,10 @@ import { ToolFailure } from "../tool/errors.ts";
 import { similar } from "../tool/similar.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
-import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./file-kind.ts";
-import { oneLine } from "./found-files.ts";
-import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./open-file.ts";
-import { pieceLength, showText, type TextSource, type WantedLines } from "./show-text.ts";
+import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./fs/file-kind.ts";
+import { oneLine } from "./fs/found-files.ts";
+import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./fs/open-file.ts";
+import { pieceLength, showText, type TextSource, type WantedLines } from "./fs/show-text.ts";
 
 const mostLines = 2_000;
 const mostFolderBytes = 51_200;

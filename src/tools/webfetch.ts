@@ -2,9 +2,9 @@ import { basename } from "node:path";
 import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type ToolResult } from "../tool/tool.ts";
-import { convertHtml } from "./convert-html.ts";
-import { attachmentKind } from "./file-kind.ts";
-import { fetchPage, readUrl, urlProblem, type WebPage } from "./web-page.ts";
+import { attachmentKind } from "./fs/file-kind.ts";
+import { convertHtml } from "./web/convert-html.ts";
+import { fetchPage, readUrl, urlProblem, type WebPage } from "./web/web-page.ts";
 
 const defaultSeconds = 30;
 const longestSeconds = 120;

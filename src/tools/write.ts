@@ -1,7 +1,7 @@
 import * as z from "zod";
 import { defineTool, type Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import type { FileChanges } from "./change-file.ts";
+import type { FileChanges } from "./fs/change-file.ts";
 
 /** Writes whole files. An existing one must have been read in its present form, so that nobody's work is overwritten unseen. */
 export function createWrite({ changes }: { changes: FileChanges }): Tool {

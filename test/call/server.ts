@@ -8,9 +8,9 @@ import { onTestFinished } from "vitest";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { type Config, loadConfig } from "../../src/config.ts";
-import type { LogFields, Logger } from "../../src/log.ts";
-import { type openStore, startServer } from "../../src/server.ts";
+import { type openStore, startServer } from "../../src/compose/server.ts";
+import { type Config, loadConfig } from "../../src/config/config.ts";
+import type { LogFields, Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
 /** A whole service in this process, with tools of the test's own; it ends with the test. */

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { createSafeDecoder, oneLine, terminalSafe } from "../../src/cli/terminal-safe.ts";
+import { createSafeDecoder, oneLine, terminalSafe } from "../../src/cli/terminal/terminal-safe.ts";
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not get through
 const control = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/;

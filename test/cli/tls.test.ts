@@ -2,8 +2,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { type Certificates, makeCertificates } from "../rpc/certificates.ts";
-import { startServer } from "../rpc/server.ts";
+import { type Certificates, makeCertificates } from "../edge/certificates.ts";
+import { startServer } from "../edge/server.ts";
 import { toolgate } from "./toolgate.ts";
 
 let made: Certificates;

@@ -7,12 +7,12 @@ import {
   ToolErrorReason,
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { askLines } from "../../src/cli/ask-view.ts";
-import { partLines } from "../../src/cli/call-view.ts";
+import { parseRule } from "../../src/cli/commands/explain.ts";
 import { exitCodeOf } from "../../src/cli/exit-codes.ts";
-import { parseRule } from "../../src/cli/explain.ts";
-import { unsaid } from "../../src/cli/live-output.ts";
-import { commandLine, durationOf, sizeOf } from "../../src/cli/words.ts";
+import { askLines } from "../../src/cli/view/ask-view.ts";
+import { partLines } from "../../src/cli/view/call-view.ts";
+import { unsaid } from "../../src/cli/view/live-output.ts";
+import { commandLine, durationOf, sizeOf } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
 const failed = (reason: ToolErrorReason, effects: ToolEffects = ToolEffects.NONE) =>

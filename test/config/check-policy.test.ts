@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { checkConfig } from "../../src/config.ts";
+import { checkConfig } from "../../src/config/config.ts";
 import { startService } from "../e2e/service.ts";
 import { main } from "../main.ts";
 

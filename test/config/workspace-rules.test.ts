@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createWorkspaceRules } from "../../src/config.ts";
+import { createWorkspaceRules } from "../../src/config/config.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
 

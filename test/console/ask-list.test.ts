@@ -7,7 +7,7 @@ import {
   WatchPermissionsResponseSchema,
 } from "../../gen/web/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionRequestSchema } from "../../gen/web/opencode/tool/v1/tool_pb.ts";
-import { type AskList, createAskList, groupByCall } from "../../src/console/ask-list.ts";
+import { type AskList, createAskList, groupByCall } from "../../src/console/inbox/ask-list.ts";
 
 const request = (id: string, callId: string) =>
   create(PermissionRequestSchema, { id, sessionId: "ses_1", tool: { callId, messageId: "msg_1" } });

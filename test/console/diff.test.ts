@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { countChanges, parseDiff } from "../../src/console/diff.ts";
-import { compare } from "../../src/tools/diff.ts";
+import { countChanges, parseDiff } from "../../src/console/parts/diff.ts";
+import { compare } from "../../src/tools/fs/diff.ts";
 
 test("lines are numbered as in the old and the new file", () => {
   const diff = "--- a.ts\n+++ a.ts\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n end\n";

@@ -2,7 +2,7 @@ import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { type Certificates, makeCertificates } from "../rpc/certificates.ts";
+import { type Certificates, makeCertificates } from "../edge/certificates.ts";
 import { bearer } from "./clients.ts";
 import { startService } from "./service.ts";
 

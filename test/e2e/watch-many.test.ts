@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchManyResponse, WatchSessionResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { reasonOf } from "../../src/rpc/errors.ts";
+import { reasonOf } from "../../src/edge/rpc/errors.ts";
 import { stores, useServiceOn } from "../console/stores.ts";
 import { type Clients, connect, kinds, refusal } from "./clients.ts";
 import { read } from "./reading.ts";

@@ -1,11 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { AskRecord } from "../../src/approval/ports.ts";
 import type { CallRef, CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
-import type { Config } from "../../src/config.ts";
-import type { Logger } from "../../src/log.ts";
-import type { AskRecord } from "../../src/permission/ports.ts";
-import type { Store } from "../../src/server.ts";
+import type { Store } from "../../src/compose/server.ts";
+import type { Config } from "../../src/config/config.ts";
+import type { Logger } from "../../src/core/logger.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 
 /** The steps of a call's life at which a replica can be killed or frozen. */

@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { loadConfig, readEnvironment } from "../../src/config.ts";
-import { createLogger } from "../../src/log.ts";
-import { openStore, startServer } from "../../src/server.ts";
+import { openStore, startServer } from "../../src/compose/server.ts";
+import { loadConfig, readEnvironment } from "../../src/config/config.ts";
+import { createLogger } from "../../src/core/logger.ts";
 import { breakStore, openWithoutOperationIds } from "./broken-store.ts";
 
 // A replica as `toolgate serve` starts it, except that its store breaks it, as TOOLGATE_BREAK says.

@@ -4,8 +4,8 @@ import {
   PermissionOutcomeSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AskRecord } from "../../src/approval/ports.ts";
 import type { CallRecord } from "../../src/call/ports.ts";
-import type { AskRecord } from "../../src/permission/ports.ts";
 import type { Ledger } from "./ledger.ts";
 import { viewCall, viewClosed, viewGrant } from "./model.ts";
 import type { Replicas } from "./replicas.ts";

@@ -1,5 +1,5 @@
+import type { PermissionStore } from "../../src/approval/ports.ts";
 import type { CallStore, OutputStore } from "../../src/call/ports.ts";
-import type { PermissionStore } from "../../src/permission/ports.ts";
 
 /** The ports of a store. */
 export interface Ports {

@@ -1,6 +1,6 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Logger } from "../../src/log.ts";
-import { createReplica } from "../../src/server.ts";
+import { createReplica } from "../../src/compose/server.ts";
+import type { Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 import { createReach, type Ports, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { mkdtemp, realpath, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Logger } from "../../src/log.ts";
+import type { Logger } from "../../src/core/logger.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import type { Ports } from "./reach.ts";

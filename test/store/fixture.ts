@@ -21,9 +21,9 @@ import {
   type ToolPart,
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
 import type { CallRecord, CallRef, CallSpec, CallStore, Fence, OutputStore } from "../../src/call/ports.ts";
-import { RequestError } from "../../src/permission/errors.ts";
-import type { PermissionStore, Settlement } from "../../src/permission/ports.ts";
+import { RequestError } from "../../src/core/request-error.ts";
 
 /** A store under test. Its clock stands still but for `advance`. */
 export interface OpenedStore {

@@ -1,7 +1,7 @@
 import { getCACertificates, setDefaultCACertificates } from "node:tls";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import { type Certificates, makeCertificates } from "../rpc/certificates.ts";
+import { type Certificates, makeCertificates } from "../edge/certificates.ts";
 import { addSession, callRef, logOf, openCall } from "./fixture.ts";
 import { type RedisServers, startCluster, startRedis, startRedisOnPort, startSentinel } from "./redis-server.ts";
 import { quiet } from "./redis-store.ts";

@@ -5,7 +5,7 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Redis } from "ioredis";
-import type { Certificates } from "../rpc/certificates.ts";
+import type { Certificates } from "../edge/certificates.ts";
 
 /** Redis processes of a test. */
 export interface RedisServers {

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import type { Logger } from "../../src/log.ts";
+import type { Logger } from "../../src/core/logger.ts";
 import type { Link } from "../../src/store/redis/link.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import type { OpenedStore } from "./fixture.ts";

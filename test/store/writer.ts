@@ -3,7 +3,7 @@
  * is run by sqlite.test.ts: `node writer.ts DIRECTORY PREFIX`.
  */
 import { writeSync } from "node:fs";
-import { RequestError } from "../../src/permission/errors.ts";
+import { RequestError } from "../../src/core/request-error.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { addSession, callRef, completed, fenceOf, openCall, owner, running } from "./fixture.ts";
 

@@ -4,10 +4,10 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
-import { applyChunks } from "../../src/tools/apply-chunks.ts";
 import { createApplyPatch } from "../../src/tools/apply-patch.ts";
-import { createFileChanges } from "../../src/tools/change-file.ts";
-import { type Chunk, parsePatch } from "../../src/tools/parse-patch.ts";
+import { applyChunks } from "../../src/tools/fs/apply-chunks.ts";
+import { createFileChanges } from "../../src/tools/fs/change-file.ts";
+import { type Chunk, parsePatch } from "../../src/tools/fs/parse-patch.ts";
 import { read } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 

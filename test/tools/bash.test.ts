@@ -3,9 +3,9 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/pipe.ts";
-import { openSandbox } from "../../src/tools/sandbox.ts";
-import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { createPipes } from "../../src/tools/process/pipe.ts";
+import { openSandbox } from "../../src/tools/process/sandbox.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { callTool, openSite, planCall, type RunOptions, type Site } from "./harness.ts";
 import { isAlive, untilDead } from "./processes.ts";
 

@@ -1,7 +1,7 @@
 import { applyPatch } from "diff";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { compare } from "../../src/tools/diff.ts";
+import { compare } from "../../src/tools/fs/diff.ts";
 
 const lines = fc.array(fc.constantFrom("a", "b", "c", "", "  d"), { maxLength: 30 });
 const text = fc.tuple(lines, fc.constantFrom("\n", "")).map(([lines, end]) => lines.join("\n") + end);

@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { ToolFailure } from "../../src/tool/errors.ts";
-import { meetsBelow, readGlob } from "../../src/tools/glob-pattern.ts";
+import { meetsBelow, readGlob } from "../../src/tools/fs/glob-pattern.ts";
 
 const meets = (glob: string, path: string) => readGlob(glob).some((pattern) => meetsBelow(pattern, path));
 

@@ -4,9 +4,9 @@ import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { judging } from "../../src/call/planning.ts";
-import { defaultRules } from "../../src/permission/default-rules.ts";
-import { createPolicy } from "../../src/permission/policy.ts";
-import { fromConfig, type RuleConfig } from "../../src/permission/rules.ts";
+import { defaultRules } from "../../src/policy/default-rules.ts";
+import { createPolicy } from "../../src/policy/policy.ts";
+import { fromConfig, type RuleConfig } from "../../src/policy/rules.ts";
 import type { Plan, PlanContext, Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import { openWorkspace, type Workspace } from "../../src/tool/workspace.ts";
 

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { InvalidInput } from "../../src/tool/errors.ts";
-import { createFileChanges } from "../../src/tools/change-file.ts";
+import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { createMultiEdit } from "../../src/tools/multiedit.ts";
 import { read } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";

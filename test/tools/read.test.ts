@@ -6,7 +6,7 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
-import { createLineWindow } from "../../src/tools/line-window.ts";
+import { createLineWindow } from "../../src/tools/fs/line-window.ts";
 import { read } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { ToolFailure } from "../../src/tool/errors.ts";
-import { everySearch, ripgrep } from "../../src/tools/ripgrep.ts";
+import { everySearch, ripgrep } from "../../src/tools/fs/ripgrep.ts";
 
 let folder = "";
 beforeEach(async () => {

@@ -4,9 +4,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createBash } from "../../src/tools/bash.ts";
-import { createPipes } from "../../src/tools/pipe.ts";
-import { type Confinement, openSandbox, type SandboxProfile } from "../../src/tools/sandbox.ts";
-import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { createPipes } from "../../src/tools/process/pipe.ts";
+import { type Confinement, openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { callTool, openSite, type RunOptions, type Site } from "./harness.ts";
 import { processesNamed, untilDead } from "./processes.ts";
 

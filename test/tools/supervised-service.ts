@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
 // A small service for supervisor.test.ts: starts two commands, one of them in a session of its own, prints their ids, stays.
 const supervisor = createSupervisor({ replicaId: process.argv[2] ?? "", leaseMs: 5_000 });

@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, expect, test } from "vitest";
-import { createSupervisor } from "../../src/tools/supervisor.ts";
+import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { isAlive, untilDead } from "./processes.ts";
 
 const started: ChildProcess[] = [];
@@ -76,7 +76,7 @@ test("one that was killed is replaced, so that running commands stay watched", a
 test("one whose service is gone before it can say that it watches kills the commands all the same", async () => {
   const replica = newReplica();
   const command = await startCommand({ TOOLGATE_REPLICA: replica });
-  const script = join(import.meta.dirname, "../../src/tools/supervisor.sh");
+  const script = join(import.meta.dirname, "../../src/tools/process/supervisor.sh");
   // It begins when nobody hears it any more.
   const begin = 'read -r && exec /bin/bash --noprofile --norc "$@"';
   const watcher = spawn("/bin/bash", ["-c", begin, "bash", script, `TOOLGATE_REPLICA=${replica}`, "9"], {

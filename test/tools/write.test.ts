@@ -2,7 +2,7 @@ import { chmod, link, mkdir, readdir, readFile, rename, stat, symlink, utimes, w
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
-import { createFileChanges } from "../../src/tools/change-file.ts";
+import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { read } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";

@@ -1,8 +1,8 @@
 import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { isApproval, settledWords } from "../settled.ts";
-import { inertMs } from "../typing.ts";
+import { inertMs } from "../terminal/typing.ts";
+import { isApproval, settledWords } from "../view/settled.ts";
 
 /** A call that waits for people; a change makes a new card with the same key. */
 export interface Card {

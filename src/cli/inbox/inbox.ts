@@ -1,16 +1,16 @@
 import type { Command } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { askChanges, printAsks } from "../asks.ts";
 import { withServer } from "../command.ts";
+import { askChanges, printAsks } from "../commands/asks.ts";
+import { withoutEnd } from "../commands/resume.ts";
 import type { Connection } from "../connection.ts";
-import { editCall } from "../edit.ts";
 import { failureOf } from "../failure.ts";
-import { hasFullScreen, openFullScreen } from "../full-screen.ts";
 import { type Answer, isSettledElsewhere, sendReply } from "../reply.ts";
-import { withoutEnd } from "../resume.ts";
-import type { Screen } from "../screen.ts";
+import { editCall } from "../terminal/edit.ts";
+import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
+import { createKeyboard } from "../terminal/keyboard.ts";
+import type { Screen } from "../terminal/screen.ts";
 import { type Card, createCards } from "./cards.ts";
-import { createKeyboard } from "./keyboard.ts";
 import { createSessionNames } from "./session-names.ts";
 import { createInboxView } from "./view.ts";
 

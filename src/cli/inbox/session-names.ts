@@ -1,5 +1,5 @@
 import type { Connection } from "../connection.ts";
-import { oneLine } from "../terminal-safe.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
 
 /** Names sessions as people know them, by title; asks the server for each once, and tells when one has come. */
 export function createSessionNames({ sessions }: Connection, onNews: () => void): { of(sessionId: string): string } {

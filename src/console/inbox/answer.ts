@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { PermissionReply, PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../connection.ts";
+import type { Connection } from "../stream/connection.ts";
 
 /** A person's answer to all that a call asks. */
 export type Answer =

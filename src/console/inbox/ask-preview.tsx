@@ -1,11 +1,11 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../connection.ts";
-import { DiffView } from "../diff-view.tsx";
-import { LongText } from "../long-text.tsx";
-import { readWhole } from "../read-output.ts";
-import { visibleLines, visibleText } from "../visible-text.ts";
-import { sizeOf } from "../words.ts";
+import { DiffView } from "../parts/diff-view.tsx";
+import { LongText } from "../parts/long-text.tsx";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { sizeOf } from "../parts/words.ts";
+import type { Connection } from "../stream/connection.ts";
+import { readWhole } from "../stream/read-output.ts";
 
 /** What will happen if the ask is approved: the command, the change, the addresses. The service made it, not the agent. */
 export function AskPreview({ request, connection }: { request: PermissionRequest; connection: Connection }) {

@@ -1,8 +1,8 @@
 import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import { Pre } from "../long-text.tsx";
-import { visibleLines } from "../visible-text.ts";
-import { actionWord, layerWords, ruleWords, whyOf } from "../words.ts";
+import { Pre } from "../parts/long-text.tsx";
+import { visibleLines } from "../parts/visible-text.ts";
+import { actionWord, layerWords, ruleWords, whyOf } from "../parts/words.ts";
 import { PermissionMark } from "./permission-mark.tsx";
 
 /** More patterns than anybody reads one by one are shown on demand; the command or change above shows all of what happens. */

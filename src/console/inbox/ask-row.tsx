@@ -1,9 +1,9 @@
-import type { AskGroup } from "../ask-list.ts";
-import { useNow } from "../now.ts";
-import { pathOf } from "../route.ts";
-import type { SessionNames } from "../session-names.ts";
-import { visibleText } from "../visible-text.ts";
-import { isApproval, settledWords, timeLeft } from "../words.ts";
+import type { SessionNames } from "../parts/session-names.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { isApproval, settledWords, timeLeft } from "../parts/words.ts";
+import { useNow } from "../shell/now.ts";
+import { pathOf } from "../shell/route.ts";
+import type { AskGroup } from "./ask-list.ts";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 
 /** All rows are of this height, so that a thousand of them can be scrolled. */

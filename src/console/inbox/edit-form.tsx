@@ -3,9 +3,9 @@ import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { AskGroup } from "../ask-list.ts";
-import type { Connection } from "../connection.ts";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import type { Connection } from "../stream/connection.ts";
+import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
 /** An argument as it is being edited: text as it is, anything else as JSON. */

@@ -1,8 +1,8 @@
 import { useSignal } from "@preact/signals";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { AskGroup } from "../ask-list.ts";
-import { visibleText } from "../visible-text.ts";
-import { momentOf } from "../words.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { momentOf } from "../parts/words.ts";
+import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
 /** Lets a person choose what "always" saves, in the words of the service; the narrowest is chosen at first. */

@@ -1,5 +1,5 @@
-import type { Ask } from "../ask-list.ts";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import type { Ask } from "./ask-list.ts";
 
 /** The kinds of permission that a call asks for, each once. */
 export function kindsOf(asks: readonly Ask[]): readonly string[] {

@@ -1,12 +1,12 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { Connection } from "../connection.ts";
-import { problemOf } from "../load.ts";
-import { pathOf } from "../route.ts";
-import { Decisions as Judged } from "../verdict.tsx";
-import { visibleText } from "../visible-text.ts";
-import { momentOf, settledWords } from "../words.ts";
+import { Decisions as Judged } from "../parts/verdict.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { momentOf, settledWords } from "../parts/words.ts";
+import { problemOf } from "../shell/load.ts";
+import { pathOf } from "../shell/route.ts";
+import type { Connection } from "../stream/connection.ts";
 import type { Chain } from "./chain.ts";
 import { type DecisionFilter, isWanted, outcomes } from "./decision-filter.ts";
 import { type Decision, type DecisionLog as Known, readDecisions } from "./read-decisions.ts";

@@ -1,8 +1,8 @@
-import { useLoaded } from "../load.ts";
-import { Empty, type PageProps } from "../page.tsx";
-import { pathOf } from "../route.ts";
-import { visibleText } from "../visible-text.ts";
-import { momentOf } from "../words.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { momentOf } from "../parts/words.ts";
+import { useLoaded } from "../shell/load.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
 import { DecisionLog } from "./decision-log.tsx";
 
 /** What was decided about the calls of a session and its children, by whom and by what, and whether the record is whole. */

@@ -2,13 +2,13 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import { CopyCommand } from "../copy-command.tsx";
-import { problemOf, useLoaded } from "../load.ts";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { PlanVerdict } from "../parts/verdict.tsx";
+import { visibleText } from "../parts/visible-text.ts";
 import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
 import { objectOf, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
-import { PlanVerdict } from "../verdict.tsx";
-import { visibleText } from "../visible-text.ts";
+import { problemOf, useLoaded } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** May the agent run this command line? */

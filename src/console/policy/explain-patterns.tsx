@@ -1,8 +1,8 @@
 import { useSignal } from "@preact/signals";
 import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
-import { CopyCommand } from "../copy-command.tsx";
-import { problemOf } from "../load.ts";
-import { RulesVerdict } from "../verdict.tsx";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { RulesVerdict } from "../parts/verdict.tsx";
+import { problemOf } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */

@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
 import { PermissionAction } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { Connection } from "../connection.ts";
-import type { PageProps } from "../page.tsx";
-import { actionWord } from "../words.ts";
+import { actionWord } from "../parts/words.ts";
+import type { PageProps } from "../shell/page.tsx";
+import type { Connection } from "../stream/connection.ts";
 import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
 import { ExplainPatterns } from "./explain-patterns.tsx";
 import { AgentPicker, type Place, PlacePicker } from "./place.tsx";

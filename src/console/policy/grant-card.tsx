@@ -1,11 +1,11 @@
 import { useSignal } from "@preact/signals";
 import { type Grant, GrantScope } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { Connection } from "../connection.ts";
-import { CopyCommand } from "../copy-command.tsx";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
-import { problemOf } from "../load.ts";
-import { visibleText } from "../visible-text.ts";
-import { momentOf } from "../words.ts";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { momentOf } from "../parts/words.ts";
+import { problemOf } from "../shell/load.ts";
+import type { Connection } from "../stream/connection.ts";
 
 /** A grant: what it covers, for whom, by whom and until when; who may take it back can do it here. */
 export function GrantCard({

@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import type { Grant } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { AskFeed } from "../ask-feed.ts";
-import type { Connection } from "../connection.ts";
-import { useLoaded } from "../load.ts";
-import { Empty, type PageProps } from "../page.tsx";
+import type { AskFeed } from "../inbox/ask-feed.ts";
+import { useLoaded } from "../shell/load.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import type { Connection } from "../stream/connection.ts";
 import { GrantCard } from "./grant-card.tsx";
 
 const pageSize = 100;

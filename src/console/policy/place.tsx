@@ -1,7 +1,7 @@
 import type { Signal } from "@preact/signals";
-import type { Connection } from "../connection.ts";
-import { useLoaded } from "../load.ts";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { useLoaded } from "../shell/load.ts";
+import type { Connection } from "../stream/connection.ts";
 
 /** Where rules hold: in a workspace, or in a session. */
 export interface Place {

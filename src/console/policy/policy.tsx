@@ -1,5 +1,5 @@
 import type { FunctionComponent } from "preact";
-import type { PageProps } from "../page.tsx";
+import type { PageProps } from "../shell/page.tsx";
 import { Decisions } from "./decisions.tsx";
 import { Explain } from "./explain.tsx";
 import { Grants } from "./grants.tsx";

@@ -4,7 +4,7 @@ import {
   type DecisionRecord,
   DecisionRecordSchema,
 } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { Connection } from "../connection.ts";
+import type { Connection } from "../stream/connection.ts";
 import { type Chain, checkChain } from "./chain.ts";
 
 /** A decision as it is shown: from the very bytes that the chain binds. */

@@ -1,6 +1,6 @@
 import type { Signal } from "@preact/signals";
 import { PermissionAction, type PermissionRule } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import { actionWord } from "../words.ts";
+import { actionWord } from "../parts/words.ts";
 
 /** A rule as it is written. */
 export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;

@@ -4,10 +4,10 @@ import {
   type PermissionRule,
   type RuleList,
 } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import { useLoaded } from "../load.ts";
-import { Empty, type PageProps } from "../page.tsx";
-import { visibleText } from "../visible-text.ts";
-import { actionWord, layerWords } from "../words.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { actionWord, layerWords } from "../parts/words.ts";
+import { useLoaded } from "../shell/load.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
 import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
 
 /** Every rule that holds for an agent in a place, list by list. */

@@ -1,6 +1,6 @@
 import type { JsonValue } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
 import type { Draft } from "./draft.ts";
 import type { Field } from "./field.ts";
 

@@ -1,6 +1,6 @@
 import type { JsonValue } from "@bufbuild/protobuf";
 import { useId } from "preact/hooks";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
 import { Control } from "./control.tsx";
 import { type Draft, emptyDraft, type Problems, withField } from "./draft.ts";
 import { type Field, kindWords, type NamedField, objectOf } from "./field.ts";

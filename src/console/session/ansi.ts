@@ -1,4 +1,4 @@
-import { visibleLines } from "../visible-text.ts";
+import { visibleLines } from "../parts/visible-text.ts";
 
 /** A run of characters of one look. */
 export interface Span {

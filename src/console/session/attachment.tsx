@@ -1,10 +1,10 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { FilePart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../connection.ts";
-import { readWhole } from "../read-output.ts";
-import { visibleText } from "../visible-text.ts";
-import { sizeOf } from "../words.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { sizeOf } from "../parts/words.ts";
+import type { Connection } from "../stream/connection.ts";
+import { readWhole } from "../stream/read-output.ts";
 
 /** A file that a tool returned: a picture is shown, anything else can be saved. Neither is ever opened as a page. */
 export function Attachment({

@@ -1,5 +1,5 @@
 import { ToolErrorReason, type ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the timeline shows it; the whole of it is asked for when it is chosen. */
 export interface CallRow {

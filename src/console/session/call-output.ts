@@ -1,6 +1,6 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { ToolOutput } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
-import type { Connection } from "../connection.ts";
+import type { Connection } from "../stream/connection.ts";
 import { type AnsiReader, createAnsiReader, type Line } from "./ansi.ts";
 
 /** The output of a call as lines, as far as it is loaded. */

@@ -8,13 +8,13 @@ import {
   type ToolPart,
   type ToolStateError,
 } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { AskFeed } from "../ask-feed.ts";
-import type { Connection } from "../connection.ts";
-import { Pre } from "../long-text.tsx";
-import { Empty } from "../page.tsx";
-import { pathOf } from "../route.ts";
-import { visibleLines, visibleText } from "../visible-text.ts";
-import { durationOf, momentOf } from "../words.ts";
+import type { AskFeed } from "../inbox/ask-feed.ts";
+import { Pre } from "../parts/long-text.tsx";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { durationOf, momentOf } from "../parts/words.ts";
+import { Empty } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
+import type { Connection } from "../stream/connection.ts";
 import { Attachment } from "./attachment.tsx";
 import { reasonWord } from "./call-list.ts";
 import { OutputView } from "./output-view.tsx";

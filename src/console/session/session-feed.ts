@@ -1,9 +1,9 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import type { Connection } from "../connection.ts";
-import type { Liveness } from "../follow.ts";
-import { whileVisible } from "../visibility.ts";
+import { whileVisible } from "../shell/visibility.ts";
+import type { Connection } from "../stream/connection.ts";
+import type { Liveness } from "../stream/follow.ts";
 import { type CallRow, createCallList } from "./call-list.ts";
 
 /** What happens in a session, live. */

@@ -2,11 +2,11 @@ import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../../../gen/web/opencode/tool/v1/session_service_pb.ts";
-import { Empty, type PageProps } from "../page.tsx";
-import { pathOf } from "../route.ts";
-import { VirtualList } from "../virtual-list.tsx";
-import { visibleText } from "../visible-text.ts";
-import { momentOf } from "../words.ts";
+import { VirtualList } from "../parts/virtual-list.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { momentOf } from "../parts/words.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
 import { SessionView } from "./session-view.tsx";
 
 /** The sessions that one may see, or the chosen one. */

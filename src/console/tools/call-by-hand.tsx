@@ -2,17 +2,17 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
 import { ToolErrorReason } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import type { AskFeed } from "../ask-feed.ts";
-import type { Connection } from "../connection.ts";
-import { CopyCommand } from "../copy-command.tsx";
-import { problemOf } from "../load.ts";
-import { pathOf } from "../route.ts";
+import type { AskFeed } from "../inbox/ask-feed.ts";
+import { CopyCommand } from "../parts/copy-command.tsx";
+import { PlanVerdict } from "../parts/verdict.tsx";
+import { visibleText } from "../parts/visible-text.ts";
 import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
 import { type Field, objectOf } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { CallView } from "../session/call-view.tsx";
-import { PlanVerdict } from "../verdict.tsx";
-import { visibleText } from "../visible-text.ts";
+import { problemOf } from "../shell/load.ts";
+import { pathOf } from "../shell/route.ts";
+import type { Connection } from "../stream/connection.ts";
 import type { HandSession } from "./hand-session.ts";
 
 /** What came of the form last. */

@@ -1,5 +1,5 @@
-import type { Connection } from "../connection.ts";
 import { createSessionFeed, type SessionFeed } from "../session/session-feed.ts";
+import type { Connection } from "../stream/connection.ts";
 
 /** A session of its own for what a person calls by hand. */
 export interface HandSession {

@@ -1,5 +1,5 @@
+import { visibleText } from "../parts/visible-text.ts";
 import { type Field, kindWords, type NamedField } from "../schema-form/field.ts";
-import { visibleText } from "../visible-text.ts";
 
 /** The fields of a value, what each is for, and what it may hold. */
 export function SchemaView({ field }: { field: Field }) {

@@ -1,11 +1,11 @@
 import { useMemo } from "preact/hooks";
 import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import type { AskFeed } from "../ask-feed.ts";
-import type { Connection } from "../connection.ts";
-import { Pre } from "../long-text.tsx";
+import type { AskFeed } from "../inbox/ask-feed.ts";
+import { Pre } from "../parts/long-text.tsx";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { durationOf } from "../parts/words.ts";
 import { readSchema } from "../schema-form/field.ts";
-import { visibleLines, visibleText } from "../visible-text.ts";
-import { durationOf } from "../words.ts";
+import type { Connection } from "../stream/connection.ts";
 import { CallByHand } from "./call-by-hand.tsx";
 import type { HandSession } from "./hand-session.ts";
 import { SchemaView } from "./schema-view.tsx";

@@ -1,10 +1,10 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { ToolDefinition, ToolProblem, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
-import { useLoaded } from "../load.ts";
-import { Empty, type PageProps } from "../page.tsx";
-import { pathOf } from "../route.ts";
-import { visibleText } from "../visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
+import { useLoaded } from "../shell/load.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
 import { createHandSession } from "./hand-session.ts";
 import { ToolView } from "./tool-view.tsx";
 import "../parts.css";

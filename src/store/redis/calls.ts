@@ -1,6 +1,6 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
-import { noSuchSession } from "../../permission/errors.ts";
+import { noSuchSession } from "../../core/request-error.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";

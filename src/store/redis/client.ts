@@ -1,5 +1,5 @@
 import { Cluster, Redis } from "ioredis";
-import type { Logger } from "../../log.ts";
+import type { Logger } from "../../core/logger.ts";
 import { StoreUnusable } from "../errors.ts";
 import type { Address, ConnectionOptions } from "./url.ts";
 

@@ -5,7 +5,7 @@ import {
   GrantSchema,
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionStore } from "../../permission/ports.ts";
+import type { PermissionStore } from "../../approval/ports.ts";
 import { encodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";

@@ -1,6 +1,6 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { Logger } from "../../log.ts";
-import { RequestError } from "../../permission/errors.ts";
+import type { Logger } from "../../core/logger.ts";
+import { RequestError } from "../../core/request-error.ts";
 import { connect, createTogether, eachNode, masters, whenReady } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
 import { list, type Reply, text } from "./reply.ts";

@@ -1,4 +1,4 @@
-import type { Logger } from "../../log.ts";
+import type { Logger } from "../../core/logger.ts";
 import { connect } from "./client.ts";
 import type { Doorbell } from "./doorbell.ts";
 import type { Keys } from "./keys.ts";

@@ -1,7 +1,7 @@
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { CallRef, CallStore } from "../../call/ports.ts";
-import { noSuchSession } from "../../permission/errors.ts";
+import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
 import { day, recordsKept } from "./kept.ts";
 import type { Keys } from "./keys.ts";

@@ -1,8 +1,8 @@
 import { toBinary } from "@bufbuild/protobuf";
 import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Logger } from "../../log.ts";
-import type { Settlement, SettleResult } from "../../permission/ports.ts";
+import type { Settlement, SettleResult } from "../../approval/ports.ts";
+import type { Logger } from "../../core/logger.ts";
 import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName } from "./call-records.ts";

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
+import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, OutputStore } from "../../call/ports.ts";
-import type { Logger } from "../../log.ts";
-import type { PermissionStore } from "../../permission/ports.ts";
+import type { Logger } from "../../core/logger.ts";
 import { auditKept } from "../audit.ts";
 import { createAsks } from "./asks.ts";
 import { createAudit } from "./audit.ts";

@@ -6,7 +6,7 @@ import {
   PermissionSettledSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { AskRecord, CallRef } from "../../permission/ports.ts";
+import type { AskRecord, CallRef } from "../../approval/ports.ts";
 import { type CallRecords, decodeSpec } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

@@ -1,7 +1,7 @@
 import type { DatabaseSync } from "node:sqlite";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { Logger } from "../../log.ts";
-import { RequestError } from "../../permission/errors.ts";
+import type { Logger } from "../../core/logger.ts";
+import { RequestError } from "../../core/request-error.ts";
 
 /** What a transition may use beside its statements. */
 export interface Step {

@@ -6,7 +6,7 @@ import {
   GrantSchema,
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionStore } from "../../permission/ports.ts";
+import type { PermissionStore } from "../../approval/ports.ts";
 import type { Audit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

@@ -1,4 +1,4 @@
-import type { Settlement, SettleResult } from "../../permission/ports.ts";
+import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Asks } from "./asks.ts";
 import type { Audit } from "./audit.ts";
 import type { Calls } from "./calls.ts";

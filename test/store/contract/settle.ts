@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { GrantScope, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { SettleResult } from "../../../src/permission/ports.ts";
+import type { SettleResult } from "../../../src/approval/ports.ts";
 import {
   addSession,
   addTree,

@@ -1,0 +1,65 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  DecisionKind,
+  type DecisionRecord,
+  DecisionRecordSchema,
+  type Grant,
+  type PermissionDecision,
+  type PermissionSettled,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { display } from "../policy/display.ts";
+import type { AskRecord } from "./ports.ts";
+
+/** A call, as the audit names it. */
+export interface DecidedCall {
+  part: Pick<ToolPart, "sessionId" | "callId" | "tool" | "agent">;
+  /** Who made it. */
+  principal: string;
+}
+
+/** Records that rules and grants, or the people whose approval `permissionIds` name, decided about a call. */
+export function decisionOn(
+  { part, principal }: DecidedCall,
+  kind: DecisionKind,
+  about: { digest: string; decisions: readonly PermissionDecision[]; permissionIds?: readonly string[] },
+): DecisionRecord {
+  const { sessionId, callId, tool, agent } = part;
+  return create(DecisionRecordSchema, {
+    ...{ kind, sessionId, callId, tool, agent, principal },
+    digest: about.digest,
+    decisions: about.decisions.map(readable),
+    permissionIds: [...(about.permissionIds ?? [])],
+  });
+}
+
+/** Records how each of these asks ended. */
+export function settlementsOf(
+  asks: readonly AskRecord[],
+  settled: readonly PermissionSettled[],
+  grants: readonly Grant[],
+): DecisionRecord[] {
+  return settled.flatMap((end) => {
+    const ask = asks.find(({ request }) => request.id === end.permissionId);
+    if (!ask) return [];
+    const { digest, decisions, id } = ask.request;
+    const record = decisionOn(ask, DecisionKind.SETTLED, { digest, decisions, permissionIds: [id] });
+    const saved = grants.filter(({ permissionId }) => permissionId === id);
+    return { ...record, by: end.by, settled: end, grants: saved };
+  });
+}
+
+/** Records that somebody revoked a grant. */
+export function revocationOf(grant: Grant, by: string): DecisionRecord {
+  const { sessionId, tool, agent } = grant;
+  return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, sessionId, tool, agent, by, grants: [grant] });
+}
+
+const longestPattern = 2_000;
+
+function readable(decision: PermissionDecision): PermissionDecision {
+  const text = display(decision.pattern);
+  const left = text.length - longestPattern;
+  const pattern = left > 0 ? `${text.slice(0, longestPattern)}… (${left} more characters)` : text;
+  return { ...decision, pattern };
+}

@@ -1,0 +1,303 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type Grant,
+  GrantScope,
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { RequestError } from "../core/request-error.ts";
+import { display, warningsAbout } from "../policy/display.ts";
+import type { Layers, Policy, Question } from "../policy/policy.ts";
+import { strictest } from "../policy/policy.ts";
+import { createAnswers } from "./answers.ts";
+import { revocationOf } from "./decisions.ts";
+import { grantsFor, type Needed, offersFor } from "./grants.ts";
+import type { AskRecord, PermissionStore } from "./ports.ts";
+import { type CallChanges, createSettlements } from "./settlements.ts";
+
+/** Whose call is judged: the session (with its ancestors, root first), the agent, and the tool as grants know it. */
+export interface Subject {
+  session: Session | undefined;
+  ancestors: readonly Session[];
+  agent: string;
+  /** The name of the workspace root. */
+  workspace: string;
+  /** The canonical folder of the session. */
+  directory: string;
+  tool: string;
+  /** What grants for this tool are bound to. */
+  binding: string;
+}
+
+/** What holds for all that a call asks. */
+export interface Verdict {
+  /** The strictest of the decisions; ALLOW if nothing is asked. */
+  action: PermissionAction;
+  decisions: PermissionDecision[];
+  /** What a person must be asked: one question for each kind. */
+  needs: (Question & {
+    /** Nothing can be saved for it: it is asked each time. */
+    onceOnly?: boolean;
+  })[];
+  /** The rules version of the session tree, where grants were looked at. */
+  rulesVersion?: number;
+}
+
+/** What a question is judged by, where it is not simply what holds for the call. */
+export interface JudgedBy {
+  /** In place of the subject's own. */
+  layers?: Layers;
+  /** Whether grants count; a call that relies on a wider one adopts it, a mere question does not. Default adopt. */
+  grants?: "adopt" | "look" | "none";
+}
+
+/** Judges calls, and keeps asks, answers and grants. */
+export type Permissions = ReturnType<typeof createPermissions>;
+
+export function createPermissions({
+  store,
+  policy,
+  layersFor,
+  changes,
+  newId,
+  now,
+}: {
+  store: PermissionStore;
+  policy: Policy;
+  layersFor(subject: Subject): Layers;
+  changes: CallChanges;
+  newId(prefix: "per" | "grt"): string;
+  now(): number;
+}) {
+  /** Judges what a call asks, with grants where the layers say ask. */
+  async function decide(
+    questions: readonly Question[],
+    subject: Subject,
+    { layers = layersFor(subject), grants = "adopt" }: JudgedBy = {},
+  ): Promise<Verdict> {
+    const byRules = questions.map((question) => ({ question, decisions: policy.judge(question, layers) }));
+    const { session } = subject;
+    const { judged, rulesVersion } =
+      actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
+        ? await rely(byRules, session, subject, grants === "adopt")
+        : { judged: byRules };
+    const asked = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
+    return {
+      action: actionOf(judged),
+      decisions: judged.flatMap(({ decisions }) => decisions),
+      needs: merge(
+        asked.map(({ question, decisions }) => ({
+          ...(question.restricts ? onlyAsked(question, decisions) : question),
+          ...(isAlwaysAsked(decisions) && { onceOnly: true }),
+        })),
+      ),
+      ...(rulesVersion !== undefined && { rulesVersion }),
+    };
+  }
+
+  /** What is judged, with grants where the rules ask; and the rules version at which those were looked at. */
+  async function rely(
+    byRules: readonly JudgedQuestion[],
+    { rootSessionId: root }: Session,
+    subject: Subject,
+    adopt: boolean,
+  ): Promise<{ judged: JudgedQuestion[]; rulesVersion: number }> {
+    const { workspace, agent } = subject;
+    // The version is read before a grant is adopted, so that a revocation in between shows at the start mark.
+    const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
+    for (let living = grants; ; ) {
+      const { judged, used } = withGrants(byRules, living, subject);
+      const dead: Grant[] = [];
+      for (const grant of used) {
+        if (adopt && grant.scope !== GrantScope.SESSION && !(await store.adoptGrant(root, grant.id))) dead.push(grant);
+      }
+      if (dead.length === 0) return { judged, rulesVersion };
+      living = living.filter((grant) => !dead.includes(grant));
+    }
+  }
+
+  /** Writes down one ask; `id` is empty where nothing is opened. */
+  function request(
+    question: Verdict["needs"][number] & { metadata?: PermissionRequest["metadata"] },
+    decisions: readonly PermissionDecision[],
+    ask: MessageInitShape<typeof PermissionRequestSchema>,
+    subject: Subject,
+    id: string,
+  ): PermissionRequest {
+    const { permission, patterns, always = [] } = question;
+    const { agent, workspace } = subject;
+    const binding = bindingOf(subject, question);
+    const about = { permission, patterns: askedOf(question, decisions), wildcards: always, agent, workspace, binding };
+    const offers = question.onceOnly ? [] : offersFor(about);
+    return create(PermissionRequestSchema, {
+      ...ask,
+      id,
+      permission,
+      patterns: [...patterns],
+      metadata: question.metadata ?? {},
+      always: offers.slice(0, 1).map(({ text }) => text),
+      ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
+      created: now(),
+      offers,
+      decisions: decisions.filter((decision) => isAbout(decision, question)),
+      binding,
+      display: patterns.map(display),
+      warnings: [...new Set(patterns.flatMap(warningsAbout))],
+    });
+  }
+
+  return {
+    decide,
+    request,
+    ...createAnswers({ store, settlements: createSettlements({ store, changes, newId, now }), now }),
+    /** Open asks, oldest first, of sessions that may be seen. */
+    async list(filter: {
+      root?: string;
+      after?: string;
+      limit: number;
+      sees(ask: AskRecord): Promise<boolean>;
+    }): Promise<{ asks: AskRecord[]; next?: string }> {
+      const asks: AskRecord[] = [];
+      for (let after = filter.after; ; ) {
+        const page = await store.openAsks({
+          ...(filter.root && { root: filter.root }),
+          ...(after && { after }),
+          limit: 500,
+        });
+        for (const ask of page) {
+          if (await filter.sees(ask)) asks.push(ask);
+          if (asks.length === filter.limit) return { asks, next: ask.request.id };
+        }
+        after = page.at(-1)?.request.id;
+        if (page.length < 500) return { asks };
+      }
+    },
+    listGrants: store.listGrants,
+    /** Ends a grant: once it resolves no call starts on the strength of it. */
+    async revoke(by: string, grantId: string): Promise<Grant> {
+      const found = await store.getGrant(grantId);
+      const grant = found && (await store.revokeGrant(grantId, [revocationOf(found, by)]));
+      if (!grant)
+        throw new RequestError(ErrorReason.NO_SUCH_GRANT, `grant ${grantId} is not known`, { grant_id: grantId });
+      return grant;
+    },
+  };
+}
+
+/** The patterns of a question for which the rules ask; a grant for one that is allowed anyway would be one too many. */
+function askedOf(question: Question, decisions: readonly PermissionDecision[]): string[] {
+  const asked = decisions.filter((decision) => decision.action === PermissionAction.ASK && isAbout(decision, question));
+  return question.patterns.filter((pattern) => asked.some((decision) => decision.pattern === pattern));
+}
+
+function isAbout({ permission, pattern }: PermissionDecision, { patterns, ...question }: Question): boolean {
+  const asked = patterns.length === 0 ? pattern === "" : patterns.includes(pattern);
+  return permission === question.permission && asked;
+}
+
+/** What a grant for this question is bound to: for a command also its working directory. */
+function bindingOf(subject: Subject, question: Question): string {
+  return question.cwd === undefined ? subject.binding : `${subject.binding}:${question.cwd}`;
+}
+
+/** What grants would have to cover; undefined where nothing says what would be touched, which no grant covers. */
+function neededFor(question: Question, asked: readonly PermissionDecision[], subject: Subject): Needed | undefined {
+  const patterns = asked.map(({ pattern }) => pattern);
+  if (!patterns.every((pattern) => question.patterns.includes(pattern))) return undefined;
+  const { tool, agent } = subject;
+  return { permission: question.permission, patterns, tool, agent, binding: bindingOf(subject, question) };
+}
+
+/** A question with what holds for each of its patterns. */
+export interface JudgedQuestion {
+  question: Question;
+  decisions: PermissionDecision[];
+}
+
+/** Allows each question for which the rules ask and of which grants cover all that they ask for; nothing else changes. */
+export function withGrants(
+  byRules: readonly JudgedQuestion[],
+  grants: readonly Grant[],
+  subject: Subject,
+): { judged: JudgedQuestion[]; used: Set<Grant> } {
+  const used = new Set<Grant>();
+  const judged = byRules.map(({ question, decisions }) => {
+    const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
+    const isFinal = strictest(decisions) === PermissionAction.DENY || isAlwaysAsked(decisions);
+    const needed = isFinal ? undefined : neededFor(question, asked, subject);
+    const by = needed && grantsFor(grants, needed);
+    if (!by) return { question, decisions };
+    for (const grant of by) used.add(grant);
+    return {
+      question,
+      decisions: decisions.map((decision) => allowedBy(by[asked.indexOf(decision)], decision)),
+    };
+  });
+  return { judged, used };
+}
+
+function allowedBy(grant: Grant | undefined, decision: PermissionDecision): PermissionDecision {
+  if (!grant) return decision;
+  const action = PermissionAction.ALLOW;
+  const by = { layer: PermissionLayer.GRANT, grantId: grant.id, reasonCode: PermissionReason.GRANT };
+  return { ...decision, action, ...by, reason: `grant ${grant.id}: ${grant.text}` };
+}
+
+/** What holds for all questions together; nothing asked is ALLOW. */
+function actionOf(judged: readonly JudgedQuestion[]): PermissionAction {
+  if (judged.length === 0) return PermissionAction.ALLOW;
+  return strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) })));
+}
+
+/** What the engine itself asks, and what nobody knows the rules of, no grant answers. */
+function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
+  return decisions.some(
+    ({ action, layer, reasonCode }) =>
+      action === PermissionAction.ASK &&
+      (layer === PermissionLayer.ENGINE || reasonCode === PermissionReason.BROKEN_POLICY),
+  );
+}
+
+/** One question for each kind (and working directory), with the patterns of all. */
+function merge(questions: Verdict["needs"]): Verdict["needs"] {
+  const merged = new Map<string, Verdict["needs"][number]>();
+  for (const question of questions) {
+    const key = `${question.permission}\n${question.cwd ?? ""}`;
+    const same = merged.get(key);
+    if (!same) {
+      merged.set(key, question);
+      continue;
+    }
+    const added = question.patterns
+      .map((pattern, i) => ({ pattern, path: question.paths?.[i] }))
+      .filter(({ pattern }) => !same.patterns.includes(pattern));
+    merged.set(key, {
+      ...same,
+      always: [...(same.always ?? []), ...(question.always ?? [])],
+      patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
+      ...(question.onceOnly && { onceOnly: true }),
+      ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
+    });
+  }
+  return [...merged.values()];
+}
+
+/** Of a question that only restricts what is asked; the rest was decided elsewhere. */
+function onlyAsked(question: Question, decisions: readonly PermissionDecision[]): Question {
+  const asked = question.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
+  return {
+    ...question,
+    patterns: question.patterns.filter((_, i) => asked[i]),
+    ...(question.paths && { paths: question.paths.filter((_, i) => asked[i]) }),
+  };
+}
+
+/** The name of the root in `NAME/folder`. */
+export function workspaceRoot(workspace: string): string {
+  return workspace.split("/", 1)[0] ?? workspace;
+}

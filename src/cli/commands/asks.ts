@@ -1,0 +1,91 @@
+import type { Command } from "commander";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { replyCommand } from "../asking.ts";
+import { withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import type { Paint, Screen } from "../terminal/screen.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
+import { askLines } from "../view/ask-view.ts";
+import { settledWords } from "../view/settled.ts";
+import { type Resumable, resume } from "./resume.ts";
+
+/** Adds `toolgate asks`. */
+export function addAsks(program: Command): void {
+  program
+    .command("asks")
+    .description("show what waits for an answer")
+    .option("--session <id>", "only of this session and its descendants")
+    .option("--watch", "go on showing what is asked and settled, until Ctrl-C; `toolgate inbox` also answers")
+    .action((options: AsksOptions, command: Command) =>
+      withServer(command, "approver", (server, screen) =>
+        options.watch ? printAsks(server, screen, options.session) : list(server, screen, options),
+      ),
+    );
+}
+
+/** All open asks that this connection may see, oldest first. */
+export async function* openAsks({ permissions }: Connection, sessionId: string): AsyncGenerator<PermissionRequest> {
+  let pageToken = "";
+  do {
+    const page = await permissions.listPermissions({ sessionId, pageToken });
+    yield* page.permissions;
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "");
+}
+
+/** Prints what is asked and settled, the open asks first, for as long as the server can be reached. */
+export async function printAsks(server: Connection, screen: Screen, sessionId = ""): Promise<undefined> {
+  const { signal } = new AbortController();
+  for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
+    if (event === undefined) continue;
+    screen.show(SessionEventSchema, event, (paint) => changeLines(event, server, paint));
+  }
+}
+
+/** What WatchPermissions sends, across lost connections: each starts over with a snapshot, whose first frame has `storeId`. */
+export function askChanges(
+  { permissions }: Connection,
+  {
+    sessionId,
+    ...options
+  }: { sessionId: string } & Pick<Resumable<WatchPermissionsResponse>, "signal" | "onCut" | "pauseMs">,
+): AsyncGenerator<WatchPermissionsResponse> {
+  return resume<WatchPermissionsResponse>({
+    ...options,
+    start: { afterSeq: 0n, storeId: "" },
+    open: () => permissions.watchPermissions({ sessionId }, { signal: options.signal, timeoutMs: 0 }),
+    isLast: () => false,
+  });
+}
+
+interface AsksOptions {
+  session?: string;
+  watch?: boolean;
+}
+
+async function list(server: Connection, screen: Screen, { session = "" }: AsksOptions): Promise<undefined> {
+  let count = 0;
+  for await (const ask of openAsks(server, session)) {
+    count += 1;
+    screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, server, paint));
+  }
+  if (count === 0) screen.note("nothing waits for an answer");
+}
+
+function changeLines({ event }: SessionEvent, server: Connection, paint: Paint): string[] {
+  if (event.case === "permissionAsked") return openLines(event.value, server, paint);
+  if (event.case !== "permissionSettled") return [];
+  return [`${paint("dim", oneLine(event.value.permissionId))}  ${settledWords(event.value)}`];
+}
+
+function openLines(ask: PermissionRequest, server: Connection, paint: Paint): string[] {
+  const call = ask.tool ? `  call ${oneLine(ask.tool.callId)}` : "";
+  return [
+    ...askLines(ask, paint, { now: Date.now() }),
+    `  ${paint("dim", "session")}  ${oneLine(ask.sessionId)}${call}`,
+    `  ${paint("dim", "answer")}   ${replyCommand(ask, server.url)}`,
+    "",
+  ];
+}

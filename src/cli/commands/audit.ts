@@ -1,0 +1,145 @@
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { createInterface } from "node:readline";
+import { equals, fromBinary, fromJsonString } from "@bufbuild/protobuf";
+import type { Command } from "commander";
+import {
+  type AuditEntry,
+  AuditEntrySchema,
+  DecisionKindSchema,
+  DecisionRecordSchema,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { withScreen, withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError, UsageError } from "../failure.ts";
+import { allSessions } from "../open-calls.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
+import { momentOf, wordOf } from "../view/words.ts";
+
+/** Adds `toolgate audit export` and `toolgate audit verify`. */
+export function addAudit(program: Command): void {
+  const audit = program
+    .command("audit")
+    .description("what was decided, by whom and by which rule, as a chain of hashes");
+  audit
+    .command("export")
+    .description("write the audit as JSON lines, session tree by session tree")
+    .option(
+      "--session <id>",
+      "only of this session's tree; also a root that is gone (default: of all there are, and all that are gone)",
+    )
+    .action((options: { session?: string }, command: Command) =>
+      withServer(command, "approver", async (server, screen) => {
+        for await (const root of rootsOf(server, options.session)) {
+          for await (const entry of entriesOf(server, root)) screen.emit(AuditEntrySchema, entry);
+        }
+        return undefined;
+      }),
+    );
+  audit
+    .command("verify")
+    .description("compute the chains anew and name the first record that is not what it was")
+    .argument("[file]", "what `audit export` wrote, or - for stdin (default: what the server has)")
+    .option("--session <id>", "only of this session's tree")
+    .addHelpText("after", verifyHelp)
+    .action((file: string | undefined, options: { session?: string }, command: Command) =>
+      file === undefined
+        ? withServer(command, "approver", (server, screen) => verify(stored(server, options.session), screen))
+        : withScreen(command, (screen) => verify(exported(file), screen)),
+    );
+}
+
+async function* rootsOf(server: Connection, session: string | undefined): AsyncGenerator<string> {
+  if (session !== undefined) return yield session;
+  const living = new Set<string>();
+  for await (const { rootSessionId } of allSessions(server)) living.add(rootSessionId);
+  yield* living;
+  for (let pageToken = ""; ; ) {
+    const page = await server.permissions.listAudits({ pageToken, pageSize: 500 });
+    // One may have come back under the same id.
+    for (const root of page.rootSessionIds) if (!living.has(root)) yield root;
+    pageToken = page.nextPageToken;
+    if (pageToken === "") return;
+  }
+}
+
+async function* entriesOf({ permissions }: Connection, sessionId: string): AsyncGenerator<AuditEntry> {
+  for (let afterSeq = 0n; ; ) {
+    const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
+    yield* entries;
+    const last = entries.at(-1);
+    if (!last) return;
+    afterSeq = last.seq;
+  }
+}
+
+async function* stored(server: Connection, session: string | undefined): AsyncGenerator<AuditEntry> {
+  for await (const root of rootsOf(server, session)) yield* entriesOf(server, root);
+}
+
+async function* exported(file: string): AsyncGenerator<AuditEntry> {
+  const input = file === "-" ? process.stdin : createReadStream(file);
+  let number = 0;
+  for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
+    number += 1;
+    if (line.trim() === "") continue;
+    try {
+      yield fromJsonString(AuditEntrySchema, line);
+    } catch (cause) {
+      throw new UsageError(
+        `${file} line ${number} is no entry of an audit`,
+        "give what `toolgate audit export` wrote",
+        {
+          cause,
+        },
+      );
+    }
+  }
+}
+
+/** Walks the chains; fails at the first link that does not hold. */
+async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promise<undefined> {
+  const heads = new Map<string, AuditEntry>();
+  let count = 0;
+  for await (const entry of entries) {
+    const problem = problemOf(entry, heads.get(entry.rootSessionId));
+    if (problem !== undefined) throw broken(entry, problem);
+    heads.set(entry.rootSessionId, entry);
+    count += 1;
+  }
+  for (const [rootSessionId, { seq, hash }] of heads) {
+    const head = { rootSessionId, seq: String(seq), hash };
+    screen.write(screen.json ? `${JSON.stringify(head)}\n` : `${oneLine(rootSessionId)}  ${seq}  ${oneLine(hash)}\n`);
+  }
+  screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are what they were`));
+}
+
+/** What is wrong with an entry; its predecessor is absent where the chain begins, or where what came before is not kept any more. */
+function problemOf(entry: AuditEntry, before: AuditEntry | undefined): string | undefined {
+  const { seq, time, previous, hash, content, record } = entry;
+  if (before && seq !== before.seq + 1n)
+    return `it follows ${before.seq}: what was in between is missing, or it is out of place`;
+  if (before && previous !== before.hash) return "it does not follow from the record before";
+  if (!before && seq === 1n && previous !== "") return "it is the first and names one before";
+  const contentHash = createHash("sha256").update(content).digest("hex");
+  const link = createHash("sha1").update([previous, seq, time, contentHash].join("\n")).digest("hex");
+  if (link !== hash) return "its content, number or time was changed";
+  if (record && !equals(DecisionRecordSchema, record, fromBinary(DecisionRecordSchema, content)))
+    return "its readable form is not its content";
+  return undefined;
+}
+
+function broken({ rootSessionId, seq, time, record }: AuditEntry, problem: string): CommandError {
+  const what = record ? `: ${wordOf(DecisionKindSchema, record.kind)}, call ${oneLine(record.callId)}` : "";
+  return new CommandError(
+    `record ${seq} of ${oneLine(rootSessionId)} (${momentOf(time)}${what}) is broken: ${problem}`,
+    "do not trust it and what follows; compare with an earlier export",
+    exitCodes.failed,
+  );
+}
+
+const verifyHelp = `
+Prints the last number and hash of each chain. A chain that was rewritten from the beginning holds in itself: keep these
+hashes, or exports, where whoever can write to the store cannot, and compare.`;

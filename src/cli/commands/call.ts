@@ -1,0 +1,165 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { type Command, InvalidArgumentError, Option } from "commander";
+import { CallToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { replyCommand } from "../asking.ts";
+import { newId, withServer } from "../command.ts";
+import { type Connection, findToken, serverWords } from "../connection.ts";
+import { execute } from "../execute.ts";
+import { exitCodeOf } from "../exit-codes.ts";
+import { readJsonObject } from "../json-argument.ts";
+import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { askLines } from "../view/ask-view.ts";
+import { partLines } from "../view/call-view.ts";
+import { commandLine } from "../view/words.ts";
+
+/** The options of a call that do not depend on where it runs. */
+export interface CallOptions {
+  agent?: string;
+  timeout?: number;
+  metadata?: string;
+}
+
+/** A call as the contract takes it, without the ids of its session and itself. */
+export interface CallFields {
+  tool: string;
+  input: JsonObject;
+  agent: string;
+  timeoutMs: number;
+  metadata?: JsonObject;
+}
+
+/** Adds `toolgate call`. */
+export function addCall(program: Command): void {
+  program
+    .command("call")
+    .summary("run a tool on a server")
+    .description(
+      "Run a tool on a server and follow it to its end; the output goes to stdout, everything else to stderr",
+    )
+    .argument("<tool>", "the tool's name; `toolgate tools` lists them")
+    .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
+    .option("--session <id>", "the session to call in (default: a new one)")
+    .option(
+      "--call-id <id>",
+      "the call's id, up to 128 characters of ASCII without blanks and braces; with the same session, tool and input it attaches to the call (default: a new one)",
+    )
+    .option("--agent <name>", "who calls (default: the session's agent)")
+    .option("--timeout <ms>", "how long the tool may run", wholeNumber)
+    .addOption(
+      new Option("--workspace <name>", "the workspace of the new session: NAME or NAME/folder").conflicts("session"),
+    )
+    .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
+    .option("--detach", "return as soon as the call is accepted")
+    .addHelpText("after", `${callExamples}\n${promptHelp}`)
+    .action((tool: string, json: string, options: CallCommandOptions, command: Command) =>
+      withServer(command, "caller", (server, screen) => call(server, screen, tool, json, options)),
+    );
+}
+
+/** Reads a call's arguments. */
+export async function readCall(tool: string, json: string, options: CallOptions): Promise<CallFields> {
+  const input = await readJsonObject(json, "the input");
+  const metadata = options.metadata === undefined ? undefined : await readJsonObject(options.metadata, "--metadata");
+  return { tool, input, agent: options.agent ?? "", timeoutMs: options.timeout ?? 0, ...(metadata && { metadata }) };
+}
+
+/** A whole number of an option, such as milliseconds or an event's number. */
+export function wholeNumber(text: string): number {
+  const value = Number(text);
+  if (/^\d+$/.test(text) && Number.isSafeInteger(value)) return value;
+  throw new InvalidArgumentError("It must be a whole number.");
+}
+
+interface CallCommandOptions extends CallOptions {
+  session?: string;
+  callId?: string;
+  workspace?: string;
+  detach?: boolean;
+}
+
+async function call(
+  server: Connection,
+  screen: Screen,
+  tool: string,
+  json: string,
+  options: CallCommandOptions,
+): Promise<number> {
+  const fields = await readCall(tool, json, options);
+  const sessionId = options.session ?? newId("ses");
+  const callId = options.callId ?? newId("call");
+  const storeId = options.session === undefined ? await createSession(server, sessionId, options) : "";
+  screen.note(screen.paint.err("dim", `session ${sessionId}  call ${callId}`));
+  const request = { ...fields, sessionId, callId };
+  if (options.detach) return await detach(server, screen, request, storeId);
+  const approver = hasTerminal() ? approverBeside(server) : undefined;
+  const words = [
+    "toolgate",
+    "call",
+    tool,
+    json,
+    "--session",
+    sessionId,
+    "--call-id",
+    callId,
+    ...serverWords(server.url),
+  ];
+  try {
+    return await execute({
+      server,
+      screen,
+      request,
+      storeId,
+      ...(approver && { answering: answeringAtTerminal(approver, screen) }),
+      url: server.url,
+      leftBehind: `the call goes on; attach to it with  ${commandLine(...words)}`,
+    });
+  } finally {
+    approver?.close();
+  }
+}
+
+async function createSession(
+  { sessions }: Connection,
+  sessionId: string,
+  { workspace = "", agent = "" }: CallCommandOptions,
+): Promise<string> {
+  const { storeId } = await sessions.createSession({ sessionId, workspace, agent });
+  return storeId;
+}
+
+/** Somebody who may answer what this connection's principal asks: the local approver, or anybody where no tokens are used. */
+function approverBeside(server: Connection): Connection | undefined {
+  const token = findToken("approver", { server: server.url });
+  if (token.value === undefined && server.hasToken) return undefined;
+  return server.as(token);
+}
+
+async function detach(
+  server: Connection,
+  screen: Screen,
+  request: CallFields & { sessionId: string; callId: string },
+  expectedStoreId: string,
+): Promise<number> {
+  const response = await server.tools.callTool({ ...request, expectedStoreId, waitMs: 0 });
+  if (screen.json) screen.emit(CallToolResponseSchema, response);
+  const { part, permissions } = response;
+  for (const line of part ? partLines(part, { paint: screen.paint.err, url: server.url }) : []) screen.note(line);
+  for (const ask of permissions) {
+    const lines = askLines(ask, screen.paint.err, { now: Date.now() });
+    for (const line of [...lines, `  answer   ${replyCommand(ask, server.url)}`]) screen.note(line);
+  }
+  const { sessionId, callId } = request;
+  const follow = commandLine("toolgate", "watch", sessionId, "--call", callId, ...serverWords(server.url));
+  screen.note(`follow it with  ${follow}`);
+  return part?.state.case === "error" ? exitCodeOf(part) : 0;
+}
+
+const callExamples = `
+Examples:
+  toolgate call read '{"filePath": "README.md"}'
+  toolgate call bash '{"command": "npm test", "description": "Run the tests"}' > test.log
+  echo '{"filePath": "a.txt", "content": "hi"}' | toolgate call write - --agent build
+
+It prints the session and call ids: the same command with these ids attaches to the call and never runs it twice.
+Ctrl-C cancels the call; a second Ctrl-C leaves it running.`;

@@ -1,0 +1,80 @@
+import type { Command } from "commander";
+import { withScreen } from "../command.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError } from "../failure.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
+
+/** What a configuration's check found. */
+export interface CheckedConfig {
+  /** Where the configuration was read. */
+  file: string;
+  /** How many rules and tests it has. */
+  rules: number;
+  tests: number;
+  /** In order of lines. An error stops a start, a warning does not. */
+  findings: readonly { severity: "error" | "warning"; line: number | undefined; message: string }[];
+}
+
+/** Adds `toolgate check-config`. */
+export function addCheckConfig(program: Command, check: (file?: string) => Promise<CheckedConfig>): void {
+  program
+    .command("check-config")
+    .summary("check a configuration without starting anything")
+    .description(
+      "Check a configuration file: its settings, its rules and their tests ([[permission_test]]), permissions that nothing asks for, rules that never decide. Nothing is started or created",
+    )
+    .argument("[file]", "the file, or a workspace's .opencode/config.toml (default: what `toolgate serve` would read)")
+    .addHelpText("after", checkExamples)
+    .action((file: string | undefined, _options: object, command: Command) =>
+      withScreen(command, async (screen) => {
+        const checked = await check(file);
+        const { findings } = checked;
+        for (const finding of findings)
+          screen.write(
+            screen.json
+              ? `${JSON.stringify({ file: checked.file, ...finding })}\n`
+              : `${findingLine(checked.file, finding, screen.paint.out)}\n`,
+          );
+        const errors = findings.filter(({ severity }) => severity === "error").length;
+        if (errors > 0) {
+          throw new CommandError(
+            `${checked.file}: a server does not start with ${count(errors, "error")}`,
+            "correct the rules or the tests on these lines, then check again",
+            exitCodes.failed,
+          );
+        }
+        const warned = findings.length === 0 ? "" : `, ${count(findings.length, "warning")}`;
+        const { rules, tests } = checked;
+        screen.note(`${checked.file} is good: ${count(rules, "rule")}, ${count(tests, "test")} passed${warned}`);
+        screen.note(
+          "a server reads toolgate.toml when it starts, so start it again; .opencode/config.toml it reads by itself",
+        );
+        return undefined;
+      }),
+    );
+}
+
+function findingLine(
+  file: string,
+  { severity, line, message }: CheckedConfig["findings"][number],
+  paint: Paint,
+): string {
+  const place = `${file}${line === undefined ? "" : `:${line}`}`;
+  return `${place}: ${paint(severity === "error" ? "red" : "yellow", severity)}: ${oneLine(message)}`;
+}
+
+const count = (many: number, what: string) => `${many} ${what}${many === 1 ? "" : "s"}`;
+
+const checkExamples = `
+Examples:
+  toolgate check-config
+  toolgate check-config ./toolgate.toml
+  toolgate check-config ~/project/.opencode/config.toml
+
+A test in the file is checked here and at each start, and a start is refused where it fails:
+  [[permission_test]]
+  permission = "bash"
+  pattern = "git push --force"
+  expect = "deny"
+  agent = "build"        # may be left out`;

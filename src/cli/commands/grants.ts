@@ -1,0 +1,70 @@
+import type { Command } from "commander";
+import { type Grant, GrantSchema, GrantScopeSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import type { Paint, Screen } from "../terminal/screen.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
+import { momentOf, wordOf } from "../view/words.ts";
+
+/** Adds `toolgate grants` and `toolgate grants revoke`. */
+export function addGrants(program: Command): void {
+  const grants = program
+    .command("grants")
+    .description('show what was approved with "always"')
+    .option("--all", "also what was revoked or has expired")
+    .option("--session <id>", "only what serves this session")
+    .action((options: GrantsOptions, command: Command) =>
+      withServer(command, "approver", (server, screen) => list(server, screen, options)),
+    );
+  grants
+    .command("revoke")
+    .description("end a grant; no call starts on the strength of it afterwards")
+    .argument("<id>", "the grant")
+    .action((grantId: string, _options: object, command: Command) =>
+      withServer(command, "approver", async ({ permissions }, screen) => {
+        const { grant } = await permissions.revokeGrant({ grantId });
+        if (grant) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
+        return undefined;
+      }),
+    );
+}
+
+interface GrantsOptions {
+  all?: boolean;
+  session?: string;
+}
+
+async function list(
+  { permissions }: Connection,
+  screen: Screen,
+  { all = false, session = "" }: GrantsOptions,
+): Promise<undefined> {
+  let pageToken = "";
+  let count = 0;
+  do {
+    const page = await permissions.listGrants({ includeDead: all, sessionId: session, pageToken });
+    for (const grant of page.grants) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
+    count += page.grants.length;
+    pageToken = page.nextPageToken;
+  } while (pageToken !== "");
+  if (count === 0) screen.note("nothing is granted");
+}
+
+function grantLines(grant: Grant, paint: Paint): string[] {
+  const { id, permission, text, scope, tool, agent, workspace, grantedBy, created, lastUsed } = grant;
+  const bound = [wordOf(GrantScopeSchema, scope), agent && `agent ${agent}`, `tool ${tool}`, workspace].filter(
+    (word) => word !== "",
+  );
+  const used = lastUsed > 0 ? `last used at ${momentOf(lastUsed)}` : "not used yet";
+  return [
+    `${paint("bold", oneLine(id))}  ${oneLine(permission)}  ${oneLine(text)}`,
+    `  ${paint("dim", oneLine(`${bound.join(", ")}; by ${grantedBy} at ${momentOf(created)}; ${used}`))}  ${lifeOf(grant, paint)}`,
+  ];
+}
+
+function lifeOf({ revoked, expires }: Grant, paint: Paint): string {
+  if (revoked > 0) return paint("red", `revoked at ${momentOf(revoked)}`);
+  if (expires === 0) return paint("green", "until revoked");
+  if (expires <= Date.now()) return paint("red", `expired at ${momentOf(expires)}`);
+  return paint("green", `until ${momentOf(expires)}`);
+}

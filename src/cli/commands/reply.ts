@@ -1,0 +1,124 @@
+import { create } from "@bufbuild/protobuf";
+import { Argument, type Command, InvalidArgumentError } from "commander";
+import {
+  PermissionReply,
+  type PermissionRequest,
+  PermissionResponseSchema,
+} from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError, UsageError } from "../failure.ts";
+import { readJsonObject } from "../json-argument.ts";
+import { sendReply } from "../reply.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { askLines } from "../view/ask-view.ts";
+import { openAsks } from "./asks.ts";
+
+/** Adds `toolgate reply`. */
+export function addReply(program: Command): void {
+  program
+    .command("reply")
+    .description("answer an ask; the first answer wins")
+    .argument("<id>", "the ask; `toolgate asks` lists them")
+    .addArgument(
+      new Argument("<answer>", "once: this call only; always: save an offer, too; reject: refuse this call").choices(
+        Object.keys(replies),
+      ),
+    )
+    .option("-m, --message <text>", "with reject: what the model is told")
+    .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
+    .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
+    .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
+    .option("--whole-call", "answer all open asks of the call")
+    .option("--session <id>", "the session of the ask (default: it is looked for)")
+    .addHelpText("after", examples)
+    .action((id: string, word: keyof typeof replies, options: ReplyOptions, command: Command) =>
+      withServer(command, "approver", (server, screen) => answerAsk(server, screen, id, word, options)),
+    );
+}
+
+interface ReplyOptions {
+  message?: string;
+  offer?: string;
+  for?: number;
+  edit?: string;
+  wholeCall?: boolean;
+  session?: string;
+}
+
+async function answerAsk(
+  server: Connection,
+  screen: Screen,
+  id: string,
+  word: keyof typeof replies,
+  { session, ...options }: ReplyOptions,
+): Promise<undefined> {
+  const { message, offer, for: lifeMs, edit, wholeCall } = options;
+  checkOnlyFor(word, options);
+  const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input");
+  const ask = await findAsk(server, id, session);
+  // A closed ask is answered all the same if its session is named: the server then says who won.
+  const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
+  const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
+  if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
+  const answer = {
+    reply: replies[word],
+    ...(message !== undefined && { message }),
+    ...(offerId !== undefined && { offerId }),
+    ...(input !== undefined && { input }),
+    ...(wholeCall !== undefined && { wholeCall }),
+    ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
+  };
+  await sendReply(server.permissions, ref, answer);
+  const given = { ...answer, sessionId: ref.sessionId, permissionId: ref.id };
+  if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
+  const { err } = screen.paint;
+  const approved = input ? "✓ edited; what the new arguments need is asked, if anything" : `✓ approved ${word}`;
+  screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));
+}
+
+/** Options that go with one answer only. */
+function checkOnlyFor(word: keyof typeof replies, options: ReplyOptions): void {
+  const only = { message: "reject", offer: "always", for: "always", edit: "once" } as const;
+  for (const [option, answer] of Object.entries(only)) {
+    if (!(option in options) || word === answer) continue;
+    throw new UsageError(`--${option} is only for ${answer}`, `leave it out, or answer ${answer}`);
+  }
+}
+
+function readDuration(text: string): number {
+  const [, count, unit = ""] = /^(\d{1,5})([mhd])$/.exec(text) ?? [];
+  const ms = Number(count) * (units.get(unit) ?? 0);
+  if (ms > 0) return ms;
+  throw new InvalidArgumentError("It must be a number of minutes, hours or days, such as 30m, 8h or 7d.");
+}
+
+const units = new Map([
+  ["m", 60_000],
+  ["h", 3_600_000],
+  ["d", 86_400_000],
+]);
+
+async function findAsk(
+  server: Connection,
+  id: string,
+  session: string | undefined,
+): Promise<PermissionRequest | undefined> {
+  for await (const ask of openAsks(server, session ?? "")) if (ask.id === id) return ask;
+  if (session !== undefined) return undefined;
+  throw new CommandError(
+    `no ask ${id} is open: it was answered, it expired, or it is not yours to see`,
+    "see what is open with `toolgate asks`, or name its --session to learn how it ended",
+    exitCodes.usage,
+  );
+}
+
+const replies = { once: PermissionReply.ONCE, always: PermissionReply.ALWAYS, reject: PermissionReply.REJECT } as const;
+
+const examples = `
+Examples:
+  toolgate reply per_01J9 once
+  toolgate reply per_01J9 always --offer 2 --for 8h
+  toolgate reply per_01J9 once --edit '{"command": "npm test"}'
+  toolgate reply per_01J9 reject -m "use the staging database"`;

@@ -1,0 +1,58 @@
+import { type Command, Option } from "commander";
+import {
+  PermissionActionSchema,
+  PermissionLayerSchema,
+  type RuleList,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { ListRulesResponseSchema } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { withServer } from "../command.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { oneLine } from "../terminal/terminal-safe.ts";
+import { wordOf } from "../view/words.ts";
+
+/** Adds `toolgate rules`. */
+export function addRules(program: Command): void {
+  program
+    .command("rules")
+    .summary("show every rule that holds, list by list")
+    .description(
+      "Show every rule that holds for an agent. Defaults, config and agent are one list, of which the last match decides; every other list can only narrow",
+    )
+    .option("--agent <name>", "whose rules (default: the session's agent, else build)")
+    .option("--session <id>", "the session whose workspace and rules count")
+    .addOption(
+      new Option("--workspace <name>", "NAME or NAME/folder, without a session (default: default)").conflicts(
+        "session",
+      ),
+    )
+    .action(({ agent = "", session, workspace }: RulesOptions, command: Command) =>
+      withServer(command, "approver", async ({ permissions }, screen) => {
+        const answer = await permissions.listRules({
+          agent,
+          ...(session !== undefined && { place: { case: "sessionId", value: session } }),
+          ...(workspace !== undefined && { place: { case: "workspace", value: workspace } }),
+        });
+        screen.note(`for ${oneLine(answer.agent)} in ${oneLine(answer.workspace)}`);
+        screen.show(ListRulesResponseSchema, answer, (paint) => answer.lists.flatMap((list) => listLines(list, paint)));
+        return undefined;
+      }),
+    );
+}
+
+interface RulesOptions {
+  agent?: string;
+  session?: string;
+  workspace?: string;
+}
+
+function listLines({ layer, source, rules, problem }: RuleList, paint: Paint): string[] {
+  const name = wordOf(PermissionLayerSchema, layer);
+  return [
+    paint("bold", source === "" ? name : `${name} (${oneLine(source)})`),
+    ...(problem === "" ? [] : [`  ${paint("red", `everything asks: ${oneLine(problem)}`)}`]),
+    ...rules.map(({ permission, pattern, action }, index) => {
+      const words = `${oneLine(permission)} ${oneLine(JSON.stringify(pattern))} ${wordOf(PermissionActionSchema, action)}`;
+      return `  ${paint("dim", String(index).padStart(3))}  ${words}`;
+    }),
+  ];
+}

@@ -1,0 +1,109 @@
+import type { Command } from "commander";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { toJsonForm } from "../../view/json-form/convert.ts";
+import { withServer } from "../command.ts";
+import type { Connection } from "../connection.ts";
+import type { Paint, Screen } from "../terminal/screen.ts";
+import { createSafeDecoder, oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { askLines } from "../view/ask-view.ts";
+import { partLines } from "../view/call-view.ts";
+import { settledWords } from "../view/settled.ts";
+import { wholeNumber } from "./call.ts";
+import { resume } from "./resume.ts";
+
+/** Adds `toolgate watch`. */
+export function addWatch(program: Command): void {
+  program
+    .command("watch")
+    .summary("follow what happens in a session")
+    .description("Follow what happens in a session, across lost connections, until Ctrl-C")
+    .argument("<session>", "the session")
+    .option("--after <n>", "only what comes after this event", wholeNumber, 0)
+    .option("--call <id>", "only this call")
+    .option("--json-form", "like --json, in the words of opencode's JSON: see gen/jsonschema/sessionEvent.schema.json")
+    .action((session: string, options: WatchOptions, command: Command) =>
+      withServer(command, "approver", (server, screen) => watch(server, screen, session, options)),
+    );
+}
+
+interface WatchOptions {
+  after: number;
+  call?: string;
+  jsonForm?: boolean;
+}
+
+async function watch(
+  { tools, url }: Connection,
+  screen: Screen,
+  sessionId: string,
+  { after, call: callId = "", jsonForm = false }: WatchOptions,
+): Promise<undefined> {
+  const { signal } = new AbortController();
+  const linesOf = createEventView(screen, url);
+  const frames = resume<WatchSessionResponse>({
+    start: { afterSeq: BigInt(after), storeId: "" },
+    signal,
+    open: ({ afterSeq }) => tools.watchSession({ sessionId, callId, afterSeq }, { timeoutMs: 0 }),
+    isLast: () => false,
+    onCut: screen.note,
+  });
+  for await (const { event } of frames) {
+    if (!event) continue;
+    if (jsonForm) screen.write(`${JSON.stringify(toJsonForm(SessionEventSchema, event))}\n`);
+    else screen.show(SessionEventSchema, event, (paint) => numbered(event.seq, linesOf(event), paint));
+  }
+}
+
+function numbered(seq: bigint, lines: readonly string[], paint: Paint): string[] {
+  return lines.map((line, index) => `${paint("dim", index === 0 ? String(seq).padStart(5) : "     ")}  ${line}`);
+}
+
+function createEventView(screen: Screen, url: string): (event: SessionEvent) => string[] {
+  const paint = screen.paint.out;
+  // Several calls may write at the same time; each has its own half characters.
+  const decoders = new Map<string, ReturnType<typeof createSafeDecoder>>();
+  function outputLines(callId: string, bytes: Uint8Array): string[] {
+    const decoder = decoders.get(callId) ?? createSafeDecoder({ colours: screen.coloured ? "keep" : "drop" });
+    decoders.set(callId, decoder);
+    const text = decoder.push(bytes).replace(/\n$/, "");
+    return text.split("\n").map((line) => `${paint("dim", "│")} ${line}`);
+  }
+  return ({ event }) => {
+    if (event.case === "output") return outputLines(event.value.callId, event.value.data);
+    if (event.case !== "part") return eventLines(event, paint);
+    const { state } = event.value;
+    const lines = partLines(event.value, { paint, url });
+    if (state.case !== "completed") return lines;
+    const streamed = decoders.delete(event.value.callId);
+    return streamed
+      ? lines
+      : [
+          ...terminalSafe(state.value.output)
+            .trimEnd()
+            .split("\n")
+            .map((line) => `${paint("dim", "│")} ${line}`),
+          ...lines,
+        ];
+  };
+}
+
+function eventLines(event: SessionEvent["event"], paint: Paint): string[] {
+  switch (event.case) {
+    case "progress":
+      return [`${paint("dim", "…")} ${oneLine(event.value.title ?? "")}`.trimEnd()];
+    case "permissionAsked":
+      return [
+        ...askLines(event.value, paint, { now: Date.now() }),
+        `  ${paint("dim", "ask")}      ${oneLine(event.value.id)}`,
+      ];
+    case "permissionSettled":
+      return [`${paint("dim", oneLine(event.value.permissionId))}  ${settledWords(event.value)}`];
+    case "granted":
+      return [`granted  ${oneLine(event.value.text)}  ${paint("dim", oneLine(event.value.id))}`];
+    case "revoked":
+      return [`revoked  ${oneLine(event.value.text)}  ${paint("dim", oneLine(event.value.id))}`];
+    default:
+      return [paint("dim", "an event of a newer server")];
+  }
+}

@@ -1,0 +1,143 @@
+import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Card, Cards } from "../inbox/cards.ts";
+import type { Answer } from "../reply.ts";
+import type { Key } from "./full-screen.ts";
+
+/** What the next key means. */
+export type Mode =
+  | { kind: "cards" }
+  | { kind: "offers"; card: Card; choices: readonly Choice[] }
+  | { kind: "advice"; card: Card; text: string };
+
+/** Something that "always" may save, of one of a card's asks. */
+export interface Choice {
+  ask: PermissionRequest;
+  offer: Offer;
+}
+
+/** What keys lead to. */
+export interface Actions {
+  /** Sends an answer to each of these asks. */
+  answer(asks: readonly PermissionRequest[], answer: Answer): void;
+  /** Lets the person change the arguments of the card's call. */
+  edit(card: Card): void;
+  /** Shows what is before or after the visible part of the card. */
+  turnPage(by: number): void;
+  say(notice: string): void;
+  leave(): void;
+}
+
+/** The keys of an inbox. */
+export interface Keyboard {
+  mode(): Mode;
+  press(key: Key): void;
+}
+
+/** Turns keys into answers to the selected card; nothing is approved that came up only just now. */
+export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
+  let mode: Mode = cardsMode;
+
+  /** An offer is of the card as it was shown, advice of its call; of an ended card neither is. */
+  function currentMode(): Mode {
+    const card = cards.selected();
+    const holds =
+      mode.kind === "offers"
+        ? mode.card === card
+        : mode.kind === "advice" && mode.card.key === card?.key && isOpen(card);
+    if (!holds) mode = cardsMode;
+    return mode;
+  }
+
+  function approve(asks: readonly PermissionRequest[], answer: Answer): void {
+    if (cards.inertMs() > 0) {
+      actions.say("it came up only just now: look at it, then press again");
+      return;
+    }
+    mode = cardsMode;
+    actions.answer(asks, answer);
+  }
+
+  function save({ ask, offer }: Choice): void {
+    approve([ask], { reply: PermissionReply.ALWAYS, offerId: offer.id });
+  }
+
+  function always(card: Card): void {
+    const choices = card.asks.flatMap((ask) => ask.offers.map((offer) => ({ ask, offer }))).slice(0, 9);
+    const [only] = choices;
+    if (choices.length > 1) mode = { kind: "offers", card, choices };
+    else if (only) save(only);
+    else actions.say("nothing can be saved for this one: allow it once, or reject it");
+  }
+
+  const onCards = new Map<string, () => void>([
+    ["q", actions.leave],
+    ["j", () => cards.move(1)],
+    ["down", () => cards.move(1)],
+    ["k", () => cards.move(-1)],
+    ["up", () => cards.move(-1)],
+    ["space", () => actions.turnPage(1)],
+    ["pagedown", () => actions.turnPage(1)],
+    ["b", () => actions.turnPage(-1)],
+    ["pageup", () => actions.turnPage(-1)],
+  ]);
+  const onOpenCard = new Map<string, (card: Card) => void>([
+    ["o", ({ asks }) => approve(asks, { reply: PermissionReply.ONCE })],
+    ["a", always],
+    ["e", actions.edit],
+    [
+      "r",
+      (card) => {
+        mode = { kind: "advice", card, text: "" };
+      },
+    ],
+  ]);
+
+  function pressOnCards({ name }: Key): void {
+    const card = cards.selected();
+    onCards.get(name)?.();
+    if (card && isOpen(card)) onOpenCard.get(name)?.(card);
+  }
+
+  function pressOnOffers(choices: readonly Choice[], { name }: Key): void {
+    const choice = choices[Number(name) - 1];
+    if (choice) save(choice);
+    if (name === "escape") mode = cardsMode;
+  }
+
+  function pressOnAdvice({ card, text }: { card: Card; text: string }, key: Key): void {
+    const write = (next: string) => {
+      mode = { kind: "advice", card, text: next };
+    };
+    if (key.name === "escape") mode = cardsMode;
+    else if (key.name === "return" || key.name === "enter") reject(text);
+    else if (key.name === "backspace") write(Array.from(text).slice(0, -1).join(""));
+    else if (key.ctrl && key.name === "u") write("");
+    else if (!key.ctrl) write(text + key.text.replace(/\s/g, " ").replace(/\p{Cc}/gu, ""));
+  }
+
+  /** One reject ends the call, and with it the card's other asks. */
+  function reject(advice: string): void {
+    const card = cards.selected();
+    mode = cardsMode;
+    if (card) actions.answer([card.asks[0]], { reply: PermissionReply.REJECT, message: advice.trim() });
+  }
+
+  return {
+    mode: currentMode,
+    press(key) {
+      const now = currentMode();
+      if (key.ctrl && key.name === "c") actions.leave();
+      else if (now.kind === "offers") pressOnOffers(now.choices, key);
+      else if (now.kind === "advice") pressOnAdvice(now, key);
+      else if (!key.ctrl) pressOnCards(key);
+    },
+  };
+}
+
+/** Whether the card's call still waits for people. */
+export function isOpen({ endedAt }: Card): boolean {
+  return endedAt === undefined;
+}
+
+const cardsMode: Mode = { kind: "cards" };

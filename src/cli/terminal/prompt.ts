@@ -1,0 +1,147 @@
+import { createInterface } from "node:readline/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Answering } from "../asking.ts";
+import type { Connection } from "../connection.ts";
+import { isDumbTerminal } from "../environment.ts";
+import { failureOf } from "../failure.ts";
+import type { Answer } from "../reply.ts";
+import { editCall } from "./edit.ts";
+import type { Paint, Screen } from "./screen.ts";
+import { createPasteReader, inertMs, markPastes } from "./typing.ts";
+
+/** Whether a person can be asked at this process's terminal. */
+export function hasTerminal(): boolean {
+  return process.stdin.isTTY === true && process.stderr.isTTY === true;
+}
+
+/** Has asks answered by the person at this terminal; nothing that was pasted, or typed before the ask was seen, approves one. */
+export function answeringAtTerminal(approver: Connection, screen: Screen): (interrupt: () => void) => Answering {
+  return (onInterrupt) => ({
+    approver,
+    async decide(ask, signal) {
+      const prompt = { paint: screen.paint.err, signal, onInterrupt };
+      await dropTyped(prompt);
+      while (!signal.aborted) {
+        const choice = await promptFor(ask, prompt);
+        if (choice !== "edit") return choice;
+        const input = await editCall(approver, ask).catch((error) => screen.fail(failureOf(error, approver)));
+        if (input) return { reply: PermissionReply.ONCE, input };
+      }
+      return undefined;
+    },
+  });
+}
+
+interface Prompt {
+  paint: Paint;
+  /** Takes the question back, such as when somebody else answered. */
+  signal: AbortSignal;
+  /** Told of Ctrl-C, which is no signal while keys are read. */
+  onInterrupt(): void;
+}
+
+/** Drops what was typed before the ask, and what is until there is a pause: it cannot be meant as an answer. */
+async function dropTyped({ signal, onInterrupt }: Prompt): Promise<void> {
+  let readyAt = performance.now() + inertMs;
+  const drop = (typed: Buffer) => {
+    readyAt = performance.now() + inertMs;
+    if (typed.includes(ctrlC)) onInterrupt();
+  };
+  process.stdin.setRawMode(true).on("data", drop).resume();
+  try {
+    for (let left = inertMs; left > 0 && !signal.aborted; left = readyAt - performance.now())
+      await sleep(left, undefined, { signal }).catch(() => undefined);
+  } finally {
+    process.stdin.pause().off("data", drop).setRawMode(false);
+  }
+}
+
+/** Asks the person at the terminal; undefined if the question was taken back or the person leaves it open (Ctrl-D). */
+async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<Answer | "edit" | undefined> {
+  const reader = createInterface({ input: process.stdin, output: process.stderr });
+  const left = new AbortController();
+  reader.once("close", () => left.abort());
+  reader.on("SIGINT", () => {
+    process.stderr.write("\n");
+    prompt.onInterrupt();
+  });
+  const signal = AbortSignal.any([prompt.signal, left.signal]);
+  const isPasted = createPasteReader();
+  let hasPasted = false;
+  const notePaste = (_: unknown, key: { name?: string }) => {
+    hasPasted ||= isPasted(key);
+  };
+  async function question(text: string): Promise<Line> {
+    hasPasted = false;
+    const line = await reader.question(text, { signal });
+    return { text: line.trim(), isTyped: !hasPasted };
+  }
+  process.stdin.on("keypress", notePaste);
+  const canMark = !isDumbTerminal();
+  if (canMark) process.stderr.write(markPastes.on);
+  try {
+    return await readAnswer(ask, prompt.paint, question);
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    process.stderr.write("\n");
+    return undefined;
+  } finally {
+    if (canMark) process.stderr.write(markPastes.off);
+    process.stdin.off("keypress", notePaste);
+    reader.close();
+  }
+}
+
+interface Line {
+  text: string;
+  /** Whether none of it was pasted. */
+  isTyped: boolean;
+}
+
+type Question = (text: string) => Promise<Line>;
+
+async function readAnswer(ask: PermissionRequest, paint: Paint, question: Question): Promise<Answer | "edit"> {
+  const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
+  const always = ask.offers.length > 0 ? [key("a", "always")] : [];
+  const keys = [key("o", "once"), ...always, key("r", "reject"), key("e", "edit")].join("   ");
+  while (true) {
+    const line = await question(`  ${keys}  ${paint("yellow", "›")} `);
+    const [word = "", ...rest] = line.text.split(/\s+/);
+    const choice = word.toLowerCase();
+    if (["e", "edit"].includes(choice)) return "edit";
+    if (["r", "reject"].includes(choice))
+      return reject(rest.join(" ") || (await question("  what should it do instead? (may be empty) › ")).text);
+    const approval = await readApproval(ask, choice, rest[0], question);
+    if (approval?.isTyped && line.isTyped) return approval.answer;
+    if (approval) process.stderr.write("  pasted text approves nothing: type it\n");
+  }
+}
+
+function reject(message: string): Answer {
+  return { reply: PermissionReply.REJECT, message };
+}
+
+async function readApproval(
+  { offers }: PermissionRequest,
+  choice: string,
+  named: string | undefined,
+  question: Question,
+): Promise<{ answer: Answer; isTyped: boolean } | undefined> {
+  if (["o", "once"].includes(choice)) return { answer: { reply: PermissionReply.ONCE }, isTyped: true };
+  if (!["a", "always"].includes(choice) || offers.length === 0) return undefined;
+  const asked = offers.length > 1 && named === undefined;
+  const number = asked
+    ? await question(`  which of 1 to ${offers.length}? (Enter: 1, the narrowest) › `)
+    : { text: named ?? "", isTyped: true };
+  const offer = offers[number.text === "" ? 0 : Number(number.text) - 1];
+  if (!offer) return undefined;
+  return { answer: { reply: PermissionReply.ALWAYS, offerId: offer.id }, isTyped: number.isTyped };
+}
+
+/** What the help of a command that asks says about it. */
+export const promptHelp = `
+At a terminal it asks you, and takes a letter and Enter: o allows this call, a allows from now on, r rejects (what you write
+behind it is told to the agent), e changes the arguments in $EDITOR. Nothing typed before you saw it, or pasted, approves.`;
+
+const ctrlC = 0x03;

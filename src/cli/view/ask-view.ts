@@ -1,0 +1,93 @@
+import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { durationOf } from "./words.ts";
+
+/** An ask as lines: what would happen, why it is asked, what "always" would save, and how long there is to answer. */
+export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
+  const { agent, permission, expires, offers, preview } = ask;
+  const asker = agent === "" ? "" : `, asked by ${oneLine(agent)}`;
+  const mixed = mixedPieces(ask);
+  const head = `${paint(["yellow", "bold"], `? ${oneLine(permission)}`)}${asker}`;
+  return [
+    expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
+    ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
+    ...field("beware", ask.warnings, (_, text) => paint("red", text)),
+    ...field("again", repetition(ask), paint),
+    ...previewLines(preview, paint),
+    ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
+    ...field(
+      "always",
+      offers.map(({ text }, index) => (offers.length > 1 ? `${index + 1}  ${text}` : text)),
+      paint,
+    ),
+  ];
+}
+
+/** What an ask is about, on one line. */
+export function askSummary({ permission, preview, display, patterns }: PermissionRequest): string {
+  const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
+  return oneLine(`${permission} ${what}`);
+}
+
+/** Each pattern with its own why, such as the commands of a line; none where all have the same. */
+function mixedPieces({ patterns, display, decisions }: PermissionRequest): string[] {
+  const reasons = new Map(decisions.map(({ pattern, reason }) => [pattern, reason]));
+  const found = new Set(patterns.flatMap((pattern) => reasons.get(pattern) || []));
+  if (found.size < 2) return [];
+  return patterns.map((pattern, i) => [display[i] ?? pattern, reasons.get(pattern)].filter(Boolean).join("  ← "));
+}
+
+function reasonsFor({ decisions }: PermissionRequest): string[] {
+  const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
+  return [...new Set(asked.map(({ reason }) => reason))];
+}
+
+function repetition({ permission, metadata }: PermissionRequest): string[] {
+  const repeats = permission === "doom_loop" ? Number(metadata?.repeats) : 0;
+  return repeats > 0 ? [`the same call, ${repeats + 1} times in a row`] : [];
+}
+
+/** What would happen, as lines. */
+export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
+  if (!preview) return [];
+  const { command, paths, hosts, diff, url } = preview;
+  return [
+    ...field("command", command === "" ? [] : [command], paint),
+    ...field("paths", paths, paint),
+    ...field("hosts", hosts, paint),
+    ...diffLines(diff, paint),
+    ...field("more", url === "" ? [] : [`the diff is longer; the whole is ${url}`], paint),
+  ];
+}
+
+/** A unified diff, coloured by line. */
+export function diffLines(diff: string, paint: Paint): string[] {
+  if (diff === "") return [];
+  return terminalSafe(diff)
+    .replace(/\n$/, "")
+    .split("\n")
+    .map((line) => `  ${paintDiffLine(line, paint)}`);
+}
+
+/** The patterns that the preview does not show anyway. */
+function patternsBeside({ patterns, display, preview }: PermissionRequest): string[] {
+  const shown = preview ? [preview.command, ...preview.paths, ...preview.hosts] : [];
+  return patterns.flatMap((pattern, i) => (shown.includes(pattern) ? [] : (display[i] ?? pattern)));
+}
+
+function field(name: string, values: readonly string[], paint: Paint): string[] {
+  return values
+    .flatMap((value) => terminalSafe(value).split("\n"))
+    .map((line, index) => `  ${paint("dim", (index === 0 ? name : "").padEnd(width))}${line}`);
+}
+
+function paintDiffLine(line: string, paint: Paint): string {
+  if (line.startsWith("+++") || line.startsWith("---")) return paint("bold", line);
+  if (line.startsWith("@@")) return paint("cyan", line);
+  if (line.startsWith("+")) return paint("green", line);
+  return line.startsWith("-") ? paint("red", line) : line;
+}
+
+const width = 9;

@@ -1,0 +1,108 @@
+import {
+  type FilePart,
+  ToolEffects,
+  ToolErrorReason,
+  ToolErrorReasonSchema,
+  type ToolPart,
+  type ToolStateCompleted,
+  type ToolStateError,
+} from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { serverWords } from "../connection.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { commandLine, durationOf, sizeOf, wordOf } from "./words.ts";
+
+/** What the lines of a call are made with. */
+export interface PartView {
+  paint: Paint;
+  /** The server, where its outputs can be fetched later; absent if it ends with the call. */
+  url?: string;
+}
+
+/** A call's state as lines: the state itself first, then what a person needs to know about how it ended. */
+export function partLines(part: ToolPart, view: PartView): string[] {
+  const { paint } = view;
+  const { state, tool } = part;
+  switch (state.case) {
+    case "pending":
+      return [stateLine(paint("dim", "○ pending"), tool)];
+    case "running":
+      return [stateLine(paint("cyan", "● running"), tool, state.value.title)];
+    case "completed":
+      return completedLines(part, state.value, view);
+    case "error":
+      return errorLines(tool, state.value, paint);
+    default:
+      return [stateLine("unknown state", tool)];
+  }
+}
+
+/** What a person can do about a call that ended like this; empty if the error itself says it all. */
+export function nextStepOf(tool: string, reason: ToolErrorReason): string {
+  switch (reason) {
+    case ToolErrorReason.INVALID_INPUT:
+    case ToolErrorReason.STALE_TOOL:
+      return `see what it takes with \`${commandLine("toolgate", "tools", tool)}\``;
+    case ToolErrorReason.UNKNOWN_TOOL:
+      return "list the tools with `toolgate tools`";
+    case ToolErrorReason.DENIED:
+      return `see which rule decides with \`${commandLine("toolgate", "plan", tool)} JSON\``;
+    case ToolErrorReason.EXPIRED:
+      return "call it again, and answer with `toolgate inbox` in another terminal";
+    case ToolErrorReason.TIMEOUT:
+      return "give it longer with --timeout MS";
+    case ToolErrorReason.EXECUTOR_LOST:
+      return "check what it did before you call it again: a new call runs it anew";
+    case ToolErrorReason.CHANGED_AFTER_APPROVAL:
+      return "call it again: the ask will show the file as it is now";
+    case ToolErrorReason.OUTPUT_LIMIT:
+      return "let it write to a file, or print less";
+    default:
+      return "";
+  }
+}
+
+function completedLines({ tool, sessionId }: ToolPart, state: ToolStateCompleted, { paint, url }: PartView): string[] {
+  const { title, time, metadata, attachments } = state;
+  const took = time ? paint("dim", durationOf(time.end - time.start)) : "";
+  const fetchWith = (output: string) =>
+    url === undefined ? "" : commandLine("toolgate", "output", sessionId, output, ...serverWords(url));
+  return [
+    `${stateLine(paint("green", "✓ completed"), tool, title)}  ${took}`,
+    ...truncationLines(metadata, fetchWith),
+    ...attachments.map((file) => `  attachment  ${attachmentWords(file, fetchWith)}`),
+  ];
+}
+
+function truncationLines(metadata: ToolStateCompleted["metadata"], fetchWith: (output: string) => string): string[] {
+  const { truncated, originalSize, truncatedSize, outputPath } = metadata ?? {};
+  if (truncated !== true) return [];
+  const whole = typeof outputPath === "string" ? fetchWith(outputPath) : "";
+  const sizes = `the model sees ${sizeOf(Number(truncatedSize))} of ${sizeOf(Number(originalSize))}`;
+  return [`  output      ${sizes}${whole === "" ? "" : `; the whole: ${whole}`}`];
+}
+
+function attachmentWords({ filename, mime, size, url }: FilePart, fetchWith: (output: string) => string): string {
+  const words = `${oneLine(filename ?? "(no name)")}  ${oneLine(mime)}  ${sizeOf(Number(size))}`;
+  if (url.startsWith("data:")) return `${words}  in the answer itself: see it with --json`;
+  const command = fetchWith(url);
+  return command === "" ? words : `${words}  fetch it: ${command} > FILE`;
+}
+
+function errorLines(tool: string, { reason, error, effects, time }: ToolStateError, paint: Paint): string[] {
+  const ran = time && time.end > time.start ? `  ${paint("dim", durationOf(time.end - time.start))}` : "";
+  const next = nextStepOf(tool, reason);
+  return [
+    `${stateLine(paint("red", `✗ ${wordOf(ToolErrorReasonSchema, reason)}`), tool)}${ran}`,
+    ...terminalSafe(error)
+      .trimEnd()
+      .split("\n")
+      .map((line) => `  ${line}`),
+    ...(effects === ToolEffects.UNKNOWN ? [`  ${paint("yellow", "it may have changed something")}`] : []),
+    ...(next === "" ? [] : [`  ${paint("dim", "next:")} ${next}`]),
+  ];
+}
+
+function stateLine(state: string, tool: string, title = ""): string {
+  return [state, oneLine(tool), oneLine(title)].filter((word) => word !== "").join("  ");
+}

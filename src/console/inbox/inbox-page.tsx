@@ -1,0 +1,106 @@
+import { useComputed, useSignalEffect } from "@preact/signals";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { createSessionNames } from "../parts/session-names.ts";
+import { VirtualList } from "../parts/virtual-list.tsx";
+import { isTyping } from "../shell/keys.ts";
+import { Empty, type PageProps } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
+import { AskCard } from "./ask-card.tsx";
+import { type AskGroup, groupByCall } from "./ask-list.ts";
+import { AskRow, askRowHeight } from "./ask-row.tsx";
+
+/** What waits for an answer, on the left the calls, on the right the chosen one with all that it asks. */
+export function InboxPage({ connection, feed, route }: PageProps) {
+  const names = useMemo(() => createSessionNames(connection), [connection]);
+  const groups = useComputed(() => groupByCall(feed.asks.value));
+  const isChosen = route.chosen.value.length > 0;
+  const place = useRef(0);
+  const current = indexOf(groups.value, route.chosen.value[0], place.current);
+  useEffect(() => {
+    place.current = current;
+  });
+
+  const choose = (index: number) => {
+    const group = groups.value[index];
+    if (group !== undefined) route.go(pathOf("inbox", group.id), { replace: true });
+  };
+  useEffect(() => {
+    const press = ({ key, ctrlKey, metaKey, altKey, target }: KeyboardEvent) => {
+      if (ctrlKey || metaKey || altKey || isTyping(target)) return;
+      if (key === "j") choose(Math.min(place.current + 1, groups.value.length - 1));
+      if (key === "k") choose(Math.max(place.current - 1, 0));
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+  // The address names what is shown, also when that has gone and the next one took its place.
+  useSignalEffect(() => {
+    const [id] = route.chosen.value;
+    if (id === undefined || groups.value.some((group) => group.id === id) || groups.value.length === 0) return;
+    if (feed.liveness.value === "live") choose(indexOf(groups.value, id, place.current));
+  });
+
+  const group = groups.value[current];
+  const waiting = groups.value.filter(({ open }) => open.length > 0).length;
+  return (
+    <div class="split" data-chosen={isChosen && group !== undefined}>
+      <section class="pane list-pane" aria-label="What waits">
+        <header class="pane-head">
+          <h1>Inbox</h1>
+          <p class="hint">
+            {waiting === 0 ? "Nothing waits" : `${waiting} waiting`}
+            <span class="keys">
+              {" "}
+              <kbd>j</kbd> <kbd>k</kbd> to move
+            </span>
+          </p>
+        </header>
+        {groups.value.length === 0 ? (
+          <Empty title={feed.liveness.value === "live" ? "All quiet" : "Connecting…"}>
+            {feed.liveness.value === "live" && "When an agent needs a decision, it appears here by itself."}
+          </Empty>
+        ) : (
+          <VirtualList
+            items={groups.value}
+            rowHeight={askRowHeight}
+            label="Calls that wait for an answer"
+            keyOf={({ id }) => id}
+            current={current}
+            row={(item, index) => <AskRow group={item} isCurrent={index === current} names={names} />}
+          />
+        )}
+      </section>
+      <section class="pane detail-pane" aria-label="The question">
+        {group !== undefined && (
+          <AskCard
+            key={group.id}
+            group={group}
+            connection={connection}
+            names={names}
+            isAlone={isChosen}
+            onAnswered={() => {
+              const next = nextOpen(groups.value, group.id);
+              // Who has chosen another one meanwhile stays there.
+              if (next !== -1 && groups.value[place.current]?.id === group.id) choose(next);
+            }}
+          />
+        )}
+      </section>
+    </div>
+  );
+}
+
+/** Where the chosen group stands; if it has gone, what now stands in its place. */
+function indexOf(groups: readonly AskGroup[], id: string | undefined, place: number): number {
+  const index = groups.findIndex((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
+  if (index !== -1) return index;
+  return id === undefined ? Math.min(0, groups.length - 1) : Math.min(place, groups.length - 1);
+}
+
+/** The next group after this one that is still open, else the first one; -1 if there is none. */
+function nextOpen(groups: readonly AskGroup[], id: string): number {
+  const isOpen = (group: AskGroup) => group.id !== id && group.open.length > 0;
+  const at = groups.findIndex((group) => group.id === id);
+  const after = groups.findIndex((group, index) => index > at && isOpen(group));
+  return after === -1 ? groups.findIndex(isOpen) : after;
+}

@@ -1,0 +1,101 @@
+import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
+import type { PlanToolResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { Matches } from "../inbox/ask-reasons.tsx";
+import { PermissionMark } from "../inbox/permission-mark.tsx";
+import { DiffView } from "./diff-view.tsx";
+import { Pre } from "./long-text.tsx";
+import { visibleLines, visibleText } from "./visible-text.ts";
+import { actionWord, whyOf } from "./words.ts";
+
+/** What a call would do and what would be asked, or why it would not run; it is read out when it is there. */
+export function PlanVerdict({ plan }: { plan: PlanToolResponse | undefined }) {
+  return (
+    <section class="verdict-box" role="status" aria-label="What would happen">
+      {plan !== undefined && <Plan plan={plan} />}
+    </section>
+  );
+}
+
+function Plan({ plan: { action, decisions, asks, preview, problem } }: { plan: PlanToolResponse }) {
+  const offers = asks.flatMap(({ offers }) => offers);
+  return (
+    <>
+      {problem === undefined || decisions.length > 0 ? (
+        <Answer action={action} />
+      ) : (
+        <p class="answer" data-action="deny">
+          It would fail before it runs.
+        </p>
+      )}
+      {problem !== undefined && <pre class="problem">{visibleLines(problem.message)}</pre>}
+      {preview !== undefined && preview.diff !== "" && <DiffView diff={preview.diff} />}
+      <Decisions decisions={decisions} />
+      {offers.length > 0 && (
+        <>
+          <h3>“Always” would offer</h3>
+          <ul class="plain">
+            {offers.map(({ id, text }, i) => (
+              <li key={`${i} ${id}`}>{visibleText(text)}</li>
+            ))}
+          </ul>
+        </>
+      )}
+    </>
+  );
+}
+
+/** What the rules say of some patterns; it is read out when it is there. */
+export function RulesVerdict({ said }: { said: ExplainPermissionResponse | undefined }) {
+  return (
+    <section class="verdict-box" role="status" aria-label="What the rules say">
+      {said !== undefined && (
+        <>
+          <Answer action={said.action} />
+          <Decisions decisions={said.decisions} />
+        </>
+      )}
+    </section>
+  );
+}
+
+function Answer({ action }: { action: PermissionAction }) {
+  return (
+    <p class="answer" data-action={actionWord(action)}>
+      {answers.get(action)}
+    </p>
+  );
+}
+
+/** Each thing that was judged, what holds for it, and why. */
+export function Decisions({ decisions }: { decisions: readonly PermissionDecision[] }) {
+  return (
+    <ul class="reasons">
+      {decisions.map((decision, i) => (
+        <li key={i} class="reason" data-action={actionWord(decision.action)}>
+          <div class="reason-head">
+            <PermissionMark kind={decision.permission} />
+            <Pre text={visibleLines(decision.pattern)} look="reason-text" />
+            <span class="verdict">{verdicts.get(decision.action)}</span>
+          </div>
+          <p class="reason-why">
+            {whyOf(decision)}
+            <Matches decision={decision} />
+          </p>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const answers = new Map<PermissionAction, string>([
+  [PermissionAction.ALLOW, "Yes. It runs without a question."],
+  [PermissionAction.ASK, "Only if a person approves. It would ask."],
+  [PermissionAction.DENY, "No. It is denied, and nobody is asked."],
+]);
+
+const verdicts = new Map<PermissionAction, string>([
+  [PermissionAction.ALLOW, "allowed"],
+  [PermissionAction.ASK, "asks"],
+  [PermissionAction.DENY, "denied"],
+]);

@@ -1,0 +1,129 @@
+import { useSignal, useSignalEffect } from "@preact/signals";
+import type { FunctionComponent } from "preact";
+import { useEffect, useMemo } from "preact/hooks";
+import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
+import { groupByCall } from "../inbox/ask-list.ts";
+import { InboxPage } from "../inbox/inbox-page.tsx";
+import type { Connection } from "../stream/connection.ts";
+import { lazyPage } from "./lazy-page.tsx";
+import { showWaiting } from "./notices.ts";
+import { NotifyButton } from "./notify-button.tsx";
+import { Empty, type PageProps } from "./page.tsx";
+import type { Route } from "./route.ts";
+import type { SignIn } from "./sign-in.ts";
+import { SignInPage } from "./sign-in-page.tsx";
+
+const later = () => import("./later-pages.ts");
+const Sessions = lazyPage(async () => (await later()).Sessions);
+const Policy = lazyPage(async () => (await later()).Policy);
+const Tools = lazyPage(async () => (await later()).Tools);
+
+const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
+  inbox: { title: "Inbox", icon: "M3 13h5l1.5 3h5L16 13h5M5 5h14l2 8v6H3v-6z", Page: InboxPage },
+  sessions: { title: "Sessions", icon: "M4 6h10M4 12h16M4 18h7M18 5v2M15 17v2", Page: Sessions },
+  policy: { title: "Policy", icon: "M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4", Page: Policy },
+  tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
+};
+
+/** The console: signed out a way in, signed in the pages. */
+export function App({ signIn, route }: { signIn: SignIn; route: Route }) {
+  const signedIn = signIn.current.value;
+  if (signedIn.state === "in") return <Shell connection={signedIn.connection} signIn={signIn} route={route} />;
+  return <SignInPage signIn={signIn} />;
+}
+
+function Shell({ connection, signIn, route }: { connection: Connection; signIn: SignIn; route: Route }) {
+  const feed = useMemo(() => createAskFeed(connection), [connection]);
+  useEffect(() => connection.stream.close, [connection]);
+  const waiting = useSignal(0);
+  useSignalEffect(() => {
+    waiting.value = groupByCall(feed.asks.value).filter(({ open }) => open.length > 0).length;
+  });
+  const { title, Page } = pages[route.page.value] ?? { title: "Nothing here", Page: NotFound };
+  useSignalEffect(() => showWaiting(waiting.value, pages[route.page.value]?.title ?? ""));
+
+  return (
+    <div class="shell">
+      <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
+        Skip to the page
+      </button>
+      <aside class="side">
+        <div class="brand">
+          <Icon path="M6 20V11a6 6 0 0 1 12 0v9M12 5v15" />
+          Toolgate
+        </div>
+        <nav aria-label="Pages">
+          {Object.entries(pages).map(([name, page]) => (
+            <a key={name} href={`#/${name}`} aria-current={route.page.value === name ? "page" : undefined}>
+              <Icon path={page.icon} />
+              {page.title}
+              {name === "inbox" && waiting.value > 0 && (
+                <span class="badge">
+                  {waiting.value > 99 ? "99+" : waiting.value}
+                  <span class="unseen"> waiting</span>
+                </span>
+              )}
+            </a>
+          ))}
+        </nav>
+        <div class="side-foot">
+          <NotifyButton feed={feed} route={route} />
+          <Live feed={feed} />
+          <Who connection={connection} signIn={signIn} />
+        </div>
+      </aside>
+      <main id="main" tabIndex={-1} aria-label={title}>
+        <Page connection={connection} feed={feed} route={route} />
+      </main>
+      <p class="unseen" role="status">
+        {waiting.value === 0 ? "Nothing waits for an answer" : `${waiting.value} waiting for an answer`}
+      </p>
+    </div>
+  );
+}
+
+function Live({ feed }: { feed: AskFeed }) {
+  const liveness = feed.liveness.value;
+  const words = {
+    live: "Live",
+    connecting: "Connecting…",
+    lost: "Not live: connection lost, trying again",
+    refused: "Not live: the service refuses this token",
+  };
+  return (
+    <p class="live" data-liveness={liveness} role={liveness === "live" ? undefined : "alert"}>
+      <span class="dot" />
+      {words[liveness]}
+    </p>
+  );
+}
+
+function Who({ connection: { server }, signIn }: { connection: Connection; signIn: SignIn }) {
+  return (
+    <div class="who">
+      <span>
+        <b>{server.principal}</b>
+        <small>{server.roles.join(", ")}</small>
+      </span>
+      <button type="button" class="quiet" onClick={signIn.leave}>
+        Sign out
+      </button>
+    </div>
+  );
+}
+
+function NotFound() {
+  return (
+    <Empty title="There is no such page">
+      <a href="#/inbox">Go to the inbox</a>
+    </Empty>
+  );
+}
+
+function Icon({ path }: { path: string }) {
+  return (
+    <svg class="icon" viewBox="0 0 24 24" aria-hidden="true">
+      <path d={path} />
+    </svg>
+  );
+}

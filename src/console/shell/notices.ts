@@ -1,0 +1,26 @@
+import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import iconWaiting from "../icon-waiting.svg";
+import { visibleText } from "../parts/visible-text.ts";
+
+/** Shows on the browser's tab how many calls wait for an answer. */
+export function showWaiting(count: number, page: string): void {
+  document.title = `${count > 0 ? `(${count}) ` : ""}${page} · Toolgate`;
+  const link = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+  if (link === null) return;
+  link.dataset.calm ??= link.href;
+  link.href = count > 0 ? iconWaiting : link.dataset.calm;
+}
+
+/** Tells of a new ask outside of the page; a click on it leads to the ask. */
+export function notify({ id, permission, agent, display, patterns }: PermissionRequest, open: () => void): void {
+  const what = (display[0] ?? patterns[0] ?? "").slice(0, 200);
+  const notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {
+    body: visibleText(what),
+    tag: id,
+  });
+  notice.onclick = () => {
+    focus();
+    open();
+    notice.close();
+  };
+}

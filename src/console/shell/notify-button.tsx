@@ -1,0 +1,25 @@
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { AskFeed } from "../inbox/ask-feed.ts";
+import { notify } from "./notices.ts";
+import { pathOf, type Route } from "./route.ts";
+
+/** Lets a person have notifications of new asks; once they are allowed, it tells of those that come while nobody looks. */
+export function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
+  const permission = useSignal("Notification" in globalThis ? Notification.permission : "denied");
+  useEffect(() => {
+    feed.onNew((ask) => {
+      if (permission.value !== "granted" || !document.hidden) return;
+      notify(ask, () => route.go(pathOf("inbox", ask.id)));
+    });
+  }, [feed]);
+  if (permission.value !== "default") return null;
+  const request = async () => {
+    permission.value = await Notification.requestPermission();
+  };
+  return (
+    <button type="button" class="quiet" onClick={() => void request()}>
+      Notify me of new asks
+    </button>
+  );
+}

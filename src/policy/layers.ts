@@ -1,0 +1,71 @@
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Subject } from "../approval/permissions.ts";
+import { RequestError } from "../core/request-error.ts";
+import { builtInAgents } from "./agents.ts";
+import { defaultRules } from "./default-rules.ts";
+import { ruleProblem } from "./parse-rules.ts";
+import type { LayerRules, Layers } from "./policy.ts";
+import type { Rule } from "./rules.ts";
+
+/** The rules of the configuration: for all, and agent by agent. */
+export interface ConfiguredRules {
+  config: readonly Rule[];
+  agents: ReadonlyMap<string, readonly Rule[]>;
+}
+
+/** Whose layers are wanted; where it is without a folder, no policy file of a workspace counts. */
+export type LayersFor = Pick<Subject, "session" | "ancestors" | "agent"> &
+  (Pick<Subject, "workspace" | "directory"> | { workspace?: never; directory?: undefined });
+
+/**
+ * Gathers the rules that hold for a call: what only configuration can widen, and what narrows it: the limits of a built-in
+ * agent, the policy files of the workspace, and each session of the chain.
+ */
+export function createLayers(
+  { config, agents }: ConfiguredRules,
+  workspaceRules: (subject: Pick<Subject, "workspace" | "directory" | "agent">) => readonly LayerRules[] = () => [],
+) {
+  // Made once: rule lists are compiled once for each array.
+  const limits = new Map(
+    [...builtInAgents]
+      .filter(([, { limits }]) => limits.length > 0)
+      .map(([name, { limits }]) => [name, [...limits, ...(agents.get(name) ?? none)]]),
+  );
+
+  return ({ session, ancestors, agent, workspace, directory }: LayersFor): Layers => {
+    const inherited = ancestors.flatMap((ancestor): LayerRules[] => [
+      { layer: PermissionLayer.INHERITED, source: ancestor.id, rules: ancestor.rules },
+      {
+        layer: PermissionLayer.INHERITED,
+        source: `agent ${ancestor.agent}`,
+        rules: limits.get(ancestor.agent) ?? agents.get(ancestor.agent) ?? none,
+      },
+    ]);
+    const limited = limits.get(agent);
+    const own: LayerRules[] = limited ? [{ layer: PermissionLayer.AGENT_LIMITS, source: agent, rules: limited }] : [];
+    const files = directory === undefined ? [] : workspaceRules({ workspace, directory, agent });
+    const narrow = [...own, ...files, ...inherited];
+    return {
+      wide: [
+        { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
+        { layer: PermissionLayer.CONFIG, rules: config },
+        { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
+      ],
+      narrow: session
+        ? [...narrow, { layer: PermissionLayer.SESSION, source: session.id, rules: session.rules }]
+        : narrow,
+    };
+  };
+}
+
+/** Refuses rules of a request that could not stand in a configuration either. */
+export function checkRules(field: string, rules: readonly Rule[]): void {
+  for (const [i, rule] of rules.entries()) {
+    const problem = ruleProblem(rule);
+    if (problem)
+      throw new RequestError(ErrorReason.INVALID_MESSAGE, `${field}[${i}] ${problem}`, { field: `${field}[${i}]` });
+  }
+}
+
+const none: readonly Rule[] = [];

@@ -1,0 +1,274 @@
+import { isUtf8 } from "node:buffer";
+import { createHash } from "node:crypto";
+import { accessSync, type BigIntStats, close, constants } from "node:fs";
+import { dirname } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
+import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
+import { pathAsks, type ResolvedPath } from "../../tool/workspace.ts";
+import { compare, type FileChange } from "./diff.ts";
+import { createLeftovers } from "./leftovers.ts";
+import { bytesOf, type OpenFile, openFile, readThrough, smallFile } from "./open-file.ts";
+import { replaceFile } from "./replace-file.ts";
+
+const largestText = 16 * 1024 * 1024;
+const longestDiff = 16_384;
+
+/** A file as it was looked at. */
+export interface ExistingFile {
+  stats: BigIntStats;
+  sha256: string;
+  /** Without a byte order mark; undefined if it is over 16 MiB. */
+  text: string | undefined;
+  /** The mark that it begins with, or nothing. */
+  mark: string;
+  /** Whether writing the text down again gives the same bytes. */
+  isUtf8: boolean;
+  /** All of it, if it is small. */
+  bytes: Uint8Array | undefined;
+}
+
+/** A new version of a file. */
+interface Made {
+  text: string;
+}
+
+/** Makes it from the present one; undefined if there is none. A byte order mark stays without its doing. */
+type Make<M extends Made> = (before: ExistingFile | undefined, path: string) => M;
+
+/** The change of one file, as it was planned. */
+interface Planned<M extends Made> {
+  path: ResolvedPath;
+  seen: { last?: Seen<M> };
+}
+
+/** What people were shown: which version, what it will be, and how that differs. */
+interface Seen<M extends Made> {
+  version: string;
+  mark: string;
+  made: M;
+  before: Pick<ExistingFile, "text"> | undefined;
+  /** The old version, if it is small. */
+  bytes: Uint8Array | undefined;
+  change?: FileChange;
+}
+
+export type FileChanges = ReturnType<typeof createFileChanges>;
+
+/**
+ * What the tools that change one file have in common: they ask `edit`, an existing file must have been read in its present
+ * form, people see a diff, and what they saw is what is replaced. Changes of one file take turns; none waits for a person.
+ */
+export function createFileChanges({ now = Date.now }: { now?: () => number } = {}) {
+  const leftovers = createLeftovers({ now });
+  const turns = createTurns();
+
+  async function inTurn<Result>(path: string, work: () => Promise<Result>): Promise<Result> {
+    const result = await turns(path, work);
+    await leftovers.removeFrom(dirname(path));
+    return result;
+  }
+
+  return {
+    /** Works while nobody else changes any of these files. */
+    async inTurns<Result>(paths: readonly string[], work: () => Promise<Result>): Promise<Result> {
+      // Everybody takes them in the same order, so that nobody waits for one who waits for them.
+      const all = paths.toSorted().reduceRight((inner, path) => () => inTurn(path, inner), work);
+      return await all();
+    },
+
+    /** Plans to put a new version in the place of the file at a path. */
+    async plan<M extends Made>(filePath: string, make: Make<M>, { workspace, reads }: PlanContext) {
+      const path = await workspace.resolve(filePath);
+      const seen: Planned<M>["seen"] = {};
+      return {
+        title: path.pattern,
+        asks: pathAsks("edit", path, { filepath: path.absolute }),
+        binds: [path],
+        reveals: [path],
+        path,
+        seen,
+        async inspect() {
+          using file = openTarget(path);
+          const next = await nextOf(path, file, make, reads);
+          seen.last = next;
+          return { preview: () => ({ diff: changeOf(path, next).diff, paths: [path.pattern] }) };
+        },
+      } satisfies Plan & Planned<M>;
+    },
+
+    /** Does what was planned; returns what was made, and what has changed, for the metadata. */
+    async execute<M extends Made>(
+      make: Make<M>,
+      { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned<M> },
+    ): Promise<{ made: M; metadata: JsonObject }> {
+      return await inTurn(path.absolute, async () => {
+        signal.throwIfAborted();
+        using file = openReplaced(path);
+        // Outside the workspace the plan was not inspected.
+        const next = seen.last ?? (await nextOf(path, file, make, reads));
+        const content = Buffer.from(next.mark + next.made.text);
+        let sha256 = "";
+        await replaceFile(path, file?.stats, content, {
+          async meanwhile() {
+            if (seen.last) await checkSame(path, file, seen.last, reads);
+            sha256 = createHash("sha256").update(content).digest("hex");
+            changeOf(path, next);
+          },
+        });
+        await reads.record(path.absolute, sha256);
+        const { diff, additions, deletions } = changeOf(path, next);
+        const exists = file !== undefined;
+        return {
+          made: next.made,
+          metadata: { filepath: path.absolute, exists, additions, deletions, diff: shorten(diff) },
+        };
+      });
+    },
+  };
+}
+
+const byteOrderMark = "\uFEFF";
+
+/** Makes the next version of a file that the session tree has read. */
+async function nextOf<M extends Made>(
+  path: ResolvedPath,
+  file: OpenFile | undefined,
+  make: Make<M>,
+  reads: PlanContext["reads"],
+): Promise<Seen<M>> {
+  const before = file && (await contentOf(file));
+  await checkRead(path, before, reads);
+  const made = make(before, path.absolute);
+  return { version: versionOf(before), mark: before?.mark ?? "", made, before, bytes: before?.bytes };
+}
+
+/** Throws unless the file is still the version that people were shown, and the session tree still knows that one. */
+async function checkSame(
+  path: ResolvedPath,
+  file: OpenFile | undefined,
+  { bytes, version }: Seen<Made>,
+  reads: PlanContext["reads"],
+): Promise<void> {
+  const isSame = file && bytes && (await holds(file, bytes));
+  if (!isSame && versionOf(file && (await contentOf(file))) !== version) throw changed(path);
+  await checkRead(path, file && { sha256: version }, reads);
+}
+
+function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
+  seen.change ??= compare(path.pattern, seen.before, seen.made.text);
+  // A person may think about it for long, and the old text may be large.
+  seen.before = undefined;
+  return seen.change;
+}
+
+/** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
+export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
+  using file = openTarget(path);
+  return file && (await contentOf(file));
+}
+
+function openTarget(path: ResolvedPath): OpenFile | undefined {
+  const file = openFile(path);
+  if (file === undefined) return undefined;
+  try {
+    if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
+    if (file.stats.nlink > 1n) {
+      throw new ToolFailure(
+        `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
+      );
+    }
+    checkWritable(path);
+    return file;
+  } catch (error) {
+    file[Symbol.dispose]();
+    throw error;
+  }
+}
+
+function openReplaced(path: ResolvedPath): OpenFile | undefined {
+  const file = openTarget(path);
+  if (file === undefined) return undefined;
+  // Once it is replaced, closing it is what removes it, and that takes longer than replacing it.
+  return { ...file, [Symbol.dispose]: () => close(file.fd, () => {}) };
+}
+
+async function contentOf(file: OpenFile): Promise<ExistingFile> {
+  const { stats } = file;
+  const chunks: Uint8Array[] = [];
+  const sha256 = await readThrough(bytesOf(file), (chunk) => {
+    // Of a larger one only the beginning is needed, for its byte order mark.
+    if (chunks.length === 0 || stats.size <= largestText) chunks.push(chunk);
+  });
+  const [first = new Uint8Array(), ...more] = chunks;
+  const bytes = more.length === 0 ? Buffer.from(first.buffer, first.byteOffset, first.length) : Buffer.concat(chunks);
+  const text = bytes.toString("utf8");
+  const mark = text.startsWith(byteOrderMark) ? byteOrderMark : "";
+  return {
+    stats,
+    sha256,
+    mark,
+    text: stats.size <= largestText ? text.slice(mark.length) : undefined,
+    isUtf8: isUtf8(bytes),
+    bytes: stats.size <= smallFile ? bytes : undefined,
+  };
+}
+
+/** Whether this is all that is in a file: a look at its bytes is a fraction of the work of their hash. */
+async function holds(file: OpenFile, bytes: Uint8Array): Promise<boolean> {
+  return Buffer.compare(await bytesOf(file)(0, bytes.length + 1), bytes) === 0;
+}
+
+function checkWritable({ absolute }: ResolvedPath): void {
+  try {
+    accessSync(absolute, constants.W_OK);
+  } catch (cause) {
+    throw new ToolFailure(`${absolute} is read-only. Make it writable first.`, { cause });
+  }
+}
+
+/** Throws unless the session tree has read the file in its present form. */
+export async function checkRead(
+  { absolute }: ResolvedPath,
+  before: Pick<ExistingFile, "sha256"> | undefined,
+  reads: PlanContext["reads"],
+): Promise<void> {
+  if (before === undefined) return;
+  const known = await reads.get(absolute);
+  if (known === undefined) {
+    throw new ToolFailure(`You must read the file ${absolute} before overwriting it. Use the Read tool first`);
+  }
+  if (known === before.sha256) return;
+  throw new ToolFailure(
+    `File ${absolute} has been modified since it was last read. Please read the file again before modifying it.`,
+  );
+}
+
+/** Tells two versions of a file apart. */
+export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
+
+/** The error for a file that is no longer what was approved. */
+export const changed = ({ absolute }: ResolvedPath) =>
+  new ChangedAfterApproval(`${absolute} has changed since the call was approved. Read it and call the tool again.`);
+
+/** As much of a diff as metadata holds. */
+export function shorten(diff: string): string {
+  const bytes = Buffer.from(diff);
+  if (bytes.length <= longestDiff) return diff;
+  return `${bytes.subarray(0, longestDiff).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;
+}
+
+/** Of the works on one path each starts when the one before it has ended. */
+function createTurns() {
+  const last = new Map<string, Promise<unknown>>();
+  return async <Result>(path: string, work: () => Promise<Result>): Promise<Result> => {
+    const turn = (last.get(path) ?? Promise.resolve()).then(work);
+    const ended = turn.catch(() => {});
+    last.set(path, ended);
+    try {
+      return await turn;
+    } finally {
+      if (last.get(path) === ended) last.delete(path);
+    }
+  };
+}

@@ -1,0 +1,169 @@
+import { ToolFailure } from "../../tool/errors.ts";
+
+const mostAlternatives = 64;
+
+/** One of the patterns that a glob stands for once its braces are resolved. */
+export interface GlobPattern {
+  /** The path before the first wildcard, as written: where it leads. Empty where it begins with a wildcard. */
+  base: string;
+  /** What follows, by folder; without a slash in the whole pattern it is found at any depth. */
+  rest: readonly Segment[];
+}
+
+/** What one part of a path must be: characters one by one, or for `**` any number of parts. */
+interface Segment {
+  text: string;
+  tokens: readonly Token[];
+}
+
+/** Reads a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders; `\` takes the next character as it is. */
+export function readGlob(glob: string): GlobPattern[] {
+  return alternatives(glob).map((pattern) => {
+    const segments = pattern.split("/");
+    if (segments.length === 1) return { base: "", rest: [segment("**"), segment(pattern)] };
+    const last = segments.pop() || "**";
+    // Below a folder, not the folder's own name.
+    const name = last === "**" ? ["**", "*"] : [last];
+    const wild = segments.findIndex(hasWildcard);
+    const fixed = wild === -1 ? segments : segments.slice(0, wild);
+    const rest = [...segments.slice(fixed.length), ...name].filter((part) => part !== "." && part !== "");
+    if (rest.includes("..")) {
+      throw new ToolFailure(
+        `${glob} has \`..\` behind a wildcard, so nobody can say where it leads. Name the folder as path.`,
+      );
+    }
+    const base = fixed.map(unescaped).join("/");
+    return { base: base === "" && fixed.length > 0 ? "/" : base, rest: rest.map(segment) };
+  });
+}
+
+/** Makes the test for paths below the base of patterns whose names `nameFilter` has let pass. */
+export function passedGlob(patterns: readonly GlobPattern[]): (path: string) => boolean {
+  const [{ rest } = { rest: [] }, ...others] = patterns;
+  const isName = others.length === 0 && rest.length === 2 && rest.slice(0, 1).every(isAnyFolders);
+  return isName ? () => true : (path) => patterns.some((pattern) => meetsGlob(pattern, path));
+}
+
+function meetsGlob({ rest }: GlobPattern, path: string): boolean {
+  return meets(rest, path.split("/"), isAnyFolders, meetsSegment);
+}
+
+/** Whether a path is one that a pattern means, from its base on. */
+export function meetsBelow(pattern: GlobPattern, path: string): boolean {
+  const base = pattern.base.replace(/^(\.\/)+|\/+$/g, "");
+  if (base === "" || base === ".") return meetsGlob(pattern, path);
+  return path.startsWith(`${base}/`) && meetsGlob(pattern, path.slice(base.length + 1));
+}
+
+/** Arguments that make ripgrep leave out files whose names meet none of the patterns, and look at ignore rules all the same. */
+export function nameFilter(patterns: readonly GlobPattern[]): string[] {
+  const names = patterns.map(({ rest }) => rest.at(-1)?.text ?? "*");
+  const globs = names.map((name) =>
+    name.replace(/\\.|[{}]/gs, (found) => (found.length > 1 ? found : `\\${found}`)).replace(/^include:/, "include[:]"),
+  );
+  return [...globs.map((name) => `--type-add=wanted:${name}`), "--type=wanted"];
+}
+
+/** Both kinds of matching have a part that stands for any run: the last one takes more when what follows does not fit. */
+function meets<Pattern, Item>(
+  patterns: ArrayLike<Pattern>,
+  items: ArrayLike<Item>,
+  isRun: (pattern: Pattern) => boolean,
+  fits: (pattern: Pattern, item: Item) => boolean,
+): boolean {
+  let [p, i] = [0, 0];
+  let back: { p: number; i: number } | undefined;
+  for (;;) {
+    const pattern = patterns[p];
+    const item = items[i];
+    if (pattern !== undefined && isRun(pattern)) {
+      p += 1;
+      back = { p, i };
+    } else if (item === undefined) {
+      if (pattern === undefined) return true;
+      return false;
+    } else if (pattern !== undefined && fits(pattern, item)) {
+      p += 1;
+      i += 1;
+    } else if (back) {
+      back.i += 1;
+      ({ p, i } = back);
+    } else return false;
+  }
+}
+
+const segment = (text: string): Segment => ({ text, tokens: tokensOf(text) });
+const isAnyFolders = ({ text }: Segment) => text === "**";
+
+function meetsSegment({ tokens }: Segment, name: string): boolean {
+  return meets(tokens, /^[ -~]*$/.test(name) ? name : Array.from(name), isAnyRun, (token, character) =>
+    token(character),
+  );
+}
+
+type Token = (character: string) => boolean;
+const anyRun: Token = () => true;
+const isAnyRun = (token: Token) => token === anyRun;
+const anyOne: Token = () => true;
+
+function tokensOf(pattern: string): Token[] {
+  const tokens: Token[] = [];
+  const parts = pattern.matchAll(/\\(.)|(\*+)|(\?)|\[([!^]?)(\]?[^\]]*)\]|(.)/gsu);
+  for (const [, escaped, run, one, negated, inner, plain] of parts) {
+    if (run !== undefined) tokens.push(anyRun);
+    else if (one !== undefined) tokens.push(anyOne);
+    else if (inner !== undefined) tokens.push(classOf(inner, negated !== ""));
+    else tokens.push((character) => character === (escaped ?? plain));
+  }
+  return tokens;
+}
+
+function classOf(inner: string, negated: boolean): Token {
+  const ranges = [...inner.matchAll(/(.)-(.)|(.)/gsu)].map(
+    ([, from, to, one]) => [from ?? one ?? "", to ?? one ?? ""] as const,
+  );
+  return (character) => ranges.some(([from, to]) => from <= character && character <= to) !== negated;
+}
+
+const hasWildcard = (segment: string) => /(^|[^\\])(\\\\)*[*?[]/.test(segment);
+const unescaped = (segment: string) => segment.replace(/\\(.)/g, "$1");
+
+/** Resolves the braces of a pattern, from the first on. */
+function alternatives(glob: string): string[] {
+  const done: string[] = [];
+  const ahead = [glob];
+  while (ahead.length > 0) {
+    if (done.length + ahead.length > mostAlternatives) {
+      throw new ToolFailure(`The pattern stands for more than ${mostAlternatives} others. Use fewer braces.`);
+    }
+    const next = ahead.shift() ?? "";
+    const braces = firstBraces(next);
+    if (braces === undefined) done.push(next);
+    else ahead.push(...braces.inner.map((inner) => next.slice(0, braces.start) + inner + next.slice(braces.end)));
+  }
+  return done;
+}
+
+/** The outermost braces that begin first: what stands between their commas, and where they begin and end. */
+function firstBraces(text: string): { start: number; end: number; inner: string[] } | undefined {
+  let depth = 0;
+  let start = -1;
+  let from = 0;
+  const inner: string[] = [];
+  for (let i = 0; i < text.length; i++) {
+    const character = text[i];
+    if (character === "\\") i += 1;
+    else if (character === "{") {
+      if (depth === 0) [start, from] = [i, i + 1];
+      depth += 1;
+    } else if (character === "," && depth === 1) {
+      inner.push(text.slice(from, i));
+      from = i + 1;
+    } else if (character === "}" && depth > 0) {
+      depth -= 1;
+      if (depth === 0) return { start, end: i + 1, inner: [...inner, text.slice(from, i)] };
+    }
+  }
+  if (depth > 0) throw new ToolFailure(`The pattern ${text} has a brace that is not closed. Close it, or write \\{.`);
+  return undefined;
+}

@@ -1,0 +1,150 @@
+import { spawn } from "node:child_process";
+import { access } from "node:fs/promises";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { ToolFailure } from "../../tool/errors.ts";
+import { temporaryGlob } from "./leftovers.ts";
+
+const longestMs = 60_000;
+const mostBytes = 10 * 1024 * 1024;
+const longestComplaint = 2_000;
+
+/** Where ripgrep looks, and for what. */
+export interface Search {
+  args: readonly string[];
+  /** The folder that it runs in. */
+  cwd?: string;
+  /** Open files, which it finds as `/dev/fd/3` and so on. */
+  files?: readonly number[];
+  /** What it reads as standard input. */
+  input?: AsyncIterable<Uint8Array>;
+  /** The byte that ends each record of what it prints. */
+  delimiter: "\0" | "\n";
+  /** Whether one of several records, which come as printed, may be wanted; those of which none is are not handed over. */
+  mayBeWanted?(records: string): boolean;
+  /** Aborted when its time is over: what `searchTime` returned, one for all searches of a call. */
+  late: AbortSignal;
+  signal: AbortSignal;
+}
+
+/** The time that a call may search. */
+export const searchTime = () => AbortSignal.timeout(longestMs);
+
+/**
+ * What every search has in common: files that git ignores are left out, and half-written ones of ours; hidden ones are not, and
+ * no file of settings counts.
+ */
+export const everySearch = [
+  "--no-config",
+  "--no-messages",
+  "--color=never",
+  "--hidden",
+  "--no-require-git",
+  "--glob=!.git",
+  `--glob=!${temporaryGlob}`,
+];
+
+/**
+ * Runs ripgrep and hands over each record that it prints, until its time is over or 10 MiB are reached; then it is stopped, and the answer
+ * says why. A pattern that it does not understand is a `ToolFailure` with its explanation.
+ */
+export async function ripgrep(search: Search, onRecord: (record: string) => void): Promise<string | undefined> {
+  const { args, cwd, files = [], input, signal, late } = search;
+  const rg = await program();
+  signal.throwIfAborted();
+  const child = spawn(rg, args, {
+    ...(cwd !== undefined && { cwd }),
+    env: {},
+    stdio: [input === undefined ? "ignore" : "pipe", "pipe", "pipe", ...files],
+  });
+  const killed = Promise.withResolvers<void>();
+  const kill = () => {
+    child.kill("SIGKILL");
+    killed.resolve();
+  };
+  const stop = AbortSignal.any([signal, late]);
+  stop.addEventListener("abort", kill, { once: true });
+  const { promise: closed, resolve, reject } = Promise.withResolvers<number | null>();
+  child.once("error", reject).once("close", resolve);
+  try {
+    const fed = input && child.stdin && pipeline(Readable.from(input), child.stdin).catch(unlessClosed);
+    const [isWhole, complaint, code] = await Promise.all([
+      readRecords(child.stdout, search, onRecord, kill),
+      readComplaint(child.stderr),
+      closed,
+      // An input that does not come must not hold up the end.
+      Promise.race([fed, killed.promise]),
+    ]);
+    signal.throwIfAborted();
+    if (!isWhole) return "it found more than 10 MiB";
+    if (late.aborted) return `it took longer than ${longestMs / 1_000} s`;
+    if (code === 2 && complaint !== "") throw new ToolFailure(explain(complaint));
+    return undefined;
+  } finally {
+    kill();
+    stop.removeEventListener("abort", kill);
+  }
+}
+
+/** It may end before it has read everything. */
+function unlessClosed(error: unknown): void {
+  const code = error instanceof Error && "code" in error ? error.code : undefined;
+  if (code !== "EPIPE" && code !== "ERR_STREAM_PREMATURE_CLOSE") throw error;
+}
+
+/** Reads records until the end, or until there are too many: then it stops ripgrep and says false. */
+async function readRecords(
+  stdout: Readable | null,
+  { delimiter, mayBeWanted = () => true }: Search,
+  onRecord: (record: string) => void,
+  kill: () => void,
+): Promise<boolean> {
+  let rest: Buffer = Buffer.alloc(0);
+  let bytes = 0;
+  for await (const chunk of stdout ?? []) {
+    bytes += chunk.length;
+    if (bytes > mostBytes) {
+      kill();
+      return false;
+    }
+    const text = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
+    const end = text.lastIndexOf(delimiter) + 1;
+    const records = text.toString("utf8", 0, Math.max(end - 1, 0));
+    if (end > 0 && mayBeWanted(records)) for (const record of records.split(delimiter)) onRecord(record);
+    rest = text.subarray(end);
+  }
+  if (rest.length > 0) onRecord(rest.toString("utf8"));
+  return true;
+}
+
+async function readComplaint(stderr: Readable | null): Promise<string> {
+  let text = "";
+  for await (const chunk of stderr ?? []) if (text.length < longestComplaint) text += String(chunk);
+  return text.slice(0, longestComplaint).trim();
+}
+
+function explain(complaint: string): string {
+  const text = complaint.replace(/^rg: /, "");
+  if (!/regex/.test(text)) return `ripgrep refused the search: ${text}`;
+  return `The pattern is not a regular expression that ripgrep understands: ${text}\nEscape characters that are meant as they are: ( ) [ ] { } . * + ? ^ $ | \\`;
+}
+
+const places = ["/usr/local/bin/rg", "/usr/bin/rg", "/bin/rg", "/opt/homebrew/bin/rg"];
+
+/** The ripgrep that came with the service, else the system's: images leave optional packages out. */
+async function program(): Promise<string> {
+  const bundled = await import("@vscode/ripgrep").then(
+    ({ rgPath }) => [rgPath],
+    () => [],
+  );
+  for (const path of [...bundled, ...places]) {
+    const found = await access(path).then(
+      () => true,
+      () => false,
+    );
+    if (found) return path;
+  }
+  throw new ToolFailure(
+    "ripgrep is not installed where the service runs. Ask its operator to install the package ripgrep.",
+  );
+}

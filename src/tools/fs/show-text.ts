@@ -1,0 +1,96 @@
+import { createHash } from "node:crypto";
+import { ToolFailure } from "../../tool/errors.ts";
+import { type MarkedEncoding, markedEncoding } from "./file-kind.ts";
+import { createLineWindow, type LineWindow } from "./line-window.ts";
+import { notebookText } from "./notebook.ts";
+import type { ReadAt } from "./open-file.ts";
+
+/** What of a text is wanted: from the line `offset`, counted from 1, so many lines. */
+export interface WantedLines {
+  offset: number;
+  limit: number;
+}
+
+/** A text as bytes. */
+export interface TextSource {
+  /** What it is called in the answer. */
+  name: string;
+  readAt: ReadAt;
+  size: number;
+  /** Its first piece. */
+  first: Uint8Array;
+}
+
+/** How many bytes are read at a time. */
+export const pieceLength = 65_536;
+
+/** Larger ones are read no further than what is shown. */
+const largestWhole = 64 * 1024 * 1024;
+const largestNotebook = 16 * 1024 * 1024;
+
+/** Shows lines of a text with their numbers; the hash is that of all of it, undefined if it was not read to its end. */
+export async function showText(source: TextSource, wanted: WantedLines, signal: AbortSignal) {
+  const { name, readAt, size, first } = source;
+  const encoding = markedEncoding(first);
+  const window = createLineWindow(wanted.offset, wanted.limit);
+  const notebook: Buffer[] | undefined = name.endsWith(".ipynb") && size <= largestNotebook ? [] : undefined;
+  const add = notebook ? (chunk: Buffer) => notebook.push(chunk) : decoded(encoding, window.add);
+  const hash = createHash("sha256");
+  let piece = first;
+  let offset = 0;
+  while (piece.length > 0) {
+    const chunk = Buffer.from(piece.buffer, piece.byteOffset, piece.length);
+    hash.update(chunk);
+    add(chunk);
+    offset += chunk.length;
+    if (size > largestWhole && window.isFull()) {
+      return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
+    }
+    // A file of the kernel says that it is empty, and is not.
+    const isAll = size > 0 && offset === size;
+    signal.throwIfAborted();
+    piece = isAll ? new Uint8Array() : await readAt(offset, pieceLength);
+  }
+  signal.throwIfAborted();
+  if (notebook) window.add(cellsOf(Buffer.concat(notebook)));
+  return { ...numbered(source, wanted, window.end(), encoding), sha256: hash.digest("hex") };
+}
+
+/** Turns chunks of an encoding into chunks of UTF-8. */
+function decoded(encoding: MarkedEncoding | undefined, add: (chunk: Buffer) => void) {
+  if (encoding === undefined) return add;
+  const decoder = new TextDecoder(encoding);
+  return (chunk: Buffer) => add(Buffer.from(decoder.decode(chunk, { stream: true })));
+}
+
+const cellsOf = (json: Buffer) => Buffer.from(notebookText(json.toString()) ?? json);
+
+function numbered(
+  { name, size }: TextSource,
+  { offset }: WantedLines,
+  { text, shown, total, capped, isLatin1 }: LineWindow,
+  encoding: MarkedEncoding | undefined,
+  isPart = false,
+) {
+  if (offset > Math.max(total, 1)) {
+    throw new ToolFailure(`Offset ${offset} is out of range for this file (${total} lines)`);
+  }
+  const last = offset + shown - 1;
+  const truncated = isPart || last < total;
+  const of = isPart ? ` of a file of ${size} bytes` : capped ? "" : ` of ${total}`;
+  const range = `Showing lines ${offset}-${last}${of}. Use offset=${last + 1} to continue.`;
+  const more = capped ? `(Output capped at 50 KB. ${range})` : `(${range})`;
+  const tail = truncated ? more : `(End of file - total ${total} lines)`;
+  const read = encoding ?? (isLatin1 ? "latin-1" : undefined);
+  return {
+    output: `<path>${name}</path>\n<type>file</type>\n<content>\n${text}\n${tail}\n</content>`,
+    metadata: {
+      preview: text
+        .split("\n", Math.min(shown, 20))
+        .map((line) => line.slice(line.indexOf(" ") + 1))
+        .join("\n"),
+      truncated,
+      ...(read !== undefined && { encoding: read }),
+    },
+  };
+}

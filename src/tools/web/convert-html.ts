@@ -1,0 +1,29 @@
+import { once } from "node:events";
+import { Worker } from "node:worker_threads";
+import { ToolFailure } from "../../tool/errors.ts";
+
+const longestMs = 5_000;
+const mostHeapMb = 512;
+
+/** Turns a page into Markdown or plain text, in a worker with bounds on time and memory: pages are made by strangers. */
+export async function convertHtml(html: string, format: "markdown" | "text", signal: AbortSignal): Promise<string> {
+  const worker = new Worker(new URL("./html-worker.ts", import.meta.url), {
+    workerData: { html, format },
+    env: {},
+    execArgv: [],
+    resourceLimits: { maxOldGenerationSizeMb: mostHeapMb },
+  });
+  const late = AbortSignal.timeout(longestMs);
+  try {
+    const [text] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
+    return text;
+  } catch (cause) {
+    signal.throwIfAborted();
+    const why = late.aborted
+      ? `takes longer than ${longestMs / 1_000} s`
+      : "failed, perhaps because it is nested too deeply";
+    throw new ToolFailure(`Converting the page to ${format} ${why}. Call again with format html.`, { cause });
+  } finally {
+    await worker.terminate();
+  }
+}

@@ -1,0 +1,459 @@
+import { createHash } from "node:crypto";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join, relative } from "node:path";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Config, ConfigError, type Flags, loadConfig } from "../../src/config/config.ts";
+import { type Certificates, makeCertificates, type Pair } from "../edge/certificates.ts";
+
+describe("without any setting", () => {
+  test("the defaults hold", () => {
+    const { load, home, project } = machine();
+    const config = load();
+    expect(config).toMatchObject({
+      file: join(home, ".config/toolgate/toolgate.toml"),
+      dataDirectory: join(home, ".local/share/toolgate"),
+      listen: { host: "127.0.0.1", port: 7420 },
+      hosts: [],
+      origins: [],
+      plugins: [],
+      experimental: [],
+      insecureNoAuth: false,
+      unattended: "wait",
+      askMs: 900_000,
+      leaseMs: 15_000,
+      drainMs: 30_000,
+      logLevel: "info",
+      tracing: false,
+      limits: {
+        requestBytes: 4_194_304,
+        inputBytes: 524_288,
+        outputBytes: 268_435_456,
+        timeoutMs: 120_000,
+        maxTimeoutMs: 3_600_000,
+        openAsks: 100,
+        runningCalls: 64,
+      },
+    });
+    expect([...config.workspaces]).toEqual([["default", project]]);
+    expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
+    expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
+    const sandbox = { profile: "workspace-write", network: true, agents: new Map(), required: false };
+    expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
+  });
+
+  test("the data directory and two tokens are made for this user alone, and found again", () => {
+    const { load, home } = machine();
+    const first = load();
+    const data = join(home, ".local/share/toolgate");
+    const mode = (path: string) => (statSync(path).mode & 0o777).toString(8);
+    expect([mode(data), mode(join(data, "tokens"))]).toEqual(["700", "700"]);
+    for (const id of ["caller", "approver"]) {
+      const file = join(data, "tokens", id);
+      const token = readFileSync(file, "utf8").trim();
+      expect(mode(file)).toBe("600");
+      expect(Buffer.from(token, "base64url")).toHaveLength(32);
+      expect(first.tokens).toContainEqual({ id, roles: [id], agents: ["*"], sha256: sha256(token) });
+    }
+    expect(load().tokens).toEqual(first.tokens);
+  });
+
+  test("what was loaded cannot be changed", () => {
+    const config = machine().load();
+    expect(Object.isFrozen(config)).toBe(true);
+    expect(Object.isFrozen(config.limits)).toBe(true);
+    expect(Object.isFrozen(config.tokens[0]?.roles)).toBe(true);
+  });
+});
+
+describe("a flag beats the environment, which beats the file, which beats the default", () => {
+  test("for the address", () => {
+    const { load } = machine('listen = "127.0.0.1:1001"');
+    expect(load().listen.port).toBe(1001);
+    expect(load({}, { TOOLGATE_LISTEN: "127.0.0.1:1002" }).listen.port).toBe(1002);
+    const both = load({ listen: "[::1]:0" }, { TOOLGATE_LISTEN: "127.0.0.1:1002" });
+    expect(both.listen).toEqual({ host: "::1", port: 0 });
+  });
+
+  test("for the default workspace", () => {
+    const { load, directory, project } = machine();
+    const [one, two] = [directory("one"), directory("two")];
+    expect(load().workspaces.get("default")).toBe(project);
+    expect(load({}, { TOOLGATE_WORKSPACE: one }).workspaces.get("default")).toBe(one);
+    expect(load({ workspace: two }, { TOOLGATE_WORKSPACE: one }).workspaces.get("default")).toBe(two);
+  });
+
+  test("also for numbers and switches of the environment", () => {
+    const { load } = machine("ask_ms = 1000\nunattended = 'wait'");
+    const config = load(
+      {},
+      { TOOLGATE_ASK_MS: "2000", TOOLGATE_UNATTENDED: "deny", TOOLGATE_INSECURE_NO_AUTH: "true" },
+    );
+    expect(config).toMatchObject({ askMs: 2000, unattended: "deny", insecureNoAuth: true, tokens: [] });
+  });
+});
+
+describe("the file", () => {
+  test("names workspaces, relative to itself, and then the current folder is none", () => {
+    const { load, home, directory } = machine('[workspace]\nshop = "shop"\nhome_shop = "~/shop"');
+    mkdirSync(join(home, ".config/toolgate/shop"));
+    mkdirSync(join(home, "shop"));
+    const other = directory("other");
+    expect([...load().workspaces]).toEqual([
+      ["shop", join(home, ".config/toolgate/shop")],
+      ["home_shop", join(home, "shop")],
+    ]);
+    expect(load({ workspace: other }).workspaces.get("default")).toBe(other);
+  });
+
+  test("keeps rules in the order in which they were written", () => {
+    const { load } = machine(`
+      [permission]
+      webfetch = "deny"
+      "*" = "ask"
+      [permission.bash]
+      "rm *" = "deny"
+      "git *" = "allow"
+      [agent.reviewer]
+      description = "only looks"
+      [agent.reviewer.permission]
+      edit = "deny"`);
+    const config = load();
+    const { rules, lineOf } = config.policy.config;
+    expect(rules.map(({ permission, pattern }, i) => [permission, pattern, lineOf(i)])).toEqual([
+      ["webfetch", "*", 3],
+      ["*", "*", 4],
+      ["bash", "rm *", 6],
+      ["bash", "git *", 7],
+    ]);
+    expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore", "reviewer"]);
+    expect(config.policy.agents.get("reviewer")).toMatchObject({
+      description: "only looks",
+      rules: [{ permission: "edit", pattern: "*", action: PermissionAction.DENY }],
+    });
+  });
+
+  test("confines commands, of one agent otherwise, and hides the operator's files from them", () => {
+    const { load, home } = machine(`
+      [sandbox]
+      profile = "read-only"
+      writable = ["~/cache"]
+      [sandbox.agent.plan]
+      network = false
+      [[token]]
+      id = "host"
+      roles = ["caller"]
+      file = "host.token"`);
+    const own = join(home, ".config/toolgate");
+    writeFileSync(join(own, "host.token"), "aaa\n");
+    const { sandbox } = load();
+    const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
+    const writable = [join(home, "cache")];
+    const agents = new Map([["plan", { profile: "read-only", network: false }]]);
+    expect(sandbox).toEqual({ profile: "read-only", network: true, agents, required: true, writable, hidden });
+  });
+
+  test("gives tokens by value, by file and by environment", () => {
+    const { load, home } = machine(`
+      [[token]]
+      id = "host"
+      roles = ["caller"]
+      agents = ["build"]
+      value = "aaa"
+      [[token]]
+      id = "anna"
+      roles = ["approver", "watcher"]
+      file = "anna.token"
+      [[token]]
+      id = "ops"
+      roles = ["admin"]
+      env = "OPS_TOKEN"`);
+    writeFileSync(join(home, ".config/toolgate/anna.token"), "bbb\n");
+    expect(load({}, { OPS_TOKEN: "ccc" }).tokens).toEqual([
+      { id: "host", roles: ["caller"], agents: ["build"], sha256: sha256("aaa") },
+      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], sha256: sha256("bbb") },
+      { id: "ops", roles: ["admin"], agents: ["*"], sha256: sha256("ccc") },
+    ]);
+  });
+
+  test("is read from where --config says, which must exist", () => {
+    const { load, home } = machine("ask_ms = 1000");
+    const file = join(home, "other.toml");
+    expect(() => load({ config: file })).toThrow(`${file} does not exist; create it`);
+    writeFileSync(file, "ask_ms = 3000");
+    expect(load({ config: file }).askMs).toBe(3000);
+  });
+});
+
+describe("a start is refused, and the message says what to do", () => {
+  const refusals: [what: string, file: string, flags: Flags, env: Record<string, string>, message: string | RegExp][] =
+    [
+      ["an unknown key", "lisen = 1", {}, {}, 'top level: unknown key "lisen", the nearest known one is "listen"'],
+      ["an unknown key in a table", "[limits]\nask_ms = 1", {}, {}, 'limits: unknown key "ask_ms"'],
+      [
+        "an unknown key of a token",
+        "[[token]]\nrole = []",
+        {},
+        {},
+        'token.0: unknown key "role", the nearest known one is "roles"',
+      ],
+      ["a value of the wrong kind", 'ask_ms = "15m"', {}, {}, /ask_ms: .*number/],
+      ["an ask over a day", "ask_ms = 86400001", {}, {}, /ask_ms: .*86400000/],
+      [
+        "a wrong variable",
+        "",
+        {},
+        { TOOLGATE_ASK_MS: "soon" },
+        /the environment cannot be used.*\n.*TOOLGATE_ASK_MS: /,
+      ],
+      [
+        "spans over a protocol that is not spoken",
+        "",
+        {},
+        { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4317", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" },
+        'over the protocol "grpc"; only http/protobuf is spoken',
+      ],
+      ["a wrong flag", "", { unattended: "maybe" }, {}, /the command line cannot be used.*\n.*--unattended: /],
+      ["an address without a port", "", { listen: "localhost" }, {}, "--listen: write it as HOST:PORT"],
+      ["a port that is none", "", { listen: "localhost:70000" }, {}, "choose one from 0"],
+      ["listening to the network in clear", 'listen = "0.0.0.0:7420"', {}, {}, "--allow-insecure-listen"],
+      [
+        "listening to the network without tokens",
+        'listen = "0.0.0.0:7420"',
+        { insecureNoAuth: true, allowInsecureListen: true },
+        {},
+        "listen on 127.0.0.1 or use tokens",
+      ],
+      [
+        "an origin with a path",
+        'origins = ["https://a.example/x"]',
+        {},
+        {},
+        "origins.0: an origin is scheme, host and port",
+      ],
+      ["an origin for all", 'origins = ["*"]', {}, {}, "origins.0: an origin is scheme, host and port"],
+      [
+        "a token without a source",
+        '[[token]]\nid = "a"\nroles = ["caller"]',
+        {},
+        {},
+        "exactly one of value, file and env",
+      ],
+      [
+        "a token whose variable is not set",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nenv = "NOPE"',
+        {},
+        {},
+        "NOPE is not set",
+      ],
+      ["an empty token", '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = ""', {}, {}, 'token "a" is empty'],
+      [
+        "two tokens of one id",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "a"\nroles = ["admin"]\nvalue = "y"',
+        {},
+        {},
+        'tokens "a" and "a" have the same id',
+      ],
+      [
+        "two tokens of one value",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "b"\nroles = ["admin"]\nvalue = "x"',
+        {},
+        {},
+        'tokens "a" and "b" have the same value',
+      ],
+      [
+        "a rule that would lose its place",
+        '[permission.webfetch]\n"a*" = "ask"\n80 = "deny"',
+        {},
+        {},
+        "permission.webfetch.80: ",
+      ],
+      [
+        "a workspace that is not there",
+        '[workspace]\nshop = "/no/such/shop"',
+        {},
+        {},
+        'workspace "shop" is /no/such/shop',
+      ],
+      [
+        "limits that contradict each other",
+        "[limits]\ntimeout_ms = 5000\nmax_timeout_ms = 4000",
+        {},
+        {},
+        "timeout_ms may not be over",
+      ],
+    ];
+  for (const [what, file, flags, env, message] of refusals) {
+    test(what, () => {
+      const { load } = machine(file);
+      expect(() => load(flags, env)).toThrow(ConfigError);
+      expect(() => load(flags, env)).toThrow(message);
+    });
+  }
+
+  test("all that is wrong is told at once, each with its line", () => {
+    const { load } = machine('ask_ms = "15m"\n[limits]\nopen_asks = 1\nopn = 2\n[permission.bash]\n"ls *" = "alow"');
+    for (const problem of [
+      "line 1: ask_ms: ",
+      'line 4: limits: unknown key "opn"',
+      "line 6: permission.bash.ls *: must be",
+    ])
+      expect(() => load()).toThrow(problem);
+  });
+
+  test("text that is not TOML is named by its place and not quoted, for it may hold a token", () => {
+    const { load } = machine('[[token]]\nvalue = "s3cret" "\n');
+    expect(() => load()).toThrow(/toolgate\.toml, line 2, column \d+: /);
+    expect(() => load()).not.toThrow(/s3cret/);
+  });
+
+  test("data inside a workspace", () => {
+    const { load, project } = machine();
+    expect(() => load({ data: join(project, "data") })).toThrow(
+      /data directory .* lies inside the workspace "default"/,
+    );
+    expect(() => statSync(join(project, "data"))).toThrow("ENOENT");
+  });
+
+  test("data inside a workspace, by a symlink", () => {
+    const { load, home, project } = machine();
+    mkdirSync(join(project, "inside"));
+    symlinkSync(join(project, "inside"), join(home, "link"));
+    expect(() => load({ data: join(home, "link", "data") })).toThrow('lies inside the workspace "default"');
+  });
+
+  test("a workspace inside the data directory", () => {
+    const { load, home } = machine();
+    mkdirSync(join(home, "data", "work"), { recursive: true });
+    expect(() => load({ data: join(home, "data"), workspace: join(home, "data", "work") })).toThrow(
+      /workspace "default" .* lies inside the data directory/,
+    );
+  });
+
+  test("the home folder as workspace, where the data are by default", () => {
+    const { load, home } = machine();
+    expect(() => load({ workspace: home })).toThrow("name one with --workspace DIR");
+  });
+
+  test("a configuration file inside a workspace, itself or by a link on either side", () => {
+    const { load, home, project } = machine();
+    writeFileSync(join(project, "toolgate.toml"), "");
+    expect(() => load({ config: join(project, "toolgate.toml") })).toThrow("move it out of the workspace");
+    symlinkSync(join(project, "toolgate.toml"), join(home, "outside.toml"));
+    expect(() => load({ config: join(home, "outside.toml") })).toThrow("move it out of the workspace");
+    writeFileSync(join(home, "real.toml"), "");
+    symlinkSync(join(home, "real.toml"), join(project, "inside.toml"));
+    expect(() => load({ config: join(project, "inside.toml") })).toThrow("move it out of the workspace");
+  });
+
+  test("a token file inside a workspace", () => {
+    const { load, project } = machine(
+      '[[token]]\nid = "a"\nroles = ["caller"]\nfile = "/tmp/placeholder"',
+      (text, project) => text.replace("/tmp/placeholder", join(project, "token")),
+    );
+    writeFileSync(join(project, "token"), "abc");
+    expect(() => load()).toThrow(/the file of token "a" .* lies inside the workspace/);
+  });
+});
+
+describe("TLS", () => {
+  let made: Certificates;
+  beforeAll(async () => {
+    made = await makeCertificates();
+  });
+  afterAll(() => made.remove());
+  const pair = ({ certFile, keyFile }: Pair = made.server) => ({ tlsCert: certFile, tlsKey: keyFile });
+
+  test("is off unless it is configured, and read from flags, environment or the file, each with its own folder", () => {
+    const { load, home, project } = machine('tls_cert = "tls/server.pem"\ntls_key = "~/server.key"');
+    const { cert, key } = made.server;
+    mkdirSync(join(home, ".config/toolgate/tls"));
+    writeFileSync(join(home, ".config/toolgate/tls/server.pem"), cert);
+    writeFileSync(join(home, "server.key"), key);
+    expect(load().tls).toEqual({ cert, key, clientCa: undefined });
+    const variables = { TOOLGATE_TLS_CERT: made.client.certFile, TOOLGATE_TLS_KEY: made.client.keyFile };
+    expect(load({}, variables).tls).toMatchObject({ cert: made.client.cert, key: made.client.key });
+    const clientCa = relative(project, made.ca.certFile);
+    expect(load({ ...pair(), tlsClientCa: clientCa }, variables).tls).toEqual({ cert, key, clientCa: made.ca.cert });
+    expect(machine().load().tls).toBeUndefined();
+  });
+
+  test("lets it listen beyond loopback, but never without tokens", () => {
+    const { load } = machine();
+    const listen = "0.0.0.0:7420";
+    expect(() => load({ listen })).toThrow("give a certificate with --tls-cert and --tls-key");
+    expect(load({ listen, ...pair() }).listen.host).toBe("0.0.0.0");
+    expect(() => load({ listen, ...pair(), insecureNoAuth: true })).toThrow("use tokens");
+  });
+
+  test("is refused by halves, and the message says what is missing", () => {
+    const { load } = machine();
+    expect(() => load({ tlsCert: made.server.certFile })).toThrow("tls_key is not set");
+    expect(() => load({ tlsKey: made.server.keyFile })).toThrow("tls_cert is not set");
+    expect(() => load({ tlsClientCa: made.ca.certFile })).toThrow("tls_cert is not set");
+  });
+
+  test("is refused with files that do not serve, and the message names them", () => {
+    const { load, home } = machine();
+    const twisted = { tlsCert: made.server.certFile, tlsKey: made.client.keyFile };
+    expect(() => load(twisted)).toThrow(/server\.pem and tls_key .*client\.key cannot be used together \(.*mismatch\)/);
+    expect(() => load({ ...pair(), tlsKey: join(home, "none") })).toThrow(
+      `tls_key ${join(home, "none")} cannot be read`,
+    );
+    expect(() => load({ ...pair(), tlsClientCa: made.ca.keyFile })).toThrow(/tls_client_ca .* is no certificate/);
+    expect(() => load({ ...pair(), tlsCert: made.server.keyFile })).toThrow(ConfigError);
+  });
+
+  test("is refused with a file in a workspace, where tools could read or change it", () => {
+    const { load, project } = machine();
+    for (const flag of ["tlsCert", "tlsKey", "tlsClientCa"]) {
+      const file = join(project, "server.pem");
+      writeFileSync(file, made.server.cert);
+      expect(() => load({ ...pair(), [flag]: file })).toThrow(`${file} lies inside the workspace "default"`);
+    }
+  });
+});
+
+test.each<[boolean, Record<string, string>]>([
+  [false, {}],
+  [true, { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [true, { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "http://localhost:4318/v1/traces" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp" }],
+  [true, { OTEL_TRACES_EXPORTER: "otlp,console", OTEL_EXPORTER_OTLP_PROTOCOL: "http/protobuf" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+  [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }],
+  [false, { OTEL_SDK_DISABLED: "true", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
+])("whether spans are sent is %s with %o", (tracing, env) => {
+  expect(machine().load({}, env).tracing).toBe(tracing);
+});
+
+/** A home, a project folder and, if there is text for it, a configuration file; all are removed when the test ends. */
+function machine(toml?: string, change: (text: string, project: string) => string = (text) => text) {
+  const base = realpathSync(mkdtempSync(join(tmpdir(), "toolgate-config-")));
+  onTestFinished(() => rmSync(base, { recursive: true }));
+  const directory = (name: string): string => {
+    mkdirSync(join(base, name));
+    return join(base, name);
+  };
+  const home = directory("home");
+  const project = directory("project");
+  if (toml !== undefined) {
+    mkdirSync(join(home, ".config/toolgate"), { recursive: true });
+    writeFileSync(join(home, ".config/toolgate/toolgate.toml"), change(toml, project));
+  }
+  const load = (flags: Flags = {}, env: Record<string, string> = {}): Config =>
+    loadConfig(flags, { env, home, directory: project });
+  return { load, home, project, directory };
+}
+
+const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");

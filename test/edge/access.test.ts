@@ -1,0 +1,181 @@
+import { once } from "node:events";
+import { connect } from "node:net";
+import type { DescMethod } from "@bufbuild/protobuf";
+import { Code, ConnectError, createClient, createHandlerContext } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-node";
+import { expect, test } from "vitest";
+import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { Health } from "../../gen/grpc/health/v1/health_pb.ts";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { createAuthenticate, createGate, rolesFor } from "../../src/edge/api/access.ts";
+import { roles, startServer } from "./server.ts";
+
+/** Who may call what: c caller, a approver, w watcher, A admin. */
+const pinned: Record<string, string> = {
+  "PermissionService/RespondToPermission": "-a-A",
+  "PermissionService/RejectPermissions": "-a-A",
+  "PermissionService/ListPermissions": "cawA",
+  "PermissionService/WatchPermissions": "cawA",
+  "PermissionService/ListGrants": "-awA",
+  "PermissionService/RevokeGrant": "-a-A",
+  "PermissionService/ListAudits": "-awA",
+  "PermissionService/ListDecisions": "cawA",
+  "PermissionService/ExplainPermission": "cawA",
+  "PermissionService/ListRules": "-awA",
+  "ToolService/ListTools": "cawA",
+  "ToolService/PlanTool": "ca-A",
+  "ToolService/CallTool": "c--A",
+  "ToolService/ExecuteTool": "c--A",
+  "ToolService/CancelTool": "c--A",
+  "ToolService/GetToolPart": "cawA",
+  "ToolService/ListToolParts": "cawA",
+  "ToolService/ReadToolOutput": "cawA",
+  "ToolService/WatchSession": "cawA",
+  "ToolService/WatchMany": "cawA",
+  "ToolService/GetToolStats": "-awA",
+  "ToolService/GetServerInfo": "cawA",
+  "SessionService/CreateSession": "c--A",
+  "SessionService/GetSession": "cawA",
+  "SessionService/ListSessions": "cawA",
+  "SessionService/CloseSession": "c--A",
+};
+
+const rpcs = [PermissionService, ToolService, SessionService].flatMap((service) =>
+  service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })),
+);
+
+test("every rpc is in the table, and the table names no other", () => {
+  expect(rpcs.map(({ path }) => path).toSorted()).toEqual(Object.keys(pinned).toSorted());
+});
+
+test("each role may call what the table says and nothing else, over the wire", async () => {
+  const server = await startServer({});
+  for (const { path, method } of rpcs) {
+    const allowed = await Promise.all(
+      roles.map(async (role) => {
+        const json = method.methodKind === "unary" ? "application/json" : "application/connect+json";
+        const response = await fetch(`${server.url}/opencode.tool.v1.${path}`, {
+          method: "POST",
+          headers: { "content-type": json, authorization: `Bearer ${role}-token` },
+          body: method.methodKind === "unary" ? "{}" : Buffer.from([0, 0, 0, 0, 2, 0x7b, 0x7d]),
+        });
+        return !(await response.text()).includes("ROLE_MISSING");
+      }),
+    );
+    expect(`${path} ${["c", "a", "w", "A"].map((letter, i) => (allowed[i] ? letter : "-")).join("")}`).toBe(
+      `${path} ${pinned[path]}`,
+    );
+  }
+});
+
+test("an rpc that is not in the table is open to nobody", () => {
+  const unlisted = { ...ToolService.method.listTools, localName: "burnTools" };
+  expect(rolesFor(unlisted)).toEqual([]);
+  expect(rolesFor({ ...unlisted, localName: "constructor" })).toEqual([]);
+});
+
+test("the metrics are for those who may see the calls of all, and a refusal says why", async () => {
+  const server = await startServer();
+  const asked = async (token?: string) => {
+    const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    const response = await fetch(`${server.url}/metrics`, { headers });
+    return { status: response.status, type: response.headers.get("content-type"), body: await response.text() };
+  };
+  for (const role of ["approver", "watcher", "admin"]) {
+    expect(await asked(`${role}-token`)).toEqual({
+      status: 200,
+      type: "text/plain; version=0.0.4; charset=utf-8",
+      body: "metrics\n",
+    });
+  }
+  expect(await asked("caller-token")).toMatchObject({ status: 403, body: expect.stringContaining("ROLE_MISSING") });
+  expect(await asked()).toMatchObject({ status: 401, body: expect.stringContaining("authorization: Bearer TOKEN") });
+});
+
+test("a missing role is permission_denied and names the roles that would do", async () => {
+  const server = await startServer();
+  const error = await failure(server.url, "Bearer approver-token", (client) => client.callTool({ tool: "bash" }));
+  expect(error.code).toBe(Code.PermissionDenied);
+  expect(error.findDetails(ErrorInfoSchema)).toMatchObject([
+    {
+      reason: "ROLE_MISSING",
+      domain: "opencode.tool.v1",
+      metadata: { rpc: "opencode.tool.v1.ToolService/CallTool", roles: "caller,admin" },
+    },
+  ]);
+});
+
+for (const [what, authorization] of [
+  ["no token", undefined],
+  ["an unknown token", "Bearer caller-tokem"],
+  ["another scheme", "Basic caller-token"],
+  ["an empty token", "Bearer "],
+] as const) {
+  test(`${what} is unauthenticated`, async () => {
+    const server = await startServer();
+    const error = await failure(server.url, authorization, (client) => client.getServerInfo({}));
+    expect(error.code).toBe(Code.Unauthenticated);
+    expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "UNAUTHENTICATED" }]);
+  });
+}
+
+test("a request without a token is refused before its body has come", async () => {
+  const server = await startServer();
+  const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+  socket.write(
+    "POST /opencode.tool.v1.ToolService/CallTool HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n\r\n",
+  );
+  const [answer] = await once(socket, "data");
+  expect(String(answer)).toContain("401 Unauthorized");
+  socket.destroy();
+});
+
+test("without authentication everybody is one principal with all roles", async () => {
+  const server = await startServer({}, { config: { insecureNoAuth: true, tokens: [] } });
+  const client = createClient(ToolService, createConnectTransport({ baseUrl: server.url, httpVersion: "1.1" }));
+  expect(await client.getServerInfo({})).toMatchObject({
+    principal: "anonymous",
+    roles: ["caller", "approver", "watcher", "admin"],
+  });
+});
+
+test("a request that arrives while the server drains is refused with the reason, whatever its token", () => {
+  const gate = createGate(createAuthenticate({ tokens: [], insecureNoAuth: true }));
+  const draining = new Error("draining");
+  const context = (method: DescMethod) =>
+    createHandlerContext({
+      service: method.parent,
+      method,
+      protocolName: "grpc",
+      requestMethod: "POST",
+      url: "http://localhost/",
+      shutdownSignal: AbortSignal.abort(draining),
+    });
+  expect(() => gate(context(ToolService.method.listTools))).toThrow(draining);
+  expect(() => gate(context(Health.method.check))).not.toThrow();
+});
+
+async function failure(
+  baseUrl: string,
+  authorization: string | undefined,
+  call: (client: ReturnType<typeof createClient<typeof ToolService>>) => Promise<unknown>,
+): Promise<ConnectError> {
+  const transport = createConnectTransport({
+    baseUrl,
+    httpVersion: "1.1",
+    interceptors: [
+      (next) => (request) => {
+        if (authorization !== undefined) request.header.set("authorization", authorization);
+        return next(request);
+      },
+    ],
+  });
+  return ConnectError.from(
+    await call(createClient(ToolService, transport)).then(
+      () => "it passed",
+      (error) => error,
+    ),
+  );
+}

@@ -1,0 +1,133 @@
+import { posix } from "node:path";
+import { expect, test } from "vitest";
+import { PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { createPolicy, type Layers, type Question } from "../../../src/policy/policy.ts";
+import { fromConfig } from "../../../src/policy/rules.ts";
+
+const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
+const layers = { wide: [], narrow: [] };
+const folders = ["/", "/opt", "/srv", "/srv/p", "/srv/p/sub", "/srv/p/sub/deep"];
+const files = {
+  async resolve(path: string, cwd: string) {
+    const absolute = posix.resolve(cwd, path);
+    const external = absolute !== "/srv/p" && !absolute.startsWith("/srv/p/");
+    const pattern = external ? absolute : posix.relative("/srv/p", absolute) || ".";
+    return { absolute, pattern, external, isFolder: folders.includes(absolute) };
+  },
+  async list(folder: string) {
+    const file = (name: string) => ({ name, isFolder: false, isLink: false });
+    if (folder === "/srv/p") return [{ name: "sub", isFolder: true, isLink: false }];
+    return /^\/srv\/p\/sub\/?$/.test(folder) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
+  },
+};
+
+const questions = (line: string) =>
+  policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, layers, files) as Promise<Question[]>;
+
+async function patterns(line: string): Promise<Record<string, readonly string[]>> {
+  const asked = await questions(line);
+  return Object.fromEntries(
+    asked.map(({ permission, patterns, restricts }) => [restricts ? `${permission}?` : permission, patterns]),
+  );
+}
+
+test("folders outside the workspace that a command names are a question of their own", async () => {
+  expect(await patterns("prog a/b ../c ../../x/y --out=/etc/cron.d/z ../../x/w .. -I/usr/include/q")).toMatchObject({
+    external_directory: ["/srv/x/*", "/etc/cron.d/*", "/usr/include/*"],
+  });
+});
+
+test("a word that is a folder stands for that folder, and the root is /*", async () => {
+  expect(await patterns("ls /opt /tmp/.. /x")).toMatchObject({ external_directory: ["/opt/*", "/*"] });
+});
+
+test("what stays inside, and what is no command, adds nothing", async () => {
+  expect(await patterns("ls ../ a/b")).toEqual({ bash: ["ls ../ a/b"] });
+  const read = { permission: "read", patterns: ["/etc/passwd"] };
+  expect(await policy.expand(read, layers, files)).toEqual([read]);
+});
+
+test("each command of a line is a pattern, in its one spelling", async () => {
+  expect(await patterns(`CI=1  git 'commit'  -m "a b" 2>&1 | wc\t-l && echo "x $?"`)).toEqual({
+    bash: ["CI=1 git commit -m 'a b'", "wc -l", 'echo "x $?"'],
+  });
+});
+
+test("files that are read are bound by read rules, files that are written need an edit rule", async () => {
+  expect(await patterns("sort a.ts -o out.txt < in.txt; tee x.md")).toEqual({
+    "read?": ["sub/a.ts", "sub/in.txt"],
+    edit: ["sub/out.txt", "sub/x.md"],
+    bash: ["sort a.ts -o out.txt < in.txt", "tee x.md"],
+  });
+});
+
+test("what a copy becomes in a folder is what is written", async () => {
+  expect(await patterns("cp a.ts deep")).toMatchObject({ edit: ["sub/deep/a.ts"] });
+  expect(await patterns("cp -t deep a.ts ../b.ts")).toMatchObject({ edit: ["sub/deep/a.ts", "sub/deep/b.ts"] });
+});
+
+test("what a program removes or changes is bound by edit rules", async () => {
+  expect(await patterns("rm -r deep")).toMatchObject({ "edit?": ["sub/deep"] });
+});
+
+test("a glob is judged by the files that it may stand for", async () => {
+  expect(await patterns("cat *.ts .en[v]")).toMatchObject({
+    "read?": ["sub/a.ts", "sub/b.ts", "sub/*.ts", "sub/.env", "sub/.en[v]"],
+  });
+  expect(await patterns("cat ../../*/x")).toMatchObject({ external_directory: ["/srv/*/*"] });
+});
+
+test("behind a cd everything is in the folder that it leads to", async () => {
+  const [read, first, second] = await questions("cd deep && cat ../a.ts");
+  expect(read).toMatchObject({ permission: "read", patterns: ["sub/a.ts"] });
+  expect(first).toMatchObject({ cwd: "/srv/p/sub", patterns: ["cd deep"] });
+  expect(second).toMatchObject({ cwd: "/srv/p/sub/deep", patterns: ["cat ../a.ts"] });
+});
+
+test("behind a cd that may have failed everything is in each folder in which it may run", async () => {
+  const folders = async (line: string) =>
+    (await questions(line))
+      .filter(({ permission }) => permission === "bash")
+      .map(({ cwd, patterns }) => [cwd, patterns]);
+  expect(await folders("cd deep; ls")).toEqual([
+    ["/srv/p/sub", ["cd deep", "ls"]],
+    ["/srv/p/sub/deep", ["ls"]],
+  ]);
+  expect(await folders("cd deep && ls || pwd")).toEqual([
+    ["/srv/p/sub", ["cd deep", "pwd"]],
+    ["/srv/p/sub/deep", ["ls", "pwd"]],
+  ]);
+  expect(await folders("true || cd deep && ls")).toEqual([
+    ["/srv/p/sub", ["true", "cd deep", "ls"]],
+    ["/srv/p/sub/deep", ["ls"]],
+  ]);
+});
+
+test("of what is read below a folder those files are questions that a rule is about", async () => {
+  const rules = fromConfig({ read: { "*.ts": "ask" } }, "/home/u");
+  const narrow = [{ layer: PermissionLayer.SESSION, rules }];
+  const reads = async (line: string, layers: Layers) => {
+    const asked = await policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p" }, layers, files);
+    return asked.find(({ permission }) => permission === "read")?.patterns ?? [];
+  };
+  expect(await reads("grep -r x .", { wide: [], narrow })).toEqual([".", "sub/a.ts", "sub/b.ts"]);
+  expect(await reads("grep -r x .", { wide: [], narrow: [] })).toEqual(["."]);
+  expect(await reads("grep -r --include=a* x sub", { wide: [], narrow })).toEqual(["sub", "sub/a.ts"]);
+  expect(await reads("grep -r --exclude-dir=sub x", { wide: [], narrow })).toEqual(["."]);
+  expect(await reads("find . -name 'b*' -exec cat {} +", { wide: [], narrow })).toEqual([".", "sub/b.ts", "{}"]);
+});
+
+test("a cd that leads out is a question, and so is what an opaque line mentions", async () => {
+  expect(await patterns("cd ../.. && ls")).toMatchObject({ external_directory: ["/srv/*"] });
+  expect(await patterns("for f in a; do cat ~/.ssh/id /opt/x; echo $f > out; done")).toMatchObject({
+    external_directory: ["/home/u/.ssh/*", "/opt/*"],
+    edit: ["sub/out"],
+  });
+});
+
+test("a script that is run is bound by its content", async () => {
+  for (const line of ["bash x.sh", "python3 -B x.sh a", "./x.sh", "timeout 5 node x.sh"]) {
+    const asked = await questions(line);
+    expect(asked.flatMap(({ runs = [] }) => runs)).toEqual(["/srv/p/sub/x.sh"]);
+  }
+});

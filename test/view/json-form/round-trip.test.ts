@@ -1,0 +1,157 @@
+import {
+  create,
+  type DescField,
+  type DescMessage,
+  type DescOneof,
+  equals,
+  fromJson,
+  type JsonObject,
+  type JsonValue,
+  ScalarType,
+} from "@bufbuild/protobuf";
+import { ValueSchema } from "@bufbuild/protobuf/wkt";
+import * as fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import {
+  PermissionReply,
+  PermissionRequestSchema,
+  PermissionResponseSchema,
+  PermissionToolContextSchema,
+  ToolPartSchema,
+  ToolStateCompletedSchema,
+  ToolStateErrorSchema,
+  ToolStatePendingSchema,
+  ToolStateRunningSchema,
+  ToolStateSchema,
+} from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { fromJsonForm, toJsonForm } from "../../../src/view/json-form/convert.ts";
+
+const messages: DescMessage[] = [
+  ToolStateSchema,
+  ToolStatePendingSchema,
+  ToolStateRunningSchema,
+  ToolStateCompletedSchema,
+  ToolStateErrorSchema,
+  ToolPartSchema,
+  PermissionRequestSchema,
+  PermissionToolContextSchema,
+  PermissionResponseSchema,
+  SessionEventSchema,
+];
+
+describe.each(messages.map((message) => [message.name, message] as const))("%s", (_, schema) => {
+  test("comes back from the JSON form as it was", async () => {
+    await fc.assert(
+      fc.property(anyOf(schema), (init) => {
+        const message = create(schema, init);
+        const sent: JsonObject = JSON.parse(JSON.stringify(toJsonForm(schema, message)));
+        const back = fromJsonForm(schema, sent);
+        expect(back).toEqual(message);
+        expect(equals(schema, back, message)).toBe(true);
+      }),
+      { numRuns: 200 },
+    );
+  });
+});
+
+test("keys, replies, states and numbers are those of the ordered JSON", () => {
+  const part = create(ToolPartSchema, {
+    id: "prt_1",
+    sessionId: "ses_1",
+    messageId: "msg_1",
+    type: "tool",
+    callId: "c1",
+    tool: "bash",
+    state: { case: "running", value: { status: "running", input: { command_id: "kept" }, time: { start: 5 } } },
+    permissionIds: ["per_1"],
+    revision: 7n,
+  });
+  expect(toJsonForm(ToolPartSchema, part)).toEqual({
+    id: "prt_1",
+    sessionID: "ses_1",
+    messageID: "msg_1",
+    type: "tool",
+    callID: "c1",
+    tool: "bash",
+    state: { status: "running", input: { command_id: "kept" }, time: { start: 5 } },
+    agent: "",
+    permissionIDs: ["per_1"],
+    revision: 7,
+    inputElided: false,
+    editedBy: "",
+  });
+  const answer = create(PermissionResponseSchema, { reply: PermissionReply.ALWAYS });
+  expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });
+});
+
+test("what the ordered JSON requires is there though nobody set it", () => {
+  const pending = toJsonForm(ToolStatePendingSchema, create(ToolStatePendingSchema, { status: "pending" }));
+  expect(pending).toEqual({ status: "pending", input: {}, raw: "" });
+  const ask = toJsonForm(PermissionRequestSchema, create(PermissionRequestSchema));
+  expect(ask).toMatchObject({ patterns: [], always: [], metadata: {} });
+});
+
+test("reading leaves out unknown keys, and refuses an unknown status and a value that does not fit", () => {
+  const state = { status: "pending", input: {}, raw: "", later: 1 };
+  expect(fromJsonForm(ToolStatePendingSchema, state)).toMatchObject({ status: "pending" });
+  expect(() => fromJsonForm(ToolPartSchema, { state: { status: "lost" } })).toThrow(
+    'status is "lost"; it must be one of pending, running, completed, error',
+  );
+  expect(() => fromJsonForm(PermissionResponseSchema, { reply: "perhaps" })).toThrow(
+    'PermissionReply from JSON: "perhaps"',
+  );
+});
+
+/** Any message of this kind that a server could send, from its description: a field that is added is covered by that alone. */
+function anyOf(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
+  const parts = message.members.map((member) =>
+    member.kind === "oneof"
+      ? ([member.localName, anyArm(member)] as const)
+      : ([member.localName, anyField(member)] as const),
+  );
+  return fc.record(Object.fromEntries(parts)).map((all) => withoutAbsent(all));
+}
+
+function anyArm({ fields }: DescOneof): fc.Arbitrary<unknown> {
+  return fc.oneof(...fields.map((field) => anyValue(field).map((value) => ({ case: field.localName, value }))));
+}
+
+function anyField(field: DescField): fc.Arbitrary<unknown> {
+  const status = field.name === "status" && /^ToolState(\w+)$/.exec(field.parent.name)?.[1];
+  if (status) return fc.constant(status.toLowerCase());
+  const value = field.fieldKind === "list" ? fc.array(anyValue(field), { maxLength: 3 }) : anyValue(field);
+  const maybe = field.proto.proto3Optional || (field.message && field.message.name !== "Struct");
+  return maybe && field.fieldKind !== "list" ? fc.option(value, { nil: undefined }) : value;
+}
+
+function anyValue(field: DescField): fc.Arbitrary<unknown> {
+  if (field.message?.name === "Struct") return anyObject;
+  if (field.message?.name === "Value") return anyJson.map((value) => fromJson(ValueSchema, value));
+  if (field.message) return anyOf(field.message);
+  if (field.enum) return fc.constantFrom(...field.enum.values.map(({ number }) => number));
+  switch (field.scalar) {
+    case ScalarType.BOOL:
+      return fc.boolean();
+    case ScalarType.BYTES:
+      return fc.uint8Array();
+    case ScalarType.DOUBLE:
+      return fc.double({ noNaN: true, noDefaultInfinity: true }).map((number) => number + 0);
+    case ScalarType.UINT32:
+      return fc.nat();
+    case ScalarType.UINT64:
+      return fc.bigInt(0n, BigInt(Number.MAX_SAFE_INTEGER));
+    default:
+      return fc.string({ unit: "binary" });
+  }
+}
+
+// As it comes off the wire: JSON knows no -0.
+const anyJson = fc.jsonValue().map((value): JsonValue => JSON.parse(JSON.stringify(value)));
+const anyObject = fc
+  .dictionary(fc.string(), fc.jsonValue())
+  .map((value): JsonObject => JSON.parse(JSON.stringify(value)));
+
+function withoutAbsent(all: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
+}
