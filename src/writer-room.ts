@@ -14,7 +14,7 @@ interface Inside {
 }
 
 const roomBytes = 65_536;
-const mostKept = 1_048_576;
+const maxStored = 1_048_576;
 const nothing = new Uint8Array(0);
 const noView = new DataView(nothing.buffer);
 
@@ -33,7 +33,7 @@ writer.ensureCapacity = function (size) {
 writer.finish = function () {
   const written = finish.call(this);
   // One that failed before it came here keeps its room, and the next one gets another.
-  if (this.buffer.length > 0 && this.buffer.length <= mostKept) free = this.buffer;
+  if (this.buffer.length > 0 && this.buffer.length <= maxStored) free = this.buffer;
   this.buffer = nothing;
   this.viewCache = noView;
   return written;

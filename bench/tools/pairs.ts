@@ -127,14 +127,14 @@ async function editPair(site: Site): Promise<Pair> {
   };
 }
 
-const mostShown = 100;
+const maxShown = 100;
 
 /** By ripgrep's type, because its `--glob` would bring back what git ignores; nothing that looks at dates itself is faster. */
 function globPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
   const names = async () => {
     const type = ["--type-add=wanted:*.ts", "--type=wanted"];
     const found = await rg(inside, ["--files", "--null", "--sortr=modified", ...type, "./"], "\0");
-    return found.filter((name) => !secret.test(name)).slice(0, mostShown);
+    return found.filter((name) => !secret.test(name)).slice(0, maxShown);
   };
   return {
     what: "glob **/*.ts",
@@ -169,11 +169,11 @@ function grepPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
     ours,
     async bare() {
       const { leftOut, files } = await newest();
-      return [...files.flatMap(({ lines }) => lines).slice(0, mostShown), `${leftOut} left out`].join("\n");
+      return [...files.flatMap(({ lines }) => lines).slice(0, maxShown), `${leftOut} left out`].join("\n");
     },
     async check() {
       const { leftOut, files } = await newest();
-      const expected = files.slice(0, mostShown).map(({ name }) => name);
+      const expected = files.slice(0, maxShown).map(({ name }) => name);
       const result = await ours();
       checkSame(linesOf(result, /^tree.*(?=:$)/), expected);
       if (result.metadata?.leftOut !== leftOut) throw new Error(`grep left out ${result.metadata?.leftOut} files`);

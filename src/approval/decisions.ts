@@ -55,11 +55,11 @@ export function revocationOf(grant: Grant, by: string): DecisionRecord {
   return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, sessionId, tool, agent, by, grants: [grant] });
 }
 
-const longestPattern = 2_000;
+const maxPatternLength = 2_000;
 
 function readable(decision: PermissionDecision): PermissionDecision {
   const text = display(decision.pattern);
-  const left = text.length - longestPattern;
-  const pattern = left > 0 ? `${text.slice(0, longestPattern)}… (${left} more characters)` : text;
+  const left = text.length - maxPatternLength;
+  const pattern = left > 0 ? `${text.slice(0, maxPatternLength)}… (${left} more characters)` : text;
   return { ...decision, pattern };
 }

@@ -79,7 +79,7 @@ type Match = GrantMatch["match"];
  * asked for that covers them; each for the session, the agent, the workspace. Nothing where that could not be shown as it is.
  */
 export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
-  if (patterns.length === 0 || patterns.length > mostPatterns || !patterns.every(isShowable)) return [];
+  if (patterns.length === 0 || patterns.length > maxPatterns || !patterns.every(isShowable)) return [];
   const offers = matchesFor(permission, patterns, wildcards).flatMap(({ matches: [match, ...also], what }) =>
     [
       { scope: GrantScope.SESSION, whom: "in this session and its children" },
@@ -95,7 +95,7 @@ export function offersFor({ permission, patterns, wildcards, agent, workspace, b
 }
 
 /** More than this nobody reads. */
-const mostPatterns = 8;
+const maxPatterns = 8;
 
 function matchesFor(
   permission: string,

@@ -26,7 +26,7 @@ async function canRun(path: string): Promise<boolean> {
 
 /** Files from this size on are not read again while the file system says that nothing has changed. */
 const large = 1_048_576;
-const mostKept = 256;
+const maxStored = 256;
 
 /** Makes what names the content of files. */
 export function createHashes() {
@@ -43,7 +43,7 @@ export function createHashes() {
       const { dev, ino, size, mtimeNs, ctimeNs } = found;
       const name = [dev, ino, size, mtimeNs, ctimeNs].join(" ");
       const hash = kept.get(name) ?? (await hashOf(file));
-      if (kept.size >= mostKept) kept.clear();
+      if (kept.size >= maxStored) kept.clear();
       kept.set(name, hash);
       return hash;
     } catch (cause) {

@@ -221,7 +221,7 @@ export function createCalls({
         ...call,
         start: ready?.start,
         decisions: ready && [ready.decision],
-        mostRepeats: ready?.mostRepeats,
+        maxRepeats: ready?.maxRepeats,
         owner: replicaId,
         leaseMs: limits.leaseMs,
         maxOpenCalls: limits.runningCalls,

@@ -16,15 +16,15 @@ export function createEdit({ registry, inputBytes }: { registry: Registry; input
   return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";
-    checkSize("input", input, Math.min(inputBytes, mostEdited));
-    if (!part.originalInput) checkSize("the original input", before, mostEdited);
+    checkSize("input", input, Math.min(inputBytes, maxEdited));
+    if (!part.originalInput) checkSize("the original input", before, maxEdited);
     decode(registry.get(part.tool, workspace), part.tool, input);
     return { part: edited(part, input, by), difference: difference(before, input) };
   };
 }
 
 /** The event of an edit holds both inputs. */
-const mostEdited = 480 * 1024;
+const maxEdited = 480 * 1024;
 
 /** What the model is told of edited arguments; undefined if nobody edited them. */
 export function noteOfEdit(part: ToolPart): string | undefined {

@@ -28,7 +28,7 @@ import { fileParts } from "./file-parts.ts";
 import { createKept } from "./kept.ts";
 import type { CallObserver } from "./observer.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
-import { type Judged, mostRepeats, type Planning } from "./planning.ts";
+import { type Judged, maxRepeats, type Planning } from "./planning.ts";
 import type { CallRecord, CallStore, OutputStore } from "./ports.ts";
 import { createProgress } from "./progress.ts";
 import { fenceOf, type Hold, type Ready, type Running, subjectFor, subjectOf } from "./running.ts";
@@ -143,7 +143,7 @@ export function createExecutor({
       const input = decode(tool, call);
       const subject = subjectFor(opened, call.part.agent, tool);
       const layers = layersFor(subject);
-      // How many such calls came before it only the step knows that accepts it: `mostRepeats`.
+      // How many such calls came before it only the step knows that accepts it: `maxRepeats`.
       const by: JudgedBy = { layers, grants: "none" };
       const judged = await planning.judge(tool, input, planContext(call, opened, noEnvironment), subject, 0, by);
       if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
@@ -155,7 +155,7 @@ export function createExecutor({
         ...judged,
         start: running(call.part, judged.plan.title, store.now()),
         decision: allowed(call, judged),
-        mostRepeats,
+        maxRepeats,
       };
     } catch {
       return undefined;

@@ -4,9 +4,9 @@ import { ToolFailure } from "../tool/errors.ts";
 import type { Attachment } from "../tool/tool.ts";
 
 /** A file that is inline in a part, and what all of a part are together: an event holds 1 MiB. */
-const largestInline = 64 * 1024;
-const mostInline = 256 * 1024;
-const largestFile = 5 * 1024 * 1024;
+const maxInlineBytes = 64 * 1024;
+const maxInline = 256 * 1024;
+const maxFileBytes = 5 * 1024 * 1024;
 
 /**
  * Writes the files that a tool returned into parts: small ones inline as long as there is room, the others where `keep` puts
@@ -24,12 +24,12 @@ export async function fileParts(
       continue;
     }
     const { mime, filename, data } = "url" in file ? inlineFile(file) : file;
-    if (data.length > largestFile) {
+    if (data.length > maxFileBytes) {
       throw new ToolFailure(
         `The file ${filename ?? mime} that the tool returned has ${data.length} bytes; at most 5 MiB can be attached. Make it smaller.`,
       );
     }
-    const isInline = data.length <= largestInline && inline + data.length <= mostInline;
+    const isInline = data.length <= maxInlineBytes && inline + data.length <= maxInline;
     if (isInline) inline += data.length;
     const url = isInline ? `data:${mime};base64,${Buffer.from(data).toString("base64")}` : await keep(data);
     const named = filename !== undefined && { filename };

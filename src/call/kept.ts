@@ -32,14 +32,14 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
     ): Promise<{ value?: Value; metadata?: JsonObject }> {
       if (value === undefined) return {};
       const bytes = Buffer.from(JSON.stringify(value));
-      if (bytes.length <= mostTold) return { value: fromJson(ValueSchema, value) };
+      if (bytes.length <= maxReported) return { value: fromJson(ValueSchema, value) };
       return { metadata: { structuredPath: await output(call, bytes) } };
     },
 
     /** An error as the model is told it; one that is too long is stored whole, and what is told says where. */
     async error(call: Pick<Running, "record">, text: string): Promise<string> {
       const bytes = Buffer.from(text);
-      const window = createWindow({ end: "both", lines: 2_000, bytes: mostTold });
+      const window = createWindow({ end: "both", lines: 2_000, bytes: maxReported });
       window.push(bytes);
       return window.isOver() ? window.bound(await output(call, bytes)).text : text;
     },
@@ -49,4 +49,4 @@ export function createKept({ outputs, now }: { outputs: Pick<OutputStore, "appen
 }
 
 /** Bytes of structured output, as JSON, or of an error that a part holds. */
-const mostTold = 51_200;
+const maxReported = 51_200;

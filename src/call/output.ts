@@ -13,7 +13,7 @@ const backlogBytes = 256 * 1024;
 const pieceBytes = 32 * 1024;
 const flushMs = 50;
 /** Larger buffers are not kept for what comes next. */
-const largestKept = 2 * backlogBytes;
+const maxStoredBytes = 2 * backlogBytes;
 
 export function createCallOutput({
   root,
@@ -54,7 +54,7 @@ export function createCallOutput({
       backlog = spare;
       waiting = 0;
       await store.append(root, id, data);
-      spare = emptied.length <= largestKept ? emptied : Buffer.alloc(0);
+      spare = emptied.length <= maxStoredBytes ? emptied : Buffer.alloc(0);
       const pieces: ToolOutput[] = [];
       for (let at = 0; at < data.length; at += pieceBytes) {
         const length = Math.min(pieceBytes, data.length - at);
@@ -80,7 +80,7 @@ export function createCallOutput({
   function add(chunk: Uint8Array): void {
     const size = waiting + chunk.length;
     if (size > backlog.length) {
-      const larger = Buffer.allocUnsafe(Math.max(size, Math.min(2 * backlog.length, largestKept)));
+      const larger = Buffer.allocUnsafe(Math.max(size, Math.min(2 * backlog.length, maxStoredBytes)));
       backlog.copy(larger, 0, 0, waiting);
       backlog = larger;
     }

@@ -34,7 +34,7 @@ export interface Inspected {
 
 const planningMs = 30_000;
 /** The third call in a row for the same thing is asked about: whoever makes it may be going round in circles. */
-export const mostRepeats = 1;
+export const maxRepeats = 1;
 
 export type Planning = ReturnType<typeof createPlanning>;
 
@@ -63,7 +63,7 @@ export function createPlanning({
     const layers = by.layers ?? layersFor(subject);
     const bare = await within(planningMs, tool.plan(input, ctx));
     const own = { ...bare, title: visible(bare.title) };
-    const planned = repeats > mostRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
+    const planned = repeats > maxRepeats ? { ...own, asks: [...own.asks, loopAsk(tool, repeats)] } : own;
     const files = {
       async resolve(path: string, cwd: string) {
         const place = await ctx.workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
@@ -169,13 +169,13 @@ function wordFor(action: PermissionAction): Judgement["action"] {
   return action === PermissionAction.DENY ? "deny" : "ask";
 }
 
-const mostPreview = 128 * 1024;
+const maxPreview = 128 * 1024;
 
 /** A preview with as much of the diff as an ask holds. */
 export function beginning(preview: Preview, url = ""): Preview {
   const bytes = Buffer.from(preview.diff);
-  if (bytes.length <= mostPreview) return preview;
-  return { ...preview, diff: bytes.subarray(0, bytes.lastIndexOf(10, mostPreview)).toString(), url };
+  if (bytes.length <= maxPreview) return preview;
+  return { ...preview, diff: bytes.subarray(0, bytes.lastIndexOf(10, maxPreview)).toString(), url };
 }
 
 /** A preview as people may be shown it. */

@@ -92,14 +92,14 @@ export interface CallStore {
   /**
    * open_call: accepts a call under a lease, or returns the one of that id. The part is pending; with `start`, the running
    * part, the same step also is its start_call: for a call that was judged before it was accepted and waits for nobody. A
-   * call with more than `mostRepeats` is accepted only.
+   * call with more than `maxRepeats` is accepted only.
    * Refuses with SESSION_CLOSED, QUOTA_EXCEEDED.
    */
   openCall(call: {
     ref: CallRef;
     part: ToolPart;
     start?: ToolPart | undefined;
-    mostRepeats?: number | undefined;
+    maxRepeats?: number | undefined;
     spec: CallSpec;
     owner: string;
     leaseMs: number;

@@ -3,7 +3,7 @@ import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v
 import { ToolFailure } from "../tool/errors.ts";
 
 /** It is told again with the end, which has to fit into an event with all else. */
-const mostShown = 262_144;
+const maxShown = 262_144;
 
 /** Title and metadata that a running tool shows: the latest is told, at most every 50 ms. */
 export function createProgress(callId: string, tell: (event: ToolProgress) => Promise<void>) {
@@ -14,9 +14,9 @@ export function createProgress(callId: string, tell: (event: ToolProgress) => Pr
     /** Throws `ToolFailure` for what no event could hold. */
     update(update: { title?: string; metadata?: JsonObject }): void {
       const size = Buffer.byteLength(JSON.stringify({ ...shown, ...update }));
-      if (size > mostShown) {
+      if (size > maxShown) {
         throw new ToolFailure(
-          `Title and metadata that the tool shows have ${size} bytes; at most ${mostShown} are possible. Return the rest as output.`,
+          `Title and metadata that the tool shows have ${size} bytes; at most ${maxShown} are possible. Return the rest as output.`,
         );
       }
       Object.assign(shown, update);

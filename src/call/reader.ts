@@ -13,7 +13,7 @@ import type { Sessions } from "./sessions.ts";
 export type Reader = ReturnType<typeof createReader>;
 
 const most = 1024 * 1024;
-const mostLines = 2_000;
+const maxLines = 2_000;
 
 /** Reads stored outputs by bytes or by lines, a bounded piece at a time. */
 export function createReader({ sessions, outputs }: { sessions: Sessions; outputs: OutputStore }) {
@@ -82,7 +82,7 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
       const root = session.rootSessionId;
       if (range.case === "lines") {
         const { offset, limit } = range.value;
-        return await byLines(root, output, Math.max(1, Number(offset)), Math.min(limit || mostLines, mostLines));
+        return await byLines(root, output, Math.max(1, Number(offset)), Math.min(limit || maxLines, maxLines));
       }
       const { offset, limit } = range.case === "bytes" ? range.value : { offset: 0n, limit: 0 };
       return await byBytes(root, output, Number(offset), Math.min(limit || most, most));

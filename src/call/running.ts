@@ -49,7 +49,7 @@ export interface Ready extends Judged {
   /** What lets it start. */
   decision: DecisionRecord;
   /** A call that repeats those before it more often than this takes the steps one by one, of which one may be to ask. */
-  mostRepeats: number;
+  maxRepeats: number;
 }
 
 /** What the store knows this hold of the call by. */

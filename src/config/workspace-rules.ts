@@ -53,7 +53,7 @@ export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules
     // The same text keeps its lists, since lists are compiled once.
     const same = before?.text !== undefined && before.text === found.text;
     const now = { ...(same ? before : found), stamp, isOld: found.isOld };
-    if (known.size >= mostKnown) known.clear();
+    if (known.size >= maxKnown) known.clear();
     known.set(file, now);
     return now;
   }
@@ -81,8 +81,8 @@ interface PolicyFile {
   isOld: boolean;
 }
 
-const mostKnown = 1_000;
-const mostBytes = 65_536;
+const maxKnown = 1_000;
+const maxBytes = 65_536;
 /** File systems count time in ticks; two changes in one tick look like one. */
 const tickMs = 1_000;
 const contents = strictTable(policyTables);
@@ -116,7 +116,7 @@ function load(file: string, root: string, home: string): PolicyFile {
     try {
       const stats = fstatSync(opened);
       if (!stats.isFile()) throw new Error("it is not a regular file");
-      if (stats.size > mostBytes) throw new Error(`it has ${stats.size} bytes, over the limit of ${mostBytes}`);
+      if (stats.size > maxBytes) throw new Error(`it has ${stats.size} bytes, over the limit of ${maxBytes}`);
       isOld = Date.now() - stats.ctimeMs > tickMs;
       text = readFileSync(opened, "utf8");
     } finally {

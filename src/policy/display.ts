@@ -61,13 +61,13 @@ export function difference(before: JsonObject, after: JsonObject): string {
   return changes.join("; ");
 }
 
-const longestValue = 400;
+const maxValueLength = 400;
 
 function written(value: JsonValue | undefined): string {
   if (value === undefined) return "absent";
   const text = visible(JSON.stringify(value));
-  if (text.length <= longestValue) return text;
-  return `${text.slice(0, longestValue)}… (${text.length - longestValue} more characters)`;
+  if (text.length <= maxValueLength) return text;
+  return `${text.slice(0, maxValueLength)}… (${text.length - maxValueLength} more characters)`;
 }
 
 /** Control (but tab and newline), format and bidi characters, lone surrogates, separators, what is drawn as nothing, odd spaces. */

@@ -1,8 +1,8 @@
 import type { JsonValue } from "@bufbuild/protobuf";
 
-const longestText = 200;
-const longestLine = 2_000;
-const mostEntries = 20;
+const maxTextLength = 200;
+const maxLineLength = 2_000;
+const maxEntries = 20;
 const deepest = 4;
 const censored = "[redacted]";
 
@@ -11,14 +11,14 @@ const censored = "[redacted]";
  * a proof: a secret that looks like any other word stays.
  */
 export function forLog(value: JsonValue): JsonValue {
-  let left = longestLine;
+  let left = maxLineLength;
 
   function shown(value: JsonValue, depth: number): JsonValue {
     if (left <= 0 || (depth > deepest && typeof value === "object")) return "…";
     if (typeof value === "string") return spend(textForLog(value));
     if (typeof value !== "object" || value === null) return spend(value);
-    if (Array.isArray(value)) return value.slice(0, mostEntries).map((entry) => shown(entry, depth + 1));
-    const entries = Object.entries(value).slice(0, mostEntries);
+    if (Array.isArray(value)) return value.slice(0, maxEntries).map((entry) => shown(entry, depth + 1));
+    const entries = Object.entries(value).slice(0, maxEntries);
     return Object.fromEntries(
       entries.map(([key, entry]) => [
         spend(textForLog(key)),
@@ -37,11 +37,11 @@ export function forLog(value: JsonValue): JsonValue {
 
 /** The beginning of a text, without what looks like a secret. */
 export function textForLog(text: string): string {
-  let shown = text.slice(0, 2 * longestText);
+  let shown = text.slice(0, 2 * maxTextLength);
   for (const [pattern, replacement] of secrets) shown = shown.replace(pattern, replacement);
   // The last part of what was looked at is not shown: a secret may begin in it that was not seen as one, being cut.
-  const seen = text.length > 2 * longestText ? Math.max(0, shown.length - longestText) : shown.length;
-  const length = Math.min(longestText, seen);
+  const seen = text.length > 2 * maxTextLength ? Math.max(0, shown.length - maxTextLength) : shown.length;
+  const length = Math.min(maxTextLength, seen);
   return length === shown.length ? shown : `${shown.slice(0, length)}…`;
 }
 

@@ -284,7 +284,7 @@ function wholeInput(name: string, input: unknown): Plan {
     JSON.parse(JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part))),
   );
   // An ask is shown and stored whole; what is beyond is named by its hash, so that the pattern still means this input alone.
-  const pattern = text.length <= longestPattern ? text : `${text.slice(0, longestPattern)}… sha256:${sha256(text)}`;
+  const pattern = text.length <= maxPatternLength ? text : `${text.slice(0, maxPatternLength)}… sha256:${sha256(text)}`;
   return { title: name, asks: [{ permission: name, patterns: [pattern], wholeCall: true }] };
 }
 
@@ -305,6 +305,6 @@ function deepFreeze<T>(value: T): T {
   return value;
 }
 
-const longestPattern = 8_192;
+const maxPatternLength = 8_192;
 const toolName = /^[A-Za-z][A-Za-z0-9_-]{0,63}$/;
 const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");

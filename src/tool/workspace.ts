@@ -102,8 +102,8 @@ export function externalAsks(path: ResolvedPath): Ask[] {
   ];
 }
 
-const mostLinks = 40;
-const mostAhead = 32;
+const maxLinks = 40;
+const maxAhead = 32;
 /** Half of what `lstat` of fs/promises takes, and every call looks at paths. */
 const lstat = promisify(lstatWith);
 
@@ -125,8 +125,7 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
       continue;
     }
     links += 1;
-    if (links > mostLinks)
-      throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
+    if (links > maxLinks) throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
     const target = await readlink(next);
     ahead.push(...target.split("/").reverse());
     if (!isAbsolute(target)) continue;
@@ -149,7 +148,7 @@ function lookAhead(from: string, path: string): ReadonlyMap<string, Promise<Stat
   const looks = new Map<string, Promise<Stats | undefined>>();
   let at = from;
   for (const part of path.split("/")) {
-    if (part === ".." || looks.size === mostAhead) break;
+    if (part === ".." || looks.size === maxAhead) break;
     if (part === "" || part === ".") continue;
     at = join(at, part);
     const stats = look(at, path);

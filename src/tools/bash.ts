@@ -10,9 +10,9 @@ import type { Supervisor } from "./process/supervisor.ts";
 
 /** The engine's deadline comes this much later than the command's own, so that a slow end is still a completed call. */
 const grace = 5_000;
-const longestTimeout = 3_600_000 - grace;
+const maxTimeoutSeconds = 3_600_000 - grace;
 /** The kernel takes no longer argument. */
-const longestCommand = 131_071;
+const maxCommandLength = 131_071;
 
 /** Runs command lines. Nothing is kept from one to the next; background processes go on until the call is stopped or the service ends. */
 export function createBash({
@@ -36,7 +36,7 @@ export function createBash({
       timeout: z
         .int()
         .positive()
-        .max(longestTimeout)
+        .max(maxTimeoutSeconds)
         .default(120_000)
         .describe("Milliseconds after which the command is stopped"),
       workdir: filePath.optional().describe("Folder to run in; default the workspace"),
@@ -109,8 +109,8 @@ const command = z
   .refine((text) => text.trim() !== "", "command is empty; write a command line")
   .refine((text) => !text.includes("\0"), "command contains a NUL character; remove it")
   .refine(
-    (text) => Buffer.byteLength(text) <= longestCommand,
-    `command is over ${longestCommand} bytes; write it to a file and run that`,
+    (text) => Buffer.byteLength(text) <= maxCommandLength,
+    `command is over ${maxCommandLength} bytes; write it to a file and run that`,
   )
   .refine(
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),

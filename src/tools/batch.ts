@@ -2,7 +2,7 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { type ChildResult, defineTool } from "../tool/tool.ts";
 
-const mostCalls = 25;
+const maxCalls = 25;
 
 /** Models that know opencode's later form write its names. */
 const alsoNamed = (name: string, later: string) => (value: unknown) =>
@@ -26,7 +26,7 @@ const toolCall = z.preprocess(
 export const batch = defineTool({
   name: "batch",
   description: [
-    `Make up to ${mostCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
+    `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
     "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does;",
     "what happens after they have started is not undone.",
   ].join(" "),
@@ -36,7 +36,7 @@ export const batch = defineTool({
       tools: z
         .array(toolCall)
         .min(1)
-        .max(mostCalls, `at most ${mostCalls} calls; make a second batch for the others`)
+        .max(maxCalls, `at most ${maxCalls} calls; make a second batch for the others`)
         .describe("The calls to make"),
       atomic: z.boolean().default(false).describe("Start all or none"),
     }),

@@ -16,7 +16,7 @@ import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./fs/glob-pa
 import { openFolder } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
-const mostShown = 100;
+const maxShown = 100;
 
 /** A folder to search, and the patterns that begin there. */
 interface Root {
@@ -84,12 +84,12 @@ export const glob = defineTool({
       stopped ??= result.stopped;
       ctx.metadata({ metadata: { count: total } });
     }
-    const shown = [...found.values()].sort(newestFirst).slice(0, mostShown);
+    const shown = [...found.values()].sort(newestFirst).slice(0, maxShown);
     const truncated = total > shown.length || stopped !== undefined;
     const notes = [
       ...(total > shown.length
         ? [
-            `(Results are truncated: showing the newest ${mostShown} of ${total}. Consider using a more specific path or pattern.)`,
+            `(Results are truncated: showing the newest ${maxShown} of ${total}. Consider using a more specific path or pattern.)`,
           ]
         : []),
       ...searchNotes({ leftOut, stopped }),
@@ -126,7 +126,7 @@ async function search(
   const allowed: FoundFile[] = [];
   let leftOut = 0;
   for (const name of names) {
-    if (allowed.length === mostShown) break;
+    if (allowed.length === maxShown) break;
     if (mayRead(name)) allowed.push(...named([name], searched));
     else leftOut += 1;
   }

@@ -16,8 +16,8 @@ import { meetsBelow, nameFilter, readGlob } from "./fs/glob-pattern.ts";
 import { type OpenFile, openFile, openFolder } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
-const mostMatches = 100;
-const longestLine = 2_000;
+const maxMatches = 100;
+const maxLineLength = 2_000;
 const outputPrefix = "toolgate-output:";
 
 const input = z.object({
@@ -119,14 +119,14 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
   const total = files.reduce((sum, file) => sum + countOf(file), 0);
   if (show !== "lines") {
-    const shown = files.slice(0, mostMatches);
+    const shown = files.slice(0, maxMatches);
     const lines = shown.map((file) => {
       const name = oneLine(file.shown);
       return show === "count" ? `${name}: ${countOf(file)}` : name;
     });
     return result(lines, { shown: shown.length, total: files.length, leftOut, stopped, unit: "files" });
   }
-  let room = mostMatches;
+  let room = maxMatches;
   const newest = files.filter((file) => {
     if (room <= 0) return false;
     room -= countOf(file);
@@ -204,7 +204,7 @@ function lineArgs(input: Input, ...paths: string[]): string[] {
   return [
     ...everySearch,
     ...["--line-number", "--with-filename", "--null", "--no-heading", `--context=${input.context}`],
-    ...[`--max-count=${mostMatches + 1}`, `--max-columns=${longestLine}`, "--max-columns-preview"],
+    ...[`--max-count=${maxMatches + 1}`, `--max-columns=${maxLineLength}`, "--max-columns-preview"],
     ...expression(input),
     "--",
     ...paths,
@@ -229,7 +229,7 @@ function createFindings(names: readonly string[]) {
     matches: () => byFile.flat().filter(({ isMatch }) => isMatch).length,
     /** File by file, with its name before. */
     lines(): string[] {
-      let room = mostMatches;
+      let room = maxMatches;
       const shown: string[] = [];
       for (const [i, lines] of byFile.entries()) {
         const end = lines.findIndex(({ isMatch }) => isMatch && room-- <= 0);
@@ -253,7 +253,7 @@ interface End {
 const one = { matches: "match", files: "file" };
 
 function result(lines: readonly string[], { shown, total = shown, leftOut, stopped, unit }: End): ToolResult {
-  const count = Math.min(shown, mostMatches);
+  const count = Math.min(shown, maxMatches);
   const truncated = total > count || stopped !== undefined;
   const more = total > count ? `, the first ${count} of the files modified last are shown` : "";
   const head = lines.length === 0 ? "No files found" : `Found ${total} ${total === 1 ? one[unit] : unit}${more}`;

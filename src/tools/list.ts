@@ -7,7 +7,7 @@ import { createSieve, oneLine, searchNotes } from "./fs/found-files.ts";
 import { openFolder } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
-const mostShown = 100;
+const maxShown = 100;
 /** What nobody wants to see, also where no .gitignore says so. */
 const noise = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
 
@@ -55,10 +55,10 @@ export const list = defineTool({
     });
     const { mayRead } = createSieve({ ...folder, opened }, judge);
     const files = names.filter(mayRead);
-    const shown = files.slice(0, mostShown);
+    const shown = files.slice(0, maxShown);
     const notes = [
       ...(files.length > shown.length
-        ? [`(Showing the first ${mostShown} of ${files.length} files. Name a folder further down.)`]
+        ? [`(Showing the first ${maxShown} of ${files.length} files. Name a folder further down.)`]
         : []),
       ...searchNotes({ leftOut: names.length - files.length, stopped }),
     ];

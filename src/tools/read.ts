@@ -11,9 +11,9 @@ import { oneLine } from "./fs/found-files.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./fs/open-file.ts";
 import { pieceLength, showText, type TextSource, type WantedLines } from "./fs/show-text.ts";
 
-const mostLines = 2_000;
-const mostFolderBytes = 51_200;
-const largestAttachment = 5 * 1024 * 1024;
+const maxLines = 2_000;
+const maxFolderBytes = 51_200;
+const maxAttachmentBytes = 5 * 1024 * 1024;
 const outputPrefix = "toolgate-output:";
 /** Nothing that could lead out of the store. */
 const outputId = /^[A-Za-z0-9_-]+$/;
@@ -34,7 +34,7 @@ export const read = defineTool({
   readOnly: true,
   idempotent: true,
   // Wider than the window, so that it is not cut again.
-  keep: { lines: mostLines + 100, bytes: 65_536 },
+  keep: { lines: maxLines + 100, bytes: 65_536 },
   async plan({ filePath }, { workspace }): Promise<Plan & { path?: ResolvedPath; outputId?: string }> {
     // Of the session tree's own outputs there is nothing to ask.
     if (filePath.startsWith(outputPrefix)) {
@@ -53,7 +53,7 @@ export const read = defineTool({
     };
   },
   async execute({ offset, limit }, ctx) {
-    const window = { offset: offset || 1, limit: Math.min(limit ?? mostLines, mostLines) };
+    const window = { offset: offset || 1, limit: Math.min(limit ?? maxLines, maxLines) };
     const { path, outputId = "" } = ctx.plan;
     return path === undefined ? readOutput(outputId, window, ctx) : readPath(path, window, ctx);
   },
@@ -114,7 +114,7 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
     readAt,
     (chunk) => {
       size += chunk.length;
-      if (size > largestAttachment)
+      if (size > maxAttachmentBytes)
         throw new ToolFailure(`${name} is over 5 MiB: too large to attach. Make it smaller.`);
       chunks.push(chunk);
     },
@@ -140,7 +140,7 @@ async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }:
   let bytes = 0;
   for (const entry of entries.slice(offset - 1, offset - 1 + limit)) {
     bytes += Buffer.byteLength(entry.name) + 2;
-    if (bytes > mostFolderBytes) break;
+    if (bytes > maxFolderBytes) break;
     const name = oneLine(entry.name);
     shown.push((await isFolder(entry)) ? `${name}/` : name);
   }

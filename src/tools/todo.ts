@@ -2,7 +2,7 @@ import * as z from "zod";
 import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
 
 const stateName = "todos";
-const mostTodos = 200;
+const maxTodos = 200;
 
 const todo = z
   .object({
@@ -16,7 +16,7 @@ const todo = z
 
 const todos = z
   .array(todo)
-  .max(mostTodos)
+  .max(maxTodos)
   .refine((list) => list.filter(({ status }) => status === "in_progress").length <= 1, {
     error: "only one todo may be in_progress at a time; set the others to pending or completed",
   })

@@ -7,7 +7,7 @@ import { convertHtml } from "./web/convert-html.ts";
 import { fetchPage, readUrl, urlProblem, type WebPage } from "./web/web-page.ts";
 
 const defaultSeconds = 30;
-const longestSeconds = 120;
+const maxSeconds = 120;
 /** Conversion has its own limit, and the engine's deadline comes last. */
 const grace = 15_000;
 
@@ -31,9 +31,9 @@ export const webfetch = defineTool({
     timeout: z
       .number()
       .positive()
-      .max(longestSeconds)
+      .max(maxSeconds)
       .default(defaultSeconds)
-      .describe(`Seconds to wait, at most ${longestSeconds}`),
+      .describe(`Seconds to wait, at most ${maxSeconds}`),
   }),
   readOnly: true,
   openWorld: true,
@@ -57,7 +57,7 @@ export const webfetch = defineTool({
     }).catch((cause: unknown) => {
       signal.throwIfAborted();
       if (!late.aborted) throw cause;
-      const more = timeout < longestSeconds ? ` Give a longer timeout, at most ${longestSeconds}.` : "";
+      const more = timeout < maxSeconds ? ` Give a longer timeout, at most ${maxSeconds}.` : "";
       throw new ToolFailure(`Request timed out after ${timeout} seconds.${more}`, { cause });
     });
     if ("redirect" in found) {

@@ -19,7 +19,7 @@ export interface CallOutput {
 }
 
 /** More lines than this are not kept in the page; the others can be paged through. */
-const mostLines = 50_000;
+const maxLines = 50_000;
 const pieceBytes = 262_144;
 
 /** Creates it for a stored output, which may still grow. */
@@ -48,7 +48,7 @@ export function createCallOutput({ tools }: Connection, ref: { sessionId: string
 
   function append(bytes: Uint8Array): void {
     complete.push(...reader.push(decoder.decode(bytes, { stream: true })));
-    if (complete.length > mostLines) complete = complete.slice(-mostLines / 2);
+    if (complete.length > maxLines) complete = complete.slice(-maxLines / 2);
     end += bytes.length;
     total = Math.max(total, end);
     draw();

@@ -12,7 +12,7 @@ export interface Followed<F> {
 
 /** Longer than two heartbeats of the service: a stream that says nothing for so long is dead, whatever the browser thinks. */
 const silenceMs = 40_000;
-const longestPauseMs = 8_000;
+const maxPauseMs = 8_000;
 
 /** Reads a stream and opens it again whenever it breaks, until the signal or until the service refuses it. */
 export async function follow<F>({ open, onFrame, onLiveness }: Followed<F>, signal: AbortSignal): Promise<void> {
@@ -38,7 +38,7 @@ export async function follow<F>({ open, onFrame, onLiveness }: Followed<F>, sign
     if (signal.aborted) return;
     onLiveness("lost");
     await pause(pauseMs, signal);
-    pauseMs = Math.min(2 * pauseMs, longestPauseMs);
+    pauseMs = Math.min(2 * pauseMs, maxPauseMs);
   }
 }
 

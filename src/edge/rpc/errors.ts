@@ -65,9 +65,9 @@ export function deadlinePassed(): ConnectError {
 }
 
 /** The refusal of a body that is over the limit. */
-export function requestTooLarge(mostBytes: number): ConnectError {
+export function requestTooLarge(maxBytes: number): ConnectError {
   return new ConnectError(
-    `the request is over the limit of ${mostBytes} bytes (limits.request_bytes of GetServerInfo); send less`,
+    `the request is over the limit of ${maxBytes} bytes (limits.request_bytes of GetServerInfo); send less`,
     Code.ResourceExhausted,
   );
 }

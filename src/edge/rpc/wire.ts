@@ -12,9 +12,9 @@ export interface Wire {
   /** Whether messages are in binary; if not, they are in JSON. */
   readonly isBinary: boolean;
   /** How long the client waits. */
-  timeoutOf(request: Request, mostMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
+  timeoutOf(request: Request, maxMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
   /** Reads the only message of a request. */
-  read(request: Request, mostBytes: number): Promise<Buffer>;
+  read(request: Request, maxBytes: number): Promise<Buffer>;
   /** Prepares an answer, nothing of which is sent yet; the signal is aborted when it is no longer wanted. */
   answer(to: { request: Request; response: Sink; signal: AbortSignal }, packing: Packing): Answer;
 }
@@ -62,11 +62,11 @@ export function wireOf({ method, headers }: Request, kind: AskedOnce): Wire | un
 const byGrpc: Wire = {
   protocol: "grpc",
   isBinary: true,
-  timeoutOf: ({ headers }, mostMs) => grpc.parseTimeout(single(headers["grpc-timeout"]), mostMs),
+  timeoutOf: ({ headers }, maxMs) => grpc.parseTimeout(single(headers["grpc-timeout"]), maxMs),
 
-  async read(request, mostBytes) {
+  async read(request, maxBytes) {
     const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : begin.readUInt32BE(1));
-    const body = await bodyOf(request, mostBytes, { around: envelopeBytes, announcedIn });
+    const body = await bodyOf(request, maxBytes, { around: envelopeBytes, announcedIn });
     if (body.length === 0) throw notOneMessage("it has none");
     const length = body.length < envelopeBytes ? Number.POSITIVE_INFINITY : body.readUInt32BE(1);
     if (body.length < envelopeBytes + length) throw notOneMessage("it ends in the middle of one");
@@ -128,8 +128,8 @@ function unaryByConnect(isBinary: boolean): Wire {
   return {
     protocol: "connect",
     isBinary,
-    timeoutOf: ({ headers }, mostMs) => connect.parseTimeout(single(headers["connect-timeout-ms"]), mostMs),
-    read: (request, mostBytes) => bodyOf(request, mostBytes),
+    timeoutOf: ({ headers }, maxMs) => connect.parseTimeout(single(headers["connect-timeout-ms"]), maxMs),
+    read: (request, maxBytes) => bodyOf(request, maxBytes),
 
     answer({ request: { headers }, response }, { acceptCompression, compressMinBytes }) {
       function sendWhole(status: number, headers: Record<string, string>, body: Uint8Array): void {
@@ -158,19 +158,19 @@ function unaryByConnect(isBinary: boolean): Wire {
 /** The whole of a body: a message and what is around it. One that is too large is refused as soon as that is known. */
 function bodyOf(
   request: Request,
-  mostBytes: number,
+  maxBytes: number,
   { around = 0, announcedIn = () => 0 }: { around?: number; announcedIn?: (begin: Buffer) => number } = {},
 ): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const most = mostBytes + around;
-    if (Number(request.headers["content-length"] ?? 0) > most) return reject(requestTooLarge(mostBytes));
+    const most = maxBytes + around;
+    if (Number(request.headers["content-length"] ?? 0) > most) return reject(requestTooLarge(maxBytes));
     const chunks: Buffer[] = [];
     let size = 0;
     const take = (chunk: Buffer) => {
       const announced = size === 0 ? announcedIn(chunk) : 0;
       size += chunk.length;
       chunks.push(chunk);
-      if (size > most || announced > mostBytes) stop(() => reject(requestTooLarge(mostBytes)));
+      if (size > most || announced > maxBytes) stop(() => reject(requestTooLarge(maxBytes)));
     };
     const end = () => stop(() => resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks)));
     const leave = () => stop(() => reject(clientLeft()));

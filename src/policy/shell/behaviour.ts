@@ -314,11 +314,11 @@ function runDocker(words: readonly Word[], effects: Effects): void {
 /** A program of which little is known may run the words behind any of its own. */
 function addBeginning(words: readonly Word[], at: number, effects: Effects): void {
   const value = words[at]?.value ?? "";
-  if (at > mostBegun || !/^[\w./]/.test(value)) return;
+  if (at > maxBegun || !/^[\w./]/.test(value)) return;
   effects.dangers.push({ at, mayBegin: true, why: `${programOf(words)} may run ${value}, which a rule is about` });
 }
 
-const mostBegun = 32;
+const maxBegun = 32;
 
 /** Its words say little about what it will do. */
 function runAnything(words: readonly Word[], effects: Effects): void {

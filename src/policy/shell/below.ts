@@ -10,7 +10,7 @@ export interface Found {
   more: boolean;
 }
 
-const mostEntries = 100_000;
+const maxEntries = 100_000;
 
 /** The files and links below a folder, as far as a command reaches them. */
 export async function filesBelow(folder: string, reach: Below, list: ListFolder): Promise<Found> {
@@ -22,7 +22,7 @@ export async function filesBelow(folder: string, reach: Below, list: ListFolder)
   for (let at = ahead.pop(); at !== undefined; at = ahead.pop()) {
     for (const { name, isFolder, isLink } of await list(join(folder, at))) {
       seen += 1;
-      if (seen > mostEntries) return { ...found, more: true };
+      if (seen > maxEntries) return { ...found, more: true };
       if (name.startsWith(".") && !reach.hidden) continue;
       const path = at === "" ? name : `${at}/${name}`;
       if (isFolder && !reach.except?.includes(name)) ahead.push(path);

@@ -63,12 +63,12 @@ function inFolders({ commands }: Line): { command: SimpleCommand; folder: string
     // `a || cd x && b` runs b also where there was no cd.
     behindCd = join === "||" ? distinct([...now, ...moved]) : moved;
     ever = distinct([...ever, ...moved]);
-    if (ever.length > mostFolders) throw new Opaque("too many folders in which the rest may run");
+    if (ever.length > maxFolders) throw new Opaque("too many folders in which the rest may run");
     return placed;
   });
 }
 
-const mostFolders = 4;
+const maxFolders = 4;
 
 function moveTo(folder: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string {
   const [, target, more] = words;
@@ -148,11 +148,11 @@ function innerOf(inner: Inner, folder: string, depth: number): Command[] {
 /** Its program without a folder, without quotes, and without each of the words that a wrapper puts before another program. */
 function spellingsOf(words: readonly Word[]): string[] {
   const own = [...bothWays(named(words)), unquoted(words), ...withoutOptions(named(words)).flatMap(bothWays)];
-  if (!mayRunItsWords(programOf(words)) || words.length > mostWrapped) return own;
+  if (!mayRunItsWords(programOf(words)) || words.length > maxWrapped) return own;
   return [...own, ...words.flatMap((_, i) => (i === 0 ? [] : bothWays(named(words.slice(i)))))];
 }
 
-const mostWrapped = 64;
+const maxWrapped = 64;
 
 /** The words with the program's name in place of its path. */
 function named(words: readonly Word[]): Word[] {
@@ -170,7 +170,7 @@ function unquoted(words: readonly Word[]): string {
 /** `git -C x push` as `git push`: without the options before the first operand. Any of them may have the next word as its value. */
 function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
   const found: Word[][] = [];
-  for (let at = 0; program && at < Math.min(rest.length, mostWrapped); at++) {
+  for (let at = 0; program && at < Math.min(rest.length, maxWrapped); at++) {
     const isOption = (place: number) => /^[-+]./.test(rest[place]?.value ?? "");
     if (isOption(at)) continue;
     if (at > 0) found.push([program, ...rest.slice(at)]);

@@ -97,7 +97,7 @@ function createTouched(mayRead: MayRead) {
       if (!mayRead) return;
       const found = await filesBelow(folder.absolute, reach, files.list);
       const barred = found.files.map((name) => within(folder, name)).filter((file) => !mayRead(file));
-      if (found.more || barred.length > mostBarred) {
+      if (found.more || barred.length > maxBarred) {
         read.set(folder.absolute, { ...folder, alwaysAsk: "holds more than can be judged file by file" });
         return;
       }
@@ -138,7 +138,7 @@ function createTouched(mayRead: MayRead) {
   };
 }
 
-const mostBarred = 100;
+const maxBarred = 100;
 const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);
 
 /** Whether the kernel takes a text as a path: its names are short enough. */

@@ -8,7 +8,7 @@ export interface Entry {
 /** What is in a folder; nothing if it is no folder or cannot be read. */
 export type ListFolder = (folder: string) => Promise<readonly Entry[]>;
 
-const mostPaths = 2_000;
+const maxPaths = 2_000;
 
 /**
  * The paths that bash may put in the place of a glob, and the glob itself, which it keeps where none fits. It may name
@@ -29,7 +29,7 @@ export async function pathsOf(glob: string, base: string, list: ListFolder): Pro
       const folder = glob.startsWith("/") ? `${path}/` : `${base}/${path}`;
       const names = [...(await list(folder)).map(({ name }) => name), ".", ".."].filter(fits);
       found.push(...names.map((name) => `${path}${step}${name}`));
-      if (found.length > mostPaths) return undefined;
+      if (found.length > maxPaths) return undefined;
     }
     paths = found;
   }

@@ -11,8 +11,8 @@ import {
 } from "./line.ts";
 
 /** Beyond this a person cannot read what they approve. */
-const mostBytes = 8_192;
-const mostSpaces = 64;
+const maxBytes = 8_192;
+const maxSpaces = 64;
 
 /**
  * Reads a line by a grammar that lists what it knows: simple commands, joined by `;`, newline, `&&`, `||` and `|`; words
@@ -20,9 +20,9 @@ const mostSpaces = 64;
  * It throws `Opaque` at anything else.
  */
 export function readLine(text: string): Line {
-  if (Buffer.byteLength(text) > mostBytes) throw new Opaque(`longer than ${mostBytes} bytes`);
+  if (Buffer.byteLength(text) > maxBytes) throw new Opaque(`longer than ${maxBytes} bytes`);
   if (!isVisible(text)) throw new Opaque("characters that are invisible or change how the rest is shown");
-  if (text.includes(" ".repeat(mostSpaces + 1))) throw new Opaque(`more than ${mostSpaces} spaces in a row`);
+  if (text.includes(" ".repeat(maxSpaces + 1))) throw new Opaque(`more than ${maxSpaces} spaces in a row`);
   return createReader(text).line();
 }
 

@@ -43,10 +43,10 @@ export function mentionedIn(text: string): Mentioned {
     if (node.type === "Command" && node.name) commands.push([node.name, ...node.args].map(textOf));
     if (node.type === "Redirect" && node.target && isWrite(node)) targets.push(textOf(node.target));
     if (node.type === "Redirect" && node.target && node.operator === "<") sources.push(textOf(node.target));
-    if (commands.length < mostCommands) forEachChild(node, visit);
+    if (commands.length < maxCommands) forEachChild(node, visit);
   };
   try {
-    if (text.length <= mostCharacters) visit(parse(text));
+    if (text.length <= maxCharacters) visit(parse(text));
   } catch {
     // A line that the parser cannot bear says nothing; it is opaque already.
   }
@@ -61,8 +61,8 @@ function isWrite({ operator, target }: Redirect): boolean {
   return operator.includes(">") && !dropped(operator, target?.value ?? "") && !/^\d+$|^-$/.test(target?.value ?? "");
 }
 
-const mostCharacters = 8_192;
-const mostCommands = 256;
+const maxCharacters = 8_192;
+const maxCommands = 256;
 
 function factsOf({ assignments, words, redirects, input }: SimpleCommand): string[] {
   return [

@@ -36,7 +36,7 @@ export function createCalls(options: {
   async function openCall(
     opened: Parameters<CallStore["openCall"]>[0],
   ): Promise<{ record: CallRecord; created: boolean }> {
-    const { ref, spec, owner, leaseMs, maxOpenCalls, mostRepeats } = opened;
+    const { ref, spec, owner, leaseMs, maxOpenCalls, maxRepeats } = opened;
     const { root, sessionId, callId } = ref;
     const tree = keys.tree(root);
     const name = callName(ref);
@@ -45,7 +45,7 @@ export function createCalls(options: {
     const bytes = { ...pending.bytes, ...start?.bytes };
     const names = { calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases, ...namesOf(ref) };
     const values = {
-      ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, mostRepeats },
+      ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, maxRepeats },
       request: spec.requestDigest,
       spec: JSON.stringify(spec),
     };

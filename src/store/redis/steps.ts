@@ -35,7 +35,7 @@ export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbel
     const decided = encoded.map(({ sha256 }) => sha256);
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
     const all = { op, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
-    const told = { ...values, decided, ...(isHeard(names) && { echo: mostEcho }) };
+    const told = { ...values, decided, ...(isHeard(names) && { echo: maxEchoBytes }) };
     const [result, news, time, events] = list(await link.run(name, all, told, { ...given, ...contents }));
     log.remember(time, list(events));
     const rung = list(news);
@@ -45,4 +45,4 @@ export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbel
 }
 
 /** What is longer is read from the log, if somebody wants it. */
-const mostEcho = 64 * 1024;
+const maxEchoBytes = 64 * 1024;

@@ -96,7 +96,7 @@ export function createCalls(options: {
       const ref: CallRef = { root: head.root, sessionId, callId };
       const pending = writePart(step, log, sessionId, opened.part);
       const repeats = repeatsOf(head, spec.requestDigest);
-      const start = repeats > (opened.mostRepeats ?? repeats) ? undefined : opened.start;
+      const start = repeats > (opened.maxRepeats ?? repeats) ? undefined : opened.start;
       const { part, snapshot } = start ? writePart(step, log, sessionId, start) : pending;
       const started = start === undefined ? 0 : 1;
       const openedSeq = Number(pending.part.revision);

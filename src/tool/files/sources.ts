@@ -22,7 +22,7 @@ export interface Sources {
 }
 
 const code = new Set([".ts", ".mts", ".cts", ".js", ".mjs", ".cjs", ".json", ".node", ".wasm"]);
-const mostFiles = 50_000;
+const maxFiles = 50_000;
 
 /** A text that changes when code in the folders, without installed packages, is changed; it reads no file. */
 export async function stampOf(folders: readonly string[]): Promise<string> {
@@ -68,8 +68,8 @@ async function* filesIn(folders: readonly string[], packages: boolean): AsyncGen
       // A link to a folder counts by where it leads.
       if (!entry.isSymbolicLink() && !(entry.isFile() && code.has(extname(entry.name)))) continue;
       found += 1;
-      if (found > mostFiles)
-        throw new Error(`${folders[0]} holds more than ${mostFiles} files of code; move what is no tool elsewhere`);
+      if (found > maxFiles)
+        throw new Error(`${folders[0]} holds more than ${maxFiles} files of code; move what is no tool elsewhere`);
       yield path;
     }
   }

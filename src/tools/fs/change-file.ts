@@ -11,8 +11,8 @@ import { createLeftovers } from "./leftovers.ts";
 import { bytesOf, type OpenFile, openFile, readThrough, smallFile } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
-const largestText = 16 * 1024 * 1024;
-const longestDiff = 16_384;
+const maxTextBytes = 16 * 1024 * 1024;
+const maxDiffLength = 16_384;
 
 /** A file as it was looked at. */
 export interface ExistingFile {
@@ -198,7 +198,7 @@ async function contentOf(file: OpenFile): Promise<ExistingFile> {
   const chunks: Uint8Array[] = [];
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
     // Of a larger one only the beginning is needed, for its byte order mark.
-    if (chunks.length === 0 || stats.size <= largestText) chunks.push(chunk);
+    if (chunks.length === 0 || stats.size <= maxTextBytes) chunks.push(chunk);
   });
   const [first = new Uint8Array(), ...more] = chunks;
   const bytes = more.length === 0 ? Buffer.from(first.buffer, first.byteOffset, first.length) : Buffer.concat(chunks);
@@ -208,7 +208,7 @@ async function contentOf(file: OpenFile): Promise<ExistingFile> {
     stats,
     sha256,
     mark,
-    text: stats.size <= largestText ? text.slice(mark.length) : undefined,
+    text: stats.size <= maxTextBytes ? text.slice(mark.length) : undefined,
     isUtf8: isUtf8(bytes),
     bytes: stats.size <= smallFile ? bytes : undefined,
   };
@@ -254,8 +254,8 @@ export const changed = ({ absolute }: ResolvedPath) =>
 /** As much of a diff as metadata holds. */
 export function shorten(diff: string): string {
   const bytes = Buffer.from(diff);
-  if (bytes.length <= longestDiff) return diff;
-  return `${bytes.subarray(0, longestDiff).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;
+  if (bytes.length <= maxDiffLength) return diff;
+  return `${bytes.subarray(0, maxDiffLength).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;
 }
 
 /** Of the works on one path each starts when the one before it has ended. */

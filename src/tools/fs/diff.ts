@@ -1,7 +1,7 @@
 import { FILE_HEADERS_ONLY, formatPatch, structuredPatch } from "diff";
 
-const mostCharacters = 1_048_576;
-const longestMs = 250;
+const maxCharacters = 1_048_576;
+const maxMs = 250;
 
 /** How a file will differ. */
 export interface FileChange {
@@ -17,7 +17,7 @@ export function compare(name: string, before: { text: string | undefined } | und
   if (old === undefined) return replacement(old, after, "it is too large");
   const { start, end, skipped } = changedPart(old, after);
   const [oldPart, newPart] = [old.slice(start, old.length - end), after.slice(start, after.length - end)];
-  if (oldPart.length + newPart.length > mostCharacters) return replacement(old, after, "it is too large");
+  if (oldPart.length + newPart.length > maxCharacters) return replacement(old, after, "it is too large");
   const patch = structuredPatch(
     before === undefined ? "/dev/null" : name,
     name,
@@ -26,7 +26,7 @@ export function compare(name: string, before: { text: string | undefined } | und
     undefined,
     undefined,
     {
-      timeout: longestMs,
+      timeout: maxMs,
     },
   );
   if (patch === undefined) return replacement(old, after, "the versions differ too much");

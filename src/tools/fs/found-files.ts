@@ -62,14 +62,14 @@ export function createSieve(searched: SearchedFolder, judge: Judge) {
 
 const unplain = /[^ -~\0]| {64}/;
 
-const mostAtOnce = 500;
+const maxConcurrent = 500;
 
 /** Looks when files were modified, and sorts them by that, the newest first. What is gone by now was not found. */
 export async function byDate(files: readonly FoundFile[], { opened }: SearchedFolder): Promise<DatedFile[]> {
   const dated: DatedFile[] = [];
   for (const [index, file] of files.entries()) {
     // They were found a moment ago, so each takes microseconds; others have their turn in between.
-    if (index % mostAtOnce === mostAtOnce - 1) await setImmediate();
+    if (index % maxConcurrent === maxConcurrent - 1) await setImmediate();
     const stats = lstatSync(join(opened.path, file.name), { throwIfNoEntry: false });
     if (stats) dated.push({ ...file, modified: stats.mtimeMs, otherNames: stats.nlink > 1 });
   }

@@ -1,6 +1,6 @@
 import { ToolFailure } from "../../tool/errors.ts";
 
-const mostAlternatives = 64;
+const maxAlternatives = 64;
 
 /** One of the patterns that a glob stands for once its braces are resolved. */
 export interface GlobPattern {
@@ -133,8 +133,8 @@ function alternatives(glob: string): string[] {
   const done: string[] = [];
   const ahead = [glob];
   while (ahead.length > 0) {
-    if (done.length + ahead.length > mostAlternatives) {
-      throw new ToolFailure(`The pattern stands for more than ${mostAlternatives} others. Use fewer braces.`);
+    if (done.length + ahead.length > maxAlternatives) {
+      throw new ToolFailure(`The pattern stands for more than ${maxAlternatives} others. Use fewer braces.`);
     }
     const next = ahead.shift() ?? "";
     const braces = firstBraces(next);

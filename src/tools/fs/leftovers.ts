@@ -9,8 +9,8 @@ export const temporaryGlob = temporaryName("????????-????-4???-????-????????????
 const isTemporary = (name: string) => /^\.toolgate-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(name);
 
 /** No write takes as long as this: one that is younger may be another replica's, which goes on. */
-const longestWriteMs = 600_000;
-const mostKnown = 10_000;
+const maxWriteMs = 600_000;
+const maxKnown = 10_000;
 
 /** Removes what writes left in folders when they were killed. */
 export function createLeftovers({ now }: { now(): number }) {
@@ -22,7 +22,7 @@ export function createLeftovers({ now }: { now(): number }) {
     for (const name of (await readdir(folder.path)).filter(isTemporary)) {
       const path = inFolder(folder, name);
       // Only the kernel sets the time of the last change, so no tool makes a file look old.
-      if (now() - (await lstat(path)).ctimeMs > longestWriteMs) await rm(path);
+      if (now() - (await lstat(path)).ctimeMs > maxWriteMs) await rm(path);
       else isClean = false;
     }
     return isClean;
@@ -33,7 +33,7 @@ export function createLeftovers({ now }: { now(): number }) {
     async removeFrom(absolute: string): Promise<void> {
       if (clean.has(absolute)) return;
       const isClean = await removeFrom(absolute).catch(() => false);
-      if (clean.size === mostKnown) clean.clear();
+      if (clean.size === maxKnown) clean.clear();
       if (isClean) clean.add(absolute);
     },
   };

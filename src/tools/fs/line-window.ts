@@ -1,10 +1,10 @@
 import { isUtf8 } from "node:buffer";
 
-const longestLine = 2_000;
-const mostBytes = 51_200;
+const maxLineLength = 2_000;
+const maxBytes = 51_200;
 const pageBytes = 8_192;
-/** What holds `longestLine` characters and one more, in the longest encoding, and a last one that may be cut. */
-const keptBytes = (longestLine + 2) * 4;
+/** What holds `maxLineLength` characters and one more, in the longest encoding, and a last one that may be cut. */
+const keptBytes = (maxLineLength + 2) * 4;
 const newline = 10;
 const carriageReturn = 13;
 const [colon, space, zero] = [58, 32, 48];
@@ -79,7 +79,7 @@ export function createLineWindow(offset: number, limit: number) {
 
   /** Counts the line that was written up to here as shown, if it fits. */
   function showTo(end: number): void {
-    capped = bytes + end > mostBytes;
+    capped = bytes + end > maxBytes;
     if (capped) return;
     used = end;
     shown += 1;
@@ -141,9 +141,9 @@ function putNumber(text: Buffer, number: number, start: number): number {
   return end + 2;
 }
 
-/** Copies a line without its end, and returns its length; undefined if it has more than `longestLine` bytes. */
+/** Copies a line without its end, and returns its length; undefined if it has more than `maxLineLength` bytes. */
 function copyLine(lines: Buffer, start: number, text: Buffer, to: number): number | undefined {
-  for (let length = 0; length <= longestLine; length += 1) {
+  for (let length = 0; length <= maxLineLength; length += 1) {
     const byte = lines[start + length] ?? newline;
     if (byte === newline) return length;
     text[to + length] = byte;
@@ -162,8 +162,8 @@ const withoutMark = (text: string) => (text.startsWith("\uFEFF") ? text.slice(1)
 
 function cut(line: string): string {
   const text = line.endsWith("\r") ? line.slice(0, -1) : line;
-  if (text.length <= longestLine) return text;
+  if (text.length <= maxLineLength) return text;
   const characters = Array.from(text);
-  if (characters.length <= longestLine) return text;
-  return `${characters.slice(0, longestLine).join("")}... (line truncated to ${longestLine} chars)`;
+  if (characters.length <= maxLineLength) return text;
+  return `${characters.slice(0, maxLineLength).join("")}... (line truncated to ${maxLineLength} chars)`;
 }

@@ -5,9 +5,9 @@ import { pipeline } from "node:stream/promises";
 import { ToolFailure } from "../../tool/errors.ts";
 import { temporaryGlob } from "./leftovers.ts";
 
-const longestMs = 60_000;
-const mostBytes = 10 * 1024 * 1024;
-const longestComplaint = 2_000;
+const maxMs = 60_000;
+const maxBytes = 10 * 1024 * 1024;
+const maxComplaintLength = 2_000;
 
 /** Where ripgrep looks, and for what. */
 export interface Search {
@@ -28,7 +28,7 @@ export interface Search {
 }
 
 /** The time that a call may search. */
-export const searchTime = () => AbortSignal.timeout(longestMs);
+export const searchTime = () => AbortSignal.timeout(maxMs);
 
 /**
  * What every search has in common: files that git ignores are left out, and half-written ones of ours; hidden ones are not, and
@@ -77,7 +77,7 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
     ]);
     signal.throwIfAborted();
     if (!isWhole) return "it found more than 10 MiB";
-    if (late.aborted) return `it took longer than ${longestMs / 1_000} s`;
+    if (late.aborted) return `it took longer than ${maxMs / 1_000} s`;
     if (code === 2 && complaint !== "") throw new ToolFailure(explain(complaint));
     return undefined;
   } finally {
@@ -103,7 +103,7 @@ async function readRecords(
   let bytes = 0;
   for await (const chunk of stdout ?? []) {
     bytes += chunk.length;
-    if (bytes > mostBytes) {
+    if (bytes > maxBytes) {
       kill();
       return false;
     }
@@ -119,8 +119,8 @@ async function readRecords(
 
 async function readComplaint(stderr: Readable | null): Promise<string> {
   let text = "";
-  for await (const chunk of stderr ?? []) if (text.length < longestComplaint) text += String(chunk);
-  return text.slice(0, longestComplaint).trim();
+  for await (const chunk of stderr ?? []) if (text.length < maxComplaintLength) text += String(chunk);
+  return text.slice(0, maxComplaintLength).trim();
 }
 
 function explain(complaint: string): string {

@@ -25,15 +25,15 @@ export interface TextSource {
 export const pieceLength = 65_536;
 
 /** Larger ones are read no further than what is shown. */
-const largestWhole = 64 * 1024 * 1024;
-const largestNotebook = 16 * 1024 * 1024;
+const maxWholeBytes = 64 * 1024 * 1024;
+const maxNotebookBytes = 16 * 1024 * 1024;
 
 /** Shows lines of a text with their numbers; the hash is that of all of it, undefined if it was not read to its end. */
 export async function showText(source: TextSource, wanted: WantedLines, signal: AbortSignal) {
   const { name, readAt, size, first } = source;
   const encoding = markedEncoding(first);
   const window = createLineWindow(wanted.offset, wanted.limit);
-  const notebook: Buffer[] | undefined = name.endsWith(".ipynb") && size <= largestNotebook ? [] : undefined;
+  const notebook: Buffer[] | undefined = name.endsWith(".ipynb") && size <= maxNotebookBytes ? [] : undefined;
   const add = notebook ? (chunk: Buffer) => notebook.push(chunk) : decoded(encoding, window.add);
   const hash = createHash("sha256");
   let piece = first;
@@ -43,7 +43,7 @@ export async function showText(source: TextSource, wanted: WantedLines, signal: 
     hash.update(chunk);
     add(chunk);
     offset += chunk.length;
-    if (size > largestWhole && window.isFull()) {
+    if (size > maxWholeBytes && window.isFull()) {
       return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
     }
     // A file of the kernel says that it is empty, and is not.

@@ -19,7 +19,7 @@ export interface Pipes {
   close(): Promise<void>;
 }
 
-const mostReady = 32;
+const maxReady = 32;
 const fewReady = 8;
 
 /**
@@ -31,7 +31,7 @@ export function createPipes(): Pipes {
   let making: Promise<void> | undefined;
 
   function make(): Promise<void> {
-    making ??= makePipes(mostReady)
+    making ??= makePipes(maxReady)
       .then((made) => void ready.push(...made))
       .finally(() => {
         making = undefined;
@@ -83,10 +83,10 @@ async function makePipes(count: number): Promise<number[]> {
   }
 }
 
-const longestIdle = 100;
+const maxIdleMs = 100;
 const pieceBytes = 65_536;
 /** More than a pipe and its reader hold. */
-const mostInFlight = 262_144;
+const maxInFlight = 262_144;
 
 /**
  * Passes on what comes out of a pipe, no faster than it is taken, and returns how much it was; what is passed is overwritten
@@ -126,7 +126,7 @@ export function passOn(
     await output(chunk);
     passed += chunk.length;
     if (ended.aborted) passedSinceEnd += chunk.length;
-    if (passedSinceEnd > mostInFlight) reader.destroy();
+    if (passedSinceEnd > maxInFlight) reader.destroy();
     isWaiting = true;
     if (ended.aborted) limitWait();
   }
@@ -138,7 +138,7 @@ export function passOn(
       if (isWaiting && passed === before) reader.destroy();
     };
     // The immediate lets a busy event loop look into the pipe once more before it is closed.
-    timer = setTimeout(() => setImmediate(giveUp), longestIdle);
+    timer = setTimeout(() => setImmediate(giveUp), maxIdleMs);
   }
 
   const { promise, resolve, reject } = Promise.withResolvers<number>();

@@ -2,8 +2,8 @@ import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import { ToolFailure } from "../../tool/errors.ts";
 
-const longestMs = 5_000;
-const mostHeapMb = 512;
+const maxMs = 5_000;
+const maxHeapMb = 512;
 
 /** Turns a page into Markdown or plain text, in a worker with bounds on time and memory: pages are made by strangers. */
 export async function convertHtml(html: string, format: "markdown" | "text", signal: AbortSignal): Promise<string> {
@@ -11,16 +11,16 @@ export async function convertHtml(html: string, format: "markdown" | "text", sig
     workerData: { html, format },
     env: {},
     execArgv: [],
-    resourceLimits: { maxOldGenerationSizeMb: mostHeapMb },
+    resourceLimits: { maxOldGenerationSizeMb: maxHeapMb },
   });
-  const late = AbortSignal.timeout(longestMs);
+  const late = AbortSignal.timeout(maxMs);
   try {
     const [text] = await once(worker, "message", { signal: AbortSignal.any([signal, late]) });
     return text;
   } catch (cause) {
     signal.throwIfAborted();
     const why = late.aborted
-      ? `takes longer than ${longestMs / 1_000} s`
+      ? `takes longer than ${maxMs / 1_000} s`
       : "failed, perhaps because it is nested too deeply";
     throw new ToolFailure(`Converting the page to ${format} ${why}. Call again with format html.`, { cause });
   } finally {

@@ -8,9 +8,9 @@ import { createBrotliDecompress, createGunzip, createInflate } from "node:zlib";
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Judgement } from "../../tool/tool.ts";
 
-const mostBytes = 5 * 1024 * 1024;
-const mostRedirects = 10;
-const longestUrl = 4_096;
+const maxBytes = 5 * 1024 * 1024;
+const maxRedirects = 10;
+const maxUrlLength = 4_096;
 
 /** What came from a web address. */
 export interface WebPage {
@@ -31,7 +31,7 @@ type Judge = (url: URL, leadsTo?: string) => Judgement;
 
 /** What is wrong with a text as a web address, if anything. */
 export function urlProblem(text: string): string | undefined {
-  if (text.length > longestUrl) return `has ${text.length} characters; at most ${longestUrl} are allowed`;
+  if (text.length > maxUrlLength) return `has ${text.length} characters; at most ${maxUrlLength} are allowed`;
   // A parser drops some of them silently, so that people would be shown another address.
   if (/\p{Cc}/u.test(text)) return "contains a control character; remove it or write it as %XX";
   if (!/^https?:/i.test(text.trim())) return "must start with http:// or https://";
@@ -62,7 +62,7 @@ export async function fetchPage(
 ): Promise<WebPage | Redirect> {
   const { judge } = options;
   let url = upgraded(approved, judge);
-  for (let hops = 0; hops <= mostRedirects; hops++) {
+  for (let hops = 0; hops <= maxRedirects; hops++) {
     const response = await send(url, options);
     const { statusCode = 0, headers } = response;
     if (statusCode >= 300 && statusCode < 400 && headers.location !== undefined) {
@@ -79,7 +79,7 @@ export async function fetchPage(
     }
     return { url, contentType: headers["content-type"] ?? "", body: await bodyOf(response) };
   }
-  throw new ToolFailure(`${approved.href} redirects more than ${mostRedirects} times. Fetch another address.`);
+  throw new ToolFailure(`${approved.href} redirects more than ${maxRedirects} times. Fetch another address.`);
 }
 
 /** Plain http is used where a rule says `http://`, or for a port of its own; else the same address over https. */
@@ -157,10 +157,10 @@ async function bodyOf(response: IncomingMessage): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let size = 0;
   try {
-    if (Number(response.headers["content-length"]) > mostBytes) throw tooLarge();
+    if (Number(response.headers["content-length"]) > maxBytes) throw tooLarge();
     for await (const chunk of decompressed(response)) {
       size += chunk.length;
-      if (size > mostBytes) throw tooLarge();
+      if (size > maxBytes) throw tooLarge();
       chunks.push(chunk);
     }
   } catch (cause) {

@@ -94,7 +94,7 @@ export function auditContract(open: OpenStore): void {
     await store.calls.finishCall({ ref, guard: { version: 9 }, part: failed(ref), decisions });
     // What may start is asked about all the same where it repeats those before it too often.
     const repeating = callRef("call_2");
-    await openCall(store, repeating, { start: running(repeating), mostRepeats: 0, decisions });
+    await openCall(store, repeating, { start: running(repeating), maxRepeats: 0, decisions });
     const known = { ref, part: pending(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10, decisions };
     expect((await store.calls.openCall(known)).created).toBe(false);
     expect(await chain(store)).toEqual([]);

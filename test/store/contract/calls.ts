@@ -86,7 +86,7 @@ export function callsContract(open: OpenStore): void {
     const opened = async (id: string) => {
       const ref = callRef(id);
       const call = { ref, part: pending(ref), start: running(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10 };
-      return (await store.calls.openCall({ ...call, mostRepeats: 1 })).record;
+      return (await store.calls.openCall({ ...call, maxRepeats: 1 })).record;
     };
     expect([(await opened("c1")).part.state.case, (await opened("c2")).part.state.case]).toEqual([
       "running",

@@ -1,6 +1,6 @@
 -- open_call: accepts a call under a lease.
 -- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>
--- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, mostRepeats, request (digest), spec; bytes: told
+-- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec; bytes: told
 --        <name>, and (where it may start in the same step) told start, whole start
 -- Output "opened", its first number, its last, its repeats, whether it started | "known" | "no session" | "closed" | "full" | "generation", the tree's
 local call = K['call ' .. step.name]
@@ -16,7 +16,7 @@ if tonumber(generation) ~= step.generation then return answer({ 'generation', ge
 
 local lease = now + step.leaseMs
 local repeats = head.latest == step.request and head.repeats + 1 or 0
-local started = B['told start'] and repeats <= (step.mostRepeats or repeats) and 1 or 0
+local started = B['told start'] and repeats <= (step.maxRepeats or repeats) and 1 or 0
 local seq = write_part(step.session, step.name)
 local last = started == 1 and write_part(step.session, step.name, 'start') or seq
 redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started,
