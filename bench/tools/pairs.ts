@@ -6,14 +6,14 @@ import { join } from "node:path";
 import { rgPath } from "@vscode/ripgrep";
 import type { Tool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
-import { createEdit } from "../../src/tools/edit.ts";
+import { createEditTool } from "../../src/tools/edit.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
 import type { Pipes } from "../../src/tools/process/pipe.ts";
 import { openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import type { Supervisor } from "../../src/tools/process/supervisor.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { callTool, judgeBy, type Site } from "../../test/tools/harness.ts";
 
 /** A tool beside the least that does the same. */
@@ -56,7 +56,7 @@ export async function makePairs(
       ours: call(await bash("workspace-write"), { command: "true" }),
       ...bareBash,
     },
-    readPair(site, call(read, { filePath: "lines.txt" })),
+    readPair(site, call(readTool, { filePath: "lines.txt" })),
     await editPair(site),
     globPair(call(glob, { pattern: "**/*.ts" }), site),
     grepPair(call(grep, { pattern: "needle" }), site),
@@ -102,10 +102,10 @@ function readPair({ inside }: Site, read: () => Promise<ToolResult>): Pair {
 }
 
 async function editPair(site: Site): Promise<Pair> {
-  const edit = createEdit({ changes: createFileChanges() });
+  const edit = createEditTool({ changes: createFileChanges() });
   const [ours, theirs] = ["ours.txt", "theirs.txt"].map((name) => join(site.inside, name));
   for (const file of [ours, theirs]) await writeFile(file ?? "", linesText);
-  await callTool(site, read, { filePath: "ours.txt" });
+  await callTool(site, readTool, { filePath: "ours.txt" });
   let turn = 0;
   const words = ["line 1000 of a text", "line 1000 of the text"];
   const next = () => ({ oldString: words[turn % 2] ?? "", newString: words[++turn % 2] ?? "" });

@@ -6,7 +6,7 @@ import type { AskRecord, CallRef, PermissionStore, Settlement } from "./ports.ts
 import { allOpen, nameOf, type Settlements } from "./settlements.ts";
 
 /** Settles asks: by people, by their deadline, or because nobody is there. */
-export type Answers = ReturnType<typeof createAnswers>;
+export type AnswerAsks = ReturnType<typeof createAnswers>;
 
 /** Makes what settles asks: it reads, works out what an answer comes to, and tries again if that has changed meanwhile. */
 export function createAnswers({

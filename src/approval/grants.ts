@@ -29,7 +29,7 @@ export interface Needed {
 /** The grants by which nobody needs to be asked, one for each pattern; undefined where a pattern has none. */
 export function grantsFor(grants: readonly Grant[], needed: Needed): Grant[] | undefined {
   const serving = grants.filter((grant) => serves(grant, needed));
-  const found = needed.patterns.flatMap((pattern) => serving.find(({ match }) => covers(match, pattern)) ?? []);
+  const found = needed.patterns.flatMap((pattern) => serving.find(({ match }) => matchCovers(match, pattern)) ?? []);
   return needed.patterns.length > 0 && found.length === needed.patterns.length ? found : undefined;
 }
 
@@ -45,7 +45,7 @@ export function coversAsk(
 }
 
 /** Whether a grant covers a pattern. Only `wildcard` gives characters a meaning; text that hides something is never covered. */
-export function covers(match: GrantMatch | undefined, pattern: string): boolean {
+export function matchCovers(match: GrantMatch | undefined, pattern: string): boolean {
   if (!isVisible(pattern)) return false;
   switch (match?.match.case) {
     case "exact":

@@ -49,7 +49,7 @@ export function createAsking({
   const waits = createWaits(store);
 
   /** 6. The asks by which a person approved exactly this, and the questions for which there is none. */
-  async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<Answers> {
+  async function answersTo(call: Running, tool: Tool, { plan, verdict }: Judged): Promise<CallAnswers> {
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = call.asks ?? (await asksOf(call.record.ref));
     const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
@@ -63,7 +63,7 @@ export function createAsking({
   async function askFor(
     call: Running,
     judged: Judged,
-    { digest, asks, missing }: Answers,
+    { digest, asks, missing }: CallAnswers,
     preview: Inspected["preview"],
     subject: Subject,
   ): Promise<void> {
@@ -220,7 +220,7 @@ export function createAsking({
 }
 
 /** What people have said to a plan, named by its digest. */
-export interface Answers {
+export interface CallAnswers {
   digest: string;
   /** All asks of the call. */
   asks: readonly AskRecord[];
@@ -229,7 +229,7 @@ export interface Answers {
 }
 
 /** Of a plan for which nobody needs to be asked. */
-export const nothingAsked: Answers = { digest: "", asks: [], approved: [], missing: [] };
+export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], missing: [] };
 
 function isSettledWell({ settled }: AskRecord): boolean {
   return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;

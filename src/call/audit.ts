@@ -6,10 +6,10 @@ import type { CallStore } from "./ports.ts";
 import { mayAccess, readsAll } from "./sessions.ts";
 
 /** Reads what was decided. */
-export type Audit = ReturnType<typeof createAudit>;
+export type AuditReader = ReturnType<typeof createAuditReader>;
 
 /** Makes the reader of the audit. It outlives sessions: who reads all of them may name a root that is gone. */
-export function createAudit({
+export function createAuditReader({
   calls,
   permissions,
 }: {

@@ -17,11 +17,11 @@ import type { TraceContext } from "../tool/tool.ts";
 import { createChildren, type StartGate, startsWithOthers } from "./children.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Executor } from "./executor.ts";
-import { createBell, createFilling, type Followed, follow, madeEvent } from "./log.ts";
+import { createBell, createFilling, type FollowedEvent, followLog, madeEvent } from "./log.ts";
 import type { CallRecord, CallRef, CallStore, OutputStore } from "./ports.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import type { Ready } from "./running.ts";
-import { type Access, checkSize, type KnownSession, type OpenSession, type Sessions } from "./sessions.ts";
+import { checkSize, type KnownSession, type OpenSession, type SessionAccess, type Sessions } from "./sessions.ts";
 import { failed, isTerminal, pendingPart } from "./state.ts";
 
 /** What CallTool and ExecuteTool have in common. */
@@ -241,7 +241,7 @@ export function createCalls({
     principal: Principal,
     sessionId: string,
     callId: string,
-    access: Access,
+    access: SessionAccess,
   ): Promise<{ record: CallRecord; opened: KnownSession }> {
     const opened = await sessions.look(principal, sessionId, access);
     const record = await store.getCall(sessionId, callId);
@@ -285,14 +285,14 @@ export function createCalls({
     { record }: { record: CallRecord },
     afterSeq: number,
     signal: AbortSignal,
-  ): AsyncGenerator<Followed> {
+  ): AsyncGenerator<FollowedEvent> {
     if (isTerminal(record.part) && afterSeq >= Number(record.part.revision)) {
       yield { lastSeq: afterSeq };
       return;
     }
     const { sessionId, callId, root } = record.ref;
     const from = Math.max(afterSeq, record.openedSeq - 1);
-    for await (const followed of filling.from(follow(store, { sessionId, afterSeq: from, callId }, signal), root)) {
+    for await (const followed of filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root)) {
       yield followed;
       if (endsCall(followed.event)) return;
     }
@@ -475,7 +475,7 @@ export function createCalls({
         snapshot,
       }: { sessionId: string; afterSeq: number; callId?: string | undefined; snapshot: boolean },
       signal: AbortSignal,
-    ): AsyncGenerator<Followed & { snapshotEnd?: boolean }> {
+    ): AsyncGenerator<FollowedEvent & { snapshotEnd?: boolean }> {
       const { session } = await sessions.look(principal, sessionId, "read");
       const root = session.rootSessionId;
       let from = afterSeq;
@@ -496,7 +496,7 @@ export function createCalls({
         }
         yield { lastSeq: from, snapshotEnd: true };
       }
-      yield* filling.from(follow(store, { sessionId, afterSeq: from, callId }, signal), root);
+      yield* filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root);
     },
     /** Takes no new calls, hands waiting ones back and gives running ones some time, then stops them. */
     async drain(ms: number): Promise<void> {

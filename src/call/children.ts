@@ -13,7 +13,7 @@ export interface StartGate {
 }
 
 /** Makes a gate for so many calls. */
-export function createGate(count: number): StartGate {
+export function createStartGate(count: number): StartGate {
   const all = Promise.withResolvers<void>();
   let missing = count;
   return {
@@ -66,7 +66,7 @@ export function createChildren({
     children: readonly ChildCall[],
     { atomic }: { atomic: boolean },
   ): Promise<ChildResult[]> => {
-    const gate = atomic ? createGate(children.length) : undefined;
+    const gate = atomic ? createStartGate(children.length) : undefined;
     const entered = new Map<string, CallRef>();
     /** Why those that are not over yet are to end, once they are. */
     let over: string | undefined;

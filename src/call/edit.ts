@@ -12,7 +12,13 @@ import { checkSize } from "./sessions.ts";
 import { edited, inputOf } from "./state.ts";
 
 /** Makes the check that stands between a person's edit and a call: only what the call's tool can take replaces its arguments. */
-export function createEdit({ registry, inputBytes }: { registry: Registry; inputBytes: number }): CallChanges["edit"] {
+export function createInputEdit({
+  registry,
+  inputBytes,
+}: {
+  registry: Registry;
+  inputBytes: number;
+}): CallChanges["edit"] {
   return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";

@@ -45,7 +45,7 @@ export function denied({ decisions }: { decisions: readonly PermissionDecision[]
 }
 
 /** An end without a result, as the call tells it. */
-export interface Failure {
+export interface CallFailure {
   reason: ToolErrorReason;
   error: string;
   effects?: ToolEffects;
@@ -53,7 +53,7 @@ export interface Failure {
 }
 
 /** Says why a call failed, to whoever made it; what only operators may know goes to the log. */
-export function failureOf(cause: unknown, { record, tool }: Running, log: Logger): Failure {
+export function callFailure(cause: unknown, { record, tool }: Running, log: Logger): CallFailure {
   const readOnly = tool?.definition.annotations?.readOnly === true;
   const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
   if (cause instanceof CallEnd) return { reason: cause.reason, error: cause.message, effects };

@@ -23,7 +23,7 @@ import type { createChildren } from "./children.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
 import { allowed, deniedBy } from "./decided.ts";
 import { noteOfEdit } from "./edit.ts";
-import { CallEnd, CallGone, denied, type Failure, failureOf } from "./ends.ts";
+import { CallEnd, type CallFailure, CallGone, callFailure, denied } from "./ends.ts";
 import { fileParts } from "./file-parts.ts";
 import { createKept } from "./kept.ts";
 import type { CallObserver } from "./observer.ts";
@@ -409,8 +409,8 @@ export function createExecutor({
   }
 
   /** What is told of a call that failed: if its body was entered, as the hooks after it leave it. */
-  async function failureTold(call: Running, cause: unknown, metadata: JsonObject | undefined): Promise<Failure> {
-    const failure = { ...failureOf(cause, call, log), ...(metadata && { metadata }) };
+  async function failureTold(call: Running, cause: unknown, metadata: JsonObject | undefined): Promise<CallFailure> {
+    const failure = { ...callFailure(cause, call, log), ...(metadata && { metadata }) };
     // A hook after the body that failed is not run again.
     if (call.record.part.state.case !== "running" || cause instanceof HookFailure) return failure;
     const title = call.progress?.shown.title ?? "";

@@ -5,7 +5,7 @@ import { RequestError } from "../core/request-error.ts";
 import type { CallStore, OutputStore } from "./ports.ts";
 
 /** The next event, or (without one) a sign that the log is quiet; `lastSeq` is where to resume. */
-export interface Followed {
+export interface FollowedEvent {
   event?: SessionEvent;
   lastSeq: number;
 }
@@ -18,11 +18,11 @@ const heartbeatMs = 15_000;
  * Readers pull, so one that is slow costs one page and nobody else. With `callId` other events only advance `lastSeq`. Output
  * is named by place; `createFilling` adds its bytes.
  */
-export async function* follow(
+export async function* followLog(
   calls: CallStore,
   { sessionId, afterSeq, callId }: { sessionId: string; afterSeq: number; callId?: string | undefined },
   signal: AbortSignal,
-): AsyncGenerator<Followed, never> {
+): AsyncGenerator<FollowedEvent, never> {
   const bell = createBell();
   const off = calls.onNews(sessionId, bell.ring);
   // Who comes back to a quiet log hears at once that it is connected again, not at the first heartbeat.
@@ -89,7 +89,7 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
 
   return {
     /** Passes on what is followed in a session of this tree, output with its bytes. */
-    async *from(followed: AsyncIterable<Followed>, root: string): AsyncGenerator<Followed> {
+    async *from(followed: AsyncIterable<FollowedEvent>, root: string): AsyncGenerator<FollowedEvent> {
       for await (const { event, lastSeq } of followed) {
         if (event?.event.case !== "output") {
           yield event ? { event, lastSeq } : { lastSeq };

@@ -8,7 +8,7 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import { visible } from "../policy/display.ts";
 import type { Layers, Policy, Question } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
-import type { Place } from "../policy/read-doubts.ts";
+import type { ReadPlace } from "../policy/read-doubts.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
 import type { Ask, Judge, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
@@ -161,7 +161,7 @@ export function judging(policy: Pick<Policy, "judge" | "readDoubts">, layers: La
     const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
     return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
   };
-  return Object.assign(judge, { readDoubts: (place: Place) => policy.readDoubts(place, layers) });
+  return Object.assign(judge, { readDoubts: (place: ReadPlace) => policy.readDoubts(place, layers) });
 }
 
 function wordFor(action: PermissionAction): Judgement["action"] {

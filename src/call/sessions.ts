@@ -25,7 +25,7 @@ export interface OpenSession extends KnownSession {
 }
 
 /** What a request wants to do with a session: call in it (its owner), stop things (owner, admin), or read. */
-export type Access = "call" | "control" | "read";
+export type SessionAccess = "call" | "control" | "read";
 
 export type Sessions = ReturnType<typeof createSessions>;
 
@@ -83,14 +83,14 @@ export function createSessions({
   }
 
   /** The session (not its `closed` and `last_seq`), wherever its folder is; NO_SUCH_SESSION if it is not known or not yours. */
-  async function look(principal: Principal, id: string, access: Access): Promise<KnownSession> {
+  async function look(principal: Principal, id: string, access: SessionAccess): Promise<KnownSession> {
     const found = await find(id);
     if (!found || !mayAccess(principal, found.session, access)) throw noSuchSession(id);
     return found;
   }
 
   /** Likewise, to call something in it or to judge what it would do. */
-  async function open(principal: Principal, id: string, access: Access): Promise<OpenSession> {
+  async function open(principal: Principal, id: string, access: SessionAccess): Promise<OpenSession> {
     await look(principal, id, access);
     const opened = await load(id);
     if (!opened) throw noSuchSession(id);
@@ -181,7 +181,7 @@ export function readsAll({ roles }: Principal): boolean {
 }
 
 /** Whether a principal may do so much with a session. */
-export function mayAccess(principal: Principal, session: Session, access: Access): boolean {
+export function mayAccess(principal: Principal, session: Session, access: SessionAccess): boolean {
   if (session.owner === principal.id) return true;
   if (access === "read") return readsAll(principal);
   return principal.roles.has("admin");

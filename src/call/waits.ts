@@ -1,4 +1,4 @@
-import { callOf, createBell, follow } from "./log.ts";
+import { callOf, createBell, followLog } from "./log.ts";
 import type { CallRef, CallStore } from "./ports.ts";
 
 /** One wait for news of a call. */
@@ -27,7 +27,7 @@ export function createWaits(calls: CallStore) {
     async function read(): Promise<void> {
       const afterSeq = Number((await calls.getSession(sessionId))?.lastSeq ?? 0n);
       begin();
-      for await (const { event } of follow(calls, { sessionId, afterSeq }, stop.signal)) {
+      for await (const { event } of followLog(calls, { sessionId, afterSeq }, stop.signal)) {
         const about = event && callOf(event);
         for (const { callId, bell } of waiting) if (callId === about) bell.ring();
       }

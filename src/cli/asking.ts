@@ -1,8 +1,8 @@
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type Connection, serverWords } from "./connection.ts";
-import { failureOf } from "./failure.ts";
-import { type Answer, isSettledElsewhere, sendReply } from "./reply.ts";
+import { type ServerConnection, serverWords } from "./connection.ts";
+import { commandFailure } from "./failure.ts";
+import { isSettledElsewhere, type ReplyAnswer, sendReply } from "./reply.ts";
 import type { Screen } from "./terminal/screen.ts";
 import { askLines } from "./view/ask-view.ts";
 import { isApproval, settledWords } from "./view/settled.ts";
@@ -10,9 +10,9 @@ import { commandLine, durationOf } from "./view/words.ts";
 
 /** Who answers here, and how; whoever is first, here or elsewhere, wins. */
 export interface Answering {
-  approver: Connection;
+  approver: ServerConnection;
   /** The answer to an ask that is on the screen; undefined leaves the ask open. The signal says that it was settled elsewhere. */
-  decide(ask: PermissionRequest, signal: AbortSignal): Promise<Answer | undefined>;
+  decide(ask: PermissionRequest, signal: AbortSignal): Promise<ReplyAnswer | undefined>;
 }
 
 /** The asks that a command sees opened and settled. */
@@ -25,13 +25,13 @@ export interface Asking {
 }
 
 /** Shows asks one after the other, and has them answered here if anybody can; else it says where. */
-export function createAsking({
+export function createAskPrompt({
   screen,
   server,
   answering,
 }: {
   screen: Screen;
-  server: Connection;
+  server: ServerConnection;
   answering?: Answering;
 }): Asking {
   const open = new Map<string, { taken: AbortController; shown?: Promise<void> }>();
@@ -55,7 +55,7 @@ export function createAsking({
       return true;
     } catch (error) {
       if (isSettledElsewhere(error)) return true;
-      screen.fail(failureOf(error, answering.approver));
+      screen.fail(commandFailure(error, answering.approver));
       // Arguments that were edited may not fit: the ask is still open, and the person still there.
       return answer.input !== undefined && (await answerHere(ask, signal));
     }
@@ -66,7 +66,7 @@ export function createAsking({
       const entry: { taken: AbortController; shown?: Promise<void> } = { taken: new AbortController() };
       open.set(ask.id, entry);
       queue = queue.then(() => {
-        entry.shown = present(ask, entry.taken.signal).catch((error) => screen.fail(failureOf(error, server)));
+        entry.shown = present(ask, entry.taken.signal).catch((error) => screen.fail(commandFailure(error, server)));
         return entry.shown;
       });
     },

@@ -1,16 +1,16 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "commander";
 import {
-  type Connection,
-  connect,
+  connectServer,
   findToken,
-  type Role,
   readCertificates,
+  type ServerConnection,
   type ServerOptions,
   serverUrl,
+  type TokenRole,
 } from "./connection.ts";
 import { exitCodes } from "./exit-codes.ts";
-import { failureOf } from "./failure.ts";
+import { commandFailure } from "./failure.ts";
 import { createScreen, type Screen } from "./terminal/screen.ts";
 
 /** The options that every command has. */
@@ -23,15 +23,15 @@ export interface GlobalOptions extends ServerOptions {
 /** Runs a command's body against the server that its options name, with the token of a role. */
 export async function withServer(
   command: Command,
-  role: Role,
-  body: (server: Connection, screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
+  role: TokenRole,
+  body: (server: ServerConnection, screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
   await withScreen(command, async (screen, options) => {
-    const server = connect(serverUrl(options.server), findToken(role, options), readCertificates(options));
+    const server = connectServer(serverUrl(options.server), findToken(role, options), readCertificates(options));
     try {
       return await body(server, screen, options);
     } catch (error) {
-      const failure = failureOf(error, server);
+      const failure = commandFailure(error, server);
       screen.fail(failure);
       return failure.exitCode;
     } finally {
@@ -51,14 +51,14 @@ export async function withScreen(
   try {
     process.exitCode = (await body(screen, options)) ?? exitCodes.ok;
   } catch (error) {
-    const failure = failureOf(error);
+    const failure = commandFailure(error);
     screen.fail(failure);
     process.exitCode = failure.exitCode;
   }
 }
 
 /** A new id, made here so that a lost reply can be repeated. */
-export function newId(prefix: "ses" | "call"): string {
+export function newClientId(prefix: "ses" | "call"): string {
   return `${prefix}_${randomUUID().replaceAll("-", "")}`;
 }
 

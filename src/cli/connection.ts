@@ -9,7 +9,7 @@ import { dataFolder } from "./environment.ts";
 import { UsageError } from "./failure.ts";
 
 /** Whose token a command needs. */
-export type Role = "caller" | "approver";
+export type TokenRole = "caller" | "approver";
 
 /** The options that name the server and who you are. */
 export interface ServerOptions {
@@ -29,13 +29,13 @@ export interface Certificates {
 }
 
 /** A token, and where it was looked for, for people whom it does not serve. */
-export interface Token {
+export interface FoundToken {
   value: string | undefined;
   source: string;
 }
 
 /** An open way to a server. */
-export interface Connection {
+export interface ServerConnection {
   url: string;
   /** Where the token was looked for. */
   tokenSource: string;
@@ -44,7 +44,7 @@ export interface Connection {
   sessions: Client<typeof SessionService>;
   permissions: Client<typeof PermissionService>;
   /** Another way to the same server, with another token. */
-  as(token: Token): Connection;
+  as(token: FoundToken): ServerConnection;
   close(): void;
 }
 
@@ -52,7 +52,7 @@ export interface Connection {
 export const defaultUrl = "http://127.0.0.1:7420";
 
 /** Connects to a server with the given token. Nothing is sent before the first rpc. */
-export function connect(url: string, token: Token, certificates: Certificates = {}): Connection {
+export function connectServer(url: string, token: FoundToken, certificates: Certificates = {}): ServerConnection {
   // The pings tell a dead connection from a quiet one; without them a stream would wait on it for ever.
   const sessionManager = new Http2SessionManager(url, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, certificates);
   const transport = createGrpcTransport({
@@ -68,7 +68,7 @@ export function connect(url: string, token: Token, certificates: Certificates = 
     tools: createClient(ToolService, transport),
     sessions: createClient(SessionService, transport),
     permissions: createClient(PermissionService, transport),
-    as: (other) => connect(url, other, certificates),
+    as: (other) => connectServer(url, other, certificates),
     close: () => sessionManager.abort(),
   };
 }
@@ -87,7 +87,7 @@ export function serverWords(url: string): string[] {
 }
 
 /** The token for a role: --token-file, else --token, else the file that a local server left in its data folder. */
-export function findToken(role: Role, { server, token, tokenFile }: ServerOptions): Token {
+export function findToken(role: TokenRole, { server, token, tokenFile }: ServerOptions): FoundToken {
   if (tokenFile !== undefined) return readTokenFile(tokenFile);
   if (token) return { value: token, source: "the token given by --token or TOOLGATE_TOKEN was sent" };
   const file = join(dataFolder(), "tokens", role);
@@ -105,7 +105,7 @@ export function findToken(role: Role, { server, token, tokenFile }: ServerOption
   }
 }
 
-function readTokenFile(file: string): Token {
+function readTokenFile(file: string): FoundToken {
   try {
     return { value: readFileSync(file, "utf8").trim(), source: `the token in ${file} was sent` };
   } catch (cause) {

@@ -3,20 +3,20 @@ import { ConnectError } from "@connectrpc/connect";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { type Answering, createAsking } from "./asking.ts";
+import { type Answering, createAskPrompt } from "./asking.ts";
 import { isCut, type Position, resume } from "./commands/resume.ts";
-import type { Connection } from "./connection.ts";
+import type { ServerConnection } from "./connection.ts";
 import { exitCodeOf, exitCodes } from "./exit-codes.ts";
-import { CommandError, failureOf } from "./failure.ts";
+import { CommandError, commandFailure } from "./failure.ts";
 import type { Screen } from "./terminal/screen.ts";
-import { oneLine } from "./terminal/terminal-safe.ts";
+import { terminalLine } from "./terminal/terminal-safe.ts";
 import { partLines } from "./view/call-view.ts";
 import { createLiveOutput } from "./view/live-output.ts";
 import { durationOf } from "./view/words.ts";
 
 /** A call to run and to follow to its end. */
 export interface Execution {
-  server: Connection;
+  server: ServerConnection;
   screen: Screen;
   request: MessageInitShape<typeof ExecuteToolRequestSchema> & {
     sessionId: string;
@@ -56,10 +56,10 @@ export async function execute({
     }
     screen.note("cancelling (Ctrl-C again leaves the call running)");
     server.tools.cancelTool({ sessionId, callId }).catch((error) => {
-      if (!over) screen.fail(failureOf(error, server));
+      if (!over) screen.fail(commandFailure(error, server));
     });
   }
-  const asking = createAsking({ screen, server, ...(answering && { answering: answering(interrupt) }) });
+  const asking = createAskPrompt({ screen, server, ...(answering && { answering: answering(interrupt) }) });
   const view = createCallView(screen, url);
   const stop = onInterrupt(interrupt);
   const start: Position = { afterSeq: 0n, storeId };
@@ -88,7 +88,7 @@ export async function execute({
   } catch (error) {
     // The server was there and knows the call: what is lost is only our sight of it.
     if (start.storeId === "" || !(error instanceof ConnectError && isCut(error))) throw error;
-    const failure = failureOf(error, server);
+    const failure = commandFailure(error, server);
     throw new CommandError(failure.message, leftBehind, failure.exitCode, {
       cause: error,
     });
@@ -125,7 +125,7 @@ function createCallView(screen: Screen, url: string | undefined): { show(event: 
     if (event.case === "part") state(event.value);
   }
   function progress(next: string): void {
-    if (next !== title) screen.note(`  ${screen.paint.err("dim", oneLine(next))}`);
+    if (next !== title) screen.note(`  ${screen.paint.err("dim", terminalLine(next))}`);
     title = next;
   }
   function state(part: ToolPart): void {
@@ -139,7 +139,7 @@ function createCallView(screen: Screen, url: string | undefined): { show(event: 
     if (state.case !== "running") return;
     title = state.value.title ?? "";
     const began = state.value.time?.start ?? Date.now();
-    screen.status(() => `● ${oneLine(tool)} runs, ${durationOf(Date.now() - began)}`);
+    screen.status(() => `● ${terminalLine(tool)} runs, ${durationOf(Date.now() - began)}`);
   }
   return { show };
 }

@@ -25,7 +25,7 @@ export class UsageError extends CommandError {
 }
 
 /** What to tell a person about an error, and what to exit with. */
-export interface Failure {
+export interface CommandFailure {
   message: string;
   next: string;
   exitCode: number;
@@ -38,7 +38,7 @@ interface Server {
 }
 
 /** Says what went wrong, why, and what to do next. */
-export function failureOf(error: unknown, server?: Server): Failure {
+export function commandFailure(error: unknown, server?: Server): CommandFailure {
   if (error instanceof CommandError) return error;
   if (error instanceof ConnectError && server) return rpcFailure(error, server);
   const message = error instanceof Error ? error.message : String(error);
@@ -53,12 +53,12 @@ function nextAfter(error: unknown): string {
 }
 
 /** The reason (ErrorInfo) of a refused rpc, and what it names; undefined if the server gave none. */
-export function reasonOf(error: unknown): { reason: string; metadata: Record<string, string> } | undefined {
+export function errorInfoOf(error: unknown): { reason: string; metadata: Record<string, string> } | undefined {
   return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0] : undefined;
 }
 
-function rpcFailure(error: ConnectError, server: Server): Failure {
-  const told = reasonOf(error);
+function rpcFailure(error: ConnectError, server: Server): CommandFailure {
+  const told = errorInfoOf(error);
   const exitCode = byCode.get(error.code) ?? exitCodes.failed;
   if (!told) {
     const tls = tlsFailure(error, server.url);

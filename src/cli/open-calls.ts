@@ -1,9 +1,9 @@
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "./connection.ts";
+import type { ServerConnection } from "./connection.ts";
 
 /** A call that has not ended, and what it waits for. */
-export interface OpenCall {
+export interface WaitingCall {
   part: ToolPart;
   asks: readonly PermissionRequest[];
   /** The title of its session; empty if it has none. */
@@ -11,14 +11,14 @@ export interface OpenCall {
 }
 
 /** Keeps an account of the calls that are open in all sessions, whatever replica runs them. */
-export interface OpenCalls {
+export interface WaitingCalls {
   /** Looks again, only at the sessions in which something has happened since. */
-  look(): Promise<readonly OpenCall[]>;
+  look(): Promise<readonly WaitingCall[]>;
 }
 
 /** Starts with an account that is empty. */
-export function createOpenCalls(server: Connection): OpenCalls {
-  const known = new Map<string, { lastSeq: bigint; calls: readonly OpenCall[] }>();
+export function createWaitingCalls(server: ServerConnection): WaitingCalls {
+  const known = new Map<string, { lastSeq: bigint; calls: readonly WaitingCall[] }>();
   return {
     async look() {
       const sessions = new Map<string, Session>();
@@ -38,7 +38,7 @@ export function createOpenCalls(server: Connection): OpenCalls {
 }
 
 /** All sessions that this connection may see, newest first. */
-export async function* allSessions({ sessions }: Connection): AsyncGenerator<Session> {
+export async function* allSessions({ sessions }: ServerConnection): AsyncGenerator<Session> {
   for (let pageToken = ""; ; ) {
     const page = await sessions.listSessions({ pageSize: 500, pageToken });
     yield* page.sessions;
@@ -48,7 +48,7 @@ export async function* allSessions({ sessions }: Connection): AsyncGenerator<Ses
 }
 
 /** The snapshot with which a watch begins holds what is open and nothing else. */
-async function openIn({ tools }: Connection, { id, title }: Session): Promise<OpenCall[]> {
+async function openIn({ tools }: ServerConnection, { id, title }: Session): Promise<WaitingCall[]> {
   const parts: ToolPart[] = [];
   const asks: PermissionRequest[] = [];
   const seen = new AbortController();

@@ -4,10 +4,10 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { reasonOf } from "./failure.ts";
+import { errorInfoOf } from "./failure.ts";
 
 /** A person's answer to an ask. */
-export interface Answer {
+export interface ReplyAnswer {
   reply: PermissionReply;
   /** For the model; only with reject. */
   message?: string;
@@ -28,7 +28,7 @@ export type AskRef = Pick<PermissionRequest, "sessionId" | "id" | "digest">;
 export async function sendReply(
   permissions: Client<typeof PermissionService>,
   ask: AskRef,
-  answer: Answer,
+  answer: ReplyAnswer,
 ): Promise<void> {
   const response = {
     ...answer,
@@ -51,5 +51,5 @@ export async function sendReply(
 
 /** Whether an answer failed because the ask had ended before it: its settlement, which is on its way to watchers, says how. */
 export function isSettledElsewhere(error: unknown): boolean {
-  return ["ALREADY_ANSWERED", "ASK_CLOSED"].includes(reasonOf(error)?.reason ?? "");
+  return ["ALREADY_ANSWERED", "ASK_CLOSED"].includes(errorInfoOf(error)?.reason ?? "");
 }

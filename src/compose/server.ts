@@ -9,9 +9,9 @@ import { LimitsSchema, SandboxState, ToolService } from "../../gen/opencode/tool
 import packageJson from "../../package.json" with { type: "json" };
 import { createPermissions, workspaceRoot } from "../approval/permissions.ts";
 import type { PermissionStore } from "../approval/ports.ts";
-import { createAudit } from "../call/audit.ts";
+import { createAuditReader } from "../call/audit.ts";
 import { type Calls, createCalls } from "../call/calls.ts";
-import { createEdit } from "../call/edit.ts";
+import { createInputEdit } from "../call/edit.ts";
 import { createExecutor } from "../call/executor.ts";
 import { type CallObserver, tellingEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
@@ -184,7 +184,7 @@ export async function startServer(
         permissions,
         sessions,
         planner,
-        audit: createAudit({ calls: callStore, permissions: asks }),
+        audit: createAuditReader({ calls: callStore, permissions: asks }),
         watcher: createWatcher({ store: callStore, asks, sessions }),
         store: callStore,
       });
@@ -315,7 +315,7 @@ export function createReplica({
     newId: (prefix) => newId(prefix, now()),
     changes: {
       refuse: (part, reason, error) => failed(part, { reason, error }, now()),
-      edit: createEdit({ registry, inputBytes: config.limits.inputBytes }),
+      edit: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
       canonical: canonicalJson,
     },
   });

@@ -5,7 +5,7 @@ import { createLayers } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
 import { permissionNames } from "../policy/permission-names.ts";
 import { createPolicy } from "../policy/policy.ts";
-import { covers } from "../policy/rule-cover.ts";
+import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome, permissionOf } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
 import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
@@ -113,7 +113,7 @@ function unknownNames({ rules, lineOf }: WrittenRules): Finding[] {
 
 function neverDecides({ rules, lineOf }: WrittenRules, home: string): Finding[] {
   return rules.flatMap((rule, i): Finding[] => {
-    const later = rules.findLastIndex((other, place) => place > i && covers(other, rule, home));
+    const later = rules.findLastIndex((other, place) => place > i && ruleCovers(other, rule, home));
     const winner = rules[later];
     if (!winner) return [];
     const [named, by] = [rule, winner].map(({ permission, pattern }) => `${permission} ${JSON.stringify(pattern)}`);

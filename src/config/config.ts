@@ -29,7 +29,7 @@ export interface Config {
   readonly trustDirectory: string;
   /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
   readonly store: string;
-  readonly listen: Readonly<Address>;
+  readonly listen: Readonly<ListenAddress>;
   /** Undefined: in clear. */
   readonly tls: Tls | undefined;
   /** Further names in the Host header that this server answers for. */
@@ -60,7 +60,7 @@ export interface Config {
 }
 
 /** Where to listen. Port 0 takes a free one. */
-export interface Address {
+export interface ListenAddress {
   host: string;
   port: number;
 }
@@ -225,7 +225,7 @@ function roots(settings: Settings, named: string | undefined, directory: string)
   return settings.workspace ?? { default: directory };
 }
 
-function parseAddress(text: string): Address {
+function parseAddress(text: string): ListenAddress {
   const colon = text.lastIndexOf(":");
   const host = text.slice(0, colon).replace(/^\[|\]$/g, "");
   const port = Number(text.slice(colon + 1));

@@ -32,7 +32,7 @@ function kept({ dataDirectory, serviceDirectory, configFile }: Guard): { path: s
  * Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns,
  * `commands` what is already known of that one.
  */
-export function createGuard(guard: Guard, home: string) {
+export function createFileGuard(guard: Guard, home: string) {
   const places = kept(guard).map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
 
   function keptAt(path: string): string | undefined {

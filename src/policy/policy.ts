@@ -9,11 +9,11 @@ import {
 import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { canAsk } from "./can-ask.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
-import { createGuard, type Guard, keptPaths } from "./guard.ts";
+import { createFileGuard, type Guard, keptPaths } from "./guard.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
 import { protectedFile } from "./protected-files.ts";
-import { type Place, readDoubts } from "./read-doubts.ts";
+import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { readCommands } from "./shell/command.ts";
@@ -70,7 +70,7 @@ export type Policy = ReturnType<typeof createPolicy>;
 
 /** Makes the engine that judges asks. It knows no files and no sessions: the same question and layers give the same answer. */
 export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
-  const refusal = createGuard(guard, home);
+  const refusal = createFileGuard(guard, home);
   const lists = new WeakMap<readonly Rule[], RuleList>();
 
   function listOf(rules: readonly Rule[]): RuleList {
@@ -237,7 +237,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       return question.patterns.map((_, at) => decide(question, at, layers, false));
     },
     /** What tells the files below a folder that may not simply be read; see `readDoubts`. */
-    readDoubts: (place: Place, layers: Layers) =>
+    readDoubts: (place: ReadPlace, layers: Layers) =>
       readDoubts(place, layers, {
         about: ({ rules }) =>
           listOf(rules)

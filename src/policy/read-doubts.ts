@@ -6,7 +6,7 @@ import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
 /** A folder that is searched: its canonical path, and how rules and people see it. */
-export interface Place {
+export interface ReadPlace {
   absolute: string;
   pattern: string;
 }
@@ -17,7 +17,7 @@ export interface Place {
  * It is for searches, which find more files than they can have judged one by one.
  */
 export function readDoubts(
-  { absolute, pattern }: Place,
+  { absolute, pattern }: ReadPlace,
   { wide, narrow }: Layers,
   { about, kept, home }: { about(list: LayerRules): readonly Rule[]; kept: readonly string[]; home: string },
 ): string[] | undefined {

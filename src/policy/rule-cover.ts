@@ -4,7 +4,7 @@ import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, toSlashes } from "./wildcard.ts";
 
 /** Whether a rule matches all that another one matches. It may say no where that is hard to tell, never yes wrongly. */
-export function covers(rule: Rule, other: Rule, home: string): boolean {
+export function ruleCovers(rule: Rule, other: Rule, home: string): boolean {
   if (!coversText(rule.permission, other.permission)) return false;
   if (rule.pattern === "*") return true;
   // A wildcard stands for kinds of both sorts.

@@ -3,7 +3,7 @@ import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
-import { findText, type Place } from "./fs/find-text.ts";
+import { findText, type TextPlace } from "./fs/find-text.ts";
 
 /** The input of one edit, without the file. */
 export const replacement = {
@@ -25,7 +25,7 @@ export const noChange = {
 };
 
 /** Replaces a part of a file. What it replaces is what was given, line for line, in one place or said to be in all. */
-export function createEdit({ changes }: { changes: FileChanges }): Tool {
+export function createEditTool({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "edit",
     description: [
@@ -36,9 +36,9 @@ export function createEdit({ changes }: { changes: FileChanges }): Tool {
       .object({ filePath: filePath.describe("File, absolute or relative to the workspace"), ...replacement })
       .refine(isChange, noChange),
     destructive: true,
-    plan: (input, ctx) => changes.plan(input.filePath, (before, path) => edited(path, before, input), ctx),
+    plan: (input, ctx) => changes.plan(input.filePath, (before, path) => applyEdit(path, before, input), ctx),
     async execute(input, ctx) {
-      const { made, metadata } = await changes.execute((before, path) => edited(path, before, input), ctx);
+      const { made, metadata } = await changes.execute((before, path) => applyEdit(path, before, input), ctx);
       const { count, ignoring } = made;
       const how = ignoring === undefined ? "" : ` oldString was found without regard to ${ignoring}: check the result.`;
       return {
@@ -64,7 +64,7 @@ export interface Wanted {
 }
 
 /** Makes one edit; throws `ToolFailure` if it is not clear what it means. */
-export function edited(
+export function applyEdit(
   path: string,
   before: Pick<ExistingFile, "text" | "isUtf8"> | undefined,
   { oldString, newString, replaceAll }: Wanted,
@@ -91,7 +91,7 @@ export function edited(
 }
 
 /** Turns places of the text with `\n` into those of the file. */
-function placesIn(original: string): (place: Place) => Place {
+function placesIn(original: string): (place: TextPlace) => TextPlace {
   if (!original.includes("\r\n")) return (place) => place;
   // For each line end that lost its \r, where it stands in the shorter text.
   const ends = [...original.matchAll(/\r\n/g)].map(({ index }, i) => index - i);
@@ -111,12 +111,12 @@ function placesIn(original: string): (place: Place) => Place {
   });
 }
 
-function splice(text: string, places: readonly Place[]): string {
+function splice(text: string, places: readonly TextPlace[]): string {
   const kept = places.map(({ start, replacement }, i) => text.slice(places[i - 1]?.end ?? 0, start) + replacement);
   return kept.join("") + text.slice(places.at(-1)?.end ?? 0);
 }
 
-function ambiguous(text: string, places: readonly Place[]): ToolFailure {
+function ambiguous(text: string, places: readonly TextPlace[]): ToolFailure {
   const shown = places.slice(0, 10).map(({ start }) => lineAt(text, start));
   const more = places.length > shown.length ? ", …" : "";
   return new ToolFailure(

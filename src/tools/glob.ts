@@ -8,8 +8,8 @@ import {
   type DatedFile,
   type FoundFile,
   named,
+  nameOnOneLine,
   newestFirst,
-  oneLine,
   searchNotes,
 } from "./fs/found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./fs/glob-pattern.ts";
@@ -94,7 +94,7 @@ export const glob = defineTool({
         : []),
       ...searchNotes({ leftOut, stopped }),
     ];
-    const names = shown.length === 0 ? ["No files found"] : shown.map((file) => oneLine(file.shown));
+    const names = shown.length === 0 ? ["No files found"] : shown.map((file) => nameOnOneLine(file.shown));
     return {
       output: [...names, ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
       metadata: { count: shown.length, total, leftOut, truncated },

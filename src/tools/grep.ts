@@ -8,7 +8,7 @@ import {
   type DatedFile,
   type FoundFile,
   named,
-  oneLine,
+  nameOnOneLine,
   readable,
   searchNotes,
 } from "./fs/found-files.ts";
@@ -121,7 +121,7 @@ async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext
   if (show !== "lines") {
     const shown = files.slice(0, maxMatches);
     const lines = shown.map((file) => {
-      const name = oneLine(file.shown);
+      const name = nameOnOneLine(file.shown);
       return show === "count" ? `${name}: ${countOf(file)}` : name;
     });
     return result(lines, { shown: shown.length, total: files.length, leftOut, stopped, unit: "files" });
@@ -179,7 +179,7 @@ async function showLines(
     if (handle === undefined) continue;
     opened.use(handle);
     descriptors.push(handle.fd);
-    names.push(oneLine(file.shown));
+    names.push(nameOnOneLine(file.shown));
   }
   const findings = createFindings(names);
   const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));

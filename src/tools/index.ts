@@ -3,16 +3,16 @@ import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
 import { batch } from "./batch.ts";
 import { echo } from "./echo.ts";
-import { createEdit } from "./edit.ts";
+import { createEditTool } from "./edit.ts";
 import { createFileChanges } from "./fs/change-file.ts";
 import { glob } from "./glob.ts";
 import { grep } from "./grep.ts";
-import { list } from "./list.ts";
+import { listTool } from "./list.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/pipe.ts";
 import type { Sandbox } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
-import { read } from "./read.ts";
+import { readTool } from "./read.ts";
 import { todoread, todowrite } from "./todo.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
@@ -25,14 +25,14 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     createApplyPatch({ changes }),
     batch,
     createBash(parts),
-    createEdit({ changes }),
+    createEditTool({ changes }),
     createWrite({ changes }),
     echo,
     glob,
     grep,
-    list,
+    listTool,
     createMultiEdit({ changes }),
-    read,
+    readTool,
     todoread,
     todowrite,
     webfetch,

@@ -3,7 +3,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool } from "../tool/tool.ts";
 import { filePath, pathAsks } from "../tool/workspace.ts";
-import { createSieve, oneLine, searchNotes } from "./fs/found-files.ts";
+import { createSieve, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
 import { openFolder } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
@@ -12,7 +12,7 @@ const maxShown = 100;
 const noise = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
 
 /** Shows the files of a folder and of the folders in it as a tree. */
-export const list = defineTool({
+export const listTool = defineTool({
   name: "list",
   description: [
     "List the files below a folder as a tree, at most 100. Files that git ignores are left out, and folders of dependencies and builds.",
@@ -79,9 +79,9 @@ function tree(names: readonly string[]): string[] {
   const open = (folder: string): string[] => {
     if (known.has(folder)) return [];
     known.add(folder);
-    return [...open(dirname(folder)), `${indent(folder)}${oneLine(basename(folder))}/`];
+    return [...open(dirname(folder)), `${indent(folder)}${nameOnOneLine(basename(folder))}/`];
   };
-  return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${oneLine(basename(name))}`]);
+  return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${nameOnOneLine(basename(name))}`]);
 }
 
 const indent = (path: string) => "  ".repeat(path.split("/").length);

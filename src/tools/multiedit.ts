@@ -2,7 +2,7 @@ import * as z from "zod";
 import { ToolFailure } from "../tool/errors.ts";
 import { defineTool, type Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { edited, isChange, noChange, replacement, type Wanted } from "./edit.ts";
+import { applyEdit, isChange, noChange, replacement, type Wanted } from "./edit.ts";
 import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
 
 /** Makes several edits of one file: all of them in one step, or none. */
@@ -35,7 +35,7 @@ function editedAll(path: string, before: ExistingFile | undefined, edits: readon
   let replacements = 0;
   const notes: string[] = [];
   for (const [index, edit] of edits.entries()) {
-    const { text, count, ignoring } = whole(() => edited(path, now, edit), index, edits.length);
+    const { text, count, ignoring } = whole(() => applyEdit(path, now, edit), index, edits.length);
     now = { text, isUtf8: true };
     replacements += count;
     if (ignoring !== undefined) notes.push(`Edit ${index + 1} was found without regard to ${ignoring}: check it.`);

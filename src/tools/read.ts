@@ -7,7 +7,7 @@ import { similar } from "../tool/similar.ts";
 import { defineTool, type Plan, type ToolContext, type ToolResult } from "../tool/tool.ts";
 import { filePath, pathAsks, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./fs/file-kind.ts";
-import { oneLine } from "./fs/found-files.ts";
+import { nameOnOneLine } from "./fs/found-files.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./fs/open-file.ts";
 import { pieceLength, showText, type TextSource, type WantedLines } from "./fs/show-text.ts";
 
@@ -19,7 +19,7 @@ const outputPrefix = "toolgate-output:";
 const outputId = /^[A-Za-z0-9_-]+$/;
 
 /** Shows a file in numbered lines, a folder as a list, an image or a PDF as an attachment, a notebook as its cells. */
-export const read = defineTool({
+export const readTool = defineTool({
   name: "read",
   description: [
     "Read a file or list a folder. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
@@ -141,7 +141,7 @@ async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }:
   for (const entry of entries.slice(offset - 1, offset - 1 + limit)) {
     bytes += Buffer.byteLength(entry.name) + 2;
     if (bytes > maxFolderBytes) break;
-    const name = oneLine(entry.name);
+    const name = nameOnOneLine(entry.name);
     shown.push((await isFolder(entry)) ? `${name}/` : name);
   }
   const last = offset - 1 + shown.length;

@@ -2,7 +2,7 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { GrantMatchSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { covers, offersFor } from "../../src/approval/grants.ts";
+import { matchCovers, offersFor } from "../../src/approval/grants.ts";
 
 const matching = (match: MessageInitShape<typeof GrantMatchSchema>["match"]) =>
   create(GrantMatchSchema, match && { match });
@@ -12,36 +12,36 @@ describe("covers", () => {
   test("exact covers its own text and no other, whatever characters it holds", () => {
     fc.assert(
       fc.property(fc.string(), fc.string(), (text, other) => {
-        expect(covers(matching({ case: "exact", value: text }), text)).toBe(true);
-        expect(covers(matching({ case: "exact", value: text }), other)).toBe(text === other);
+        expect(matchCovers(matching({ case: "exact", value: text }), text)).toBe(true);
+        expect(matchCovers(matching({ case: "exact", value: text }), other)).toBe(text === other);
       }),
     );
-    expect(covers(matching({ case: "exact", value: "*" }), "rm -rf x")).toBe(false);
+    expect(matchCovers(matching({ case: "exact", value: "*" }), "rm -rf x")).toBe(false);
   });
 
   test("prefix compares whole words of a simple command", () => {
-    expect(covers(prefix("git", "log"), "git  log --oneline")).toBe(true);
-    expect(covers(prefix("git", "log"), "git logs")).toBe(false);
-    expect(covers(prefix("git", "log"), "git")).toBe(false);
-    expect(covers(prefix("git", "log"), "git log; id")).toBe(false);
-    expect(covers(prefix(), "git log")).toBe(false);
+    expect(matchCovers(prefix("git", "log"), "git  log --oneline")).toBe(true);
+    expect(matchCovers(prefix("git", "log"), "git logs")).toBe(false);
+    expect(matchCovers(prefix("git", "log"), "git")).toBe(false);
+    expect(matchCovers(prefix("git", "log"), "git log; id")).toBe(false);
+    expect(matchCovers(prefix(), "git log")).toBe(false);
   });
 
   test("wildcard covers what a rule pattern would match", () => {
-    expect(covers(matching({ case: "wildcard", value: "a/*" }), "a/b")).toBe(true);
-    expect(covers(matching({ case: "wildcard", value: "a/*" }), "b")).toBe(false);
+    expect(matchCovers(matching({ case: "wildcard", value: "a/*" }), "a/b")).toBe(true);
+    expect(matchCovers(matching({ case: "wildcard", value: "a/*" }), "b")).toBe(false);
   });
 
   test("text that hides something is covered by nothing", () => {
     const hiding = "echo a\u202eb";
-    expect(covers(matching({ case: "exact", value: hiding }), hiding)).toBe(false);
-    expect(covers(prefix("echo"), hiding)).toBe(false);
-    expect(covers(matching({ case: "wildcard", value: "*" }), hiding)).toBe(false);
+    expect(matchCovers(matching({ case: "exact", value: hiding }), hiding)).toBe(false);
+    expect(matchCovers(prefix("echo"), hiding)).toBe(false);
+    expect(matchCovers(matching({ case: "wildcard", value: "*" }), hiding)).toBe(false);
   });
 
   test("no match covers nothing", () => {
-    expect(covers(undefined, "")).toBe(false);
-    expect(covers(matching(undefined), "")).toBe(false);
+    expect(matchCovers(undefined, "")).toBe(false);
+    expect(matchCovers(matching(undefined), "")).toBe(false);
   });
 });
 

@@ -5,7 +5,7 @@ import { create } from "@bufbuild/protobuf";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { createFilling, type Followed, follow } from "../../src/call/log.ts";
+import { createFilling, type FollowedEvent, followLog } from "../../src/call/log.ts";
 import type { OutputStore } from "../../src/call/ports.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
@@ -20,7 +20,7 @@ test("a quiet log sends a heartbeat at once and then every 15 s, with the number
   });
   await store.calls.createSession(create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1", created: 1 }));
   const leave = new AbortController();
-  const frames = follow(store.calls, { sessionId: "ses_1", afterSeq: 0 }, leave.signal);
+  const frames = followLog(store.calls, { sessionId: "ses_1", afterSeq: 0 }, leave.signal);
   expect(await frames.next()).toEqual({ done: false, value: { lastSeq: 0 } });
   const first = frames.next();
   await vi.waitFor(() => expect(vi.getTimerCount()).toBe(1), { timeout: 10_000 });
@@ -43,7 +43,7 @@ test("output that many watch is read once, and they are given the same event", a
   const value = { callId: "call_1", output: "toolgate-output:out_1", offset: 0n, length: 5 };
   const event = create(SessionEventSchema, { seq: 1n, event: { case: "output", value } });
   const watch = async () => {
-    const seen: Followed[] = [];
+    const seen: FollowedEvent[] = [];
     const followed = (async function* () {
       yield { event, lastSeq: 1 };
     })();

@@ -1,7 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { ErrorReasonSchema } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { failureOf } from "../../src/cli/failure.ts";
+import { commandFailure } from "../../src/cli/failure.ts";
 import { refused } from "./fake-server.ts";
 
 const server = { url: "http://127.0.0.1:7420", tokenSource: "the token given by --token was sent" };
@@ -10,19 +10,19 @@ const codes = Object.values(Code).filter((code) => typeof code === "number");
 
 describe("what to do next is said", () => {
   test.each(reasons)("after %s", (reason) => {
-    expect(failureOf(refused(Code.FailedPrecondition, reason, "no"), server).next).not.toBe("");
+    expect(commandFailure(refused(Code.FailedPrecondition, reason, "no"), server).next).not.toBe("");
   });
 
   test.each(codes.map((code) => [Code[code], code] as const))("after the code %s without a reason", (_name, code) => {
-    expect(failureOf(new ConnectError("no", code), server).next).not.toBe("");
+    expect(commandFailure(new ConnectError("no", code), server).next).not.toBe("");
   });
 
   test("when the port is taken", () => {
     const error = Object.assign(new Error("listen EADDRINUSE"), { code: "EADDRINUSE" });
-    expect(failureOf(error).next).toContain("--listen");
+    expect(commandFailure(error).next).toContain("--listen");
   });
 
   test("after an error that nobody foresaw", () => {
-    expect(failureOf(new TypeError("x is undefined")).next).toContain("log");
+    expect(commandFailure(new TypeError("x is undefined")).next).toContain("log");
   });
 });

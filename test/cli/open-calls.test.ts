@@ -1,6 +1,6 @@
 import { expect, onTestFinished, test } from "vitest";
-import { connect } from "../../src/cli/connection.ts";
-import { createOpenCalls } from "../../src/cli/open-calls.ts";
+import { connectServer } from "../../src/cli/connection.ts";
+import { createWaitingCalls } from "../../src/cli/open-calls.ts";
 import { startFakeServer } from "./fake-server.ts";
 
 async function look(sessions: Map<string, { lastSeq: bigint; closed?: number; open: string[] }>) {
@@ -31,12 +31,12 @@ async function look(sessions: Map<string, { lastSeq: bigint; closed?: number; op
       },
     },
   });
-  const server = connect(fake.url, { value: undefined, source: "" });
+  const server = connectServer(fake.url, { value: undefined, source: "" });
   onTestFinished(async () => {
     server.close();
     await fake.close();
   });
-  const calls = createOpenCalls(server);
+  const calls = createWaitingCalls(server);
   return {
     watched,
     look: async () =>

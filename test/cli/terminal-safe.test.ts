@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { createSafeDecoder, oneLine, terminalSafe } from "../../src/cli/terminal/terminal-safe.ts";
+import { createSafeDecoder, terminalLine, terminalSafe } from "../../src/cli/terminal/terminal-safe.ts";
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not get through
 const control = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/;
@@ -77,5 +77,5 @@ describe("createSafeDecoder", () => {
 });
 
 test("oneLine makes one line of many", () => {
-  expect(oneLine(" npm test\n\trm -rf /\x1b[2K")).toBe("npm test rm -rf /\\x1b[2K");
+  expect(terminalLine(" npm test\n\trm -rf /\x1b[2K")).toBe("npm test rm -rf /\\x1b[2K");
 });

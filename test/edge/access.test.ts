@@ -9,7 +9,7 @@ import { Health } from "../../gen/grpc/health/v1/health_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { createAuthenticate, createGate, rolesFor } from "../../src/edge/api/access.ts";
+import { createAccessGate, createAuthenticate, rolesFor } from "../../src/edge/api/access.ts";
 import { roles, startServer } from "./server.ts";
 
 /** Who may call what: c caller, a approver, w watcher, A admin. */
@@ -142,7 +142,7 @@ test("without authentication everybody is one principal with all roles", async (
 });
 
 test("a request that arrives while the server drains is refused with the reason, whatever its token", () => {
-  const gate = createGate(createAuthenticate({ tokens: [], insecureNoAuth: true }));
+  const gate = createAccessGate(createAuthenticate({ tokens: [], insecureNoAuth: true }));
   const draining = new Error("draining");
   const context = (method: DescMethod) =>
     createHandlerContext({

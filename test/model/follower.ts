@@ -1,5 +1,5 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
-import type { Followed } from "../../src/call/log.ts";
+import type { FollowedEvent } from "../../src/call/log.ts";
 import { ReplicaDied } from "./reach.ts";
 
 /** A client's stream: what it got, and after which number it began. */
@@ -17,7 +17,7 @@ export interface Follower {
 /** Follows as a client does: when its replica dies it goes on after the last number, at another one. */
 export function startFollower(
   after: number,
-  open: (after: number) => AsyncIterable<Followed>,
+  open: (after: number) => AsyncIterable<FollowedEvent>,
   { signal, onEvent }: { signal: AbortSignal; onEvent: () => void },
 ): Follower {
   const events: SessionEvent[] = [];

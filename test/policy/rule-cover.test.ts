@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { covers } from "../../src/policy/rule-cover.ts";
+import { ruleCovers } from "../../src/policy/rule-cover.ts";
 import { compileRules, targetOf } from "../../src/policy/rule-list.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 
@@ -36,7 +36,7 @@ test("a rule that covers another one matches whatever that one matches", () => {
   let met = 0;
   fc.assert(
     fc.property(pair, fill, fc.constantFrom("bash", "read", "red"), ([one, other], fills, permission) => {
-      if (!covers(one, other, home)) return;
+      if (!ruleCovers(one, other, home)) return;
       // A text that the other one is likely to meet: its pattern, with something for each star.
       const shown = other.pattern
         .split("*")
@@ -64,15 +64,15 @@ test.each<[rule: [string, string], other: [string, string], boolean]>([
   [["read", "src/*"], ["read", "/w/src/*"], false],
 ])("whether %j covers %j", ([permission, pattern], [otherPermission, otherPattern], expected) => {
   const other = { permission: otherPermission, pattern: otherPattern, action: ALLOW };
-  expect(covers({ permission, pattern, action: ALLOW }, other, home)).toBe(expected);
+  expect(ruleCovers({ permission, pattern, action: ALLOW }, other, home)).toBe(expected);
 });
 
 test("an allow for one spelling does not cover a deny, which meets a path in any case", () => {
   const pattern = "Secret/*";
   expect(
-    covers({ permission: "read", pattern, action: ALLOW }, { permission: "read", pattern, action: DENY }, ""),
+    ruleCovers({ permission: "read", pattern, action: ALLOW }, { permission: "read", pattern, action: DENY }, ""),
   ).toBe(false);
   expect(
-    covers({ permission: "read", pattern, action: DENY }, { permission: "read", pattern, action: ALLOW }, ""),
+    ruleCovers({ permission: "read", pattern, action: DENY }, { permission: "read", pattern, action: ALLOW }, ""),
   ).toBe(true);
 });

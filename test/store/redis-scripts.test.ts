@@ -5,7 +5,7 @@ import { Redis } from "ioredis";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createKeys } from "../../src/store/redis/keys.ts";
 import type { Link } from "../../src/store/redis/link.ts";
-import { list, type Reply } from "../../src/store/redis/reply.ts";
+import { type Reply, replyList } from "../../src/store/redis/reply.ts";
 import { loadScripts, readNames, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { storeContract } from "./contract.ts";
@@ -73,7 +73,7 @@ describe("every step sent twice", () => {
 });
 
 /** What a step added to logs is told once: who missed it reads it there. */
-const asRemembered = (answer: Reply) => list(answer).slice(0, 2);
+const asRemembered = (answer: Reply) => replyList(answer).slice(0, 2);
 
 describe("every answer lost", () => {
   const scripts = loadScripts();

@@ -8,7 +8,7 @@ import { createApplyPatch } from "../../src/tools/apply-patch.ts";
 import { applyChunks } from "../../src/tools/fs/apply-chunks.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { type Chunk, parsePatch } from "../../src/tools/fs/parse-patch.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const applyPatch = createApplyPatch({ changes: createFileChanges() });
@@ -23,7 +23,7 @@ const content = (name: string) => readFile(at(name), "utf8");
 async function given(files: Record<string, string>): Promise<void> {
   for (const [name, text] of Object.entries(files)) {
     await writeFile(at(name), text);
-    await callTool(site, read, { filePath: name });
+    await callTool(site, readTool, { filePath: name });
   }
 }
 const patchOf = (...lines: string[]) => ["*** Begin Patch", ...lines, "*** End Patch"].join("\n");
@@ -33,7 +33,7 @@ describe("a patch", () => {
   test("adds, changes, moves and deletes files, and is shown before", async () => {
     await given({ a: "one\ntwo\nthree\n", b: "old name\n", c: "gone\n" });
     await chmod(at("b"), 0o755);
-    await callTool(site, read, { filePath: "b" });
+    await callTool(site, readTool, { filePath: "b" });
     const patchText = patchOf(
       ...["*** Add File: sub/new", "+first", "+second"],
       ...["*** Update File: a", "@@", " one", "-two", "+2", " three"],

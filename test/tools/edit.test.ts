@@ -4,14 +4,14 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, InvalidInput } from "../../src/tool/errors.ts";
-import { createEdit } from "../../src/tools/edit.ts";
+import { createEditTool } from "../../src/tools/edit.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const changes = createFileChanges();
-const edit = createEdit({ changes });
+const edit = createEditTool({ changes });
 let site: Site;
 beforeEach(async () => {
   site = await openSite();
@@ -22,7 +22,7 @@ const at = (name: string) => join(site.inside, name);
 const text = () => readFile(at("a.txt"), "utf8");
 async function given(content: string | Buffer): Promise<void> {
   await writeFile(at("a.txt"), content);
-  await callTool(site, read, { filePath: "a.txt" });
+  await callTool(site, readTool, { filePath: "a.txt" });
 }
 const change = (oldString: string, newString: string, rest = {}) =>
   callTool(site, edit, { filePath: "a.txt", oldString, newString, ...rest });

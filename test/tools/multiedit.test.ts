@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { createMultiEdit } from "../../src/tools/multiedit.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const multiedit = createMultiEdit({ changes: createFileChanges() });
@@ -18,7 +18,7 @@ afterEach(() => site.remove());
 const text = () => readFile(join(site.inside, "a.txt"), "utf8");
 async function given(content: string): Promise<void> {
   await writeFile(join(site.inside, "a.txt"), content);
-  await callTool(site, read, { filePath: "a.txt" });
+  await callTool(site, readTool, { filePath: "a.txt" });
 }
 const edit = (oldString: string, newString: string, rest = {}) => ({ oldString, newString, ...rest });
 const change = (...edits: ReturnType<typeof edit>[]) => callTool(site, multiedit, { filePath: "a.txt", edits });

@@ -7,7 +7,7 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createLineWindow } from "../../src/tools/fs/line-window.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 let site: Site;
@@ -17,7 +17,7 @@ beforeEach(async () => {
 afterEach(() => site.remove());
 
 const write = (name: string, content: string | Uint8Array) => writeFile(join(site.inside, name), content);
-const show = (filePath: string, window = {}) => callTool(site, read, { filePath, ...window });
+const show = (filePath: string, window = {}) => callTool(site, readTool, { filePath, ...window });
 const lines = (count: number, text = "line") => Array.from({ length: count }, (_, i) => `${text} ${i + 1}\n`).join("");
 const pixel = Buffer.from(
   "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
@@ -62,7 +62,7 @@ describe("a text file", () => {
     expect(output).toContain(`\n${last}: `);
     expect(output).not.toContain(`\n${next}: `);
     expect(Buffer.byteLength(output)).toBeGreaterThan(50_000);
-    expect(Buffer.byteLength(output)).toBeLessThan(read.keep.bytes);
+    expect(Buffer.byteLength(output)).toBeLessThan(readTool.keep.bytes);
   });
 
   test("has long lines cut at 2,000 characters, never inside one", async () => {
@@ -91,7 +91,7 @@ describe("a text file", () => {
   test("that is cancelled while it is read stops with the reason", async () => {
     await write("a.txt", "x");
     const reason = new Error("cancelled");
-    await expect(callTool(site, read, { filePath: "a.txt" }, { signal: AbortSignal.abort(reason) })).rejects.toBe(
+    await expect(callTool(site, readTool, { filePath: "a.txt" }, { signal: AbortSignal.abort(reason) })).rejects.toBe(
       reason,
     );
     expect(site.reads.size).toBe(0);
@@ -201,7 +201,7 @@ test("a file that is missing is named with those that it may have meant", async 
   await write("Config.toml", "");
   await write("config", "");
   await write("other", "");
-  const call = await planCall(site, read, { filePath: "config.toml" });
+  const call = await planCall(site, readTool, { filePath: "config.toml" });
   const message = `File not found: ${site.inside}/config.toml\n\nDid you mean one of these?\n${site.inside}/Config.toml\n${site.inside}/config`;
   await expect(call.plan.inspect?.()).rejects.toThrow(new ToolFailure(message));
   await expect(call.run()).rejects.toThrow(new ToolFailure(message));
@@ -257,7 +257,7 @@ describe("what is not text", () => {
     execFileSync("mkfifo", [join(site.inside, "pipe")]);
     const server = createServer().listen(join(site.inside, "socket"));
     for (const path of ["pipe", "socket", "/dev/zero"]) {
-      const call = await planCall(site, read, { filePath: path });
+      const call = await planCall(site, readTool, { filePath: path });
       await expect(call.plan.inspect?.()).rejects.toThrow("neither a file nor a folder");
       await expect(call.run()).rejects.toThrow(ToolFailure);
     }
@@ -267,7 +267,7 @@ describe("what is not text", () => {
 
 describe("permission", () => {
   test("is asked with the path, and existence is revealed only to who may read it", async () => {
-    const { plan } = await planCall(site, read, { filePath: "missing" });
+    const { plan } = await planCall(site, readTool, { filePath: "missing" });
     expect(plan.asks).toEqual([{ permission: "read", patterns: ["missing"], paths: [join(site.inside, "missing")] }]);
     expect(plan.reveals).toMatchObject([{ pattern: "missing" }]);
   });
@@ -275,7 +275,7 @@ describe("permission", () => {
   test("is asked for what a link leads to", async () => {
     await writeFile(join(site.outside, "secret"), "x");
     await symlink(join(site.outside, "secret"), join(site.inside, "harmless"));
-    const { plan } = await planCall(site, read, { filePath: "harmless" });
+    const { plan } = await planCall(site, readTool, { filePath: "harmless" });
     expect(plan.asks.map((ask) => [ask.permission, ask.patterns[0]])).toEqual([
       ["external_directory", `${site.outside}/*`],
       ["read", `${site.outside}/secret`],
@@ -286,13 +286,13 @@ describe("permission", () => {
     await writeFile(join(site.outside, "a"), "secret");
     await mkdir(join(site.inside, "folder"));
     await write("folder/a", "harmless");
-    const call = await planCall(site, read, { filePath: "folder/a" });
+    const call = await planCall(site, readTool, { filePath: "folder/a" });
     await rename(join(site.inside, "folder"), join(site.inside, "moved"));
     await symlink(site.outside, join(site.inside, "folder"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
 
     await write("b", "harmless");
-    const other = await planCall(site, read, { filePath: "b" });
+    const other = await planCall(site, readTool, { filePath: "b" });
     await rename(join(site.inside, "b"), join(site.inside, "c"));
     await symlink(join(site.outside, "a"), join(site.inside, "b"));
     await expect(other.run()).rejects.toThrow(ChangedAfterApproval);
@@ -301,11 +301,11 @@ describe("permission", () => {
   test("for a file is not one for the hard link that replaces it; one that was there is asked for as such", async () => {
     await write(".env", "secret");
     await write("a", "harmless");
-    const call = await planCall(site, read, { filePath: "a" });
+    const call = await planCall(site, readTool, { filePath: "a" });
     await rm(join(site.inside, "a"));
     await link(join(site.inside, ".env"), join(site.inside, "a"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
-    const { plan } = await planCall(site, read, { filePath: "a" });
+    const { plan } = await planCall(site, readTool, { filePath: "a" });
     expect(plan.asks).toEqual([
       {
         permission: "read",
@@ -318,7 +318,7 @@ describe("permission", () => {
 
   test("for a folder is not one for the link that replaces it", async () => {
     await mkdir(join(site.inside, "folder"));
-    const call = await planCall(site, read, { filePath: "folder" });
+    const call = await planCall(site, readTool, { filePath: "folder" });
     await rename(join(site.inside, "folder"), join(site.inside, "moved"));
     await symlink(site.outside, join(site.inside, "folder"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
@@ -328,7 +328,7 @@ describe("permission", () => {
 describe("a stored output", () => {
   test("is read by its id, asks nothing and records nothing", async () => {
     site.outputs.set("out_1", Buffer.from(lines(100_000)));
-    const call = await planCall(site, read, { filePath: "toolgate-output:out_1", offset: 99_999 });
+    const call = await planCall(site, readTool, { filePath: "toolgate-output:out_1", offset: 99_999 });
     expect(call.plan.asks).toEqual([]);
     const { output } = await call.run();
     expect(output).toContain("<path>toolgate-output:out_1</path>");

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
-import { type Confinement, openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
+import { openSandbox, type SandboxConfinement, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { callTool, openSite, type RunOptions, type Site } from "./harness.ts";
 import { processesNamed, untilDead } from "./processes.ts";
@@ -34,9 +34,13 @@ afterAll(async () => {
 });
 
 async function run(
-  confinement: Partial<Confinement>,
+  confinement: Partial<SandboxConfinement>,
   command: string,
-  options: RunOptions & { writable?: string[]; agents?: ReadonlyMap<string, Confinement>; timeout?: number } = {},
+  options: RunOptions & {
+    writable?: string[];
+    agents?: ReadonlyMap<string, SandboxConfinement>;
+    timeout?: number;
+  } = {},
 ) {
   const wanted = { profile: "workspace-write", network: true, ...confinement } as const;
   const { writable = [], agents = new Map(), timeout } = options;

@@ -5,8 +5,8 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval } from "../../src/tool/errors.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
-import { list } from "../../src/tools/list.ts";
-import { read } from "../../src/tools/read.ts";
+import { listTool } from "../../src/tools/list.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 
 let site: Site;
@@ -33,7 +33,7 @@ test("no search finds a file of ours that is not written to its end", async () =
   await put({ ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b": "x\n", ".toolgate-notes": "x\n" });
   expect((await find(".toolgate-*")).output).toBe(".toolgate-notes");
   expect((await search("x")).output).toBe("Found 1 match\n.toolgate-notes:\n  Line 1: x");
-  expect((await callTool(site, list, {})).output).toBe(`${site.inside}/\n  .toolgate-notes`);
+  expect((await callTool(site, listTool, {})).output).toBe(`${site.inside}/\n  .toolgate-notes`);
 });
 
 test("a name that has a line end in it is found, and shown on one line", async () => {
@@ -42,15 +42,15 @@ test("a name that has a line end in it is found, and shown on one line", async (
   expect((await find("*.txt")).output).toBe(quoted);
   expect((await search("needle")).output).toBe(`Found 1 match\n${quoted}:\n  Line 1: needle`);
   expect((await search("needle", { show: "count" })).output).toBe(`Found 1 file\n${quoted}: 1`);
-  expect((await callTool(site, list, {})).output).toBe(`${site.inside}/\n  ${quoted}`);
-  expect((await callTool(site, read, { filePath: "." })).output).toContain(`<entries>\n${quoted}\n`);
+  expect((await callTool(site, listTool, {})).output).toBe(`${site.inside}/\n  ${quoted}`);
+  expect((await callTool(site, readTool, { filePath: "." })).output).toContain(`<entries>\n${quoted}\n`);
 });
 
 test("searches for names tell how many they have found while they go on", async () => {
   await put(Object.fromEntries(Array.from({ length: 1_100 }, (_, i) => [`${i}.txt`, ""])));
   for (const [tool, input] of [
     [glob, { pattern: "*.txt" }],
-    [list, {}],
+    [listTool, {}],
   ] as const) {
     const told: unknown[] = [];
     await callTool(site, tool, input, { onMetadata: ({ count }) => told.push(count) });
@@ -303,7 +303,7 @@ describe("list", () => {
       "node_modules/m/i.js": "",
       ".env": "",
     });
-    const { output, metadata } = await callTool(site, list, {});
+    const { output, metadata } = await callTool(site, listTool, {});
     expect(output).toBe(
       [
         `${site.inside}/`,
@@ -317,12 +317,12 @@ describe("list", () => {
       ].join("\n"),
     );
     expect(metadata).toMatchObject({ count: 3, total: 3, truncated: false });
-    expect((await callTool(site, list, { path: "src", ignore: ["deep"] })).output).toBe(`${at("src")}/\n  a.ts`);
+    expect((await callTool(site, listTool, { path: "src", ignore: ["deep"] })).output).toBe(`${at("src")}/\n  a.ts`);
   });
 
   test("asks for the folder", async () => {
-    const { plan } = await planCall(site, list, { path: "../other" });
+    const { plan } = await planCall(site, listTool, { path: "../other" });
     expect(plan.asks.map(({ permission }) => permission)).toEqual(["external_directory", "list"]);
-    await expect(callTool(site, list, { path: "none" })).rejects.toThrow("list path must be a directory");
+    await expect(callTool(site, listTool, { path: "none" })).rejects.toThrow("list path must be a directory");
   });
 });

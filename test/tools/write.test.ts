@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
-import { read } from "../../src/tools/read.ts";
+import { readTool } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
 import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
@@ -16,7 +16,7 @@ afterEach(() => site.remove());
 
 const at = (name: string) => join(site.inside, name);
 const put = (filePath: string, content: string) => callTool(site, write, { filePath, content });
-const show = (filePath: string) => callTool(site, read, { filePath });
+const show = (filePath: string) => callTool(site, readTool, { filePath });
 const text = (name: string) => readFile(at(name), "utf8");
 
 describe("a new file", () => {

@@ -4,9 +4,9 @@ import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/per
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { replyCommand } from "../asking.ts";
 import { withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { settledWords } from "../view/settled.ts";
 import { type Resumable, resume } from "./resume.ts";
@@ -26,7 +26,10 @@ export function addAsks(program: Command): void {
 }
 
 /** All open asks that this connection may see, oldest first. */
-export async function* openAsks({ permissions }: Connection, sessionId: string): AsyncGenerator<PermissionRequest> {
+export async function* openAsks(
+  { permissions }: ServerConnection,
+  sessionId: string,
+): AsyncGenerator<PermissionRequest> {
   let pageToken = "";
   do {
     const page = await permissions.listPermissions({ sessionId, pageToken });
@@ -36,7 +39,7 @@ export async function* openAsks({ permissions }: Connection, sessionId: string):
 }
 
 /** Prints what is asked and settled, the open asks first, for as long as the server can be reached. */
-export async function printAsks(server: Connection, screen: Screen, sessionId = ""): Promise<undefined> {
+export async function printAsks(server: ServerConnection, screen: Screen, sessionId = ""): Promise<undefined> {
   const { signal } = new AbortController();
   for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
     if (event === undefined) continue;
@@ -46,7 +49,7 @@ export async function printAsks(server: Connection, screen: Screen, sessionId = 
 
 /** What WatchPermissions sends, across lost connections: each starts over with a snapshot, whose first frame has `storeId`. */
 export function askChanges(
-  { permissions }: Connection,
+  { permissions }: ServerConnection,
   {
     sessionId,
     ...options
@@ -65,7 +68,7 @@ interface AsksOptions {
   watch?: boolean;
 }
 
-async function list(server: Connection, screen: Screen, { session = "" }: AsksOptions): Promise<undefined> {
+async function list(server: ServerConnection, screen: Screen, { session = "" }: AsksOptions): Promise<undefined> {
   let count = 0;
   for await (const ask of openAsks(server, session)) {
     count += 1;
@@ -74,17 +77,17 @@ async function list(server: Connection, screen: Screen, { session = "" }: AsksOp
   if (count === 0) screen.note("nothing waits for an answer");
 }
 
-function changeLines({ event }: SessionEvent, server: Connection, paint: Paint): string[] {
+function changeLines({ event }: SessionEvent, server: ServerConnection, paint: Paint): string[] {
   if (event.case === "permissionAsked") return openLines(event.value, server, paint);
   if (event.case !== "permissionSettled") return [];
-  return [`${paint("dim", oneLine(event.value.permissionId))}  ${settledWords(event.value)}`];
+  return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
 }
 
-function openLines(ask: PermissionRequest, server: Connection, paint: Paint): string[] {
-  const call = ask.tool ? `  call ${oneLine(ask.tool.callId)}` : "";
+function openLines(ask: PermissionRequest, server: ServerConnection, paint: Paint): string[] {
+  const call = ask.tool ? `  call ${terminalLine(ask.tool.callId)}` : "";
   return [
     ...askLines(ask, paint, { now: Date.now() }),
-    `  ${paint("dim", "session")}  ${oneLine(ask.sessionId)}${call}`,
+    `  ${paint("dim", "session")}  ${terminalLine(ask.sessionId)}${call}`,
     `  ${paint("dim", "answer")}   ${replyCommand(ask, server.url)}`,
     "",
   ];

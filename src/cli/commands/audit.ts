@@ -10,12 +10,12 @@ import {
   DecisionRecordSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withScreen, withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure.ts";
 import { allSessions } from "../open-calls.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
 /** Adds `toolgate audit export` and `toolgate audit verify`. */
@@ -51,7 +51,7 @@ export function addAudit(program: Command): void {
     );
 }
 
-async function* rootsOf(server: Connection, session: string | undefined): AsyncGenerator<string> {
+async function* rootsOf(server: ServerConnection, session: string | undefined): AsyncGenerator<string> {
   if (session !== undefined) return yield session;
   const living = new Set<string>();
   for await (const { rootSessionId } of allSessions(server)) living.add(rootSessionId);
@@ -65,7 +65,7 @@ async function* rootsOf(server: Connection, session: string | undefined): AsyncG
   }
 }
 
-async function* entriesOf({ permissions }: Connection, sessionId: string): AsyncGenerator<AuditEntry> {
+async function* entriesOf({ permissions }: ServerConnection, sessionId: string): AsyncGenerator<AuditEntry> {
   for (let afterSeq = 0n; ; ) {
     const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
     yield* entries;
@@ -75,7 +75,7 @@ async function* entriesOf({ permissions }: Connection, sessionId: string): Async
   }
 }
 
-async function* stored(server: Connection, session: string | undefined): AsyncGenerator<AuditEntry> {
+async function* stored(server: ServerConnection, session: string | undefined): AsyncGenerator<AuditEntry> {
   for await (const root of rootsOf(server, session)) yield* entriesOf(server, root);
 }
 
@@ -111,7 +111,9 @@ async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promi
   }
   for (const [rootSessionId, { seq, hash }] of heads) {
     const head = { rootSessionId, seq: String(seq), hash };
-    screen.write(screen.json ? `${JSON.stringify(head)}\n` : `${oneLine(rootSessionId)}  ${seq}  ${oneLine(hash)}\n`);
+    screen.write(
+      screen.json ? `${JSON.stringify(head)}\n` : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(hash)}\n`,
+    );
   }
   screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are what they were`));
 }
@@ -132,9 +134,9 @@ function problemOf(entry: AuditEntry, before: AuditEntry | undefined): string | 
 }
 
 function broken({ rootSessionId, seq, time, record }: AuditEntry, problem: string): CommandError {
-  const what = record ? `: ${wordOf(DecisionKindSchema, record.kind)}, call ${oneLine(record.callId)}` : "";
+  const what = record ? `: ${wordOf(DecisionKindSchema, record.kind)}, call ${terminalLine(record.callId)}` : "";
   return new CommandError(
-    `record ${seq} of ${oneLine(rootSessionId)} (${momentOf(time)}${what}) is broken: ${problem}`,
+    `record ${seq} of ${terminalLine(rootSessionId)} (${momentOf(time)}${what}) is broken: ${problem}`,
     "do not trust it and what follows; compare with an earlier export",
     exitCodes.failed,
   );

@@ -2,8 +2,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { CallToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { replyCommand } from "../asking.ts";
-import { newId, withServer } from "../command.ts";
-import { type Connection, findToken, serverWords } from "../connection.ts";
+import { newClientId, withServer } from "../command.ts";
+import { findToken, type ServerConnection, serverWords } from "../connection.ts";
 import { execute } from "../execute.ts";
 import { exitCodeOf } from "../exit-codes.ts";
 import { readJsonObject } from "../json-argument.ts";
@@ -79,15 +79,15 @@ interface CallCommandOptions extends CallOptions {
 }
 
 async function call(
-  server: Connection,
+  server: ServerConnection,
   screen: Screen,
   tool: string,
   json: string,
   options: CallCommandOptions,
 ): Promise<number> {
   const fields = await readCall(tool, json, options);
-  const sessionId = options.session ?? newId("ses");
-  const callId = options.callId ?? newId("call");
+  const sessionId = options.session ?? newClientId("ses");
+  const callId = options.callId ?? newClientId("call");
   const storeId = options.session === undefined ? await createSession(server, sessionId, options) : "";
   screen.note(screen.paint.err("dim", `session ${sessionId}  call ${callId}`));
   const request = { ...fields, sessionId, callId };
@@ -120,7 +120,7 @@ async function call(
 }
 
 async function createSession(
-  { sessions }: Connection,
+  { sessions }: ServerConnection,
   sessionId: string,
   { workspace = "", agent = "" }: CallCommandOptions,
 ): Promise<string> {
@@ -129,14 +129,14 @@ async function createSession(
 }
 
 /** Somebody who may answer what this connection's principal asks: the local approver, or anybody where no tokens are used. */
-function approverBeside(server: Connection): Connection | undefined {
+function approverBeside(server: ServerConnection): ServerConnection | undefined {
   const token = findToken("approver", { server: server.url });
   if (token.value === undefined && server.hasToken) return undefined;
   return server.as(token);
 }
 
 async function detach(
-  server: Connection,
+  server: ServerConnection,
   screen: Screen,
   request: CallFields & { sessionId: string; callId: string },
   expectedStoreId: string,

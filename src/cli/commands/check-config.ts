@@ -3,7 +3,7 @@ import { withScreen } from "../command.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 
 /** What a configuration's check found. */
 export interface CheckedConfig {
@@ -61,7 +61,7 @@ function findingLine(
   paint: Paint,
 ): string {
   const place = `${file}${line === undefined ? "" : `:${line}`}`;
-  return `${place}: ${paint(severity === "error" ? "red" : "yellow", severity)}: ${oneLine(message)}`;
+  return `${place}: ${paint(severity === "error" ? "red" : "yellow", severity)}: ${terminalLine(message)}`;
 }
 
 const count = (many: number, what: string) => `${many} ${what}${many === 1 ? "" : "s"}`;

@@ -14,7 +14,7 @@ import { collect, withServer } from "../command.ts";
 import { UsageError } from "../failure.ts";
 import { readJsonObject } from "../json-argument.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { previewLines } from "../view/ask-view.ts";
 import { wordOf } from "../view/words.ts";
 
@@ -91,10 +91,10 @@ interface QuestionOptions {
 
 function planLines({ title, action, decisions, asks, preview, problem }: PlanToolResponse, paint: Paint): string[] {
   const offers = asks.flatMap(({ permission, offers }) =>
-    offers.map(({ text }) => `  ${paint("dim", "always")}   ${oneLine(permission)}: ${oneLine(text)}`),
+    offers.map(({ text }) => `  ${paint("dim", "always")}   ${terminalLine(permission)}: ${terminalLine(text)}`),
   );
   return [
-    `${paintAction(action, paint)}  ${paint("bold", oneLine(title))}`,
+    `${paintAction(action, paint)}  ${paint("bold", terminalLine(title))}`,
     ...previewLines(preview, paint),
     ...offers,
     ...(decisions.length > 0 ? [""] : []),
@@ -109,8 +109,8 @@ function decisionLines(decision: PermissionDecision, paint: Paint): string[] {
   const { action, permission, pattern, reason, reasonCode, matches, moreMatches } = decision;
   const code = wordOf(PermissionReasonSchema, reasonCode);
   return [
-    `${paintAction(action, paint)}  ${oneLine(permission)}  ${terminalSafe(pattern)}`,
-    `       ${paint("dim", `${oneLine(reason)} [${code}]`)}`,
+    `${paintAction(action, paint)}  ${terminalLine(permission)}  ${terminalSafe(pattern)}`,
+    `       ${paint("dim", `${terminalLine(reason)} [${code}]`)}`,
     ...(moreMatches > 0 ? [`         ${paint("dim", `… ${moreMatches} earlier rules match, too`)}`] : []),
     ...matches.map((match) => matchLine(match, paint)),
   ];
@@ -118,9 +118,13 @@ function decisionLines(decision: PermissionDecision, paint: Paint): string[] {
 
 /** One rule that matched, such as `→ config 3  bash "git push *" deny`; the arrow marks the deciding one. */
 function matchLine({ layer, source, ruleIndex, rule, text, decided }: RuleMatch, paint: Paint): string {
-  const place = [wordOf(PermissionLayerSchema, layer), ruleIndex, ...(source === "" ? [] : [`(${oneLine(source)})`])];
+  const place = [
+    wordOf(PermissionLayerSchema, layer),
+    ruleIndex,
+    ...(source === "" ? [] : [`(${terminalLine(source)})`]),
+  ];
   const action = wordOf(PermissionActionSchema, rule?.action ?? PermissionAction.UNSPECIFIED);
-  const words = `${place.join(" ")}  ${oneLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;
+  const words = `${place.join(" ")}  ${terminalLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;
   const met = text === "" ? "" : `  meets ${terminalSafe(JSON.stringify(text))}`;
   return paint(decided ? "reset" : "dim", `       ${decided ? "→" : " "} ${terminalSafe(words)}${met}`);
 }

@@ -1,9 +1,9 @@
 import type { Command } from "commander";
 import { type Grant, GrantSchema, GrantScopeSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
 /** Adds `toolgate grants` and `toolgate grants revoke`. */
@@ -35,7 +35,7 @@ interface GrantsOptions {
 }
 
 async function list(
-  { permissions }: Connection,
+  { permissions }: ServerConnection,
   screen: Screen,
   { all = false, session = "" }: GrantsOptions,
 ): Promise<undefined> {
@@ -57,8 +57,8 @@ function grantLines(grant: Grant, paint: Paint): string[] {
   );
   const used = lastUsed > 0 ? `last used at ${momentOf(lastUsed)}` : "not used yet";
   return [
-    `${paint("bold", oneLine(id))}  ${oneLine(permission)}  ${oneLine(text)}`,
-    `  ${paint("dim", oneLine(`${bound.join(", ")}; by ${grantedBy} at ${momentOf(created)}; ${used}`))}  ${lifeOf(grant, paint)}`,
+    `${paint("bold", terminalLine(id))}  ${terminalLine(permission)}  ${terminalLine(text)}`,
+    `  ${paint("dim", terminalLine(`${bound.join(", ")}; by ${grantedBy} at ${momentOf(created)}; ${used}`))}  ${lifeOf(grant, paint)}`,
   ];
 }
 

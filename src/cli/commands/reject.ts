@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withServer } from "../command.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { settledWords } from "../view/settled.ts";
 
 /** Adds `toolgate reject`. */
@@ -16,7 +16,7 @@ export function addReject(program: Command): void {
         const { settled } = await permissions.rejectPermissions({ sessionId, message });
         for (const end of settled) {
           screen.show(PermissionSettledSchema, end, (paint) => [
-            `${oneLine(end.permissionId)}  ${paint("dim", `call ${oneLine(end.callId)}`)}  ${settledWords(end)}`,
+            `${terminalLine(end.permissionId)}  ${paint("dim", `call ${terminalLine(end.callId)}`)}  ${settledWords(end)}`,
           ]);
         }
         if (settled.length === 0) screen.note("nothing waits for an answer");

@@ -6,7 +6,7 @@ import {
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure.ts";
 import { readJsonObject } from "../json-argument.ts";
@@ -48,7 +48,7 @@ interface ReplyOptions {
 }
 
 async function answerAsk(
-  server: Connection,
+  server: ServerConnection,
   screen: Screen,
   id: string,
   word: keyof typeof replies,
@@ -101,7 +101,7 @@ const units = new Map([
 ]);
 
 async function findAsk(
-  server: Connection,
+  server: ServerConnection,
   id: string,
   session: string | undefined,
 ): Promise<PermissionRequest | undefined> {

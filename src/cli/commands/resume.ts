@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, reasonOf } from "../failure.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { CommandError, errorInfoOf } from "../failure.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf } from "../view/words.ts";
 
 /** What every stream of events sends. */
@@ -56,7 +56,7 @@ export async function* resume<F extends Frame>(options: Resumable<F>): AsyncGene
       const pause = pauseMs(attempt);
       if (pause === undefined) throw error;
       attempt += 1;
-      onCut(`connection lost (${oneLine(error.rawMessage)}); trying again in ${durationOf(pause)}`);
+      onCut(`connection lost (${terminalLine(error.rawMessage)}); trying again in ${durationOf(pause)}`);
       await sleep(pause, undefined, { signal });
     }
   }
@@ -81,7 +81,7 @@ function advance(position: Position, { lastSeq, storeId }: Frame): void {
 
 /** Whether the connection failed or the server asks to come again: an answer that has another reason is final. */
 export function isCut(error: ConnectError): boolean {
-  const told = reasonOf(error);
+  const told = errorInfoOf(error);
   if (told) return error.code === Code.Unavailable;
   return lostConnection.includes(error.code);
 }

@@ -7,7 +7,7 @@ import {
 import { ListRulesResponseSchema } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { withServer } from "../command.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { wordOf } from "../view/words.ts";
 
 /** Adds `toolgate rules`. */
@@ -32,7 +32,7 @@ export function addRules(program: Command): void {
           ...(session !== undefined && { place: { case: "sessionId", value: session } }),
           ...(workspace !== undefined && { place: { case: "workspace", value: workspace } }),
         });
-        screen.note(`for ${oneLine(answer.agent)} in ${oneLine(answer.workspace)}`);
+        screen.note(`for ${terminalLine(answer.agent)} in ${terminalLine(answer.workspace)}`);
         screen.show(ListRulesResponseSchema, answer, (paint) => answer.lists.flatMap((list) => listLines(list, paint)));
         return undefined;
       }),
@@ -48,10 +48,10 @@ interface RulesOptions {
 function listLines({ layer, source, rules, problem }: RuleList, paint: Paint): string[] {
   const name = wordOf(PermissionLayerSchema, layer);
   return [
-    paint("bold", source === "" ? name : `${name} (${oneLine(source)})`),
-    ...(problem === "" ? [] : [`  ${paint("red", `everything asks: ${oneLine(problem)}`)}`]),
+    paint("bold", source === "" ? name : `${name} (${terminalLine(source)})`),
+    ...(problem === "" ? [] : [`  ${paint("red", `everything asks: ${terminalLine(problem)}`)}`]),
     ...rules.map(({ permission, pattern, action }, index) => {
-      const words = `${oneLine(permission)} ${oneLine(JSON.stringify(pattern))} ${wordOf(PermissionActionSchema, action)}`;
+      const words = `${terminalLine(permission)} ${terminalLine(JSON.stringify(pattern))} ${wordOf(PermissionActionSchema, action)}`;
       return `  ${paint("dim", String(index).padStart(3))}  ${words}`;
     }),
   ];

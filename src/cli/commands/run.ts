@@ -1,10 +1,10 @@
 import type { Command } from "commander";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Answering } from "../asking.ts";
-import { newId, withScreen } from "../command.ts";
-import { type Connection, connect } from "../connection.ts";
+import { newClientId, withScreen } from "../command.ts";
+import { connectServer, type ServerConnection } from "../connection.ts";
 import { execute } from "../execute.ts";
-import { failureOf } from "../failure.ts";
+import { commandFailure } from "../failure.ts";
 import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { type CallOptions, readCall, wholeNumber } from "./call.ts";
@@ -55,27 +55,27 @@ async function run(
     ...(workspace !== undefined && { workspace }),
     ...(config !== undefined && { config }),
   });
-  const server = connect(engine.url, {
+  const server = connectServer(engine.url, {
     value: engine.tokens.caller,
     source: "the embedded engine's own token was sent",
   });
-  const approver = connect(engine.url, {
+  const approver = connectServer(engine.url, {
     value: engine.tokens.approver,
     source: "the embedded engine's own token was sent",
   });
-  const sessionId = newId("ses");
+  const sessionId = newClientId("ses");
   try {
     const { storeId } = await server.sessions.createSession({ sessionId, agent: fields.agent });
     return await execute({
       server,
       screen,
-      request: { ...fields, sessionId, callId: newId("call") },
+      request: { ...fields, sessionId, callId: newClientId("call") },
       storeId,
       answering: hasTerminal() ? answeringAtTerminal(approver, screen) : () => refusing(approver),
       leftBehind: "the call ends with this command",
     });
   } catch (error) {
-    const failure = failureOf(error, server);
+    const failure = commandFailure(error, server);
     screen.fail(failure);
     return failure.exitCode;
   } finally {
@@ -86,7 +86,7 @@ async function run(
 }
 
 /** Nobody is here to be asked, and nobody else can be. */
-function refusing(approver: Connection): Answering {
+function refusing(approver: ServerConnection): Answering {
   return { approver, decide: async () => ({ reply: PermissionReply.REJECT, message: nobody }) };
 }
 

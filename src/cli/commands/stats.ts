@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { type ToolStats, ToolStatsSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { withServer } from "../command.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf, momentOf } from "../view/words.ts";
 
 /** Adds `toolgate stats`. */
@@ -23,7 +23,7 @@ export function addStats(program: Command): void {
 
 function table(tools: readonly ToolStats[]): string[] {
   const rows = tools.map(({ tool, count, avgDuration, errors, timeouts }) => [
-    oneLine(tool),
+    terminalLine(tool),
     String(count),
     durationOf(avgDuration),
     String(errors),

@@ -9,7 +9,7 @@ import { withServer } from "../command.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 
 /** Adds `toolgate tools`. */
 export function addTools(program: Command): void {
@@ -24,7 +24,7 @@ export function addTools(program: Command): void {
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));
         for (const { path, line, reason } of problems) {
-          screen.alert(`not loaded: ${oneLine(path)}${line === 0 ? "" : `:${line}`}: ${oneLine(reason)}`);
+          screen.alert(`not loaded: ${terminalLine(path)}${line === 0 ? "" : `:${line}`}: ${terminalLine(reason)}`);
         }
         return undefined;
       }),
@@ -35,22 +35,22 @@ function named(tools: readonly ToolDefinition[], name: string): ToolDefinition {
   const tool = tools.find((tool) => tool.name === name);
   if (tool) return tool;
   throw new CommandError(
-    `no tool is named ${oneLine(name)}`,
-    `there is ${tools.map(({ name }) => oneLine(name)).join(", ") || "none that this agent may see"}`,
+    `no tool is named ${terminalLine(name)}`,
+    `there is ${tools.map(({ name }) => terminalLine(name)).join(", ") || "none that this agent may see"}`,
     exitCodes.usage,
   );
 }
 
 function listLines({ name, description, inputSchema }: ToolDefinition, paint: Paint): string[] {
   const fields = fieldsOf(inputSchema).map(({ name, required }) => (required ? name : `${name}?`));
-  const first = oneLine(/^.*?(?:\.(?=\s)|$)/m.exec(description)?.[0] ?? "");
-  return [`${paint("bold", oneLine(name))}  ${paint("dim", `{ ${fields.join(", ")} }`)}`, `  ${first}`];
+  const first = terminalLine(/^.*?(?:\.(?=\s)|$)/m.exec(description)?.[0] ?? "");
+  return [`${paint("bold", terminalLine(name))}  ${paint("dim", `{ ${fields.join(", ")} }`)}`, `  ${first}`];
 }
 
 function wholeLines(tool: ToolDefinition, paint: Paint): string[] {
   const fields = fieldsOf(tool.inputSchema);
   return [
-    `${paint("bold", oneLine(tool.name))}  ${paint("dim", hintWords(tool.annotations))}`,
+    `${paint("bold", terminalLine(tool.name))}  ${paint("dim", hintWords(tool.annotations))}`,
     ...terminalSafe(tool.description)
       .trimEnd()
       .split("\n")
@@ -87,10 +87,10 @@ function fieldsOf(schema: JsonObject | undefined): Field[] {
   return Object.entries(objectOf(schema?.properties)).map(([name, value]) => {
     const { type, description } = objectOf(value);
     return {
-      name: oneLine(name),
-      type: typeof type === "string" ? oneLine(type) : "any",
+      name: terminalLine(name),
+      type: typeof type === "string" ? terminalLine(type) : "any",
       required: Array.isArray(required) && required.includes(name),
-      description: typeof description === "string" ? oneLine(description) : "",
+      description: typeof description === "string" ? terminalLine(description) : "",
     };
   });
 }

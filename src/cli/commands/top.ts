@@ -3,11 +3,11 @@ import { ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
-import { createOpenCalls, type OpenCall } from "../open-calls.ts";
+import type { ServerConnection } from "../connection.ts";
+import { createWaitingCalls, type WaitingCall } from "../open-calls.ts";
 import { clipRow, hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
 import { isCut } from "./resume.ts";
@@ -27,17 +27,17 @@ export function addTop(program: Command): void {
     );
 }
 
-async function printOnce(server: Connection, screen: Screen): Promise<undefined> {
-  const calls = await createOpenCalls(server).look();
+async function printOnce(server: ServerConnection, screen: Screen): Promise<undefined> {
+  const calls = await createWaitingCalls(server).look();
   if (screen.json) for (const { part } of calls) screen.emit(ToolPartSchema, part);
   else for (const row of callRows(calls, screen.paint.out, Date.now())) screen.write(`${row}\n`);
   if (calls.length === 0) screen.note("nothing runs or waits");
 }
 
-async function top(server: Connection, screen: Screen): Promise<undefined> {
+async function top(server: ServerConnection, screen: Screen): Promise<undefined> {
   const leave = new AbortController();
   const paint = screen.paint.out;
-  const open = createOpenCalls(server);
+  const open = createWaitingCalls(server);
   let calls = await open.look();
   let trouble = "";
 
@@ -45,7 +45,7 @@ async function top(server: Connection, screen: Screen): Promise<undefined> {
     const { columns, rows } = terminal.size;
     const running = calls.filter(({ part }) => part.state.case === "running").length;
     const state =
-      trouble === "" ? paint("dim", server.url) : paint("red", `${server.url}  not live: ${oneLine(trouble)}`);
+      trouble === "" ? paint("dim", server.url) : paint("red", `${server.url}  not live: ${terminalLine(trouble)}`);
     const head = `${paint("bold", "toolgate top")}  ${running} run, ${calls.length - running} wait  ${state}  q quit`;
     const lines = [head, "", ...callRows(calls, paint, Date.now())];
     const shown = lines.length > rows ? [...lines.slice(0, rows - 1), `… ${lines.length - rows + 1} more`] : lines;
@@ -79,7 +79,7 @@ async function top(server: Connection, screen: Screen): Promise<undefined> {
 }
 
 /** A table: those that run first, then those that wait, the longest on top. */
-function callRows(calls: readonly OpenCall[], paint: Paint, now: number): string[] {
+function callRows(calls: readonly WaitingCall[], paint: Paint, now: number): string[] {
   if (calls.length === 0) return [];
   const rows = calls
     .map((call) => ({ call, since: sinceOf(call) }))
@@ -95,7 +95,7 @@ function callRows(calls: readonly OpenCall[], paint: Paint, now: number): string
   return [paint("dim", lineOf(head)), ...rows.map(lineOf)];
 }
 
-function cellsOf({ part, asks, sessionTitle }: OpenCall, time: string, now: number): string[] {
+function cellsOf({ part, asks, sessionTitle }: WaitingCall, time: string, now: number): string[] {
   const { state, tool, agent, sessionId, callId } = part;
   const [ask] = asks;
   const title = state.case === "running" ? (state.value.title ?? "") : "";
@@ -103,20 +103,20 @@ function cellsOf({ part, asks, sessionTitle }: OpenCall, time: string, now: numb
   return [
     ask ? `waits${left}` : (state.case ?? ""),
     time,
-    oneLine(tool),
-    oneLine(agent),
-    ask ? askSummary(ask) : oneLine(title),
-    oneLine(sessionTitle === "" ? sessionId : sessionTitle),
-    oneLine(callId),
+    terminalLine(tool),
+    terminalLine(agent),
+    ask ? askSummary(ask) : terminalLine(title),
+    terminalLine(sessionTitle === "" ? sessionId : sessionTitle),
+    terminalLine(callId),
   ];
 }
 
-function isWaiting({ part }: OpenCall): boolean {
+function isWaiting({ part }: WaitingCall): boolean {
   return part.state.case !== "running";
 }
 
 /** Since when it runs, or waits for a person; 0 if it does neither. */
-function sinceOf({ part: { state }, asks }: OpenCall): number {
+function sinceOf({ part: { state }, asks }: WaitingCall): number {
   return state.case === "running" ? (state.value.time?.start ?? 0) : (asks[0]?.created ?? 0);
 }
 

@@ -3,9 +3,9 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { toJsonForm } from "../../view/json-form/convert.ts";
 import { withServer } from "../command.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
-import { createSafeDecoder, oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
 import { settledWords } from "../view/settled.ts";
@@ -34,7 +34,7 @@ interface WatchOptions {
 }
 
 async function watch(
-  { tools, url }: Connection,
+  { tools, url }: ServerConnection,
   screen: Screen,
   sessionId: string,
   { after, call: callId = "", jsonForm = false }: WatchOptions,
@@ -91,18 +91,18 @@ function createEventView(screen: Screen, url: string): (event: SessionEvent) => 
 function eventLines(event: SessionEvent["event"], paint: Paint): string[] {
   switch (event.case) {
     case "progress":
-      return [`${paint("dim", "…")} ${oneLine(event.value.title ?? "")}`.trimEnd()];
+      return [`${paint("dim", "…")} ${terminalLine(event.value.title ?? "")}`.trimEnd()];
     case "permissionAsked":
       return [
         ...askLines(event.value, paint, { now: Date.now() }),
-        `  ${paint("dim", "ask")}      ${oneLine(event.value.id)}`,
+        `  ${paint("dim", "ask")}      ${terminalLine(event.value.id)}`,
       ];
     case "permissionSettled":
-      return [`${paint("dim", oneLine(event.value.permissionId))}  ${settledWords(event.value)}`];
+      return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
     case "granted":
-      return [`granted  ${oneLine(event.value.text)}  ${paint("dim", oneLine(event.value.id))}`];
+      return [`granted  ${terminalLine(event.value.text)}  ${paint("dim", terminalLine(event.value.id))}`];
     case "revoked":
-      return [`revoked  ${oneLine(event.value.text)}  ${paint("dim", oneLine(event.value.id))}`];
+      return [`revoked  ${terminalLine(event.value.text)}  ${paint("dim", terminalLine(event.value.id))}`];
     default:
       return [paint("dim", "an event of a newer server")];
   }

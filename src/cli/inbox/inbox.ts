@@ -3,15 +3,15 @@ import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/t
 import { withServer } from "../command.ts";
 import { askChanges, printAsks } from "../commands/asks.ts";
 import { withoutEnd } from "../commands/resume.ts";
-import type { Connection } from "../connection.ts";
-import { failureOf } from "../failure.ts";
-import { type Answer, isSettledElsewhere, sendReply } from "../reply.ts";
+import type { ServerConnection } from "../connection.ts";
+import { commandFailure } from "../failure.ts";
+import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../reply.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import { createKeyboard } from "../terminal/keyboard.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { type Card, createCards } from "./cards.ts";
-import { createSessionNames } from "./session-names.ts";
+import { createInboxSessionNames } from "./session-names.ts";
 import { createInboxView } from "./view.ts";
 
 /** Adds `toolgate inbox`. */
@@ -32,11 +32,11 @@ export function addInbox(program: Command): void {
 }
 
 /** Shows the inbox on the whole terminal, until the person leaves it. */
-async function inbox(server: Connection, screen: Screen, sessionId: string): Promise<undefined> {
+async function inbox(server: ServerConnection, screen: Screen, sessionId: string): Promise<undefined> {
   const leave = new AbortController();
   const clock = () => performance.now();
   const cards = createCards(clock);
-  const names = createSessionNames(server, redraw);
+  const names = createInboxSessionNames(server, redraw);
   const view = createInboxView(screen.paint.out);
   const state = { notice: "", trouble: "connecting", scroll: 0, page: 1, isLent: false };
   const terminal = openFullScreen({
@@ -80,7 +80,7 @@ async function inbox(server: Connection, screen: Screen, sessionId: string): Pro
   /** Shows what went wrong; what went right the stream will tell. */
   function tellOf(work: Promise<void>): void {
     work.catch((error) => {
-      const { message, next } = failureOf(error, server);
+      const { message, next } = commandFailure(error, server);
       state.notice = next === "" ? message : `${message}\nnext: ${next}`;
       redraw();
     });
@@ -123,7 +123,11 @@ async function inbox(server: Connection, screen: Screen, sessionId: string): Pro
 }
 
 /** Answers exactly what was shown, ask by ask: what the call asks meanwhile is not among it. */
-async function sendAll(server: Connection, asks: readonly PermissionRequest[], answer: Answer): Promise<void> {
+async function sendAll(
+  server: ServerConnection,
+  asks: readonly PermissionRequest[],
+  answer: ReplyAnswer,
+): Promise<void> {
   for (const ask of asks) {
     try {
       await sendReply(server.permissions, ask, answer);

@@ -1,8 +1,11 @@
-import type { Connection } from "../connection.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import type { ServerConnection } from "../connection.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 
 /** Names sessions as people know them, by title; asks the server for each once, and tells when one has come. */
-export function createSessionNames({ sessions }: Connection, onNews: () => void): { of(sessionId: string): string } {
+export function createInboxSessionNames(
+  { sessions }: ServerConnection,
+  onNews: () => void,
+): { of(sessionId: string): string } {
   const titles = new Map<string, string>();
 
   async function learn(sessionId: string): Promise<void> {
@@ -19,7 +22,7 @@ export function createSessionNames({ sessions }: Connection, onNews: () => void)
         // A session is good without a title.
         learn(sessionId).catch(() => undefined);
       }
-      return oneLine(title ? `${title} (${sessionId})` : sessionId);
+      return terminalLine(title ? `${title} (${sessionId})` : sessionId);
     },
   };
 }

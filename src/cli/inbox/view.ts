@@ -1,7 +1,7 @@
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import { isOpen, type Mode } from "../terminal/keyboard.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
 import { type Card, endWords } from "./cards.ts";
@@ -71,7 +71,8 @@ export function createInboxView(paint: Paint) {
 
 function headLine({ cards, url, trouble }: InboxView, paint: Paint): string {
   const open = cards.filter(isOpen).length;
-  const state = trouble === "" ? paint("dim", `${url}  live`) : paint("red", `${url}  not live: ${oneLine(trouble)}`);
+  const state =
+    trouble === "" ? paint("dim", `${url}  live`) : paint("red", `${url}  not live: ${terminalLine(trouble)}`);
   return `${paint("bold", "toolgate inbox")}  ${open === 0 ? "nothing waits" : `${open} wait`}  ${state}`;
 }
 
@@ -94,7 +95,7 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
   }
   const left = ask.expires > 0 ? durationOf(ask.expires - now) : "";
   const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
-  return `${mark} ${left.padStart(7)}  ${paint("cyan", oneLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
+  return `${mark} ${left.padStart(7)}  ${paint("cyan", terminalLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
 }
 
 /** What a card's call would do, on one line. */
@@ -107,10 +108,10 @@ function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint
   const field = (name: string, value: string) => `  ${paint("dim", name.padEnd(9))}${value}`;
   const parents = ancestry.slice(0, -1).map(nameOf);
   return [
-    field("agent", oneLine(agent)),
+    field("agent", terminalLine(agent)),
     field("session", nameOf(sessionId)),
     ...(parents.length > 0 ? [field("below", parents.join(" › "))] : []),
-    ...(tool ? [field("call", oneLine(tool.callId))] : []),
+    ...(tool ? [field("call", terminalLine(tool.callId))] : []),
     ...(expires > 0 ? [field("left", `${durationOf(expires - now)}, then it is refused`)] : []),
     ...ends.map(({ words }) => field("so far", words)),
     "",
@@ -121,11 +122,11 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const told = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
   if (mode.kind === "advice") {
-    return [...told, `what should it do instead? (Enter rejects, Esc goes back) › ${oneLine(mode.text)}▏`];
+    return [...told, `what should it do instead? (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
   }
   if (mode.kind === "offers") {
     const offers = mode.choices.map(({ ask, offer }, i) =>
-      key(`${i + 1}`, `${oneLine(ask.permission)}: ${oneLine(offer.text)}`),
+      key(`${i + 1}`, `${terminalLine(ask.permission)}: ${terminalLine(offer.text)}`),
     );
     return [...told, "allow from now on, without asking:", ...offers, key("Esc", "back")];
   }

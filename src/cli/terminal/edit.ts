@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import { editorCommand } from "../environment.ts";
 import { UsageError } from "../failure.ts";
 import { parseJsonObject } from "../json-argument.ts";
@@ -13,7 +13,7 @@ import { jsonSafe } from "./terminal-safe.ts";
 
 /** Has the person change the arguments that a call waits with, in their editor; undefined if they left them as they were. */
 export async function editCall(
-  { tools }: Connection,
+  { tools }: ServerConnection,
   { sessionId, tool }: PermissionRequest,
 ): Promise<JsonObject | undefined> {
   const { part } = await tools.getToolPart({ sessionId, callId: tool?.callId ?? "" });

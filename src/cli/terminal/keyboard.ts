@@ -1,7 +1,7 @@
 import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Card, Cards } from "../inbox/cards.ts";
-import type { Answer } from "../reply.ts";
+import type { ReplyAnswer } from "../reply.ts";
 import type { Key } from "./full-screen.ts";
 
 /** What the next key means. */
@@ -19,7 +19,7 @@ export interface Choice {
 /** What keys lead to. */
 export interface Actions {
   /** Sends an answer to each of these asks. */
-  answer(asks: readonly PermissionRequest[], answer: Answer): void;
+  answer(asks: readonly PermissionRequest[], answer: ReplyAnswer): void;
   /** Lets the person change the arguments of the card's call. */
   edit(card: Card): void;
   /** Shows what is before or after the visible part of the card. */
@@ -49,7 +49,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     return mode;
   }
 
-  function approve(asks: readonly PermissionRequest[], answer: Answer): void {
+  function approve(asks: readonly PermissionRequest[], answer: ReplyAnswer): void {
     if (cards.inertMs() > 0) {
       actions.say("it came up only just now: look at it, then press again");
       return;

@@ -2,10 +2,10 @@ import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Answering } from "../asking.ts";
-import type { Connection } from "../connection.ts";
+import type { ServerConnection } from "../connection.ts";
 import { isDumbTerminal } from "../environment.ts";
-import { failureOf } from "../failure.ts";
-import type { Answer } from "../reply.ts";
+import { commandFailure } from "../failure.ts";
+import type { ReplyAnswer } from "../reply.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
@@ -16,7 +16,7 @@ export function hasTerminal(): boolean {
 }
 
 /** Has asks answered by the person at this terminal; nothing that was pasted, or typed before the ask was seen, approves one. */
-export function answeringAtTerminal(approver: Connection, screen: Screen): (interrupt: () => void) => Answering {
+export function answeringAtTerminal(approver: ServerConnection, screen: Screen): (interrupt: () => void) => Answering {
   return (onInterrupt) => ({
     approver,
     async decide(ask, signal) {
@@ -25,7 +25,7 @@ export function answeringAtTerminal(approver: Connection, screen: Screen): (inte
       while (!signal.aborted) {
         const choice = await promptFor(ask, prompt);
         if (choice !== "edit") return choice;
-        const input = await editCall(approver, ask).catch((error) => screen.fail(failureOf(error, approver)));
+        const input = await editCall(approver, ask).catch((error) => screen.fail(commandFailure(error, approver)));
         if (input) return { reply: PermissionReply.ONCE, input };
       }
       return undefined;
@@ -58,7 +58,7 @@ async function dropTyped({ signal, onInterrupt }: Prompt): Promise<void> {
 }
 
 /** Asks the person at the terminal; undefined if the question was taken back or the person leaves it open (Ctrl-D). */
-async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<Answer | "edit" | undefined> {
+async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyAnswer | "edit" | undefined> {
   const reader = createInterface({ input: process.stdin, output: process.stderr });
   const left = new AbortController();
   reader.once("close", () => left.abort());
@@ -101,7 +101,7 @@ interface Line {
 
 type Question = (text: string) => Promise<Line>;
 
-async function readAnswer(ask: PermissionRequest, paint: Paint, question: Question): Promise<Answer | "edit"> {
+async function readAnswer(ask: PermissionRequest, paint: Paint, question: Question): Promise<ReplyAnswer | "edit"> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const always = ask.offers.length > 0 ? [key("a", "always")] : [];
   const keys = [key("o", "once"), ...always, key("r", "reject"), key("e", "edit")].join("   ");
@@ -118,7 +118,7 @@ async function readAnswer(ask: PermissionRequest, paint: Paint, question: Questi
   }
 }
 
-function reject(message: string): Answer {
+function reject(message: string): ReplyAnswer {
   return { reply: PermissionReply.REJECT, message };
 }
 
@@ -127,7 +127,7 @@ async function readApproval(
   choice: string,
   named: string | undefined,
   question: Question,
-): Promise<{ answer: Answer; isTyped: boolean } | undefined> {
+): Promise<{ answer: ReplyAnswer; isTyped: boolean } | undefined> {
   if (["o", "once"].includes(choice)) return { answer: { reply: PermissionReply.ONCE }, isTyped: true };
   if (!["a", "always"].includes(choice) || offers.length === 0) return undefined;
   const asked = offers.length > 1 && named === undefined;

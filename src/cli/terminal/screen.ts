@@ -1,6 +1,6 @@
 import { styleText } from "node:util";
 import { type DescMessage, type MessageShape, toJsonString } from "@bufbuild/protobuf";
-import type { Failure } from "../failure.ts";
+import type { CommandFailure } from "../failure.ts";
 
 /** Colours text if the stream that it is for shows colours. */
 export type Paint = (format: Parameters<typeof styleText>[0], text: string) => string;
@@ -21,7 +21,7 @@ export interface Screen {
   note(text: string): void;
   /** A line that must be seen, under --json too. */
   alert(text: string): void;
-  fail(failure: Failure): void;
+  fail(failure: CommandFailure): void;
   /** A last line that is redrawn every second, on a terminal only; undefined takes it away. */
   status(text: (() => string) | undefined): void;
 }

@@ -40,7 +40,7 @@ export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Arra
 }
 
 /** The same on one line: line ends and tabs become spaces. */
-export function oneLine(text: string): string {
+export function terminalLine(text: string): string {
   return terminalSafe(text).replace(/\s+/g, " ").trim();
 }
 

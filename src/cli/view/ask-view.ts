@@ -1,15 +1,15 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
 
 /** An ask as lines: what would happen, why it is asked, what "always" would save, and how long there is to answer. */
 export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
   const { agent, permission, expires, offers, preview } = ask;
-  const asker = agent === "" ? "" : `, asked by ${oneLine(agent)}`;
+  const asker = agent === "" ? "" : `, asked by ${terminalLine(agent)}`;
   const mixed = mixedPieces(ask);
-  const head = `${paint(["yellow", "bold"], `? ${oneLine(permission)}`)}${asker}`;
+  const head = `${paint(["yellow", "bold"], `? ${terminalLine(permission)}`)}${asker}`;
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
@@ -28,7 +28,7 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
 /** What an ask is about, on one line. */
 export function askSummary({ permission, preview, display, patterns }: PermissionRequest): string {
   const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
-  return oneLine(`${permission} ${what}`);
+  return terminalLine(`${permission} ${what}`);
 }
 
 /** Each pattern with its own why, such as the commands of a line; none where all have the same. */

@@ -9,7 +9,7 @@ import {
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { serverWords } from "../connection.ts";
 import type { Paint } from "../terminal/screen.ts";
-import { oneLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { commandLine, durationOf, sizeOf, wordOf } from "./words.ts";
 
 /** What the lines of a call are made with. */
@@ -83,7 +83,7 @@ function truncationLines(metadata: ToolStateCompleted["metadata"], fetchWith: (o
 }
 
 function attachmentWords({ filename, mime, size, url }: FilePart, fetchWith: (output: string) => string): string {
-  const words = `${oneLine(filename ?? "(no name)")}  ${oneLine(mime)}  ${sizeOf(Number(size))}`;
+  const words = `${terminalLine(filename ?? "(no name)")}  ${terminalLine(mime)}  ${sizeOf(Number(size))}`;
   if (url.startsWith("data:")) return `${words}  in the answer itself: see it with --json`;
   const command = fetchWith(url);
   return command === "" ? words : `${words}  fetch it: ${command} > FILE`;
@@ -104,5 +104,5 @@ function errorLines(tool: string, { reason, error, effects, time }: ToolStateErr
 }
 
 function stateLine(state: string, tool: string, title = ""): string {
-  return [state, oneLine(tool), oneLine(title)].filter((word) => word !== "").join("  ");
+  return [state, terminalLine(tool), terminalLine(title)].filter((word) => word !== "").join("  ");
 }

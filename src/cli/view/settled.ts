@@ -1,10 +1,10 @@
 import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { oneLine } from "../terminal/terminal-safe.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
 
 /** How an ask ended, and by whom, in words: `rejected by alice: use the staging database`. */
 export function settledWords({ outcome, by, message }: PermissionSettled): string {
-  const who = by === "" ? "" : ` by ${oneLine(by)}`;
-  const why = message === "" ? "" : `: ${oneLine(message)}`;
+  const who = by === "" ? "" : ` by ${terminalLine(by)}`;
+  const why = message === "" ? "" : `: ${terminalLine(message)}`;
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;
 }
 

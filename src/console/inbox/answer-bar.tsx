@@ -3,8 +3,8 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import { isTyping } from "../shell/keys.ts";
-import type { Connection } from "../stream/connection.ts";
-import { type Answer, sendAnswer } from "./answer.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import { type AnswerOutcome, sendAnswer } from "./answer.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { EditForm } from "./edit-form.tsx";
 import { OffersForm } from "./offers-form.tsx";
@@ -21,7 +21,7 @@ export function AnswerBar({
 }: {
   group: AskGroup;
   armed: boolean;
-  connection: Connection;
+  connection: ConsoleConnection;
   onAnswered: () => void;
 }) {
   const form = useSignal<Form>("none");
@@ -32,7 +32,7 @@ export function AnswerBar({
   const hasOffers = offering !== undefined;
   const isReady = armed && !sending.value;
 
-  const send = async (answer: Answer) => {
+  const send = async (answer: AnswerOutcome) => {
     const [first] = group.open;
     if (first === undefined || !isReady) return;
     sending.value = true;

@@ -1,10 +1,10 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { PermissionReply, PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** A person's answer to all that a call asks. */
-export type Answer =
+export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject }
   | { reply: typeof PermissionReply.ALWAYS; offerId: string }
   | { reply: typeof PermissionReply.REJECT; message: string };
@@ -16,9 +16,9 @@ const attempts = 4;
  * that was lost on the way is sent again: its id makes that safe.
  */
 export async function sendAnswer(
-  { permissions }: Pick<Connection, "permissions">,
+  { permissions }: Pick<ConsoleConnection, "permissions">,
   { sessionId, id, digest }: PermissionRequest,
-  answer: Answer,
+  answer: AnswerOutcome,
 ): Promise<void> {
   const response = {
     ...answer,

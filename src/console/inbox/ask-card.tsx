@@ -4,7 +4,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { isApproval, settledWords, timeLeft } from "../parts/words.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { AnswerBar } from "./answer-bar.tsx";
 import type { AskGroup } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
@@ -21,7 +21,7 @@ export function AskCard({
   onAnswered,
 }: {
   group: AskGroup;
-  connection: Connection;
+  connection: ConsoleConnection;
   names: SessionNames;
   /** On a small screen only the chosen card is in sight. */
   isAlone: boolean;

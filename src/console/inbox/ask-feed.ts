@@ -1,13 +1,13 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { WatchPermissionsResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
-import { type Ask, createAskList } from "./ask-list.ts";
+import { createAskList, type InboxAsk } from "./ask-list.ts";
 
 /** The asks of all sessions, live. */
 export interface AskFeed {
-  readonly asks: ReadonlySignal<readonly Ask[]>;
+  readonly asks: ReadonlySignal<readonly InboxAsk[]>;
   readonly liveness: ReadonlySignal<Liveness>;
   /** Told, in one tab of the browser, of each ask that is opened or that was while the connection was away. */
   onNew(listener: (ask: PermissionRequest) => void): void;
@@ -18,9 +18,9 @@ const farewellMs = 4_000;
 const firstScreen = 30;
 
 /** Listens for asks as long as the page is open, also while nobody looks. */
-export function createAskFeed({ stream, permissions }: Pick<Connection, "stream" | "permissions">): AskFeed {
+export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "stream" | "permissions">): AskFeed {
   const list = createAskList();
-  const asks = signal<readonly Ask[]>([]);
+  const asks = signal<readonly InboxAsk[]>([]);
   const liveness = signal<Liveness>("connecting");
   const listeners: ((ask: PermissionRequest) => void)[] = [];
   /** Before its beginning a snapshot means nothing: this tab may have come in the middle of one. */

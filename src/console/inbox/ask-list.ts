@@ -3,7 +3,7 @@ import type { WatchPermissionsResponse } from "../../../gen/web/opencode/tool/v1
 import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 
 /** An ask as the console knows it. */
-export interface Ask {
+export interface InboxAsk {
   readonly request: PermissionRequest;
   /** How it ended; "unseen" if that happened while nobody listened. It stays for a moment, so that people see it. */
   readonly settled?: PermissionSettled | "unseen";
@@ -13,7 +13,7 @@ export interface Ask {
 export interface AskGroup {
   /** The id of its first ask. */
   readonly id: string;
-  readonly asks: readonly Ask[];
+  readonly asks: readonly InboxAsk[];
   readonly open: readonly PermissionRequest[];
 }
 
@@ -28,12 +28,12 @@ export interface AskList {
   has(id: string): boolean;
   /** Says how a known ask ended. */
   settle(settled: PermissionSettled): void;
-  all(): readonly Ask[];
+  all(): readonly InboxAsk[];
 }
 
 /** Creates an empty one. */
 export function createAskList(): AskList {
-  let asks = new Map<string, Ask>();
+  let asks = new Map<string, InboxAsk>();
   /** The asks of the snapshot that is being read. */
   let snapshot: Set<string> | undefined = new Set();
 
@@ -78,8 +78,8 @@ export function createAskList(): AskList {
 }
 
 /** Groups asks by their call, in the order in which they were asked. */
-export function groupByCall(asks: readonly Ask[]): readonly AskGroup[] {
-  const groups = new Map<string, Ask[]>();
+export function groupByCall(asks: readonly InboxAsk[]): readonly AskGroup[] {
+  const groups = new Map<string, InboxAsk[]>();
   for (const ask of asks) {
     const { sessionId, tool, id } = ask.request;
     const key = `${sessionId} ${tool?.callId ?? id}`;

@@ -4,11 +4,11 @@ import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { sizeOf } from "../parts/words.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 
 /** What will happen if the ask is approved: the command, the change, the addresses. The service made it, not the agent. */
-export function AskPreview({ request, connection }: { request: PermissionRequest; connection: Connection }) {
+export function AskPreview({ request, connection }: { request: PermissionRequest; connection: ConsoleConnection }) {
   const { preview, display } = request;
   if (preview === undefined) {
     return (
@@ -80,7 +80,7 @@ function Diff({
   diff: string;
   url: string;
   request: PermissionRequest;
-  connection: Connection;
+  connection: ConsoleConnection;
 }) {
   const whole = useSignal<string | undefined>(undefined);
   const problem = useSignal("");

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
@@ -24,7 +24,7 @@ export function EditForm({
   back,
 }: FormProps & {
   group: AskGroup;
-  connection: Connection;
+  connection: ConsoleConnection;
 }) {
   const fields = useSignal<readonly Field[] | undefined>(undefined);
   const problem = useSignal("");

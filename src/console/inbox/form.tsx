@@ -1,11 +1,11 @@
 import type { ComponentChildren } from "preact";
-import type { Answer } from "./answer.ts";
+import type { AnswerOutcome } from "./answer.ts";
 
 /** What every form of an answer gets. */
 export interface FormProps {
   /** Whether the card takes an answer now. */
   isReady: boolean;
-  send: (answer: Answer) => Promise<void>;
+  send: (answer: AnswerOutcome) => Promise<void>;
   back: () => void;
 }
 

@@ -1,8 +1,8 @@
 import { visibleText } from "../parts/visible-text.ts";
-import type { Ask } from "./ask-list.ts";
+import type { InboxAsk } from "./ask-list.ts";
 
 /** The kinds of permission that a call asks for, each once. */
-export function kindsOf(asks: readonly Ask[]): readonly string[] {
+export function kindsOf(asks: readonly InboxAsk[]): readonly string[] {
   return [...new Set(asks.map(({ request }) => request.permission))];
 }
 

@@ -1,5 +1,5 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { visibleText } from "./visible-text.ts";
 
 /** The titles of sessions, each asked for when it is first shown. */
@@ -9,7 +9,7 @@ export interface SessionNames {
 }
 
 /** Creates it; reading a name in a component shows it anew once it is known. */
-export function createSessionNames({ sessions }: Pick<Connection, "sessions">): SessionNames {
+export function createSessionNames({ sessions }: Pick<ConsoleConnection, "sessions">): SessionNames {
   const names = new Map<string, ReadonlySignal<string>>();
 
   function ask(sessionId: string): ReadonlySignal<string> {

@@ -30,7 +30,7 @@ function Plan({ plan: { action, decisions, asks, preview, problem } }: { plan: P
       )}
       {problem !== undefined && <pre class="problem">{visibleLines(problem.message)}</pre>}
       {preview !== undefined && preview.diff !== "" && <DiffView diff={preview.diff} />}
-      <Decisions decisions={decisions} />
+      <DecisionList decisions={decisions} />
       {offers.length > 0 && (
         <>
           <h3>“Always” would offer</h3>
@@ -52,7 +52,7 @@ export function RulesVerdict({ said }: { said: ExplainPermissionResponse | undef
       {said !== undefined && (
         <>
           <Answer action={said.action} />
-          <Decisions decisions={said.decisions} />
+          <DecisionList decisions={said.decisions} />
         </>
       )}
     </section>
@@ -68,7 +68,7 @@ function Answer({ action }: { action: PermissionAction }) {
 }
 
 /** Each thing that was judged, what holds for it, and why. */
-export function Decisions({ decisions }: { decisions: readonly PermissionDecision[] }) {
+export function DecisionList({ decisions }: { decisions: readonly PermissionDecision[] }) {
   return (
     <ul class="reasons">
       {decisions.map((decision, i) => (

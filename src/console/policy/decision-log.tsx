@@ -1,20 +1,20 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import { Decisions as Judged } from "../parts/verdict.tsx";
+import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { momentOf, settledWords } from "../parts/words.ts";
-import { problemOf } from "../shell/load.ts";
+import { failureText } from "../shell/load.ts";
 import { pathOf } from "../shell/route.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Chain } from "./chain.ts";
 import { type DecisionFilter, isWanted, outcomes } from "./decision-filter.ts";
-import { type Decision, type DecisionLog as Known, readDecisions } from "./read-decisions.ts";
+import { type Decision, type DecisionLogReader as Known, readDecisions } from "./read-decisions.ts";
 
 const shownAtOnce = 100;
 
 /** The decisions of a session tree, newest first, with filters and the state of their chain. */
-export function DecisionLog({ connection, sessionId }: { connection: Connection; sessionId: string }) {
+export function DecisionLog({ connection, sessionId }: { connection: ConsoleConnection; sessionId: string }) {
   const log = useSignal<Known | undefined>(undefined);
   const problem = useSignal("");
   const filter = useSignal<DecisionFilter>({ outcome: "", tool: "", principal: "" });
@@ -25,7 +25,7 @@ export function DecisionLog({ connection, sessionId }: { connection: Connection;
         if (!signal.aborted) log.value = found;
       },
       (error: unknown) => {
-        if (!signal.aborted) problem.value = problemOf(error);
+        if (!signal.aborted) problem.value = failureText(error);
       },
     );
   useEffect(() => {

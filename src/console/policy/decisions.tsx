@@ -6,7 +6,7 @@ import { pathOf } from "../shell/route.ts";
 import { DecisionLog } from "./decision-log.tsx";
 
 /** What was decided about the calls of a session and its children, by whom and by what, and whether the record is whole. */
-export function Decisions({ connection, route }: PageProps) {
+export function DecisionsPage({ connection, route }: PageProps) {
   const [, named = ""] = route.chosen.value;
   const roots = useLoaded(
     async (signal) => {

@@ -8,7 +8,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
 import { objectOf, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
-import { problemOf, useLoaded } from "../shell/load.ts";
+import { failureText, useLoaded } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** May the agent run this command line? */
@@ -140,7 +140,7 @@ function usePlan(props: QuestionProps, tool: string) {
       const plan = await connection.tools.planTool({ tool, input, agent, sessionId, rules: [...rules] });
       answer.value = { plan, problem: "", asked, of };
     } catch (error) {
-      answer.value = { problem: problemOf(error), asked, of };
+      answer.value = { problem: failureText(error), asked, of };
     }
   };
   const { plan, problem, asked } = answer.value.of === of ? answer.value : { plan: undefined, problem: "", asked: [] };

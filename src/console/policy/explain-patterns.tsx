@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { RulesVerdict } from "../parts/verdict.tsx";
-import { problemOf } from "../shell/load.ts";
+import { failureText } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./explain.tsx";
 
 /** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */
@@ -27,7 +27,7 @@ export function ExplainPatterns(props: QuestionProps) {
     try {
       answer.value = { said: await connection.permissions.explainPermission(question), problem: "", asked };
     } catch (error) {
-      answer.value = { problem: problemOf(error), asked };
+      answer.value = { problem: failureText(error), asked };
     }
   };
   const { said, problem, asked } = answer.value;

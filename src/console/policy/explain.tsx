@@ -3,20 +3,20 @@ import type { FunctionComponent } from "preact";
 import { PermissionAction } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import { actionWord } from "../parts/words.ts";
 import type { PageProps } from "../shell/page.tsx";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
 import { ExplainPatterns } from "./explain-patterns.tsx";
-import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
-import { type Rule, RuleInput } from "./rule-input.tsx";
+import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
+import { RuleInput, type TypedRule } from "./rule-input.tsx";
 
 /** A question that is not finished: who would act, and where. */
 export interface QuestionProps {
-  connection: Connection;
+  connection: ConsoleConnection;
   agent: string;
   /** Empty: in no session. */
   sessionId: string;
   /** Tried as if they were the last ones of the configuration. */
-  rules: readonly Rule[];
+  rules: readonly TypedRule[];
 }
 
 const questions: Readonly<Record<string, { title: string; Question: FunctionComponent<QuestionProps> }>> = {
@@ -28,12 +28,12 @@ const questions: Readonly<Record<string, { title: string; Question: FunctionComp
 /** Answers "may this agent …?" without running anything. */
 export function Explain({ connection }: PageProps) {
   const agent = useSignal("");
-  const place = useSignal<Place>({ case: "workspace", value: "default" });
+  const place = useSignal<PolicyPlace>({ case: "workspace", value: "default" });
   // Dry runs read the workspace on the asker's behalf, which merely watching does not cover.
   const names = Object.keys(questions).filter(
     (name) => name === "patterns" || connection.may("caller", "approver", "admin"),
   );
-  const rule = useSignal<Rule>({ permission: "bash", pattern: "", action: PermissionAction.ALLOW });
+  const rule = useSignal<TypedRule>({ permission: "bash", pattern: "", action: PermissionAction.ALLOW });
   const chosen = useSignal(names[0] ?? "patterns");
   const Question = questions[chosen.value]?.Question ?? ExplainPatterns;
   const sessionId = place.value.case === "sessionId" ? place.value.value : "";

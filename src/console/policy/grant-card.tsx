@@ -4,8 +4,8 @@ import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { momentOf } from "../parts/words.ts";
-import { problemOf } from "../shell/load.ts";
-import type { Connection } from "../stream/connection.ts";
+import { failureText } from "../shell/load.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** A grant: what it covers, for whom, by whom and until when; who may take it back can do it here. */
 export function GrantCard({
@@ -14,7 +14,7 @@ export function GrantCard({
   onRevoked,
 }: {
   grant: Grant;
-  connection: Connection;
+  connection: ConsoleConnection;
   onRevoked: () => void;
 }) {
   const { id, permission, text, grantedBy, created, lastUsed, tool, workspace, sessionId } = grant;
@@ -57,7 +57,7 @@ function Revoke({
   onRevoked,
 }: {
   grantId: string;
-  connection: Connection;
+  connection: ConsoleConnection;
   onRevoked: () => void;
 }) {
   const isSure = useSignal(false);
@@ -67,7 +67,7 @@ function Revoke({
       await connection.permissions.revokeGrant({ grantId });
       onRevoked();
     } catch (error) {
-      problem.value = problemOf(error);
+      problem.value = failureText(error);
     }
   };
   return (

@@ -3,13 +3,13 @@ import type { Grant } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { GrantCard } from "./grant-card.tsx";
 
 const pageSize = 100;
 
 /** What people approved with "always", and a way to take it back. */
-export function Grants({ connection, feed }: PageProps) {
+export function GrantsPage({ connection, feed }: PageProps) {
   const withDead = useSignal(false);
   const count = useSignal(pageSize);
   const mayRead = connection.may("approver", "watcher", "admin");
@@ -72,7 +72,7 @@ function grantsGiven({ asks }: AskFeed): string {
 }
 
 async function newest(
-  { permissions }: Connection,
+  { permissions }: ConsoleConnection,
   includeDead: boolean,
   count: number,
   signal: AbortSignal,

@@ -1,16 +1,16 @@
 import type { Signal } from "@preact/signals";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** Where rules hold: in a workspace, or in a session. */
-export interface Place {
+export interface PolicyPlace {
   readonly case: "workspace" | "sessionId";
   readonly value: string;
 }
 
 /** Lets a person choose an agent; the first choice leaves it to the session, without one it is `build`. */
-export function AgentPicker({ connection, agent }: { connection: Connection; agent: Signal<string> }) {
+export function AgentPicker({ connection, agent }: { connection: ConsoleConnection; agent: Signal<string> }) {
   return (
     <label class="labelled">
       <span>Agent</span>
@@ -32,17 +32,17 @@ export function PlacePicker({
   workspaces,
   place,
 }: {
-  connection: Connection;
+  connection: ConsoleConnection;
   workspaces: readonly string[];
-  place: Signal<Place>;
+  place: Signal<PolicyPlace>;
 }) {
   const sessions = useLoaded(
     async (signal) => (await connection.sessions.listSessions({ pageSize: 100 }, { signal })).sessions,
     [connection],
   );
-  const places: readonly Place[] = [
-    ...workspaces.map((value): Place => ({ case: "workspace", value })),
-    ...(sessions.value ?? []).map(({ id }): Place => ({ case: "sessionId", value: id })),
+  const places: readonly PolicyPlace[] = [
+    ...workspaces.map((value): PolicyPlace => ({ case: "workspace", value })),
+    ...(sessions.value ?? []).map(({ id }): PolicyPlace => ({ case: "sessionId", value: id })),
   ];
   return (
     <label class="labelled">
@@ -74,6 +74,6 @@ export function PlacePicker({
   );
 }
 
-function keyOf({ case: kind, value }: Place): string {
+function keyOf({ case: kind, value }: PolicyPlace): string {
   return `${kind} ${value}`;
 }

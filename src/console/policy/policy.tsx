@@ -1,21 +1,21 @@
 import type { FunctionComponent } from "preact";
 import type { PageProps } from "../shell/page.tsx";
-import { Decisions } from "./decisions.tsx";
+import { DecisionsPage } from "./decisions.tsx";
 import { Explain } from "./explain.tsx";
-import { Grants } from "./grants.tsx";
+import { GrantsPage } from "./grants.tsx";
 import { Rules } from "./rules.tsx";
 import "../parts.css";
 import "./policy.css";
 
 const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {
   rules: { title: "Rules", Section: Rules },
-  grants: { title: "Grants", Section: Grants },
+  grants: { title: "Grants", Section: GrantsPage },
   explain: { title: "Explain", Section: Explain },
-  decisions: { title: "Decisions", Section: Decisions },
+  decisions: { title: "Decisions", Section: DecisionsPage },
 };
 
 /** The Policy page: one of its sections, and the way to the others. */
-export function Policy(props: PageProps) {
+export function PolicyPage(props: PageProps) {
   const [chosen = ""] = props.route.chosen.value;
   const current = Object.hasOwn(sections, chosen) ? chosen : "rules";
   const Section = sections[current]?.Section ?? Rules;

@@ -4,7 +4,7 @@ import {
   type DecisionRecord,
   DecisionRecordSchema,
 } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { type Chain, checkChain } from "./chain.ts";
 
 /** A decision as it is shown: from the very bytes that the chain binds. */
@@ -14,7 +14,7 @@ export interface Decision {
 }
 
 /** The decisions of a session tree that were read so far, oldest first. */
-export interface DecisionLog {
+export interface DecisionLogReader {
   readonly decisions: readonly Decision[];
   readonly chain: Chain;
   readonly isMore: boolean;
@@ -26,11 +26,11 @@ const atOnce = 5_000;
 
 /** Reads on after what was read before. */
 export async function readDecisions(
-  { permissions }: Pick<Connection, "permissions">,
+  { permissions }: Pick<ConsoleConnection, "permissions">,
   sessionId: string,
-  before: DecisionLog | undefined,
+  before: DecisionLogReader | undefined,
   signal: AbortSignal,
-): Promise<DecisionLog> {
+): Promise<DecisionLogReader> {
   const known = before?.decisions ?? [];
   const read: Decision[] = [];
   for (let isMore = true; ; ) {

@@ -3,11 +3,11 @@ import { PermissionAction, type PermissionRule } from "../../../gen/web/opencode
 import { actionWord } from "../parts/words.ts";
 
 /** A rule as it is written. */
-export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;
+export type TypedRule = Pick<PermissionRule, "permission" | "pattern" | "action">;
 
 /** A rule that is not there, to see what it would change. */
-export function RuleInput({ rule }: { rule: Signal<Rule> }) {
-  const set = (change: Partial<Rule>) => {
+export function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
+  const set = (change: Partial<TypedRule>) => {
     rule.value = { ...rule.value, ...change };
   };
   return (

@@ -8,13 +8,13 @@ import { visibleText } from "../parts/visible-text.ts";
 import { actionWord, layerWords } from "../parts/words.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
-import { AgentPicker, type Place, PlacePicker } from "./place.tsx";
+import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
 
 /** Every rule that holds for an agent in a place, list by list. */
 export function Rules({ connection }: PageProps) {
   const { server, permissions } = connection;
   const agent = useSignal("");
-  const place = useSignal<Place>({ case: "workspace", value: server.workspaces[0] ?? "default" });
+  const place = useSignal<PolicyPlace>({ case: "workspace", value: server.workspaces[0] ?? "default" });
   const filter = useSignal("");
   const mayRead = connection.may("approver", "watcher", "admin");
   const rules = useLoaded(

@@ -8,14 +8,14 @@ export interface Span {
 }
 
 /** A line of output. */
-export type Line = readonly Span[];
+export type AnsiLine = readonly Span[];
 
 /** Turns output, piece by piece, into lines. */
 export interface AnsiReader {
   /** Takes a piece; returns the lines that it completes. */
-  push(text: string): Line[];
+  push(text: string): AnsiLine[];
   /** What there is of the line that is not complete yet. */
-  rest(): Line;
+  rest(): AnsiLine;
 }
 
 /** Longer lines go on in the next one, or one of them could fill the page's memory. */
@@ -31,8 +31,8 @@ export function createAnsiReader(): AnsiReader {
   let width = 0;
   let held = "";
 
-  function write(text: string): Line[] {
-    const done: Line[] = [];
+  function write(text: string): AnsiLine[] {
+    const done: AnsiLine[] = [];
     for (const part of text.match(/[\s\S]{1,2000}/g) ?? []) {
       if (width + part.length > longest) done.push(endLine());
       spans.push({ text: part, look: style.look() });
@@ -41,7 +41,7 @@ export function createAnsiReader(): AnsiReader {
     return done;
   }
 
-  function endLine(): Line {
+  function endLine(): AnsiLine {
     const line = spans;
     spans = [];
     width = 0;
@@ -52,7 +52,7 @@ export function createAnsiReader(): AnsiReader {
     push(text) {
       const all = held + text;
       held = unfinished.exec(all)?.[0] ?? "";
-      const done: Line[] = [];
+      const done: AnsiLine[] = [];
       for (const [token] of all.slice(0, all.length - held.length).matchAll(tokens)) {
         if (token === "\n" || token === "\r\n") done.push(endLine());
         // Progress bars write over their line.
@@ -67,7 +67,7 @@ export function createAnsiReader(): AnsiReader {
 }
 
 /** Lines of a whole text. */
-export function linesOf(text: string): Line[] {
+export function linesOf(text: string): AnsiLine[] {
   const reader = createAnsiReader();
   const lines = reader.push(text);
   const rest = reader.rest();
@@ -75,7 +75,7 @@ export function linesOf(text: string): Line[] {
 }
 
 /** A line without its colours. */
-export function plainOf(line: Line): string {
+export function plainOf(line: AnsiLine): string {
   return line.map(({ text }) => text).join("");
 }
 

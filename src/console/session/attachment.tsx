@@ -3,18 +3,18 @@ import { useEffect } from "preact/hooks";
 import type { FilePart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { sizeOf } from "../parts/words.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 
 /** A file that a tool returned: a picture is shown, anything else can be saved. Neither is ever opened as a page. */
-export function Attachment({
+export function AttachmentView({
   file: { url, mime, filename, size },
   sessionId,
   connection,
 }: {
   file: FilePart;
   sessionId: string;
-  connection: Connection;
+  connection: ConsoleConnection;
 }) {
   const address = useSignal("");
   const problem = useSignal("");

@@ -2,7 +2,7 @@ import { ToolErrorReason, type ToolPart } from "../../../gen/web/opencode/tool/v
 import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the timeline shows it; the whole of it is asked for when it is chosen. */
-export interface CallRow {
+export interface CallListRow {
   readonly id: string;
   readonly callId: string;
   readonly tool: string;
@@ -25,15 +25,15 @@ export interface CallList {
   /** A running call says what it does now. */
   retitle(callId: string, title: string): void;
   clear(): void;
-  all(): readonly CallRow[];
+  all(): readonly CallListRow[];
 }
 
 /** Creates an empty one. */
 export function createCallList(): CallList {
-  let rows: CallRow[] = [];
+  let rows: CallListRow[] = [];
   const places = new Map<string, number>();
 
-  function insert(row: CallRow): void {
+  function insert(row: CallListRow): void {
     places.set(row.callId, rows.length);
     rows.push(row);
     // The ids of parts sort by time; only a list that is read while calls come in has them out of order.
@@ -62,7 +62,7 @@ export function createCallList(): CallList {
   };
 }
 
-function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: ToolPart): CallRow {
+function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: ToolPart): CallListRow {
   const time = state.value !== undefined && "time" in state.value ? state.value.time : undefined;
   const title = state.value !== undefined && "title" in state.value ? state.value.title : undefined;
   return {

@@ -1,11 +1,11 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { ToolOutput } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
-import type { Connection } from "../stream/connection.ts";
-import { type AnsiReader, createAnsiReader, type Line } from "./ansi.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import { type AnsiLine, type AnsiReader, createAnsiReader } from "./ansi.ts";
 
 /** The output of a call as lines, as far as it is loaded. */
-export interface CallOutput {
-  readonly lines: ReadonlySignal<readonly Line[]>;
+export interface OutputReader {
+  readonly lines: ReadonlySignal<readonly AnsiLine[]>;
   /** How many bytes there are, and how many of them are before and after what is loaded. */
   readonly extent: ReadonlySignal<{ total: number; before: number; after: number }>;
   /** Takes a live piece. */
@@ -23,10 +23,13 @@ const maxLines = 50_000;
 const pieceBytes = 262_144;
 
 /** Creates it for a stored output, which may still grow. */
-export function createCallOutput({ tools }: Connection, ref: { sessionId: string; output: string }): CallOutput {
-  const lines = signal<readonly Line[]>([]);
+export function createOutputReader(
+  { tools }: ConsoleConnection,
+  ref: { sessionId: string; output: string },
+): OutputReader {
+  const lines = signal<readonly AnsiLine[]>([]);
   const extent = signal({ total: 0, before: 0, after: 0 });
-  let complete: Line[] = [];
+  let complete: AnsiLine[] = [];
   let reader: AnsiReader = createAnsiReader();
   let decoder = new TextDecoder();
   /** Which bytes are loaded. */

@@ -14,8 +14,8 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { durationOf, momentOf } from "../parts/words.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
-import type { Connection } from "../stream/connection.ts";
-import { Attachment } from "./attachment.tsx";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import { AttachmentView } from "./attachment.tsx";
 import { reasonWord } from "./call-list.ts";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
@@ -33,7 +33,7 @@ export function CallView({
   callId: string;
   /** Who made the session. */
   owner: string;
-  connection: Connection;
+  connection: ConsoleConnection;
   feed: SessionFeed;
   asks: AskFeed;
 }) {
@@ -133,7 +133,7 @@ function Cancel({
   sessionId,
   callId,
 }: {
-  connection: Connection;
+  connection: ConsoleConnection;
   owner: string;
   sessionId: string;
   callId: string;
@@ -201,14 +201,14 @@ function Attachments({
 }: {
   files: readonly FilePart[];
   sessionId: string;
-  connection: Connection;
+  connection: ConsoleConnection;
 }) {
   if (files.length === 0) return null;
   return (
     <section class="block">
       <h3>Attachments</h3>
       {files.map((file) => (
-        <Attachment key={file.url} file={file} sessionId={sessionId} connection={connection} />
+        <AttachmentView key={file.url} file={file} sessionId={sessionId} connection={connection} />
       ))}
     </section>
   );

@@ -5,18 +5,26 @@ import type { ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { sizeOf } from "../parts/words.ts";
 import { whileVisible } from "../shell/visibility.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Watch } from "../stream/stream.ts";
-import { type Line, linesOf, plainOf } from "./ansi.ts";
-import { type CallOutput, createCallOutput } from "./call-output.ts";
+import { type AnsiLine, linesOf, plainOf } from "./ansi.ts";
+import { createOutputReader, type OutputReader } from "./call-output.ts";
 import type { SessionFeed } from "./session-feed.ts";
 
 /** The output of a call: what is stored, page by page and live; else what the model was given. */
-export function OutputView({ part, connection, feed }: { part: ToolPart; connection: Connection; feed: SessionFeed }) {
+export function OutputView({
+  part,
+  connection,
+  feed,
+}: {
+  part: ToolPart;
+  connection: ConsoleConnection;
+  feed: SessionFeed;
+}) {
   const { sessionId, callId, state } = part;
   const stored = useStoredOutput(part, connection, feed);
   const output = useMemo(
-    () => (stored === "" ? undefined : createCallOutput(connection, { sessionId, output: stored })),
+    () => (stored === "" ? undefined : createOutputReader(connection, { sessionId, output: stored })),
     [connection, sessionId, stored],
   );
   useEffect(() => {
@@ -38,7 +46,11 @@ export function OutputView({ part, connection, feed }: { part: ToolPart; connect
 }
 
 /** Where the output is stored: a completed call says it, a running one with its first piece. */
-function useStoredOutput({ sessionId, callId, state }: ToolPart, connection: Connection, feed: SessionFeed): string {
+function useStoredOutput(
+  { sessionId, callId, state }: ToolPart,
+  connection: ConsoleConnection,
+  feed: SessionFeed,
+): string {
   const told = useSignal("");
   const path = state.case === "completed" ? state.value.metadata?.outputPath : undefined;
   const isRunning = state.case === "running";
@@ -69,7 +81,7 @@ function useStoredOutput({ sessionId, callId, state }: ToolPart, connection: Con
 
 const lineHeight = 20;
 
-function Lines({ output, lines, isLive }: { output?: CallOutput; lines: readonly Line[]; isLive: boolean }) {
+function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readonly AnsiLine[]; isLive: boolean }) {
   const isFollowing = useSignal(isLive);
   const search = useSignal("");
   const hit = useSignal(0);

@@ -2,13 +2,13 @@ import { type ReadonlySignal, signal } from "@preact/signals";
 import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
 import type { WatchSessionResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
 import { whileVisible } from "../shell/visibility.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
-import { type CallRow, createCallList } from "./call-list.ts";
+import { type CallListRow, createCallList } from "./call-list.ts";
 
 /** What happens in a session, live. */
 export interface SessionFeed {
-  readonly calls: ReadonlySignal<readonly CallRow[]>;
+  readonly calls: ReadonlySignal<readonly CallListRow[]>;
   readonly liveness: ReadonlySignal<Liveness>;
   /** Told of each event, in order, without gap; returns how to stop. */
   onEvent(listener: (event: SessionEvent) => void): () => void;
@@ -19,9 +19,9 @@ export interface SessionFeed {
  * Follows a session: first what is, then what happens; after a break it goes on behind the last number seen. It listens only
  * while the tab is looked at, so that nothing is sent for tabs in the background.
  */
-export function createSessionFeed({ tools, stream }: Connection, sessionId: string): SessionFeed {
+export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionId: string): SessionFeed {
   const list = createCallList();
-  const calls = signal<readonly CallRow[]>([]);
+  const calls = signal<readonly CallListRow[]>([]);
   const liveness = signal<Liveness>("connecting");
   const listeners = new Set<(event: SessionEvent) => void>();
   const closed = new AbortController();

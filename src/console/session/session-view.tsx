@@ -9,7 +9,7 @@ import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { Liveness } from "../stream/follow.ts";
-import type { CallRow } from "./call-list.ts";
+import type { CallListRow } from "./call-list.ts";
 import { CallView } from "./call-view.tsx";
 import { createSessionFeed } from "./session-feed.ts";
 
@@ -133,7 +133,7 @@ function Facts({ session, count, liveness }: { session: Session | undefined; cou
   );
 }
 
-function CallLine({ row, sessionId, isCurrent }: { row: CallRow; sessionId: string; isCurrent: boolean }) {
+function CallLine({ row, sessionId, isCurrent }: { row: CallListRow; sessionId: string; isCurrent: boolean }) {
   const { callId, tool, title, state, reason, start } = row;
   return (
     <a
@@ -158,7 +158,7 @@ function CallLine({ row, sessionId, isCurrent }: { row: CallRow; sessionId: stri
   );
 }
 
-function Duration({ row: { start, end, state } }: { row: CallRow }) {
+function Duration({ row: { start, end, state } }: { row: CallListRow }) {
   if (start === 0) return null;
   if (state === "running") return <Running since={start} />;
   return <b>{durationOf(end - start)}</b>;

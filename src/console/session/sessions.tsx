@@ -10,7 +10,7 @@ import { pathOf } from "../shell/route.ts";
 import { SessionView } from "./session-view.tsx";
 
 /** The sessions that one may see, or the chosen one. */
-export function Sessions(props: PageProps) {
+export function SessionsPage(props: PageProps) {
   const [sessionId, callId = ""] = props.route.chosen.value;
   if (sessionId === undefined) return <SessionList {...props} />;
   return <SessionView key={sessionId} sessionId={sessionId} callId={callId} {...props} />;

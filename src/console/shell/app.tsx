@@ -4,7 +4,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
 import { groupByCall } from "../inbox/ask-list.ts";
 import { InboxPage } from "../inbox/inbox-page.tsx";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { lazyPage } from "./lazy-page.tsx";
 import { showWaiting } from "./notices.ts";
 import { NotifyButton } from "./notify-button.tsx";
@@ -14,8 +14,8 @@ import type { SignIn } from "./sign-in.ts";
 import { SignInPage } from "./sign-in-page.tsx";
 
 const later = () => import("./later-pages.ts");
-const Sessions = lazyPage(async () => (await later()).Sessions);
-const Policy = lazyPage(async () => (await later()).Policy);
+const Sessions = lazyPage(async () => (await later()).SessionsPage);
+const Policy = lazyPage(async () => (await later()).PolicyPage);
 const Tools = lazyPage(async () => (await later()).Tools);
 
 const pages: Readonly<Record<string, { title: string; icon: string; Page: FunctionComponent<PageProps> }>> = {
@@ -32,7 +32,7 @@ export function App({ signIn, route }: { signIn: SignIn; route: Route }) {
   return <SignInPage signIn={signIn} />;
 }
 
-function Shell({ connection, signIn, route }: { connection: Connection; signIn: SignIn; route: Route }) {
+function Shell({ connection, signIn, route }: { connection: ConsoleConnection; signIn: SignIn; route: Route }) {
   const feed = useMemo(() => createAskFeed(connection), [connection]);
   useEffect(() => connection.stream.close, [connection]);
   const waiting = useSignal(0);
@@ -98,7 +98,7 @@ function Live({ feed }: { feed: AskFeed }) {
   );
 }
 
-function Who({ connection: { server }, signIn }: { connection: Connection; signIn: SignIn }) {
+function Who({ connection: { server }, signIn }: { connection: ConsoleConnection; signIn: SignIn }) {
   return (
     <div class="who">
       <span>

@@ -24,7 +24,7 @@ export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, inputs: 
         if (!over.signal.aborted) state.value = { value, isLoading: false, problem: "" };
       },
       (error: unknown) => {
-        if (!over.signal.aborted) state.value = { ...state.peek(), isLoading: false, problem: problemOf(error) };
+        if (!over.signal.aborted) state.value = { ...state.peek(), isLoading: false, problem: failureText(error) };
       },
     );
     return () => over.abort();
@@ -38,6 +38,6 @@ export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, inputs: 
 }
 
 /** What the service said is wrong. */
-export function problemOf(error: unknown): string {
+export function failureText(error: unknown): string {
   return ConnectError.from(error).rawMessage;
 }

@@ -1,11 +1,11 @@
 import type { ComponentChildren } from "preact";
 import type { AskFeed } from "../inbox/ask-feed.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Route } from "./route.ts";
 
 /** What every page gets. */
 export interface PageProps {
-  connection: Connection;
+  connection: ConsoleConnection;
   feed: AskFeed;
   route: Route;
 }

@@ -1,12 +1,12 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
-import { type Connection, connect } from "../stream/connection.ts";
+import { type ConsoleConnection, connectConsole } from "../stream/connection.ts";
 
 /** Whether one is signed in: not yet known, not (and why), or with a connection. */
 export type SignedIn =
   | { state: "connecting"; problem: string }
   | { state: "out"; problem: string }
-  | { state: "in"; connection: Connection };
+  | { state: "in"; connection: ConsoleConnection };
 
 /** Signs in and out of the service that this page came from. */
 export interface SignIn {
@@ -25,7 +25,7 @@ export function createSignIn(): SignIn {
   async function use(token: string): Promise<void> {
     for (let pauseMs = 500; ; pauseMs = Math.min(2 * pauseMs, 8_000)) {
       try {
-        const connection = await connect(token);
+        const connection = await connectConsole(token);
         sessionStorage.setItem(kept, token);
         current.value = { state: "in", connection };
         return;

@@ -6,7 +6,7 @@ import { type GetServerInfoResponse, ToolService } from "../../../gen/web/openco
 import { createStream, type Stream } from "./stream.ts";
 
 /** The service that this page came from, as somebody whom it knows. */
-export interface Connection {
+export interface ConsoleConnection {
   readonly tools: Client<typeof ToolService>;
   readonly permissions: Client<typeof PermissionService>;
   readonly sessions: Client<typeof SessionService>;
@@ -19,7 +19,7 @@ export interface Connection {
 }
 
 /** Connects with a token, or none; rejects if the service does not take it. */
-export async function connect(token: string): Promise<Connection> {
+export async function connectConsole(token: string): Promise<ConsoleConnection> {
   const transport = createConnectTransport({
     baseUrl: location.origin,
     useBinaryFormat: true,

@@ -4,7 +4,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 export type Liveness = "connecting" | "live" | "lost" | "refused";
 
 /** A stream that is to stay open. */
-export interface Followed<F> {
+export interface FollowOptions<F> {
   open(signal: AbortSignal): AsyncIterable<F>;
   onFrame(frame: F): void;
   onLiveness(liveness: Liveness): void;
@@ -15,7 +15,10 @@ const silenceMs = 40_000;
 const maxPauseMs = 8_000;
 
 /** Reads a stream and opens it again whenever it breaks, until the signal or until the service refuses it. */
-export async function follow<F>({ open, onFrame, onLiveness }: Followed<F>, signal: AbortSignal): Promise<void> {
+export async function followFrames<F>(
+  { open, onFrame, onLiveness }: FollowOptions<F>,
+  signal: AbortSignal,
+): Promise<void> {
   let pauseMs = 250;
   while (!signal.aborted) {
     const silence = new AbortController();

@@ -1,4 +1,4 @@
-import type { Connection } from "./connection.ts";
+import type { ConsoleConnection } from "./connection.ts";
 
 /** Names a stored output: `toolgate-output:ID` of a session tree. */
 export interface OutputRef {
@@ -8,7 +8,7 @@ export interface OutputRef {
 
 /** Reads all of a stored output, piece by piece, up to `most` bytes. */
 export async function readWhole(
-  { tools }: Pick<Connection, "tools">,
+  { tools }: Pick<ConsoleConnection, "tools">,
   ref: OutputRef,
   most = 16 * 1024 * 1024,
 ): Promise<Uint8Array<ArrayBuffer>> {

@@ -5,7 +5,7 @@ import type {
   WatchManyResponse,
 } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
 import { whileVisible } from "../shell/visibility.ts";
-import { final, follow } from "./follow.ts";
+import { final, followFrames } from "./follow.ts";
 
 /** The one stream of a browser: its tabs watch on it together. */
 export interface Stream {
@@ -151,7 +151,7 @@ export function createStream(
     tell({ is: "leader", leader });
     do {
       again = new AbortController();
-      await follow<Frame>(
+      await followFrames<Frame>(
         {
           open,
           onFrame() {

@@ -10,9 +10,9 @@ import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
 import { type Field, objectOf } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { CallView } from "../session/call-view.tsx";
-import { problemOf } from "../shell/load.ts";
+import { failureText } from "../shell/load.ts";
 import { pathOf } from "../shell/route.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import type { HandSession } from "./hand-session.ts";
 
 /** What came of the form last. */
@@ -33,7 +33,7 @@ export function CallByHand({
   tool: ToolDefinition;
   field: Field;
   agent: string;
-  connection: Connection;
+  connection: ConsoleConnection;
   session: () => Promise<HandSession>;
   asks: AskFeed;
 }) {
@@ -56,7 +56,7 @@ export function CallByHand({
       outcome.value = await request();
     } catch (error) {
       outcome.value = { kind: "nothing" };
-      fail(problemOf(error));
+      fail(failureText(error));
     }
     isSending.value = false;
   };
@@ -128,7 +128,7 @@ export function CallByHand({
   );
 }
 
-function WhyNot({ connection: { server } }: { connection: Connection }) {
+function WhyNot({ connection: { server } }: { connection: ConsoleConnection }) {
   return (
     <p class="soft">
       You are signed in as {visibleText(server.principal)}, with the role {server.roles.join(" and ")}. Calls need the

@@ -1,5 +1,5 @@
 import { createSessionFeed, type SessionFeed } from "../session/session-feed.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** A session of its own for what a person calls by hand. */
 export interface HandSession {
@@ -8,7 +8,7 @@ export interface HandSession {
 }
 
 /** Opens it with the first call, and again with the next one if that failed; it is one for all tools of a visit. */
-export function createHandSession(connection: Connection): { open(): Promise<HandSession>; close(): void } {
+export function createHandSession(connection: ConsoleConnection): { open(): Promise<HandSession>; close(): void } {
   let opened: Promise<HandSession> | undefined;
   async function open(): Promise<HandSession> {
     const { session } = await connection.sessions.createSession({ title: "By hand, from the console" });

@@ -5,7 +5,7 @@ import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { durationOf } from "../parts/words.ts";
 import { readSchema } from "../schema-form/field.ts";
-import type { Connection } from "../stream/connection.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
 import { CallByHand } from "./call-by-hand.tsx";
 import type { HandSession } from "./hand-session.ts";
 import { SchemaView } from "./schema-view.tsx";
@@ -19,7 +19,7 @@ export function ToolView({
   tool: ToolDefinition;
   stats: ToolStats | undefined;
   agent: string;
-  connection: Connection;
+  connection: ConsoleConnection;
   session: () => Promise<HandSession>;
   asks: AskFeed;
 }) {

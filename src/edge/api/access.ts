@@ -12,7 +12,7 @@ import type { Principal, Role } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 
 /** Lets a request in or refuses it, from its headers alone: nothing of a refused body is read. */
-export type Gate = (context: HandlerContext) => void;
+export type AccessGate = (context: HandlerContext) => void;
 
 /** Says who a request comes from, by its authorization header; throws if it cannot be told. */
 export type Authenticate = (authorization: string | null) => Principal;
@@ -38,7 +38,7 @@ export function createAuthenticate({
 }
 
 /** Creates the gate: whether one of the roles of who asks may call this rpc. */
-export function createGate(authenticate: Authenticate): Gate {
+export function createAccessGate(authenticate: Authenticate): AccessGate {
   return ({ method, requestHeader, signal, values }) => {
     if (isPublic(method)) return;
     // While the server drains, every request is aborted from its start.

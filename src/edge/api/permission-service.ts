@@ -6,7 +6,7 @@ import {
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { Permissions } from "../../approval/permissions.ts";
 import { workspaceRoot } from "../../approval/permissions.ts";
-import type { Audit } from "../../call/audit.ts";
+import type { AuditReader } from "../../call/audit.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { CallStore } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
@@ -26,7 +26,7 @@ export function permissionService({
   sessions: Sessions;
   planner: Planner;
   watcher: Watcher;
-  audit: Audit;
+  audit: AuditReader;
   store: Pick<CallStore, "storeId">;
 }): ServiceImpl<typeof PermissionService> {
   return {

@@ -9,7 +9,7 @@ import type { Readiness } from "./health.ts";
 import type { Handler, Request, Response } from "./sockets.ts";
 
 /** What stands before the rpcs: which hosts are answered for, which web pages may call, the probes and the metrics. */
-export function createGuard(
+export function createHttpGuard(
   options: {
     config: Pick<Config, "listen" | "hosts" | "origins">;
     readiness: Readiness;

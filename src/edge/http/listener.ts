@@ -11,12 +11,12 @@ import { file_opencode_tool_v1_tool_service } from "../../../gen/opencode/tool/v
 import type { Config } from "../../config/config.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
-import { createAuthenticate, createGate } from "../api/access.ts";
+import { createAccessGate, createAuthenticate } from "../api/access.ts";
 import { createErrors, type Errors } from "../rpc/errors.ts";
 import { routeReflection } from "../rpc/reflection.ts";
 import { createRpcHandler, type Routes } from "../rpc/rpc-handler.ts";
 import { createConsoleFiles } from "./console-files.ts";
-import { createGuard } from "./guard.ts";
+import { createHttpGuard } from "./guard.ts";
 import { createReadiness, routeHealth } from "./health.ts";
 import { createSockets } from "./sockets.ts";
 
@@ -62,7 +62,7 @@ export async function createListener(options: ListenerOptions): Promise<Listener
       routeHealth(router, readiness, services);
       routeReflection(router, [...domain, file_grpc_health_v1_health, file_google_rpc_error_details]);
     },
-    gate: createGate(authenticate),
+    gate: createAccessGate(authenticate),
     errors,
     log,
     validator: createValidator({ regexMatch: createMatcher() }),
@@ -75,7 +75,7 @@ export async function createListener(options: ListenerOptions): Promise<Listener
     shutdownSignal: shutdown.signal,
   });
   const pages = createConsoleFiles(consoleDirectory, rpcs);
-  const guard = createGuard({ config, readiness, metrics, authenticate, errors }, pages);
+  const guard = createHttpGuard({ config, readiness, metrics, authenticate, errors }, pages);
   const sockets = createSockets(guard, { headersMs, tls: config.tls });
 
   const { host } = config.listen;

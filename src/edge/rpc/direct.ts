@@ -20,10 +20,10 @@ import {
   type ServiceImpl,
 } from "@connectrpc/connect";
 import type { Logger } from "../../core/logger.ts";
-import type { Gate } from "../api/access.ts";
+import type { AccessGate } from "../api/access.ts";
 import type { Request, Response } from "../http/sockets.ts";
 import { clientLeft, deadlinePassed, type Errors, invalidMessage, unreadable } from "./errors.ts";
-import { type Answer, type AskedOnce, type Packing, type Wire, wireOf } from "./wire.ts";
+import { type AskedOnce, type Packing, type Wire, type WireAnswer, wireOf } from "./wire.ts";
 
 /** An rpc that takes one message. */
 type Rpc = Extract<MethodImplSpec, { kind: AskedOnce }>;
@@ -37,7 +37,7 @@ export interface Direct {
 
 export interface DirectOptions extends Packing {
   /** Refuses a request by its headers: nothing of its body is read. */
-  gate: Gate;
+  gate: AccessGate;
   validator: Validator;
   errors: Pick<Errors, "toConnectError">;
   log: Logger;
@@ -120,7 +120,7 @@ async function run(
   rpc: Rpc,
   message: Message,
   context: HandlerContext,
-  answer: Answer,
+  answer: WireAnswer,
   { isBinary }: Wire,
 ): Promise<void> {
   const { output } = rpc.method;

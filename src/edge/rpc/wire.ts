@@ -16,11 +16,11 @@ export interface Wire {
   /** Reads the only message of a request. */
   read(request: Request, maxBytes: number): Promise<Buffer>;
   /** Prepares an answer, nothing of which is sent yet; the signal is aborted when it is no longer wanted. */
-  answer(to: { request: Request; response: Sink; signal: AbortSignal }, packing: Packing): Answer;
+  answer(to: { request: Request; response: Sink; signal: AbortSignal }, packing: Packing): WireAnswer;
 }
 
 /** An answer that is being sent. It is ended, or fails, once. */
-export interface Answer {
+export interface WireAnswer {
   /** Sends a message of many; resolves when there is room for the next. */
   send(message: Uint8Array): Promise<void>;
   /** Ends it, with a last message if there is one. */

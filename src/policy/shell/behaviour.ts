@@ -1,4 +1,4 @@
-import { type Access, type Below, type Effects, noEffects, usesIn } from "./effects.ts";
+import { type Below, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
 import { runFind } from "./find.ts";
 import { runGit } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
@@ -140,7 +140,7 @@ function addOperands(
   effects: Effects,
 ): void {
   const below = belowFolders(program.walks, options);
-  const use = (list: readonly Operand[], as: Access) => {
+  const use = (list: readonly Operand[], as: FileAccess) => {
     for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as, below));
   };
   const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));

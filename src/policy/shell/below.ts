@@ -3,7 +3,7 @@ import type { Below } from "./effects.ts";
 import { type ListFolder, nameMatcher } from "./glob.ts";
 
 /** What lies below a folder, by its path from there. */
-export interface Found {
+export interface FoundFiles {
   files: string[];
   links: string[];
   /** There is more than anybody can look through. */
@@ -13,8 +13,8 @@ export interface Found {
 const maxEntries = 100_000;
 
 /** The files and links below a folder, as far as a command reaches them. */
-export async function filesBelow(folder: string, reach: Below, list: ListFolder): Promise<Found> {
-  const found: Found = { files: [], links: [], more: false };
+export async function filesBelow(folder: string, reach: Below, list: ListFolder): Promise<FoundFiles> {
+  const found: FoundFiles = { files: [], links: [], more: false };
   const patterns = (reach.only ?? []).map(nameMatcher);
   const isReached = (name: string) => patterns.length === 0 || patterns.some((meets) => meets(name));
   const ahead = [""];

@@ -1,6 +1,6 @@
 import { effectsOf, mayRunItsWords, programOf } from "./behaviour.ts";
 import type { Danger, Inner, Use } from "./effects.ts";
-import { type Join, type Line, Opaque, type SimpleCommand, type Word } from "./line.ts";
+import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { changesShell } from "./programs.ts";
 import { readLine } from "./reader.ts";
 import { confirm, mentionedIn } from "./second-reading.ts";
@@ -47,7 +47,7 @@ export function readCommands(text: string): Command[] {
 const deepest = 5;
 
 /** Follows `cd` through a line. A command behind one that may have failed is there once for each folder it may run in. */
-function inFolders({ commands }: Line): { command: SimpleCommand; folder: string }[] {
+function inFolders({ commands }: CommandLine): { command: SimpleCommand; folder: string }[] {
   let now: readonly string[] = [""];
   let ever = now;
   let behindCd: readonly string[] | undefined;

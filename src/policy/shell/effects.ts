@@ -1,14 +1,14 @@
 import type { Word } from "./line.ts";
 
 /** How a command touches a path: `look` at names only, `may` read it, `read` it, `change` what is there, `write` it. */
-export type Access = "look" | "may" | "read" | "change" | "write";
+export type FileAccess = "look" | "may" | "read" | "change" | "write";
 
 /** A path that a command names. */
 export interface Use {
   /** As it is written: relative ones against the folder in which the command runs. */
   path: string;
   glob: boolean;
-  as: Access;
+  as: FileAccess;
   /** If the path is a folder, it is these names in it that are touched. */
   names?: readonly string[];
   /** If the path is a folder, what lies below it is touched as well. */
@@ -58,7 +58,7 @@ export function noEffects(): Effects {
 }
 
 /** A path that a word is, or that stands in it: behind `=`, `@`, `:` or `,`. */
-export function usesIn({ value, glob }: Word, as: Access, below?: Below): Use[] {
+export function usesIn({ value, glob }: Word, as: FileAccess, below?: Below): Use[] {
   const pieces = new Set([value, value.slice(value.indexOf("=") + 1)].map((piece) => piece.replace(/^@/, "")));
   const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece));
   return [...plain, ...partsThatLeave(value)].map((path) => ({ path, glob, as, ...(below && { below }) }));

@@ -6,7 +6,7 @@ import type { Below, Use } from "./effects.ts";
 import { type ListFolder, pathsOf } from "./glob.ts";
 
 /** A path after links and `..` were looked through. */
-export interface Place {
+export interface ExpandPlace {
   absolute: string;
   pattern: string;
   external: boolean;
@@ -18,12 +18,12 @@ export interface Place {
 /** How paths of commands are looked up. */
 export interface Files {
   /** Throws where a path cannot be followed. */
-  resolve(path: string, cwd: string): Promise<Place>;
+  resolve(path: string, cwd: string): Promise<ExpandPlace>;
   list: ListFolder;
 }
 
 /** Whether rules let a file be read without a question; undefined where they let all. */
-export type MayRead = ((file: Pick<Place, "absolute" | "pattern">) => boolean) | undefined;
+export type MayRead = ((file: Pick<ExpandPlace, "absolute" | "pattern">) => boolean) | undefined;
 
 /**
  * What a question stands for: itself, or of a command line each of its commands, the folders outside the workspace that
@@ -64,12 +64,12 @@ async function folderOf({ folder }: Command, cwd: string, { resolve }: Files): P
 /** Collects what the commands of a line touch. */
 function createTouched(mayRead: MayRead) {
   const outside = new Set<string>();
-  const read = new Map<string, Place>();
-  const changed = new Map<string, Place>();
-  const written = new Map<string, Place>();
+  const read = new Map<string, ExpandPlace>();
+  const changed = new Map<string, ExpandPlace>();
+  const written = new Map<string, ExpandPlace>();
   const scripts = new Set<string>();
 
-  function put(place: Place, use: Use): void {
+  function put(place: ExpandPlace, use: Use): void {
     if (place.external) outside.add(place.isFolder ? place.absolute : dirname(place.absolute));
     if (use.as === "read" || (use.as === "may" && isLikeFile(use.path))) read.set(place.absolute, place);
     if (use.as === "change") changed.set(place.absolute, place);
@@ -93,7 +93,7 @@ function createTouched(mayRead: MayRead) {
       }
     },
     /** What lies below a folder outside is asked about with the folder; inside, only what a rule is about. */
-    async readBelow(folder: Place, reach: Below, files: Files): Promise<void> {
+    async readBelow(folder: ExpandPlace, reach: Below, files: Files): Promise<void> {
       if (!mayRead) return;
       const found = await filesBelow(folder.absolute, reach, files.list);
       const barred = found.files.map((name) => within(folder, name)).filter((file) => !mayRead(file));
@@ -113,8 +113,8 @@ function createTouched(mayRead: MayRead) {
     },
     questions(): Question[] {
       const folders = [...outside];
-      const inside = (places: Map<string, Place>) => [...places.values()].filter(({ external }) => !external);
-      const files = (permission: string, places: readonly Place[], restricts?: true): Question[] =>
+      const inside = (places: Map<string, ExpandPlace>) => [...places.values()].filter(({ external }) => !external);
+      const files = (permission: string, places: readonly ExpandPlace[], restricts?: true): Question[] =>
         [...Map.groupBy(places, ({ alwaysAsk }) => alwaysAsk)].map(([alwaysAsk, alike]) => ({
           permission,
           patterns: alike.map(({ pattern }) => pattern),
@@ -155,7 +155,7 @@ function isLikeFile(path: string): boolean {
   return /[./]/.test(path);
 }
 
-function within(folder: Place, name: string): Place {
+function within(folder: ExpandPlace, name: string): ExpandPlace {
   return {
     ...folder,
     absolute: join(folder.absolute, name),

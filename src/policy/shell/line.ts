@@ -9,7 +9,7 @@ export interface Word {
 }
 
 /** `> file` or `< file`; what only joins or drops streams is not kept. */
-export interface Redirect {
+export interface ShellRedirect {
   operator: "<" | ">" | ">>" | ">|" | "&>" | "&>>";
   /** The digit before the operator, or nothing. */
   descriptor: string;
@@ -21,7 +21,7 @@ export interface SimpleCommand {
   assignments: readonly { name: string; value: string }[];
   /** The program first; never empty. */
   words: readonly Word[];
-  redirects: readonly Redirect[];
+  redirects: readonly ShellRedirect[];
   /** The text of a quoted here-document or a here-string: what it finds on its standard input. */
   input?: string;
 }
@@ -30,7 +30,7 @@ export interface SimpleCommand {
 export type Join = ";" | "&&" | "||" | "|";
 
 /** A command line of simple commands, each with what joins it to the one before. */
-export interface Line {
+export interface CommandLine {
   commands: readonly { join: Join; command: SimpleCommand }[];
 }
 

@@ -1,11 +1,11 @@
 import { isVisible } from "../display.ts";
 import {
+  type CommandLine,
   dropped,
   type Join,
-  type Line,
   Opaque,
-  type Redirect,
   reserved,
+  type ShellRedirect,
   type SimpleCommand,
   type Word,
 } from "./line.ts";
@@ -19,7 +19,7 @@ const maxSpaces = 64;
  * in quotes or of plain characters; globs, `$?`, comments, redirects to files named literally, quoted here-documents.
  * It throws `Opaque` at anything else.
  */
-export function readLine(text: string): Line {
+export function readLine(text: string): CommandLine {
   if (Buffer.byteLength(text) > maxBytes) throw new Opaque(`longer than ${maxBytes} bytes`);
   if (!isVisible(text)) throw new Opaque("characters that are invisible or change how the rest is shown");
   if (text.includes(" ".repeat(maxSpaces + 1))) throw new Opaque(`more than ${maxSpaces} spaces in a row`);
@@ -29,7 +29,7 @@ export function readLine(text: string): Line {
 type Draft = {
   assignments: { name: string; value: string }[];
   words: Word[];
-  redirects: Redirect[];
+  redirects: ShellRedirect[];
   input?: string;
 };
 
@@ -268,7 +268,7 @@ function createReader(text: string) {
   }
 
   return {
-    line(): Line {
+    line(): CommandLine {
       const commands: { join: Join; command: SimpleCommand }[] = [];
       skipNewlines();
       for (let join: Join | undefined = ";"; join !== undefined; join = takeJoin()) {

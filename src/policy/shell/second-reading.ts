@@ -9,13 +9,13 @@ import {
   type SyntaxNode,
   type Word,
 } from "unbash";
-import { dropped, type Join, type Line, Opaque, type SimpleCommand } from "./line.ts";
+import { type CommandLine, dropped, type Join, Opaque, type SimpleCommand } from "./line.ts";
 
 /**
  * Reads a line with a parser that shares no code with ours, and throws `Opaque` unless both found the same. Where they
  * differ one of them is wrong about bash, and nobody knows which.
  */
-export function confirm(line: Line, text: string): void {
+export function confirm(line: CommandLine, text: string): void {
   const script = parse(text);
   if ((script.errors ?? []).length > 0) throw new Opaque("something that a second parser does not understand");
   const first = line.commands.flatMap(({ join, command }) => [join, ...factsOf(command)]);

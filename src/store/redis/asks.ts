@@ -2,27 +2,33 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord, CallRef } from "../../approval/ports.ts";
 import type { CallRecord } from "../../call/ports.ts";
-import { type CallRecords, callName } from "./call-records.ts";
+import { callName, type RedisCallRecords } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, fields, list, type Reply, texts } from "./reply.ts";
+import { bytes, fields, type Reply, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
-export type Asks = ReturnType<typeof createAsks>;
+export type RedisAsks = ReturnType<typeof createRedisAsks>;
 
 /** Reads asks, each with its call. */
-export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live: Live; records: CallRecords }) {
+export function createRedisAsks(options: {
+  link: Link;
+  keys: Keys;
+  trees: Trees;
+  live: Live;
+  records: RedisCallRecords;
+}) {
   const { link, keys, trees, live, records } = options;
 
   /** The asks of these ids that are there, in that order, all as they are at one moment. */
   async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
     if (askIds.length === 0) return [];
     const { asked, settled, callOf, call } = keys.tree(root);
-    const found = list(await link.read("read_asks", [asked, settled, callOf], call(""), ...askIds)).map(list);
+    const found = replyList(await link.read("read_asks", [asked, settled, callOf], call(""), ...askIds)).map(replyList);
     return found.flatMap(([request, end, waiting]) => {
       const ofCall = fields(waiting);
       return ofCall ? decode(records.decode(root, ofCall), request, end) : [];
@@ -38,11 +44,11 @@ export function createAsks(options: { link: Link; keys: Keys; trees: Trees; live
 
   async function withCall(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined> {
     const { asked, settled, call } = keys.tree(ref.root);
-    const [ofCall, ...found] = list(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
+    const [ofCall, ...found] = replyList(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
     const waiting = fields(ofCall);
     if (waiting === undefined) return undefined;
     const record = records.decode(ref.root, waiting);
-    return { record, asks: found.map(list).flatMap(([request, end]) => decode(record, request, end)) };
+    return { record, asks: found.map(replyList).flatMap(([request, end]) => decode(record, request, end)) };
   }
 
   async function openIn(root: string) {

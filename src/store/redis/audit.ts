@@ -3,13 +3,13 @@ import { auditEntry } from "../audit.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing } from "./listing.ts";
-import { bytes, list, number, text } from "./reply.ts";
+import { bytes, number, replyList, text } from "./reply.ts";
 
 /** The audit of a store. */
-export type Audit = ReturnType<typeof createAudit>;
+export type RedisAudit = ReturnType<typeof createRedisAudit>;
 
 /** Reads the chain of decisions of a tree, which the scripts write, and knows the trees of which only that is left. */
-export function createAudit({ link, keys }: { link: Link; keys: Keys }) {
+export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
   const gone = createListing({ link, keys, name: "audits" });
 
   return {
@@ -38,10 +38,10 @@ export function createAudit({ link, keys }: { link: Link; keys: Keys }) {
 
     async list({ root, afterSeq, limit }: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]> {
       const from = `${afterSeq + 1}-0`;
-      const found = list(await link.command("xrange", keys.tree(root).audit, from, "+", "COUNT", limit));
+      const found = replyList(await link.command("xrange", keys.tree(root).audit, from, "+", "COUNT", limit));
       return found.map((entry) => {
-        const [id, fields] = list(entry);
-        const [, time, , previous, , hash, , content] = list(fields);
+        const [id, fields] = replyList(entry);
+        const [, time, , previous, , hash, , content] = replyList(fields);
         return auditEntry({
           seq: Number.parseInt(text(id), 10),
           time: number(time),

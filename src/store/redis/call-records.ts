@@ -1,20 +1,20 @@
 import type { CallRecord, CallRef, CallSpec } from "../../call/ports.ts";
-import { decodePart } from "./events.ts";
+import { decodeRedisPart } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { type Fields, fields, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** Calls as they are stored. */
-export type CallRecords = ReturnType<typeof createCallRecords>;
+export type RedisCallRecords = ReturnType<typeof createRedisCallRecords>;
 
 /** Reads calls. */
-export function createCallRecords({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
+export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
   function decode(root: string, call: Fields): CallRecord {
     return {
       ref: { root, sessionId: call.text("session"), callId: call.text("callId") },
       part: decodeSnapshot(call),
-      spec: decodeSpec(call.text("spec")),
+      spec: decodeRedisSpec(call.text("spec")),
       openedSeq: call.number("opened"),
       version: call.number("version"),
       epoch: call.number("epoch"),
@@ -86,13 +86,13 @@ export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "cal
 /** The last snapshot of a call, with the asks that are open now. */
 export function decodeSnapshot(call: Fields) {
   const revision = BigInt(call.text("revision"));
-  return { ...decodePart(call.bytes("part")), revision, permissionIds: ids(call.text("waiting")) };
+  return { ...decodeRedisPart(call.bytes("part")), revision, permissionIds: ids(call.text("waiting")) };
 }
 
 /** The ids in a field that lists them. */
 export const ids = (field: string): string[] => field.split(" ").filter((id) => id !== "");
 
 /** The spec as `CallSpec` was written. */
-export function decodeSpec(spec: string): CallSpec {
+export function decodeRedisSpec(spec: string): CallSpec {
   return JSON.parse(spec);
 }

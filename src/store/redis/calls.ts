@@ -4,23 +4,23 @@ import { noSuchSession } from "../../core/request-error.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { type CallRecords, callName } from "./call-records.ts";
+import { callName, type RedisCallRecords } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import { encodePart } from "./parts.ts";
-import { fields, list, number, text } from "./reply.ts";
+import { fields, number, replyList, text } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** The transitions of a call, each one script. */
-export function createCalls(options: {
+export function createRedisCalls(options: {
   keys: Keys;
   trees: Trees;
   live: Live;
-  records: CallRecords;
+  records: RedisCallRecords;
   now: () => number;
   held: HeldCalls;
   runStep: RunStep;
@@ -51,7 +51,7 @@ export function createCalls(options: {
     };
 
     for (let generation = await live.enter(root); ; ) {
-      const [result, value, last, repeats, begun] = list(
+      const [result, value, last, repeats, begun] = replyList(
         await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
       );
       switch (text(result)) {
@@ -175,7 +175,7 @@ export function createCalls(options: {
     const lineage = await trees.lineage(root, sessionId);
     const { part, bytes } = encodePart(sessionId, name, ended);
     const guards = "fence" in guard ? { owner: guard.fence.owner, epoch: guard.fence.epoch } : guard;
-    const [result, revision] = list(
+    const [result, revision] = replyList(
       await runStep(
         "finish_call",
         root,

@@ -1,7 +1,7 @@
 import { Cluster, Redis } from "ioredis";
 import type { Logger } from "../../core/logger.ts";
 import { StoreUnusable } from "../errors.ts";
-import type { Address, ConnectionOptions } from "./url.ts";
+import type { ConnectionOptions, RedisAddress } from "./url.ts";
 
 /** A connection to Redis, or one to each node of a cluster. */
 export type Client = Redis | Cluster;
@@ -10,7 +10,7 @@ export type Client = Redis | Cluster;
  * Connects, and goes on doing so when the connection is lost. For commands: what cannot be sent now, or is not answered in
  * time, fails at once; the driver repeats nothing by itself. For news: subscriptions are made again.
  */
-export function connect(address: Address, use: "commands" | "news", log: Logger): Client {
+export function connectRedis(address: RedisAddress, use: "commands" | "news", log: Logger): Client {
   const retryStrategy = (times: number) => Math.min(50 * times, 1_000);
   const strict = {
     autoResendUnfulfilledCommands: false,

@@ -1,16 +1,16 @@
-import type { Log } from "./log.ts";
+import type { RedisLog } from "./log.ts";
 
 /** Told a session with news, and the first new number. */
 export type NewsListener = (sessionId: string, seq: number) => void;
 
 /** Who wants to know of news, by session. */
-export type Doorbell = ReturnType<typeof createDoorbell>;
+export type RedisDoorbell = ReturnType<typeof createRedisDoorbell>;
 
 /**
  * Rings for what this replica did, for what others tell of, and (if that was lost) for what the store shows. The log hears
  * it first, so that whoever is woken finds the news, and is told which sessions are listened to.
  */
-export function createDoorbell(log: Pick<Log, "refresh" | "listen" | "forget">) {
+export function createRedisDoorbell(log: Pick<RedisLog, "refresh" | "listen" | "forget">) {
   const listeners = new Map<string | undefined, Set<NewsListener>>();
   // The last number of each session that is known here, as long as somebody listens.
   const known = new Map<string, number>();

@@ -20,7 +20,7 @@ export function decodeEvent(bytes: Uint8Array, sessionId: string, seq: number, t
 }
 
 /** The part in an event that tells of one. */
-export function decodePart(bytes: Uint8Array): ToolPart {
+export function decodeRedisPart(bytes: Uint8Array): ToolPart {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case === "part") return event.value;
   throw new Error(`a call's snapshot holds ${event.case ?? "nothing"} where a part should be`);

@@ -10,18 +10,18 @@ import { encodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing } from "./listing.ts";
-import { bytes, fields, list, number, pairs, type Reply, text, texts } from "./reply.ts";
+import { bytes, fields, number, pairs, type Reply, replyList, text, texts } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** The grants of a store. */
-export type Grants = ReturnType<typeof createGrants>;
+export type RedisGrants = ReturnType<typeof createRedisGrants>;
 
 /**
  * Finds and revokes what people approved with "always". Those of a session tree are in its slot, wider ones in that of their
  * workspace. The place of a grant is written before the grant, so that none is without.
  */
-export function createGrants(options: { link: Link; keys: Keys; trees: Trees; runStep: RunStep }) {
+export function createRedisGrants(options: { link: Link; keys: Keys; trees: Trees; runStep: RunStep }) {
   const { link, keys, trees, runStep } = options;
   const listing = createListing({ link, keys, name: "grants" });
 
@@ -143,7 +143,9 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
       const { expires } = grant;
       return (
         text(
-          list(await link.run("adopt_grant", slotOf(id, place), { id, root, expires, inTree: isInTree(place) }))[0],
+          replyList(
+            await link.run("adopt_grant", slotOf(id, place), { id, root, expires, inTree: isInTree(place) }),
+          )[0],
         ) === "adopted"
       );
     },
@@ -152,7 +154,7 @@ export function createGrants(options: { link: Link; keys: Keys; trees: Trees; ru
     async revoke(id: string, decisions: readonly DecisionRecord[] = []): Promise<Grant | undefined> {
       const found = await find(id);
       if (found === undefined) return undefined;
-      const [time, users] = list(
+      const [time, users] = replyList(
         await link.run("revoke_grant", slotOf(id, found.place), { id, inTree: isInTree(found.place) }),
       );
       const grant = { ...found.grant, revoked: number(time) };

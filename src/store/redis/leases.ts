@@ -1,17 +1,17 @@
 import type { CallRef, CallStore } from "../../call/ports.ts";
-import { type CallRecords, callName, ids } from "./call-records.ts";
+import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
-import { list, texts } from "./reply.ts";
+import { replyList, texts } from "./reply.ts";
 
 /** Renews, ends and looks for leases. */
 export function createLeases(options: {
   link: Link;
   keys: Keys;
   live: Live;
-  records: CallRecords;
+  records: RedisCallRecords;
   held: HeldCalls;
   /** Writes what waits in a tree's outbox. */
   drainOutbox: (root: string) => Promise<void>;
@@ -25,7 +25,7 @@ export function createLeases(options: {
         const tree = keys.tree(refs[0]?.root ?? "");
         const names = refs.map(callName);
         const callKeys = Object.fromEntries(names.map((name) => [`call ${name}`, tree.call(name)]));
-        const [result] = list(
+        const [result] = replyList(
           await link.run(script, { leases: tree.leases, ...callKeys }, { ...values, owner, names }),
         );
         const named = new Set(texts(result));

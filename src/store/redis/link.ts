@@ -1,13 +1,13 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
-import { connect, createTogether, eachNode, masters, whenReady } from "./client.ts";
+import { connectRedis, createTogether, eachNode, masters, whenReady } from "./client.ts";
 import { type Keys, shards } from "./keys.ts";
-import { list, type Reply, text } from "./reply.ts";
+import { type Reply, replyList, text } from "./reply.ts";
 import { loadScripts, type ReadName, type Script, type StepName } from "./scripts.ts";
 import { checkServers } from "./server-check.ts";
 import { establishStoreId } from "./store-id.ts";
-import type { Address } from "./url.ts";
+import type { RedisAddress } from "./url.ts";
 
 /** The way to Redis: everything that is sent goes through it, and only while the contents are known to be those of `storeId`. */
 export interface Link {
@@ -37,7 +37,7 @@ export type StepBytes = Record<string, Uint8Array | undefined>;
 
 /** Connects, checks that the servers are fit, and agrees on the store id with the other replicas. */
 export async function openLink(options: {
-  address: Address;
+  address: RedisAddress;
   keys: Keys;
   /** What every step is told. */
   defaults: object;
@@ -46,7 +46,7 @@ export async function openLink(options: {
 }): Promise<Link> {
   const { address, keys, defaults, clock, log } = options;
   const scripts = loadScripts();
-  const client = connect(address, "commands", log);
+  const client = connectRedis(address, "commands", log);
   const writeTogether = createTogether(client);
   const forgetLast: (() => void)[] = [];
   const forgetAll: (() => void)[] = [];
@@ -196,7 +196,7 @@ export async function openLink(options: {
     command: (name, ...args) => attempt(() => send(name, ...args)),
     run,
     read,
-    hashes: async (...hashKeys) => list(await read("read_hashes", hashKeys)),
+    hashes: async (...hashKeys) => replyList(await read("read_hashes", hashKeys)),
     onBreak: (forget) => void forgetLast.push(forget),
     onLost: (forget) => void forgetAll.push(forget),
     async ready() {

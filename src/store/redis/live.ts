@@ -1,6 +1,6 @@
 import { type Keys, shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { list, number, text, texts } from "./reply.ts";
+import { number, replyList, text, texts } from "./reply.ts";
 
 /** What a look at a live tree found. */
 export interface Look {
@@ -46,7 +46,7 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     const { tree, leases, deadlines, outbox } = keys.tree(root);
     // The later look is agreed on before this one, so that whoever wants it sooner meanwhile gets it.
     await link.command("zadd", shard, "XX", link.now() + lookMs, entry);
-    const [now, due, waiting, lapsed] = list(
+    const [now, due, waiting, lapsed] = replyList(
       await link.run("look_at_tree", { tree, leases, deadlines, outbox }, { limit }),
     );
     const idle = number(due) < 0 && number(waiting) === 0;

@@ -4,17 +4,17 @@ import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { bytes, inThrees, list, number, type Reply, text } from "./reply.ts";
+import { bytes, inThrees, number, type Reply, replyList, text } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The logs of the sessions, to be read. */
-export type Log = ReturnType<typeof createLog>;
+export type RedisLog = ReturnType<typeof createRedisLog>;
 
 /**
  * Reads logs. Readers that want the same at the same time share one answer and its events. As long as somebody listens to a
  * session, what was read or written here last is in memory: the doorbell says when that is not all any more.
  */
-export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
+export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
   // By session, then by what is asked. An answer under way is not shared any more once there are news: it may lack them.
   const reading = new Map<string, Map<string, Promise<LogPage>>>();
   // What is known of the logs that somebody listens to.
@@ -41,14 +41,14 @@ export function createLog({ link, keys, trees }: { link: Link; keys: Keys; trees
     const page = await trees.find(sessionId, async (root) => {
       const { session, log } = keys.tree(root);
       const names = [session(sessionId), log(sessionId)];
-      const [first, last, entries] = list(await link.read("read_log", names, after, maxBytes));
+      const [first, last, entries] = replyList(await link.read("read_log", names, after, maxBytes));
       if (first === undefined) return undefined;
       const [firstSeq, lastSeq] = [number(first), number(last)];
       const head = heard.get(sessionId);
       // A ring may have named the number that an event would have, but not while this was read.
       const known = head?.last === before ? lastSeq : Math.max(head?.last ?? 0, lastSeq);
       if (head) Object.assign(head, { first: firstSeq, last: known });
-      const events = inThrees(list(entries)).map(([seq, time, event]) => keep(sessionId, seq, time, event));
+      const events = inThrees(replyList(entries)).map(([seq, time, event]) => keep(sessionId, seq, time, event));
       return { events, firstSeq, lastSeq };
     });
     return page ?? { events: [], firstSeq: 1, lastSeq: 0 };

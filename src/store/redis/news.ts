@@ -1,29 +1,29 @@
 import type { Logger } from "../../core/logger.ts";
-import { connect } from "./client.ts";
-import type { Doorbell } from "./doorbell.ts";
+import { connectRedis } from "./client.ts";
+import type { RedisDoorbell } from "./doorbell.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
-import { list, number, texts } from "./reply.ts";
+import { number, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
-import type { Address } from "./url.ts";
+import type { RedisAddress } from "./url.ts";
 
 /**
  * Hears what other replicas did, over one connection, and rings for it. Messages can be lost, so what somebody listens to
  * is also looked at every two seconds. Resolves when it hears; what it returns stops it.
  */
 export async function listenToReplicas(options: {
-  address: Address;
+  address: RedisAddress;
   link: Link;
   keys: Keys;
   trees: Trees;
   live: Live;
-  doorbell: Doorbell;
+  doorbell: RedisDoorbell;
   replica: string;
   log: Logger;
 }): Promise<() => Promise<void>> {
   const { address, link, keys, trees, live, doorbell, replica, log } = options;
-  const subscriber = connect(address, "news", log);
+  const subscriber = connectRedis(address, "news", log);
   // How often each session, and each tree, had news when it was looked at.
   const seen = new Map<string, number>();
   // When all were looked at last, as long as somebody listens to all.
@@ -38,7 +38,9 @@ export async function listenToReplicas(options: {
   /** What a session had before the first look at it is not news, unless it came `since` then. */
   async function lookAt(sessionId: string, since = Number.POSITIVE_INFINITY): Promise<void> {
     const state = await trees.find(sessionId, async (root) => {
-      const found = list(await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings", "active"));
+      const found = replyList(
+        await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings", "active"),
+      );
       return found[0] === null ? undefined : found.map(number);
     });
     const [seq = 0, rings = 0, active = 0] = state ?? [];

@@ -4,7 +4,7 @@ import type { Link } from "./link.ts";
 import { bytes, number } from "./reply.ts";
 
 /** Keeps each output in chunks in its tree's slot. */
-export function createOutputs({ link, keys }: { link: Link; keys: Keys }): OutputStore {
+export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): OutputStore {
   // The last append of each output that is being written to: they go one after the other.
   const writing = new Map<string, Promise<void>>();
   // How long the outputs are that were written to, in order of use: only the executor of its call writes to one.

@@ -6,13 +6,13 @@ import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 
 /** A part as its record keeps it, but for the number of its event; and the bytes a step needs to write it. */
-export interface WrittenPart {
+export interface WrittenRedisPart {
   part: ToolPart;
   bytes: StepBytes;
 }
 
 /** Encodes a call's new snapshot for the step that writes it; a large input is told once, with `pending`. */
-export function encodePart(sessionId: string, call: string, given: ToolPart): WrittenPart {
+export function encodePart(sessionId: string, call: string, given: ToolPart): WrittenRedisPart {
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision: 0n, inputElided: false };
   const told = part.state.case === "pending" ? part : withoutLargeInput(part);
   const bytes: StepBytes = { [`told ${call}`]: encodeEvent(sessionId, { case: "part", value: told }) };

@@ -16,14 +16,14 @@ export function bytes(reply: Reply | undefined): Buffer | undefined {
 export const number = (reply: Reply | undefined): number => Number(text(reply));
 
 /** The parts of an answer; none if it has none. */
-export const list = (reply: Reply | undefined): Reply[] => (Array.isArray(reply) ? reply : []);
+export const replyList = (reply: Reply | undefined): Reply[] => (Array.isArray(reply) ? reply : []);
 
 /** The texts of an answer's parts. */
-export const texts = (reply: Reply | undefined): string[] => list(reply).map(text);
+export const texts = (reply: Reply | undefined): string[] => replyList(reply).map(text);
 
 /** Names and values that alternate, as pairs. */
 export function pairs(reply: Reply | undefined): [string, Buffer][] {
-  const all = list(reply);
+  const all = replyList(reply);
   return all.flatMap((name, index): [string, Buffer][] => {
     const value = all[index + 1];
     return index % 2 === 0 && Buffer.isBuffer(value) ? [[text(name), value]] : [];

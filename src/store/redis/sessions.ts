@@ -7,15 +7,15 @@ import { day, recordsKept } from "./kept.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { createListing, withPlaces } from "./listing.ts";
-import { type Fields, fields, list, number, text, texts } from "./reply.ts";
+import { type Fields, fields, number, replyList, text, texts } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** The sessions of a store. */
-export type Sessions = ReturnType<typeof createSessions>;
+export type RedisSessions = ReturnType<typeof createRedisSessions>;
 
 /** Makes, finds, lists and closes sessions. */
-export function createSessions(options: { link: Link; keys: Keys; trees: Trees; runStep: RunStep }) {
+export function createRedisSessions(options: { link: Link; keys: Keys; trees: Trees; runStep: RunStep }) {
   const { link, keys, trees, runStep } = options;
   const listing = createListing({ link, keys, name: "sessions" });
   const rootListing = createListing({ link, keys, name: "trees" });
@@ -152,7 +152,7 @@ export function createSessions(options: { link: Link; keys: Keys; trees: Trees; 
 
     async repeatsOf(sessionId: string, requestDigest: string): Promise<number> {
       const found = await trees.find(sessionId, async (root) => {
-        const [latest, repeats] = list(
+        const [latest, repeats] = replyList(
           await link.command("hmget", keys.tree(root).session(sessionId), "latest", "repeats"),
         );
         return latest === null ? undefined : text(latest) === requestDigest ? number(repeats) + 1 : 0;

@@ -7,12 +7,12 @@ import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName } from "./call-records.ts";
 import { decodeSettled, encodeEvent } from "./events.ts";
-import type { Grants } from "./grants.ts";
+import type { RedisGrants } from "./grants.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
 import { encodePart } from "./parts.ts";
-import { bytes, list, text } from "./reply.ts";
+import { bytes, replyList, text } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
@@ -20,12 +20,12 @@ import type { Trees } from "./trees.ts";
  * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
  * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
  */
-export function createSettle(options: {
+export function createRedisSettle(options: {
   keys: Keys;
   trees: Trees;
   now: () => number;
   log: Logger;
-  grants: Grants;
+  grants: RedisGrants;
   held: HeldCalls;
   runStep: RunStep;
 }) {
@@ -74,7 +74,7 @@ export function createSettle(options: {
     const given = encode(settlement, now());
     for (const grant of saved) await grants.announce(root, grant);
 
-    const [result, winner] = list(
+    const [result, winner] = replyList(
       await runStep("settle_ask", root, namesOf(settlement, lineage), values, given, settlement.decisions),
     );
     switch (text(result)) {

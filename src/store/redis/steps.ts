@@ -1,11 +1,11 @@
 import { randomBytes } from "node:crypto";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { encodeDecision } from "../audit.ts";
-import type { Doorbell } from "./doorbell.ts";
+import type { RedisDoorbell } from "./doorbell.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
-import type { Log } from "./log.ts";
-import { list, number, type Reply, text } from "./reply.ts";
+import type { RedisLog } from "./log.ts";
+import { number, type Reply, replyList, text } from "./reply.ts";
 import type { StepName } from "./scripts.ts";
 
 /** Runs a transition in a tree: one step, of which this replica hears at once and the others by message. */
@@ -19,7 +19,7 @@ export type RunStep = (
 ) => Promise<Reply>;
 
 /** Gives each step an operation id, so that it is done once however often it is sent. */
-export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbell; log: Log }): RunStep {
+export function createSteps(options: { link: Link; keys: Keys; doorbell: RedisDoorbell; log: RedisLog }): RunStep {
   const { link, keys, doorbell, log } = options;
   const life = randomBytes(12).toString("base64url");
   let count = 0;
@@ -36,9 +36,9 @@ export function createSteps(options: { link: Link; keys: Keys; doorbell: Doorbel
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
     const all = { op, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
     const told = { ...values, decided, ...(isHeard(names) && { echo: maxEchoBytes }) };
-    const [result, news, time, events] = list(await link.run(name, all, told, { ...given, ...contents }));
-    log.remember(time, list(events));
-    const rung = list(news);
+    const [result, news, time, events] = replyList(await link.run(name, all, told, { ...given, ...contents }));
+    log.remember(time, replyList(events));
+    const rung = replyList(news);
     for (let index = 0; index < rung.length; index += 2) doorbell.ring(text(rung[index]), number(rung[index + 1]));
     return result ?? null;
   };

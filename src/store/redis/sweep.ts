@@ -1,27 +1,27 @@
 import type { CallStore } from "../../call/ports.ts";
 import { auditKept } from "../audit.ts";
-import type { Audit } from "./audit.ts";
-import { type CallRecords, callName } from "./call-records.ts";
-import { decodePart } from "./events.ts";
-import type { Grants } from "./grants.ts";
+import type { RedisAudit } from "./audit.ts";
+import { callName, type RedisCallRecords } from "./call-records.ts";
+import { decodeRedisPart } from "./events.ts";
+import type { RedisGrants } from "./grants.ts";
 import { day, logKept, partsKept, recordsKept } from "./kept.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { chunkCount } from "./outputs.ts";
 import { encodeTombstone } from "./parts.ts";
-import { list, number, pairs, text, texts } from "./reply.ts";
-import type { Sessions } from "./sessions.ts";
+import { number, pairs, replyList, text, texts } from "./reply.ts";
+import type { RedisSessions } from "./sessions.ts";
 import type { Trees } from "./trees.ts";
 
 /** Makes the function that removes what is past its time, and renews the TTLs of what is not. */
-export function createSweep(options: {
+export function createRedisSweep(options: {
   link: Link;
   keys: Keys;
   trees: Trees;
-  sessions: Sessions;
-  records: CallRecords;
-  grants: Grants;
-  audit: Audit;
+  sessions: RedisSessions;
+  records: RedisCallRecords;
+  grants: RedisGrants;
+  audit: RedisAudit;
 }): CallStore["sweep"] {
   const { link, keys, trees, sessions, records, grants, audit } = options;
 
@@ -40,7 +40,7 @@ export function createSweep(options: {
           if (call.has("expired")) return;
           const name = callName({ sessionId: call.text("session"), callId: call.text("callId") });
           const { asked, settled, callOf } = tree;
-          const tombstone = encodeTombstone(decodePart(call.bytes("part")));
+          const tombstone = encodeTombstone(decodeRedisPart(call.bytes("part")));
           await link.run("bury_call", { call: tree.call(name), asked, settled, callOf }, { before }, { tombstone });
         }),
       );
@@ -69,8 +69,8 @@ export function createSweep(options: {
     const { audit } = keys.tree(root);
     const before = link.now() - auditKept;
     for (;;) {
-      const page = list(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(list);
-      const old = page.filter(([, entry]) => number(list(entry)[1]) <= before).map(([id]) => text(id));
+      const page = replyList(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(replyList);
+      const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
       if (old.length === 0) return;
       await link.command("xdel", audit, ...old);
     }
@@ -92,7 +92,9 @@ export function createSweep(options: {
       ...rest.map((key, index) => [`rest ${index + 1}`, key]),
     ]);
     const values = { ids: sessionIds, count: rest.length, before: link.now() - recordsKept };
-    const [result] = list(await link.run("drop_tree", { sessions: ofTree, leases, ended, outbox, ...names }, values));
+    const [result] = replyList(
+      await link.run("drop_tree", { sessions: ofTree, leases, ended, outbox, ...names }, values),
+    );
     return text(result) === "dropped";
   }
 

@@ -5,7 +5,7 @@ import { StoreUnusable } from "../errors.ts";
 export type ConnectionOptions = Omit<RedisOptions, "replyMapping">;
 
 /** Where a Redis is: one that a connection or its sentinels lead to, or a cluster. */
-export type Address =
+export type RedisAddress =
   | { kind: "single"; options: ConnectionOptions }
   | { kind: "cluster"; nodes: ClusterNode[]; access: Pick<ConnectionOptions, "username" | "password" | "tls"> };
 
@@ -13,7 +13,7 @@ export type Address =
  * Reads `redis://host:port/db`, `redis+unix:///path/to/socket?db=0`, `redis+sentinel://host:port,host:port/name` and
  * `redis+cluster://host:port,host:port`, each with `user:password@` where needed; `rediss…` instead of `redis…` is TLS.
  */
-export function parseRedisUrl(url: string): Address {
+export function parseRedisUrl(url: string): RedisAddress {
   const [, scheme, form, credentials, hosts, path, query] = syntax.exec(url) ?? [];
   if (scheme === undefined || hosts === undefined) throw invalid("it is not a URL of this form");
   const access = { ...readCredentials(credentials), ...(scheme === "rediss" && { tls: {} }) };

@@ -7,17 +7,25 @@ import {
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord, CallRef } from "../../approval/ports.ts";
-import { type CallRecords, decodeSpec } from "./call-records.ts";
+import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Log } from "./log.ts";
-import type { OpenCall } from "./open-calls.ts";
+import type { SqliteLog } from "./log.ts";
+import type { OpenCallRow } from "./open-calls.ts";
 
 /** The asks of a store. */
-export type Asks = ReturnType<typeof createAsks>;
+export type SqliteAsks = ReturnType<typeof createSqliteAsks>;
 
 /** Opens, settles and reads asks. Whose turn that is the transitions decide. */
-export function createAsks({ db, log, records }: { db: DatabaseSync; log: Log; records: CallRecords }) {
+export function createSqliteAsks({
+  db,
+  log,
+  records,
+}: {
+  db: DatabaseSync;
+  log: SqliteLog;
+  records: SqliteCallRecords;
+}) {
   const sql = prepare(db);
 
   /** Writes how an ask ended, for its session and all above it. */
@@ -31,7 +39,7 @@ export function createAsks({ db, log, records }: { db: DatabaseSync; log: Log; r
     return {
       request: fromBinary(PermissionRequestSchema, row.request),
       ...(row.settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, row.settled) }),
-      principal: decodeSpec(row.spec).principal,
+      principal: decodeSqliteSpec(row.spec).principal,
       call,
       part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot }),
       version: row.version,
@@ -41,7 +49,7 @@ export function createAsks({ db, log, records }: { db: DatabaseSync; log: Log; r
   return {
     settle,
 
-    open(step: Step, call: OpenCall, request: PermissionRequest): void {
+    open(step: Step, call: OpenCallRow, request: PermissionRequest): void {
       const { root, sessionId } = call.ref;
       const bytes = toBinary(PermissionRequestSchema, request);
       sql.insert.run(request.id, root, sessionId, call.ordinal, request.expires, bytes);
@@ -49,7 +57,7 @@ export function createAsks({ db, log, records }: { db: DatabaseSync; log: Log; r
     },
 
     /** Withdraws the call's open asks, or those of them that are named. */
-    withdraw(step: Step, call: OpenCall, message: string, named?: readonly string[]): void {
+    withdraw(step: Step, call: OpenCallRow, message: string, named?: readonly string[]): void {
       for (const { id } of sql.openOfCall.all(call.ordinal)) {
         if (named !== undefined && !named.includes(id)) continue;
         const settled = create(PermissionSettledSchema, {

@@ -3,13 +3,13 @@ import type { AuditEntry, DecisionRecord } from "../../../gen/opencode/tool/v1/p
 import { auditEntry, encodeDecision, linkHash } from "../audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Sessions } from "./sessions.ts";
+import type { SqliteSessions } from "./sessions.ts";
 
 /** The audit of a store: a chain of decisions for each session tree. */
-export type Audit = ReturnType<typeof createAudit>;
+export type SqliteAudit = ReturnType<typeof createSqliteAudit>;
 
 /** Adds what a step decides to the chain of its tree, and reads it. */
-export function createAudit(db: DatabaseSync, sessions: Pick<Sessions, "change">) {
+export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSessions, "change">) {
   const sql = prepare(db);
   return {
     append(step: Step, root: string, records: readonly DecisionRecord[] = []): void {

@@ -4,11 +4,11 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallRef, CallSpec } from "../../call/ports.ts";
 import { statement } from "./database.ts";
-import type { OpenCalls } from "./open-calls.ts";
-import type { SessionHead, Sessions } from "./sessions.ts";
+import type { OpenCallTable } from "./open-calls.ts";
+import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** A row of `calls`. */
-export interface CallRow {
+export interface CallColumns {
   ordinal: number;
   callId: string;
   opened: number;
@@ -29,38 +29,38 @@ export const callColumns =
   "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, expired, spec, snapshot";
 
 /** Calls as they are stored. */
-export type CallRecords = ReturnType<typeof createCallRecords>;
+export type SqliteCallRecords = ReturnType<typeof createSqliteCallRecords>;
 
 /** Reads calls. */
-export function createCallRecords(options: {
+export function createSqliteCallRecords(options: {
   db: DatabaseSync;
-  sessions: Sessions;
-  openCalls: OpenCalls;
+  sessions: SqliteSessions;
+  openCalls: OpenCallTable;
   now: () => number;
 }) {
   const { db, sessions, openCalls, now } = options;
   const select = `SELECT ${callColumns} FROM calls WHERE session = :session`;
   const page =
     "ordinal > coalesce((SELECT ordinal FROM calls WHERE session = :session AND call_id = :after), 0) ORDER BY ordinal LIMIT :limit";
-  const one = statement<CallRow>(db, `${select} AND call_id = :callId`);
-  const list = statement<CallRow>(db, `${select} AND ${page}`);
-  const listOpen = statement<CallRow>(db, `${select} AND expired = 0 AND ended IS NULL AND ${page}`);
+  const one = statement<CallColumns>(db, `${select} AND call_id = :callId`);
+  const list = statement<CallColumns>(db, `${select} AND ${page}`);
+  const listOpen = statement<CallColumns>(db, `${select} AND expired = 0 AND ended IS NULL AND ${page}`);
   const openAsks = statement<{ id: string }>(
     db,
     "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
   );
 
   /** The last snapshot of a call, with the asks that are open now. */
-  function snapshot({ ordinal, snapshot }: Pick<CallRow, "ordinal" | "snapshot">): ToolPart {
-    return { ...decodePart(snapshot), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
+  function snapshot({ ordinal, snapshot }: Pick<CallColumns, "ordinal" | "snapshot">): ToolPart {
+    return { ...decodeSqlitePart(snapshot), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
   }
 
-  function record(ref: CallRef, row: CallRow): CallRecord {
+  function record(ref: CallRef, row: CallColumns): CallRecord {
     const open = openCalls.get(ref);
     return {
       ref,
       part: snapshot(row),
-      spec: decodeSpec(row.spec),
+      spec: decodeSqliteSpec(row.spec),
       openedSeq: row.opened,
       version: row.version,
       epoch: row.epoch,
@@ -107,7 +107,7 @@ interface ListFilter {
 }
 
 /** The part in a snapshot: it is stored as the event that told of it, so that it is encoded once. */
-export function decodePart(bytes: Uint8Array): ToolPart {
+export function decodeSqlitePart(bytes: Uint8Array): ToolPart {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case !== "part")
     throw new Error(`a call's snapshot holds ${event.case ?? "nothing"} where a part should be`);
@@ -115,6 +115,6 @@ export function decodePart(bytes: Uint8Array): ToolPart {
 }
 
 /** The spec as `CallSpec` was written. */
-export function decodeSpec(text: string): CallSpec {
+export function decodeSqliteSpec(text: string): CallSpec {
   return JSON.parse(text);
 }

@@ -3,43 +3,43 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";
-import type { Asks } from "./asks.ts";
-import type { Audit } from "./audit.ts";
-import { type CallRecords, decodeSpec } from "./call-records.ts";
+import type { SqliteAsks } from "./asks.ts";
+import type { SqliteAudit } from "./audit.ts";
+import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Grants } from "./grants.ts";
-import type { Log } from "./log.ts";
-import type { OpenCall, OpenCalls } from "./open-calls.ts";
+import type { SqliteGrants } from "./grants.ts";
+import type { SqliteLog } from "./log.ts";
+import type { OpenCallRow, OpenCallTable } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
-import type { SessionHead, Sessions } from "./sessions.ts";
+import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** The transitions of a call. */
-export type Calls = ReturnType<typeof createCalls>;
+export type SqliteCalls = ReturnType<typeof createSqliteCalls>;
 
 /** Each function below is one transition, run inside a step: it checks its guards, then writes. */
-export function createCalls(options: {
+export function createSqliteCalls(options: {
   db: DatabaseSync;
-  sessions: Sessions;
-  log: Log;
-  openCalls: OpenCalls;
-  records: CallRecords;
-  asks: Asks;
-  grants: Grants;
-  audit: Audit;
+  sessions: SqliteSessions;
+  log: SqliteLog;
+  openCalls: OpenCallTable;
+  records: SqliteCallRecords;
+  asks: SqliteAsks;
+  grants: SqliteGrants;
+  audit: SqliteAudit;
 }) {
   const { sessions, log, openCalls, records, asks, grants, audit } = options;
   const sql = prepare(options.db);
 
   /** Raises the version of a call, so that what was computed from an earlier one is computed again. */
-  function raiseVersion(step: Step, call: OpenCall, change: Partial<OpenCall> = {}): void {
+  function raiseVersion(step: Step, call: OpenCallRow, change: Partial<OpenCallRow> = {}): void {
     const version = call.version + 1;
     sql.setVersion.run(version, call.ordinal);
     openCalls.set(step, { ...call, ...change, version });
   }
 
   /** Writes the terminal part, withdraws what is still asked, and closes the call for good. */
-  function end(step: Step, call: OpenCall, ended: ToolPart): ToolPart {
+  function end(step: Step, call: OpenCallRow, ended: ToolPart): ToolPart {
     checkEnded(ended);
     if (call.asked) asks.withdraw(step, call, "The call ended.");
     const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
@@ -49,12 +49,12 @@ export function createCalls(options: {
   }
 
   /** Whether the grants of the call's tree are those that somebody looked at. */
-  function hasRules({ ref }: OpenCall, seen: number | undefined): boolean {
+  function hasRules({ ref }: OpenCallRow, seen: number | undefined): boolean {
     return seen === undefined || seen === sessions.versions(ref.root).rulesVersion;
   }
 
   /** Writes the pending part with other arguments. */
-  function edit(step: Step, call: OpenCall, part: ToolPart): void {
+  function edit(step: Step, call: OpenCallRow, part: ToolPart): void {
     if (call.started) throw new Error(`call ${call.ref.callId} runs: it cannot be edited`);
     const { snapshot } = writePart(step, log, call.ref.sessionId, part);
     sql.setSnapshot.run(snapshot, call.ordinal);
@@ -70,7 +70,7 @@ export function createCalls(options: {
     const row = sql.latest.get(ordinal);
     return row === undefined
       ? { request: "", repeats: 0 }
-      : { request: decodeSpec(row.spec).requestDigest, repeats: row.repeats };
+      : { request: decodeSqliteSpec(row.spec).requestDigest, repeats: row.repeats };
   }
 
   return {

@@ -109,7 +109,7 @@ export function createCommit(options: {
 }
 
 /** Runs a query on what is committed. */
-export async function read<T>(query: () => T): Promise<T> {
+export async function readNow<T>(query: () => T): Promise<T> {
   try {
     return query();
   } catch (error) {

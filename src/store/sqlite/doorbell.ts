@@ -2,14 +2,14 @@
 export type NewsListener = (sessionId: string, seq: number) => void;
 
 /** Who wants to know of news, by session. */
-export interface Doorbell {
+export interface SqliteDoorbell {
   /** Listens to one session, or to all if none is named; returns the function that ends it. */
   listen(sessionId: string | undefined, listener: NewsListener): () => void;
   ring: NewsListener;
 }
 
 /** A session's news cost only those who listen to it. */
-export function createDoorbell(): Doorbell {
+export function createSqliteDoorbell(): SqliteDoorbell {
   const listeners = new Map<string | undefined, Set<NewsListener>>();
   return {
     listen(sessionId, listener) {

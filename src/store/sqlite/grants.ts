@@ -7,17 +7,22 @@ import {
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { Audit } from "./audit.ts";
+import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Log } from "./log.ts";
-import type { Sessions } from "./sessions.ts";
+import type { SqliteLog } from "./log.ts";
+import type { SqliteSessions } from "./sessions.ts";
 
 /** The grants of a store. */
-export type Grants = ReturnType<typeof createGrants>;
+export type SqliteGrants = ReturnType<typeof createSqliteGrants>;
 
 /** Saves, finds and revokes what people approved with "always". */
-export function createGrants(options: { db: DatabaseSync; sessions: Sessions; log: Log; audit: Audit }) {
+export function createSqliteGrants(options: {
+  db: DatabaseSync;
+  sessions: SqliteSessions;
+  log: SqliteLog;
+  audit: SqliteAudit;
+}) {
   const { sessions, log, audit } = options;
   const sql = prepare(options.db);
 

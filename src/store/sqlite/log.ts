@@ -8,7 +8,7 @@ import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { SessionHead, Sessions } from "./sessions.ts";
+import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
 /** How much a session's log may hold. */
 export interface LogLimits {
@@ -17,10 +17,18 @@ export interface LogLimits {
 }
 
 /** The logs of the sessions. */
-export type Log = ReturnType<typeof createLog>;
+export type SqliteLog = ReturnType<typeof createSqliteLog>;
 
 /** Numbers events, session by session, and keeps them. */
-export function createLog({ db, sessions, limits }: { db: DatabaseSync; sessions: Sessions; limits: LogLimits }) {
+export function createSqliteLog({
+  db,
+  sessions,
+  limits,
+}: {
+  db: DatabaseSync;
+  sessions: SqliteSessions;
+  limits: LogLimits;
+}) {
   const insert = statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)");
   const touch = statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?");
   const after = statement<{ event: Uint8Array }>(

@@ -4,7 +4,7 @@ import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
 /** What guards look at: a call that has not ended. It is never changed, only replaced. */
-export interface OpenCall {
+export interface OpenCallRow {
   readonly ordinal: number;
   readonly ref: CallRef;
   readonly version: number;
@@ -20,23 +20,23 @@ export interface OpenCall {
 }
 
 /** The open calls of a store. */
-export type OpenCalls = ReturnType<typeof createOpenCalls>;
+export type OpenCallTable = ReturnType<typeof createOpenCallTable>;
 
 /**
  * The open calls, in memory. Versions, epochs and start marks are in their rows too; leases are here only: this process is
  * the only one, so they end with it, and every call that is found open at the start is held by nobody.
  */
-export function createOpenCalls(db: DatabaseSync, now: number) {
-  const sessions = new Map<string, Map<string, OpenCall>>();
+export function createOpenCallTable(db: DatabaseSync, now: number) {
+  const sessions = new Map<string, Map<string, OpenCallRow>>();
   for (const row of found(db)) {
     const { root, sessionId, callId, started, asked, ...columns } = row;
     const ref = { root, sessionId, callId };
     put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil: now, settled: 0 });
   }
 
-  function put(call: OpenCall): void {
+  function put(call: OpenCallRow): void {
     const { sessionId, callId } = call.ref;
-    const calls = sessions.get(sessionId) ?? new Map<string, OpenCall>();
+    const calls = sessions.get(sessionId) ?? new Map<string, OpenCallRow>();
     sessions.set(sessionId, calls.set(callId, call));
   }
 
@@ -46,7 +46,7 @@ export function createOpenCalls(db: DatabaseSync, now: number) {
     if (calls?.size === 0) sessions.delete(sessionId);
   }
 
-  function get(ref: Omit<CallRef, "root">): OpenCall | undefined {
+  function get(ref: Omit<CallRef, "root">): OpenCallRow | undefined {
     return sessions.get(ref.sessionId)?.get(ref.callId);
   }
 
@@ -55,7 +55,7 @@ export function createOpenCalls(db: DatabaseSync, now: number) {
     step.onRollback(() => (before === undefined ? drop(ref) : put(before)));
   }
 
-  function* all(): Iterable<OpenCall> {
+  function* all(): Iterable<OpenCallRow> {
     for (const calls of sessions.values()) yield* calls.values();
   }
 
@@ -64,15 +64,15 @@ export function createOpenCalls(db: DatabaseSync, now: number) {
     all,
 
     /** The call, if the fence still holds. */
-    fenced({ ref, owner, epoch }: Fence): OpenCall | undefined {
+    fenced({ ref, owner, epoch }: Fence): OpenCallRow | undefined {
       const call = get(ref);
       return call?.owner === owner && call.epoch === epoch ? call : undefined;
     },
 
-    inSession: (sessionId: string): OpenCall[] => [...(sessions.get(sessionId)?.values() ?? [])],
+    inSession: (sessionId: string): OpenCallRow[] => [...(sessions.get(sessionId)?.values() ?? [])],
     count: (sessionId: string) => sessions.get(sessionId)?.size ?? 0,
 
-    set(step: Step, call: OpenCall): void {
+    set(step: Step, call: OpenCallRow): void {
       restoreOnRollback(step, call.ref);
       put(call);
     },
@@ -98,7 +98,7 @@ export function createOpenCalls(db: DatabaseSync, now: number) {
 }
 
 function found(db: DatabaseSync) {
-  return statement<Pick<OpenCall, "ordinal" | "version" | "epoch"> & CallRef & { started: number; asked: number }>(
+  return statement<Pick<OpenCallRow, "ordinal" | "version" | "epoch"> & CallRef & { started: number; asked: number }>(
     db,
     `SELECT calls.ordinal, version, epoch, started,
        EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked, call_id AS callId, id AS sessionId, root

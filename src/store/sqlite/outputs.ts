@@ -14,7 +14,7 @@ export interface OutputFiles extends OutputStore {
 }
 
 /** Keeps each output in a file of its own, `<directory>/<root>/<id>`; those in use stay open. */
-export function createOutputs(directory: string): OutputFiles {
+export function createSqliteOutputs(directory: string): OutputFiles {
   // In order of use, the latest last.
   const files = new Map<string, OutputFile>();
 

@@ -3,16 +3,16 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withoutLargeInput } from "../parts.ts";
 import type { Step } from "./commit.ts";
-import type { Log } from "./log.ts";
+import type { SqliteLog } from "./log.ts";
 
 /** A part as its record keeps it: with its whole input, the number of its event, and the bytes of both. */
-export interface WrittenPart {
+export interface WrittenSqlitePart {
   part: ToolPart;
   snapshot: Uint8Array;
 }
 
 /** Appends a call's new snapshot to the log of its session; a large input is told once, with `pending`. */
-export function writePart(step: Step, log: Log, sessionId: string, given: ToolPart): WrittenPart {
+export function writePart(step: Step, log: SqliteLog, sessionId: string, given: ToolPart): WrittenSqlitePart {
   const revision = BigInt(log.nextSeq(sessionId));
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision, inputElided: false };
   const told = part.state.case === "pending" ? part : withoutLargeInput(part);

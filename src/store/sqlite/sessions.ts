@@ -31,10 +31,10 @@ export interface SessionHead {
 }
 
 /** The sessions of a store. */
-export type Sessions = ReturnType<typeof createSessions>;
+export type SqliteSessions = ReturnType<typeof createSqliteSessions>;
 
 /** Reads and writes sessions; of those in use the heads stay in memory. */
-export function createSessions(db: DatabaseSync) {
+export function createSqliteSessions(db: DatabaseSync) {
   const sql = prepare(db);
   // In order of use, the latest last.
   const heads = new Map<string, SessionHead>();

@@ -1,23 +1,23 @@
 import type { Settlement, SettleResult } from "../../approval/ports.ts";
-import type { Asks } from "./asks.ts";
-import type { Audit } from "./audit.ts";
-import type { Calls } from "./calls.ts";
+import type { SqliteAsks } from "./asks.ts";
+import type { SqliteAudit } from "./audit.ts";
+import type { SqliteCalls } from "./calls.ts";
 import type { Step } from "./commit.ts";
-import type { Grants } from "./grants.ts";
-import type { OpenCalls } from "./open-calls.ts";
-import type { Sessions } from "./sessions.ts";
+import type { SqliteGrants } from "./grants.ts";
+import type { OpenCallTable } from "./open-calls.ts";
+import type { SqliteSessions } from "./sessions.ts";
 
 /**
  * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
  * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
  */
-export function createSettle(options: {
-  sessions: Sessions;
-  openCalls: OpenCalls;
-  calls: Calls;
-  asks: Asks;
-  grants: Grants;
-  audit: Audit;
+export function createSqliteSettle(options: {
+  sessions: SqliteSessions;
+  openCalls: OpenCallTable;
+  calls: SqliteCalls;
+  asks: SqliteAsks;
+  grants: SqliteGrants;
+  audit: SqliteAudit;
 }) {
   const { sessions, openCalls, calls, asks, grants, audit } = options;
 

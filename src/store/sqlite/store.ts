@@ -2,20 +2,20 @@ import { join } from "node:path";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, OutputStore } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { createAsks } from "./asks.ts";
-import { createAudit } from "./audit.ts";
-import { createCallRecords } from "./call-records.ts";
-import { createCalls } from "./calls.ts";
-import { createCommit, read } from "./commit.ts";
+import { createSqliteAsks } from "./asks.ts";
+import { createSqliteAudit } from "./audit.ts";
+import { createSqliteCallRecords } from "./call-records.ts";
+import { createSqliteCalls } from "./calls.ts";
+import { createCommit, readNow } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
-import { createDoorbell } from "./doorbell.ts";
-import { createGrants } from "./grants.ts";
-import { createLog, type LogLimits } from "./log.ts";
-import { createOpenCalls } from "./open-calls.ts";
-import { createOutputs } from "./outputs.ts";
-import { createSessions } from "./sessions.ts";
-import { createSettle } from "./settle.ts";
-import { createSweep } from "./sweep.ts";
+import { createSqliteDoorbell } from "./doorbell.ts";
+import { createSqliteGrants } from "./grants.ts";
+import { createSqliteLog, type LogLimits } from "./log.ts";
+import { createOpenCallTable } from "./open-calls.ts";
+import { createSqliteOutputs } from "./outputs.ts";
+import { createSqliteSessions } from "./sessions.ts";
+import { createSqliteSettle } from "./settle.ts";
+import { createSqliteSweep } from "./sweep.ts";
 
 /** The embedded store: `calls.close()` closes all of it. */
 export interface SqliteStore {
@@ -41,19 +41,19 @@ export async function openSqliteStore(options: {
     limits = { events: 100_000, bytes: 16 * 1024 * 1024 },
   } = options;
   const { db, storeId, close } = openDatabase(directory);
-  const doorbell = createDoorbell();
+  const doorbell = createSqliteDoorbell();
   const commit = createCommit({ db, now, ring: doorbell.ring, log: logger });
-  const sessions = createSessions(db);
-  const log = createLog({ db, sessions, limits });
-  const openCalls = createOpenCalls(db, now());
-  const records = createCallRecords({ db, sessions, openCalls, now });
-  const asks = createAsks({ db, log, records });
-  const audit = createAudit(db, sessions);
-  const grants = createGrants({ db, sessions, log, audit });
-  const calls = createCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
-  const settle = createSettle({ sessions, openCalls, calls, asks, grants, audit });
-  const outputs = createOutputs(join(directory, "output"));
-  const sweep = createSweep({ db, commit, sessions, log, outputs, now });
+  const sessions = createSqliteSessions(db);
+  const log = createSqliteLog({ db, sessions, limits });
+  const openCalls = createOpenCallTable(db, now());
+  const records = createSqliteCallRecords({ db, sessions, openCalls, now });
+  const asks = createSqliteAsks({ db, log, records });
+  const audit = createSqliteAudit(db, sessions);
+  const grants = createSqliteGrants({ db, sessions, log, audit });
+  const calls = createSqliteCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
+  const settle = createSqliteSettle({ sessions, openCalls, calls, asks, grants, audit });
+  const outputs = createSqliteOutputs(join(directory, "output"));
+  const sweep = createSqliteSweep({ db, commit, sessions, log, outputs, now });
   const probe = statement(db, "UPDATE meta SET value = value WHERE key = 'store_id'");
 
   const callStore: CallStore = {
@@ -61,8 +61,8 @@ export async function openSqliteStore(options: {
     isShared: false,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
-    getSession: (id) => read(() => sessions.get(id)),
-    listSessions: (filter) => read(() => sessions.list(filter)),
+    getSession: (id) => readNow(() => sessions.get(id)),
+    listSessions: (filter) => readNow(() => sessions.list(filter)),
     closeSession: (id) => commit.run((step) => calls.closeSession(step, id)),
     openCall: (call) => commit.run((step) => calls.openCall(step, call)),
     claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
@@ -75,22 +75,22 @@ export async function openSqliteStore(options: {
     requestCancel: (ref, message) => commit.run((step) => calls.requestCancel(step, ref, message)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
-    orphans: (limit) => read(() => calls.orphans(now(), limit)),
+    orphans: (limit) => readNow(() => calls.orphans(now(), limit)),
     sweep,
-    getCall: (sessionId, callId) => read(() => records.get(sessionId, callId)),
+    getCall: (sessionId, callId) => readNow(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
-      read(() => {
+      readNow(() => {
         const record = records.get(ref.sessionId, ref.callId);
         return record && { record, asks: asks.ofCall(ref) };
       }),
-    repeatsOf: (sessionId, requestDigest) => read(() => calls.repeatsOf(sessionId, requestDigest)),
-    listCalls: (filter) => read(() => records.list(filter)),
-    getRead: (root, path) => read(() => sessions.getRead(root, path)),
+    repeatsOf: (sessionId, requestDigest) => readNow(() => calls.repeatsOf(sessionId, requestDigest)),
+    listCalls: (filter) => readNow(() => records.list(filter)),
+    getRead: (root, path) => readNow(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
-    getState: ({ sessionId }, name) => read(() => sessions.getState(sessionId, name)),
+    getState: ({ sessionId }, name) => readNow(() => sessions.getState(sessionId, name)),
     setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
     bytesOf: log.bytesOf,
-    readLog: (sessionId, afterSeq, maxBytes) => read(() => log.read(sessionId, afterSeq, maxBytes)),
+    readLog: (sessionId, afterSeq, maxBytes) => readNow(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: doorbell.listen,
     ready: () =>
       commit
@@ -109,18 +109,18 @@ export async function openSqliteStore(options: {
   };
 
   const permissionStore: PermissionStore = {
-    getAsk: (sessionId, id) => read(() => asks.get(sessionId, id)),
-    asksOf: (call) => read(() => asks.ofCall(call)),
-    openAsks: (filter) => read(() => asks.listOpen(filter)),
-    expiredAsks: (limit) => read(() => asks.expired(now(), limit)),
+    getAsk: (sessionId, id) => readNow(() => asks.get(sessionId, id)),
+    asksOf: (call) => readNow(() => asks.ofCall(call)),
+    openAsks: (filter) => readNow(() => asks.listOpen(filter)),
+    expiredAsks: (limit) => readNow(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => settle(step, settlement)),
-    grantsFor: (tree) => read(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
+    grantsFor: (tree) => readNow(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
-    getGrant: (id) => read(() => grants.get(id)),
-    listGrants: (filter) => read(() => grants.list(now(), filter)),
+    getGrant: (id) => readNow(() => grants.get(id)),
+    listGrants: (filter) => readNow(() => grants.list(now(), filter)),
     revokeGrant: (id, decisions) => commit.run((step) => grants.revoke(step, id, decisions)),
-    listDecisions: (page) => read(() => audit.list(page)),
-    listAudits: (page) => read(() => audit.gone(page)),
+    listDecisions: (page) => readNow(() => audit.list(page)),
+    listAudits: (page) => readNow(() => audit.gone(page)),
   };
 
   return { calls: callStore, permissions: permissionStore, outputs };

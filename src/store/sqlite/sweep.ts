@@ -4,19 +4,19 @@ import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { auditKept } from "../audit.ts";
 import { tombstone } from "../parts.ts";
-import { decodePart } from "./call-records.ts";
+import { decodeSqlitePart } from "./call-records.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { Log } from "./log.ts";
+import type { SqliteLog } from "./log.ts";
 import type { OutputFiles } from "./outputs.ts";
-import type { Sessions } from "./sessions.ts";
+import type { SqliteSessions } from "./sessions.ts";
 
 /** Makes the function that removes what is past its time, in portions, so that no other transition waits for long. */
-export function createSweep(options: {
+export function createSqliteSweep(options: {
   db: DatabaseSync;
   commit: Commit;
-  sessions: Sessions;
-  log: Log;
+  sessions: SqliteSessions;
+  log: SqliteLog;
   outputs: OutputFiles;
   now: () => number;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
@@ -29,7 +29,7 @@ export function createSweep(options: {
     const rows = sql.endedBefore.all(step.now - partsKept, portion);
     for (const { ordinal, snapshot } of rows) {
       sql.dropAsks.run(ordinal);
-      const event = { case: "part" as const, value: tombstone(decodePart(snapshot)) };
+      const event = { case: "part" as const, value: tombstone(decodeSqlitePart(snapshot)) };
       sql.bury.run(toBinary(SessionEventSchema, create(SessionEventSchema, { event })), ordinal);
     }
     return rows.length === portion;

@@ -5,13 +5,13 @@ import type { HookChain } from "../hooks.ts";
 import type { Registry } from "../registry.ts";
 import type { Tool } from "../tool.ts";
 import { toolOf } from "./foreign.ts";
-import { type Modules, type Problem, problemOf } from "./modules.ts";
+import { loadProblem, type Modules, type Problem } from "./modules.ts";
 import { type PluginInput, readPlugin } from "./plugins.ts";
 import { readSources, type Source, type Sources, stampOf } from "./sources.ts";
 import type { Trust } from "./trust.ts";
 
 /** A folder whose `tool` and `tools` hold files of tools. */
-export interface Place {
+export interface ToolDirectory {
   folder: string;
   /** The workspace root that they belong to: they serve there alone, and only as far as their code is trusted. */
   workspace?: { name: string; directory: string };
@@ -39,7 +39,7 @@ export function createCustomTools({
   trust,
   report,
 }: {
-  places: readonly Place[];
+  places: readonly ToolDirectory[];
   /** Files of plugins. */
   plugins: readonly string[];
   pluginInput: PluginInput;
@@ -56,13 +56,13 @@ export function createCustomTools({
     for (const one of watched) {
       const before = new Set(one.problems.map(textOf));
       await one.refresh().catch(async (error: unknown) => {
-        one.problems = [await problemOf(one.path, error)];
+        one.problems = [await loadProblem(one.path, error)];
       });
       for (const problem of one.problems) if (!before.has(textOf(problem))) report(problem);
     }
   }
 
-  function watchPlace({ folder, workspace }: Place): Watched {
+  function watchPlace({ folder, workspace }: ToolDirectory): Watched {
     const loaded = new Map<string, Loaded>();
     // Beside a configuration file lies what is no code of tools; in .opencode all code may be imported by them.
     const within = workspace ? [folder] : ["tool", "tools"].map((name) => join(folder, name));
@@ -105,7 +105,7 @@ export function createCustomTools({
           before?.close();
           loaded.set(path, { version, close });
         } catch (error) {
-          const problem = await problemOf(file, error);
+          const problem = await loadProblem(file, error);
           const reason = before ? `${problem.reason} (what was there before still serves)` : problem.reason;
           self.problems.push({ ...problem, reason });
         }

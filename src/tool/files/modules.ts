@@ -117,7 +117,7 @@ export async function within<T>(ms: number, work: Promise<T>): Promise<T> {
 }
 
 /** Says where in people's files an error is. `path` is the file that was loaded. */
-export async function problemOf(path: string, error: unknown): Promise<Problem> {
+export async function loadProblem(path: string, error: unknown): Promise<Problem> {
   if (!(error instanceof Error)) return { path, line: 0, reason: String(error) };
   const missing = /^Cannot find (?:module|package) '([^']+)' imported from (.+)$/.exec(error.message);
   if (missing) {

@@ -1,13 +1,13 @@
 /** Where a text stands in a file, from its first character to the one behind its last, and what is to stand there. */
-export interface Place {
+export interface TextPlace {
   start: number;
   end: number;
   replacement: string;
 }
 
 /** Where a text was found. */
-export interface Found {
-  places: Place[];
+export interface FoundText {
+  places: TextPlace[];
   /** What was not compared, for the model; undefined if all of it was the same. */
   ignoring?: string;
 }
@@ -18,7 +18,7 @@ export interface Found {
  * compare every line of it, so nothing is replaced that was not given. All texts have `\n` for line ends. `all` are to be
  * replaced, so places do not overlap; else a place that overlaps the one before it counts as well, since either may be meant.
  */
-export function findText(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+export function findText(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const exact = occurrences(text, wanted, replacement, all);
   if (exact.length > 0) return { places: exact };
   return (
@@ -28,8 +28,8 @@ export function findText(text: string, wanted: string, replacement: string, all:
   );
 }
 
-function occurrences(text: string, wanted: string, replacement: string, all: boolean): Place[] {
-  const places: Place[] = [];
+function occurrences(text: string, wanted: string, replacement: string, all: boolean): TextPlace[] {
+  const places: TextPlace[] = [];
   for (let start = text.indexOf(wanted); start !== -1; start = text.indexOf(wanted, start + wanted.length)) {
     places.push({ start, end: start + wanted.length, replacement });
   }
@@ -43,7 +43,7 @@ function occurrences(text: string, wanted: string, replacement: string, all: boo
 }
 
 /** With typographic characters written plainly, one for one, so that places stay the same. */
-function findPlain(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+function findPlain(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const places = occurrences(plain(text), plain(wanted), replacement, all);
   return places.length === 0 ? undefined : { places, ignoring: "typographic characters" };
 }
@@ -58,7 +58,7 @@ export function plain(text: string): string {
 }
 
 /** As whole lines, spaces at their ends aside. */
-function findLines(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+function findLines(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const block = blockOf(wanted);
   const lines = block.lines.map((line) => line.trimEnd());
   const places = windows(text, block, all, (window) =>
@@ -68,7 +68,7 @@ function findLines(text: string, wanted: string, replacement: string, all: boole
 }
 
 /** As whole lines that are all indented further, or all less; what replaces them is indented as they are. */
-function findIndented(text: string, wanted: string, replacement: string, all: boolean): Found | undefined {
+function findIndented(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const block = blockOf(wanted);
   const given = indentOf(block.lines);
   const core = block.lines.map((line) => line.slice(given.length).trimEnd());
@@ -98,10 +98,10 @@ function windows(
   { lines: wanted, closed }: { lines: string[]; closed: boolean },
   all: boolean,
   replace: (window: string[]) => string | undefined,
-): Place[] {
+): TextPlace[] {
   const lines = text.split("\n");
   const first = wanted[0]?.trim();
-  const places: Place[] = [];
+  const places: TextPlace[] = [];
   if (wanted.every((line) => line.trim() === "")) return places;
   // The text's last line has no end.
   const last = lines.length - wanted.length - (closed ? 1 : 0);

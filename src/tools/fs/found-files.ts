@@ -32,7 +32,7 @@ export function named(names: readonly string[], { absolute, pattern }: SearchedF
 }
 
 /** A name on one line: with control characters in it, it is quoted as in JSON. */
-export function oneLine(name: string): string {
+export function nameOnOneLine(name: string): string {
   return /\p{Cc}/u.test(name) ? JSON.stringify(name) : name;
 }
 

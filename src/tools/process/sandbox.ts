@@ -7,14 +7,14 @@ import { promisify } from "node:util";
 export type SandboxProfile = "off" | "workspace-write" | "read-only";
 
 /** How commands are confined. */
-export interface Confinement {
+export interface SandboxConfinement {
   readonly profile: SandboxProfile;
   /** Whether they reach the network. */
   readonly network: boolean;
 }
 
 /** Where a command runs. */
-export interface Place {
+export interface SandboxPlace {
   agent: string;
   /** The canonical working directory. */
   cwd: string;
@@ -27,13 +27,13 @@ export interface Place {
 /** The wall around commands; policy and people are the gate before it. */
 export interface Sandbox {
   /** How the commands of agents without a setting of their own are confined; `off` also where it cannot start. */
-  readonly state: Confinement;
+  readonly state: SandboxConfinement;
   /** Why it is off although it was wanted, and what to do. */
   readonly problem: string | undefined;
   /** How the commands of this agent are confined. */
-  confinement(agent: string): Confinement;
+  confinement(agent: string): SandboxConfinement;
   /** The program that runs this one confined. */
-  confine(argv: Argv, place: Place): Argv;
+  confine(argv: Argv, place: SandboxPlace): Argv;
 }
 
 type Argv = readonly [string, ...string[]];
@@ -45,9 +45,9 @@ export async function openSandbox({
   writable,
   hidden,
 }: {
-  wanted: Confinement;
+  wanted: SandboxConfinement;
   /** Those that differ. */
-  agents: ReadonlyMap<string, Confinement>;
+  agents: ReadonlyMap<string, SandboxConfinement>;
   /** Further folders that `workspace-write` leaves writable. */
   writable: readonly string[];
   /** What no command may see: the data directory with its tokens, the configuration, keys. */
@@ -56,7 +56,8 @@ export async function openSandbox({
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const problem = wall ? await startProblem() : undefined;
   // Only these two: results say them, and what else the configuration holds is not for callers.
-  const actual = ({ profile, network }: Confinement) => (problem === undefined ? { profile, network } : unconfined);
+  const actual = ({ profile, network }: SandboxConfinement) =>
+    problem === undefined ? { profile, network } : unconfined;
   const confinement = (agent: string) => actual(agents.get(agent) ?? wanted);
   return {
     state: actual(wanted),
@@ -77,7 +78,7 @@ export interface Hidden {
 }
 
 const program = "bwrap";
-const unconfined: Confinement = { profile: "off", network: true };
+const unconfined: SandboxConfinement = { profile: "off", network: true };
 
 /** Why no sandbox can start here; undefined if one can. */
 async function startProblem(): Promise<string | undefined> {
@@ -100,7 +101,7 @@ async function startProblem(): Promise<string | undefined> {
 }
 
 /** Own process ids, so that a command sees no environment of others and kills nobody; and no power to undo the mounts. */
-function namespaces({ network }: Confinement): string[] {
+function namespaces({ network }: SandboxConfinement): string[] {
   const keepsOwners = process.getuid?.() === 0;
   return [
     ...["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
@@ -113,8 +114,8 @@ function namespaces({ network }: Confinement): string[] {
 
 /** Later mounts lie over earlier ones: what is hidden comes last. */
 function mounts(
-  { profile }: Confinement,
-  { cwd, workspace, folders }: Place,
+  { profile }: SandboxConfinement,
+  { cwd, workspace, folders }: SandboxPlace,
   writable: readonly string[],
   hidden: readonly Hidden[],
 ): string[] {

@@ -20,7 +20,7 @@ export interface WebPage {
 }
 
 /** Where an answer points to and what was not followed. */
-export interface Redirect {
+export interface PageRedirect {
   redirect: URL;
   /** Why it was not followed, for the model. */
   why: string;
@@ -59,7 +59,7 @@ export function readUrl(text: string): URL {
 export async function fetchPage(
   approved: URL,
   options: { judge: Judge; accept: string; signal: AbortSignal },
-): Promise<WebPage | Redirect> {
+): Promise<WebPage | PageRedirect> {
   const { judge } = options;
   let url = upgraded(approved, judge);
   for (let hops = 0; hops <= maxRedirects; hops++) {

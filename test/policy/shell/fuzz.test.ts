@@ -1,12 +1,12 @@
 import { describe, expect, test } from "vitest";
-import { type Line, Opaque } from "../../../src/policy/shell/line.ts";
+import { type CommandLine, Opaque } from "../../../src/policy/shell/line.ts";
 import { readLine } from "../../../src/policy/shell/reader.ts";
 import { confirm } from "../../../src/policy/shell/second-reading.ts";
 import { spellCommand } from "../../../src/policy/shell/spelling.ts";
 import { lineMaker, random } from "./lines.ts";
 import { type Given, runByBash, statusOf, stubs } from "./stubs.ts";
 
-type Read = (text: string) => Line;
+type Read = (text: string) => CommandLine;
 
 const long = process.env.TOOLGATE_LONG === "1";
 const count = long ? 1_000_000 : 20_000;
@@ -20,7 +20,7 @@ const both: Read = (text) => {
 };
 
 /** Lines that a reader calls simple, and what it says of them; only such as run nothing but stubs, and write nowhere else. */
-function* simpleLines(read: Read, from: number): Generator<{ text: string; line: Line }, never> {
+function* simpleLines(read: Read, from: number): Generator<{ text: string; line: CommandLine }, never> {
   const make = lineMaker(random(from), stubs);
   for (;;) {
     const text = make();
@@ -38,7 +38,7 @@ function* simpleLines(read: Read, from: number): Generator<{ text: string; line:
 }
 
 /** What bash must run if a reading is right: the argv of each program, of one pipeline in any order. */
-function expectedCalls({ commands }: Line): string[][] {
+function expectedCalls({ commands }: CommandLine): string[][] {
   const calls: string[][] = [];
   let status = 0;
   let before = 0;
@@ -71,11 +71,11 @@ function firstDifference(read: Read, from: number, lines: number): string | unde
   return undefined;
 }
 
-function hasGlob({ commands }: Line): boolean {
+function hasGlob({ commands }: CommandLine): boolean {
   return commands.some(({ command }) => command.words.some(({ glob }) => glob));
 }
 
-function agrees(line: Line, ran: readonly string[][]): boolean {
+function agrees(line: CommandLine, ran: readonly string[][]): boolean {
   const sorted = (calls: readonly string[][]) => calls.map((argv) => JSON.stringify(argv)).toSorted();
   const expected = sorted(expectedCalls(line));
   const actual = sorted(ran);
@@ -86,7 +86,7 @@ function agrees(line: Line, ran: readonly string[][]): boolean {
 }
 
 /** Every argv that a line names, whatever the status of what stands before it. */
-function possible({ commands }: Line): Set<string> {
+function possible({ commands }: CommandLine): Set<string> {
   return new Set(
     commands.flatMap(({ command: { words } }) =>
       ["0", "1", "3"].map((status) =>
@@ -113,7 +113,7 @@ describe(`with TOOLGATE_SEED=${seed}`, () => {
     }
   });
 
-  test.each<[string, (line: Line) => Line]>([
+  test.each<[string, (line: CommandLine) => CommandLine]>([
     ["loses backslashes", changed((value) => value.replaceAll("\\", ""))],
     ["takes line ends for spaces", changed((value) => value.replaceAll("\n", " "))],
     [
@@ -144,7 +144,7 @@ describe(`with TOOLGATE_SEED=${seed}`, () => {
 });
 
 /** A reader's mistake in every word. */
-function changed(change: (value: string) => string): (line: Line) => Line {
+function changed(change: (value: string) => string): (line: CommandLine) => CommandLine {
   return ({ commands }) => ({
     commands: commands.map(({ join, command }) => ({
       join,
