@@ -1,8 +1,9 @@
 import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import type { Principal } from "../core/principal.ts";
 import { changedAsk, noSuchPermission, ownCall, pastExpiry, settledBefore } from "./answer-refusals.ts";
-import type { AskRecord, CallRef, PermissionStore, Settlement } from "./ports.ts";
+import type { AskRecord, PermissionStore, Settlement } from "./ports.ts";
 import { allOpen, nameOf, type Settlements } from "./settlements.ts";
 
 /** Settles asks: by people, by their deadline, or because nobody is there. */

@@ -14,25 +14,12 @@ import { RequestError } from "../core/request-error.ts";
 import { display, warningsAbout } from "../policy/display.ts";
 import type { Layers, Policy, Question } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
+import type { Subject } from "../policy/subject.ts";
 import { createAnswers } from "./answers.ts";
 import { revocationOf } from "./decisions.ts";
 import { grantsFor, type Needed, offersFor } from "./grants.ts";
 import type { AskRecord, PermissionStore } from "./ports.ts";
 import { type CallChanges, createSettlements } from "./settlements.ts";
-
-/** Whose call is judged: the session (with its ancestors, root first), the agent, and the tool as grants know it. */
-export interface Subject {
-  session: Session | undefined;
-  ancestors: readonly Session[];
-  agent: string;
-  /** The name of the workspace root. */
-  workspace: string;
-  /** The canonical folder of the session. */
-  directory: string;
-  tool: string;
-  /** What grants for this tool are bound to. */
-  binding: string;
-}
 
 /** What holds for all that a call asks. */
 export interface Verdict {
@@ -295,9 +282,4 @@ function onlyAsked(question: Question, decisions: readonly PermissionDecision[])
     patterns: question.patterns.filter((_, i) => asked[i]),
     ...(question.paths && { paths: question.paths.filter((_, i) => asked[i]) }),
   };
-}
-
-/** The name of the root in `NAME/folder`. */
-export function workspaceRoot(workspace: string): string {
-  return workspace.split("/", 1)[0] ?? workspace;
 }

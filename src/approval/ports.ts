@@ -1,12 +1,6 @@
 import type { AuditEntry, DecisionRecord, Grant, PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-
-/** Names a call. `root` is the root of its session tree: a tree is what one atomic step can touch. */
-export interface CallRef {
-  root: string;
-  sessionId: string;
-  callId: string;
-}
+import type { CallRef } from "../core/call-ref.ts";
 
 /** An ask and the call that waits on it, read together. */
 export interface AskRecord {

@@ -13,10 +13,11 @@ import {
   ToolErrorReason,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { notEditable } from "./answer-refusals.ts";
 import { settlementsOf } from "./decisions.ts";
 import { coversAsk } from "./grants.ts";
-import type { AskRecord, CallRef, PermissionStore, Settlement } from "./ports.ts";
+import type { AskRecord, PermissionStore, Settlement } from "./ports.ts";
 import { grantsSaved } from "./saved-grants.ts";
 
 /** What the life of a call lends to those who answer for it, since the call changes in the same step as the ask. */

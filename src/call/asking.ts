@@ -13,11 +13,12 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
-import type { Permissions, Subject, Verdict } from "../approval/permissions.ts";
+import type { Permissions, Verdict } from "../approval/permissions.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { refusalText } from "../approval/settlements.ts";
 import { newId } from "../core/ids.ts";
 import type { Question } from "../policy/policy.ts";
+import type { Subject } from "../policy/subject.ts";
 import type { Ask, Plan, Tool } from "../tool/tool.ts";
 import { allowed, decidedCall } from "./decided.ts";
 import { CallEnd, CallGone, denied } from "./ends.ts";

@@ -1,8 +1,9 @@
 import { createHash } from "node:crypto";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
-import type { CallRecord, CallRef } from "./ports.ts";
+import type { CallRecord } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** Calls that start together: each arrives when it may start, and goes on when all have arrived. */

@@ -15,10 +15,10 @@ import {
   ToolDefinitionSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Permissions, Verdict } from "../approval/permissions.ts";
-import { workspaceRoot } from "../approval/permissions.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
 import type { LayerRules, Layers, Policy } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";

@@ -2,10 +2,9 @@ import type { SessionEvent, ToolOutput, ToolProgress } from "../../gen/opencode/
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { AskRecord, CallRef } from "../approval/ports.ts";
+import type { AskRecord } from "../approval/ports.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import type { TraceContext } from "../tool/tool.ts";
-
-export type { CallRef } from "../approval/ports.ts";
 
 /** What the caller asked for, kept as JSON beside the part: enough for any replica to run the call. */
 export interface CallSpec {

@@ -1,7 +1,8 @@
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type Subject, workspaceRoot } from "../approval/permissions.ts";
 import type { AskRecord } from "../approval/ports.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Subject } from "../policy/subject.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { CallHooks } from "./call-hooks.ts";
 import type { StartGate } from "./children.ts";

@@ -5,10 +5,10 @@ import {
   type Session,
   SessionSchema,
 } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { workspaceRoot } from "../approval/permissions.ts";
 import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { checkRules } from "../policy/layers.ts";
 import { openWorkspace, type Workspace } from "../tool/workspace.ts";
 import type { CallStore } from "./ports.ts";

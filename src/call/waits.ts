@@ -1,5 +1,6 @@
+import type { CallRef } from "../core/call-ref.ts";
 import { callOf, createBell, followLog } from "./log.ts";
-import type { CallRef, CallStore } from "./ports.ts";
+import type { CallStore } from "./ports.ts";
 
 /** One wait for news of a call. */
 export interface Wait {

@@ -7,7 +7,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { LimitsSchema, SandboxState, ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
-import { createPermissions, workspaceRoot } from "../approval/permissions.ts";
+import { createPermissions } from "../approval/permissions.ts";
 import type { PermissionStore } from "../approval/ports.ts";
 import { createAuditReader } from "../call/audit.ts";
 import { type Calls, createCalls } from "../call/calls.ts";
@@ -25,6 +25,7 @@ import { type Config, ConfigError, checkPolicy, createWorkspaceRules, rulesOf } 
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { permissionService } from "../edge/api/permission-service.ts";
 import { sessionService } from "../edge/api/session-service.ts";
 import { toolService } from "../edge/api/tool-service.ts";

@@ -1,12 +1,12 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Subject } from "../approval/permissions.ts";
 import { RequestError } from "../core/request-error.ts";
 import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
 import { ruleProblem } from "./parse-rules.ts";
 import type { LayerRules, Layers } from "./policy.ts";
 import type { Rule } from "./rules.ts";
+import type { Subject } from "./subject.ts";
 
 /** The rules of the configuration: for all, and agent by agent. */
 export interface ConfiguredRules {

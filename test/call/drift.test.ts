@@ -9,8 +9,8 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { workspaceRoot } from "../../src/approval/permissions.ts";
 import type { Principal } from "../../src/core/principal.ts";
+import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
 import { startReplicas } from "../model/replicas.ts";

@@ -1,10 +1,11 @@
 import { create } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord } from "../../src/approval/ports.ts";
-import type { CallRef, CallStore } from "../../src/call/ports.ts";
+import type { CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
 import type { Store } from "../../src/compose/server.ts";
 import type { Config } from "../../src/config/config.ts";
+import type { CallRef } from "../../src/core/call-ref.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 

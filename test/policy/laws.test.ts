@@ -7,10 +7,11 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { GrantSchema, GrantScope, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { coversAsk } from "../../src/approval/grants.ts";
-import { createPermissions, type Subject, withGrants } from "../../src/approval/permissions.ts";
+import { createPermissions, withGrants } from "../../src/approval/permissions.ts";
 import { createLayers } from "../../src/policy/layers.ts";
 import { createPolicy, type Question, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
+import type { Subject } from "../../src/policy/subject.ts";
 import { openSqliteStore, type SqliteStore } from "../../src/store/sqlite/store.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;

@@ -22,7 +22,8 @@ import {
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
-import type { CallRecord, CallRef, CallSpec, CallStore, Fence, OutputStore } from "../../src/call/ports.ts";
+import type { CallRecord, CallSpec, CallStore, Fence, OutputStore } from "../../src/call/ports.ts";
+import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 
 /** A store under test. Its clock stands still but for `advance`. */

@@ -5,12 +5,12 @@ import {
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { Permissions } from "../../approval/permissions.ts";
-import { workspaceRoot } from "../../approval/permissions.ts";
 import type { AuditReader } from "../../call/audit.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { CallStore } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import type { Watcher } from "../../call/watcher.ts";
+import { workspaceRoot } from "../../core/workspace-root.ts";
 import { principalOf } from "./access.ts";
 
 /** PermissionService over the domain. */

@@ -18,9 +18,10 @@ import {
 import type { AskRecord } from "../../approval/ports.ts";
 import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
-import type { CallRef, CallStore } from "../../call/ports.ts";
+import type { CallStore } from "../../call/ports.ts";
 import type { Reader } from "../../call/reader.ts";
 import { isTerminal } from "../../call/state.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import type { Principal } from "../../core/principal.ts";
 import { createEmbed } from "../rpc/embed.ts";
 import { principalOf } from "./access.ts";

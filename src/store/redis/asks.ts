@@ -1,7 +1,8 @@
 import { create, toBinary } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { AskRecord, CallRef } from "../../approval/ports.ts";
+import type { AskRecord } from "../../approval/ports.ts";
 import type { CallRecord } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import { decodeAsked, decodeSettled } from "./events.ts";
 import type { Keys } from "./keys.ts";

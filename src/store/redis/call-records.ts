@@ -1,4 +1,5 @@
-import type { CallRecord, CallRef, CallSpec } from "../../call/ports.ts";
+import type { CallRecord, CallSpec } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { decodeRedisPart } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";

@@ -1,5 +1,6 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallRecord, CallRef, CallStore } from "../../call/ports.ts";
+import type { CallRecord, CallStore } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyAsks, tooManyCalls } from "../refusals.ts";

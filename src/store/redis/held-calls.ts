@@ -1,4 +1,4 @@
-import type { CallRef } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { callName } from "./call-records.ts";
 
 /** The calls whose leases this process has to renew, by owner and tree. The store knows who really holds them. */

@@ -1,4 +1,5 @@
-import type { CallRef, CallStore } from "../../call/ports.ts";
+import type { CallStore } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";

@@ -1,6 +1,7 @@
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type Session, SessionSchema } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
-import type { CallRef, CallStore } from "../../call/ports.ts";
+import type { CallStore } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed } from "../refusals.ts";
 import { day, recordsKept } from "./kept.ts";

@@ -6,7 +6,8 @@ import {
   PermissionSettledSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { AskRecord, CallRef } from "../../approval/ports.ts";
+import type { AskRecord } from "../../approval/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import { decodeSqliteSpec, type SqliteCallRecords } from "./call-records.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";

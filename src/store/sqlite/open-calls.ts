@@ -1,5 +1,6 @@
 import type { DatabaseSync } from "node:sqlite";
-import type { CallRef, Fence } from "../../call/ports.ts";
+import type { Fence } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
