@@ -8,7 +8,7 @@ import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_p
 import { createReplica } from "../../src/compose/server.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import { defineTool } from "../../src/tool/tool.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 
 const [warmUp = 0, rounds = 0, calls = 0] = process.argv.slice(2).map(Number);
 

@@ -4,6 +4,7 @@ import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protob
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy, Permissions, Verdict } from "../approval/permissions.ts";
+import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { visible } from "../policy/display.ts";
 import type { Layers, Policy, Question } from "../policy/policy.ts";
@@ -12,8 +13,8 @@ import type { ReadPlace } from "../policy/read-doubts.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import type { Ask, Judge, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
-import { doubtAbout } from "../tool/workspace.ts";
+import { doubtAbout } from "../tool/path-asks.ts";
+import type { Judge, Judgement, Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { createHashes, findProgram } from "./bound-files.ts";
 import type { OpenSession } from "./sessions.ts";
 

@@ -3,10 +3,10 @@ import * as z from "zod";
 import type { ForeignContext, ForeignResult } from "./files/foreign.ts";
 import type { Hooks } from "./hooks.ts";
 
+export { defineTool } from "./define-tool.ts";
 export { ToolFailure } from "./errors.ts";
 export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./files/foreign.ts";
 export type { Hooks } from "./hooks.ts";
-export { defineTool } from "./tool.ts";
 export { z };
 
 /** Fields of zod, or properties of JSON Schema (all of them required but those with a `default`). */

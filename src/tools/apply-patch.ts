@@ -1,9 +1,12 @@
 import { createHash } from "node:crypto";
 import { lstat } from "node:fs/promises";
 import * as z from "zod";
+import type { Ask } from "../core/ask.ts";
+import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { type Ask, defineTool, type PlanContext, type Tool } from "../tool/tool.ts";
-import { doubtAbout, externalAsks, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
+import { doubtAbout, externalAsks } from "../tool/path-asks.ts";
+import type { PlanContext, Tool } from "../tool/tool.ts";
+import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
 import { applyChunks } from "./fs/apply-chunks.ts";
 import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./fs/change-file.ts";
 import { compare, type FileChange } from "./fs/diff.ts";

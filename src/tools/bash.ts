@@ -1,8 +1,10 @@
 import { constants } from "node:os";
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
-import { defineTool, type Tool, type TraceContext } from "../tool/tool.ts";
-import { externalAsks, filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
+import { externalAsks } from "../tool/path-asks.ts";
+import type { Tool, TraceContext } from "../tool/tool.ts";
+import { filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
 import type { Pipes } from "./process/pipe.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
 import type { Sandbox } from "./process/sandbox.ts";

@@ -1,6 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import * as z from "zod";
-import { type ChildResult, defineTool } from "../tool/tool.ts";
+import { defineTool } from "../tool/define-tool.ts";
+import type { ChildResult } from "../tool/tool.ts";
 
 const maxCalls = 25;
 

@@ -1,5 +1,5 @@
 import * as z from "zod";
-import { defineTool } from "../tool/tool.ts";
+import { defineTool } from "../tool/define-tool.ts";
 
 /** Returns its text; it asks nobody, so it shows what a call itself costs. */
 export const echo = defineTool({

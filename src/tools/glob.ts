@@ -1,7 +1,9 @@
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { defineTool, type ToolContext } from "../tool/tool.ts";
-import { externalAsks, filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { externalAsks } from "../tool/path-asks.ts";
+import type { ToolContext } from "../tool/tool.ts";
+import { filePath, type ResolvedPath } from "../tool/workspace.ts";
 import {
   byDate,
   createSieve,

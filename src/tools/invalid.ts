@@ -1,6 +1,7 @@
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { similar } from "../tool/similar.ts";
-import { defineTool, type Tool } from "../tool/tool.ts";
+import type { Tool } from "../tool/tool.ts";
 
 /** Answers a call that a host could not make sense of, so that the model learns what was wrong with it. */
 export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): Tool {

@@ -1,8 +1,9 @@
 import { basename, dirname } from "node:path";
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { defineTool } from "../tool/tool.ts";
-import { filePath, pathAsks } from "../tool/workspace.ts";
+import { pathAsks } from "../tool/path-asks.ts";
+import { filePath } from "../tool/workspace.ts";
 import { createSieve, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
 import { openFolder } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";

@@ -1,6 +1,7 @@
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { defineTool, type Tool } from "../tool/tool.ts";
+import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement, type Wanted } from "./edit.ts";
 import type { ExistingFile, FileChanges } from "./fs/change-file.ts";

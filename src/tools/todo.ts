@@ -1,5 +1,6 @@
 import * as z from "zod";
-import { defineTool, type ToolContext, type ToolResult } from "../tool/tool.ts";
+import { defineTool } from "../tool/define-tool.ts";
+import type { ToolContext, ToolResult } from "../tool/tool.ts";
 
 const stateName = "todos";
 const maxTodos = 200;

@@ -1,7 +1,8 @@
 import { basename } from "node:path";
 import * as z from "zod";
+import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { defineTool, type ToolResult } from "../tool/tool.ts";
+import type { ToolResult } from "../tool/tool.ts";
 import { attachmentKind } from "./fs/file-kind.ts";
 import { convertHtml } from "./web/convert-html.ts";
 import { fetchPage, readUrl, urlProblem, type WebPage } from "./web/web-page.ts";

@@ -1,5 +1,6 @@
 import * as z from "zod";
-import { defineTool, type Tool } from "../tool/tool.ts";
+import { defineTool } from "../tool/define-tool.ts";
+import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 

@@ -2,7 +2,8 @@ import { expect, test } from "vitest";
 import * as z from "zod";
 import { DecisionKind, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type Ask, defineTool } from "../../src/tool/tool.ts";
+import type { Ask } from "../../src/core/ask.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { read } from "../e2e/reading.ts";
 import { serve } from "./server.ts";
 

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import * as z from "zod";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { openStore } from "../../src/compose/server.ts";
-import { defineTool } from "../../src/tool/tool.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { serve } from "./server.ts";
 
 const hold = defineTool({

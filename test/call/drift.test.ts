@@ -11,7 +11,7 @@ import {
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { workspaceRoot } from "../../src/core/workspace-root.ts";
-import { defineTool } from "../../src/tool/tool.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { agent } from "../model/clients.ts";
 import { startReplicas } from "../model/replicas.ts";
 import { inSqlite } from "../model/stores.ts";

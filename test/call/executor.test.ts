@@ -10,8 +10,9 @@ import {
   ToolEffects,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
-import { defineTool, type ToolContext, type ToolResult } from "../../src/tool/tool.ts";
+import type { ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import { serve } from "./server.ts";
 
 /** A tool without asks whose body is the test's. */

@@ -5,7 +5,7 @@ import { GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallStore } from "../../src/call/ports.ts";
 import { openStore } from "../../src/compose/server.ts";
-import { defineTool } from "../../src/tool/tool.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { read } from "../e2e/reading.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { serve } from "./server.ts";

@@ -1,6 +1,7 @@
 import * as z from "zod";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
-import { defineTool, type Tool, type ToolContext, type ToolResult } from "../../src/tool/tool.ts";
+import type { Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import type { End } from "./model.ts";
 
 /** What the tools of a test did, kept outside of every store. */

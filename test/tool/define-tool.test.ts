@@ -4,7 +4,8 @@ import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { defineTool, type Tool } from "../../src/tool/tool.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
+import type { Tool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 const sum = defineTool({

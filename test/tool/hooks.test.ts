@@ -3,9 +3,10 @@ import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 import { createHooks, type Hooks } from "../../src/tool/hooks.ts";
-import { defineTool, type ToolContext } from "../../src/tool/tool.ts";
+import type { ToolContext } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 import { read } from "../e2e/reading.ts";
 

@@ -2,9 +2,10 @@
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 import { createRegistry } from "../../src/tool/registry.ts";
-import { defineTool, type Tool, type ToolContext } from "../../src/tool/tool.ts";
+import type { Tool, ToolContext } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 /** A tool without asks that answers with a word, or does what it is told. */

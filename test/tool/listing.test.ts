@@ -2,8 +2,8 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import * as z from "zod";
+import { defineTool } from "../../src/tool/define-tool.ts";
 import { offeredTo, schemaFor } from "../../src/tool/offered.ts";
-import { defineTool } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
 const named = (name: string, options: { providers?: string[]; experimental?: boolean } = {}) =>

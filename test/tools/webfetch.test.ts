@@ -3,8 +3,8 @@ import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from "vitest";
+import type { Ask } from "../../src/core/ask.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
-import type { Ask } from "../../src/tool/tool.ts";
 import { webfetch } from "../../src/tools/webfetch.ts";
 import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 

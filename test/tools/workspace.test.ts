@@ -3,7 +3,8 @@ import { homedir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ToolFailure } from "../../src/tool/errors.ts";
-import { openWorkspace, pathAsks } from "../../src/tool/workspace.ts";
+import { pathAsks } from "../../src/tool/path-asks.ts";
+import { openWorkspace } from "../../src/tool/workspace.ts";
 import { openSite, type Site } from "./harness.ts";
 
 let site: Site;

@@ -5,9 +5,10 @@ import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { ToolDefinitionSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isZod, type ValueSchema } from "../codec.ts";
+import { defineTool } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
-import { type Attachment, defineTool, type Tool, type ToolContext, type ToolResult } from "../tool.ts";
-import { pathAsks } from "../workspace.ts";
+import { pathAsks } from "../path-asks.ts";
+import type { Attachment, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "./modules.ts";
 
 /** What a tool of a file or a plugin is told; the names are those of opencode's. */

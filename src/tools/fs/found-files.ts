@@ -1,8 +1,9 @@
 import { lstatSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
+import { doubtAbout } from "../../tool/path-asks.ts";
 import type { Judge } from "../../tool/tool.ts";
-import { doubtAbout, type ResolvedPath } from "../../tool/workspace.ts";
+import type { ResolvedPath } from "../../tool/workspace.ts";
 import type { OpenFolder } from "./open-file.ts";
 
 /** A file that a search found in a folder. */

@@ -1,0 +1,23 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+
+/** Something that a call needs allowed: patterns of one permission, all of which must be allowed. */
+export interface Ask {
+  /** The permission, such as `bash`, `edit` or `read`. */
+  permission: string;
+  /** Commands, paths or addresses that the call would touch. An empty list is never allowed by a rule: it asks. */
+  patterns: readonly string[];
+  /** For permissions that are judged by path: the canonical absolute path of each pattern. */
+  paths?: readonly string[];
+  /** For commands: the canonical working directory. */
+  cwd?: string;
+  /** Wildcards that "always" may save in addition to the exact patterns; only those that match the ask are offered. */
+  always?: readonly string[];
+  /** Reason to ask each time although rules allow it; a predicate of the patterns, such as `has other names`. */
+  alwaysAsk?: string;
+  /** For a web address: the IP address that its host resolves to, once that is known. */
+  leadsTo?: string;
+  /** Shown by user interfaces. */
+  metadata?: JsonObject;
+  /** Approval covers later asks of the same permission made by the tool body; denials still apply. */
+  wholeCall?: true;
+}

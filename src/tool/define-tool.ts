@@ -1,0 +1,128 @@
+import { createHash } from "node:crypto";
+import { create, type JsonValue } from "@bufbuild/protobuf";
+import type * as z from "zod";
+import { ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
+import type { Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
+
+/** What a model is shown of structured output. */
+export type Content = { type: "text"; text: string } | ({ type: "media" } & Attachment);
+
+/** How a tool is written down; `defineTool` makes a `Tool` of it. */
+export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output extends z.ZodType> {
+  /** `[A-Za-z][A-Za-z0-9_-]{0,63}`. */
+  name: string;
+  /** For the model. */
+  description: string;
+  input: Input;
+  /** Then `execute` returns a value of it in place of a `ToolResult`; one that does not fit never completes the call. */
+  output?: Output;
+  /** Raise it when behaviour changes and schemas do not: `definition_id` changes. */
+  version?: string;
+  /** Raise it when what "always" meant no longer holds: grants of before stop serving. */
+  permissionVersion?: string;
+  readOnly?: boolean;
+  /** Running it again does no more than running it once: it may be run again after a crash. */
+  idempotent?: boolean;
+  destructive?: boolean;
+  openWorld?: boolean;
+  /** The providers whose models are offered it; default all. */
+  providers?: readonly string[];
+  /** Offered only where the configuration names it under `experimental`. */
+  experimental?: boolean;
+  /** What the model sees of a long output: its head, its tail, or half of both; default head, 2,000 lines, 51,200 bytes. */
+  keep?: { end?: "head" | "tail" | "both"; lines?: number; bytes?: number };
+  /** The longest run, where neither the call nor the plan says. */
+  timeoutMs?: number;
+  /** Default: asks for the permission of the tool's name, with the whole input as its pattern. */
+  plan?(input: Decoded<Input>, ctx: PlanContext): Promise<P> | P;
+  execute(input: Decoded<Input>, ctx: ToolContext & { plan: P }): Promise<ReturnedBy<Output>> | ReturnedBy<Output>;
+  /** What the model sees of the output, as encoded; pure, and fails for none. Default: its JSON, of a string the string itself. */
+  toModelOutput?(result: { input: Decoded<Input>; output: z.input<Output> }): readonly Content[];
+}
+
+/** What `execute` returns: with an output schema a value that fits it. */
+export type ReturnedBy<Output extends z.ZodType> = [Output] extends [never] ? ToolResult : z.output<Output>;
+
+/** Makes a tool. It can invoke only `config.execute`, and only with input that fits `config.input`. */
+export function defineTool<const Input extends ValueSchema, P extends Plan = Plan, Output extends z.ZodType = never>(
+  config: ToolConfig<Input, P, Output>,
+): Tool {
+  const { name, description, version = "1", permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
+  const plan = config.plan ?? ((input) => wholeInput(name, input));
+  if (!toolName.test(name)) {
+    throw new Error(
+      `"${name}" cannot be a tool's name: it needs a letter first, then up to 63 letters, digits, "_" or "-"; rename it`,
+    );
+  }
+  const input = inputCodec(name, config.input);
+  const output = config.output && outputCodec(name, config.output);
+  const schemas = { input: input.schema, ...(output && { output: output.schema }) };
+  const definition = create(ToolDefinitionSchema, {
+    name,
+    definitionId: sha256(canonicalJson({ name, ...schemas, version })).slice(0, 32),
+    description,
+    inputSchema: structuredClone(input.schema),
+    ...(output && { outputSchema: structuredClone(output.schema) }),
+    annotations: {
+      readOnly: config.readOnly ?? false,
+      idempotent: config.idempotent ?? false,
+      destructive: config.destructive ?? false,
+      openWorld: config.openWorld ?? false,
+    },
+  });
+  return Object.freeze({
+    name,
+    definition: deepFreeze(definition),
+    idempotent: config.idempotent ?? false,
+    providers: config.providers && [...config.providers],
+    experimental: config.experimental ?? false,
+    permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
+    keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
+    decode: input.decode,
+    // The engine passes on what decode() and plan() of this same tool returned; the types were erased in between.
+    async plan(value: unknown, ctx: PlanContext): Promise<Plan> {
+      const planned = await plan(value as Decoded<Input>, ctx);
+      return timeoutMs === undefined ? planned : { timeoutMs, ...planned };
+    },
+    async execute(value: unknown, plan: Plan, ctx: ToolContext): Promise<ToolResult> {
+      const returned = await execute(value as Decoded<Input>, { ...ctx, plan: plan as P });
+      if (!output) return returned as ToolResult;
+      const structured = output.encode(returned);
+      const shown = toModelOutput?.({ input: value as Decoded<Input>, output: structured as z.input<Output> });
+      return { structured, ...contents(shown ?? [textOf(structured)]) };
+    },
+  });
+}
+
+/** The plan of a tool that has none of its own. */
+function wholeInput(name: string, input: unknown): Plan {
+  const text = canonicalJson(
+    JSON.parse(JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part))),
+  );
+  // An ask is shown and stored whole; what is beyond is named by its hash, so that the pattern still means this input alone.
+  const pattern = text.length <= maxPatternLength ? text : `${text.slice(0, maxPatternLength)}… sha256:${sha256(text)}`;
+  return { title: name, asks: [{ permission: name, patterns: [pattern], wholeCall: true }] };
+}
+
+const textOf = (output: JsonValue): Content => ({
+  type: "text",
+  text: typeof output === "string" ? output : JSON.stringify(output),
+});
+
+function contents(shown: readonly Content[]): Pick<ToolResult, "output" | "attachments"> {
+  return {
+    output: shown.flatMap((content) => (content.type === "text" ? [content.text] : [])).join("\n"),
+    attachments: shown.flatMap((content) => (content.type === "media" ? [content] : [])),
+  };
+}
+
+function deepFreeze<T>(value: T): T {
+  if (typeof value === "object" && value !== null) Object.values(Object.freeze(value)).forEach(deepFreeze);
+  return value;
+}
+
+const maxPatternLength = 8_192;
+const toolName = /^[A-Za-z][A-Za-z0-9_-]{0,63}$/;
+const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");
