@@ -73,7 +73,7 @@ async function trust(folder: string, { data, config: file, remove }: TrustFlags)
     ...(file !== undefined && { config: file }),
   };
   const { trustDirectory, workspaces } = loadConfig(flags, readEnvironment());
-  const { trustWorkspace } = await server();
+  const { trustWorkspace } = await import("./tool/files/trust-workspace.ts");
   return await trustWorkspace(trustDirectory, workspaces.get("default") ?? folder, remove ?? false);
 }
 

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { createReplica } from "../../src/compose/server.ts";
+import { createReplica } from "../../src/compose/replica.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import * as z from "zod";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { openStore } from "../../src/compose/server.ts";
+import { openStore } from "../../src/compose/store.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { serve } from "./server.ts";
 

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import type { CallStore } from "../../src/call/ports.ts";
-import { createReplica } from "../../src/compose/server.ts";
+import { createReplica } from "../../src/compose/replica.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { quiet } from "../store/redis-store.ts";
 

@@ -4,7 +4,7 @@ import * as z from "zod";
 import { GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallStore } from "../../src/call/ports.ts";
-import { openStore } from "../../src/compose/server.ts";
+import { openStore } from "../../src/compose/store.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { read } from "../e2e/reading.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";

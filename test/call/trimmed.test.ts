@@ -1,6 +1,6 @@
 import { Code } from "@connectrpc/connect";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import type { openStore } from "../../src/compose/server.ts";
+import type { openStore } from "../../src/compose/store.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import { echo } from "../../src/tools/echo.ts";

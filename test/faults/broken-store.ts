@@ -3,7 +3,7 @@ import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/t
 import type { AskRecord } from "../../src/approval/ports.ts";
 import type { CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
-import type { Store } from "../../src/compose/server.ts";
+import type { Store } from "../../src/compose/store.ts";
 import type { Config } from "../../src/config/config.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import type { Logger } from "../../src/core/logger.ts";

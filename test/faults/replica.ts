@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { openStore, startServer } from "../../src/compose/server.ts";
+import { startServer } from "../../src/compose/server.ts";
+import { openStore } from "../../src/compose/store.ts";
 import { loadConfig, readEnvironment } from "../../src/config/config.ts";
 import { createLogger } from "../../src/core/logger.ts";
 import { breakStore, openWithoutOperationIds } from "./broken-store.ts";

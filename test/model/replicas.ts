@@ -1,5 +1,5 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createReplica } from "../../src/compose/server.ts";
+import { createReplica } from "../../src/compose/replica.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 import { createReach, type Ports, ReplicaDied } from "./reach.ts";

@@ -1,0 +1,51 @@
+import { existsSync } from "node:fs";
+import { type Config, ConfigError } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import type { Tool } from "../tool/tool.ts";
+import { builtInTools } from "../tools/index.ts";
+import { createPipes } from "../tools/process/pipe.ts";
+import { openSandbox, type Sandbox } from "../tools/process/sandbox.ts";
+import { createSupervisor } from "../tools/process/supervisor.ts";
+
+/** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */
+export async function startSandbox(
+  { sandbox: wanted, dataDirectory, serviceDirectory }: Config,
+  log: Logger,
+): Promise<Sandbox> {
+  const hasServiceDirectory = serviceDirectory !== undefined && existsSync(serviceDirectory);
+  const sandbox = await openSandbox({
+    wanted,
+    agents: wanted.agents,
+    writable: wanted.writable,
+    hidden: [
+      { path: dataDirectory, kind: "folder" as const },
+      ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "folder" as const }] : []),
+      ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
+    ],
+  });
+  if (sandbox.problem === undefined) return sandbox;
+  if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
+  log.warn(`commands run without a sandbox: ${sandbox.problem}`);
+  return sandbox;
+}
+
+/** Creates the built-in tools with the processes that they share. */
+export function startBuiltInTools({
+  sandbox,
+  replicaId,
+  leaseMs,
+}: {
+  sandbox: Sandbox;
+  replicaId: string;
+  leaseMs: number;
+}): { tools: Tool[]; close(): Promise<void> } {
+  const supervisor = createSupervisor({ replicaId, leaseMs });
+  const pipes = createPipes();
+  return {
+    tools: builtInTools({ supervisor, sandbox, pipes }),
+    async close() {
+      await supervisor.close();
+      await pipes.close();
+    },
+  };
+}

@@ -1,0 +1,67 @@
+import { createHash } from "node:crypto";
+import { homedir } from "node:os";
+import { type Config, ConfigError, checkPolicy, createWorkspaceRules } from "../config/config.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import type { Logger } from "../core/logger.ts";
+import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
+import { createPolicy } from "../policy/policy.ts";
+import type { Rule } from "../policy/rules.ts";
+import type { Store } from "./store.ts";
+
+/** The configuration that decides what policy protects and where workspaces are. */
+export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces">;
+
+/** Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. */
+export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) {
+  const home = homedir();
+  const { dataDirectory, file, serviceDirectory, workspaces } = config;
+  const guard = { dataDirectory, configFile: file, ...(serviceDirectory !== undefined && { serviceDirectory }) };
+  const workspaceRules = createWorkspaceRules({ home });
+  return {
+    policy: createPolicy({ guard, home }),
+    layersFor: createLayers(rules, ({ workspace, directory, agent }) =>
+      workspaceRules({ root: workspaces.get(workspace) ?? directory, directory }, agent),
+    ),
+    policyDigest: policyDigestOf(rules),
+  };
+}
+
+/** Refuses a policy whose own tests fail, and logs warnings about suspicious rules. */
+export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Config, log: Logger): Promise<void> {
+  const findings = await checkPolicy(policy, { home: homedir(), dataDirectory });
+  const lines = findings.map(({ severity, line, message }) => ({ severity, text: `${file}:${line ?? ""} ${message}` }));
+  for (const { severity, text } of lines) if (severity === "warning") log.warn(text);
+  const errors = lines.filter(({ severity }) => severity === "error");
+  if (errors.length === 0) return;
+  throw new ConfigError(
+    `${errors.map(({ text }) => text).join("\n")}\ncorrect the rules or the tests, and check them with: toolgate check-config ${file}`,
+  );
+}
+
+/** Compares this replica's policy digest with those of the replicas that share the store; one that differs is not ready. */
+export async function createPolicyAgreement({ calls }: Pick<Store, "calls">, rules: ConfiguredRules, log: Logger) {
+  const digest = policyDigestOf(rules);
+  let agrees = await calls.agrees(digest);
+  return {
+    agrees: () => agrees,
+    async compare(): Promise<void> {
+      agrees = await calls.agrees(digest);
+      if (!agrees)
+        log.warn(
+          "policy mismatch: this replica's rules differ from those of other replicas on this store; it is not ready",
+        );
+    },
+  };
+}
+
+/**
+ * Digest of the configured rules: replicas that share a store must agree on it, and an approval is bound to it. Built-in rules
+ * are left out, since they differ during a rolling upgrade; so are policy files of workspaces, which replicas read from shared
+ * directories.
+ */
+function policyDigestOf({ config, agents }: ConfiguredRules): string {
+  const all = [plain(config), ...[...agents].map(([name, own]) => [name, plain(own)])];
+  return createHash("sha256").update(canonicalJson(all)).digest("hex");
+}
+
+const plain = (rules: readonly Rule[]) => rules.map(({ permission, pattern, action }) => [permission, pattern, action]);

@@ -1,0 +1,112 @@
+import { createPermissions } from "../approval/permissions.ts";
+import { type Calls, createCalls } from "../call/calls.ts";
+import { createInputEdit } from "../call/edit.ts";
+import { createExecutor } from "../call/executor.ts";
+import { type CallObserver, tellingEnds } from "../call/observer.ts";
+import { createPlanner } from "../call/planner.ts";
+import { createPlanning } from "../call/planning.ts";
+import { createSessions } from "../call/sessions.ts";
+import { failed } from "../call/state.ts";
+import type { Config } from "../config/config.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { newId } from "../core/ids.ts";
+import type { Logger } from "../core/logger.ts";
+import { builtInAgents } from "../policy/agents.ts";
+import type { ConfiguredRules } from "../policy/layers.ts";
+import { createHooks } from "../tool/hooks.ts";
+import { createRegistry } from "../tool/registry.ts";
+import type { Tool } from "../tool/tool.ts";
+import { createPolicyParts, type PolicyConfig } from "./policy.ts";
+import type { Store } from "./store.ts";
+
+/** The settings of a replica. */
+export type ReplicaConfig = PolicyConfig &
+  Pick<Config, "askMs" | "leaseMs" | "limits" | "unattended"> &
+  Partial<Pick<Config, "experimental">>;
+
+/** One replica over a store that it may share with others: everything except timers and the network. */
+export type Replica = ReturnType<typeof createReplica>;
+
+/** Composes a replica. */
+export function createReplica({
+  config,
+  rules,
+  store,
+  replicaId,
+  tools,
+  observer,
+  log,
+}: {
+  config: ReplicaConfig;
+  rules: ConfiguredRules;
+  store: Store;
+  replicaId: string;
+  tools: readonly Tool[];
+  observer: CallObserver;
+  log: Logger;
+}) {
+  const registry = createRegistry(config);
+  registry.register(tools);
+  const hooks = createHooks();
+  const {
+    calls: callStore,
+    permissions: asks,
+    outputs,
+  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
+  const now = callStore.now;
+  const { policy, layersFor, policyDigest } = createPolicyParts(config, rules);
+  const permissions = createPermissions({
+    store: asks,
+    policy,
+    layersFor,
+    now,
+    newId: (prefix) => newId(prefix, now()),
+    changes: {
+      refuse: (part, reason, error) => failed(part, { reason, error }, now()),
+      edit: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
+      canonical: canonicalJson,
+    },
+  });
+  const planning = createPlanning({ permissions, policy, layersFor, policyDigest });
+  const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
+  const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
+  const executor = createExecutor({
+    store: callStore,
+    outputs,
+    permissions,
+    asksOf: asks.asksOf,
+    planning,
+    layersFor,
+    registry,
+    hooks,
+    limits: { ...config.limits, askMs: config.askMs },
+    unattended: config.unattended,
+    observer,
+    makeCalls: (...made) => calls.makeCalls(...made),
+    log,
+  });
+  const calls: Calls = createCalls({
+    store: callStore,
+    outputs,
+    sessions,
+    permissions,
+    asksOf: asks.asksOf,
+    executor,
+    registry,
+    replicaId,
+    limits: { ...config.limits, leaseMs: config.leaseMs },
+    log,
+  });
+  const planner = createPlanner({
+    sessions,
+    planning,
+    permissions,
+    policy,
+    layersFor,
+    registry,
+    hooks,
+    store: callStore,
+    askMs: config.askMs,
+  });
+  return { calls, permissions, sessions, planner, registry, hooks };
+}

@@ -1,0 +1,41 @@
+import { create } from "@bufbuild/protobuf";
+import { LimitsSchema, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import packageJson from "../../package.json" with { type: "json" };
+import type { Config } from "../config/config.ts";
+import type { Sandbox } from "../tools/process/sandbox.ts";
+
+/** The version of this package. */
+export const { version } = packageJson;
+
+/** Collects what GetServerInfo reports about this replica. */
+export function serverInfo({ workspaces, policy, unattended, askMs, limits }: Config, sandbox: Sandbox) {
+  return {
+    version,
+    workspaces: [...workspaces.keys()],
+    sandbox: {
+      sandbox: sandboxState(sandbox),
+      sandboxNetwork: sandbox.state.network,
+      sandboxProblem: sandbox.problem ?? "",
+    },
+    agentsOf: (principal: { agents: readonly string[] }) =>
+      [...policy.agents]
+        .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
+        .map(([agent, { description }]) => ({ agent, description })),
+    unattended,
+    limits: create(LimitsSchema, {
+      requestBytes: BigInt(limits.requestBytes),
+      inputBytes: BigInt(limits.inputBytes),
+      outputBytes: BigInt(limits.outputBytes),
+      timeoutMs: BigInt(limits.maxTimeoutMs),
+      askMs: BigInt(askMs),
+      openAsks: limits.openAsks,
+      runningCalls: limits.runningCalls,
+    }),
+  };
+}
+
+function sandboxState({ state, problem }: Sandbox): SandboxState {
+  if (problem !== undefined) return SandboxState.UNAVAILABLE;
+  if (state.profile === "off") return SandboxState.OFF;
+  return state.profile === "read-only" ? SandboxState.READ_ONLY : SandboxState.WORKSPACE_WRITE;
+}

@@ -1,0 +1,32 @@
+import type { PermissionStore } from "../approval/ports.ts";
+import type { CallStore, OutputStore } from "../call/ports.ts";
+import type { Config } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import { openRedisStore } from "../store/redis/store.ts";
+import { openSqliteStore } from "../store/sqlite/store.ts";
+
+/** An open store: the ports over one set of contents. `calls.close()` closes all of it. */
+export interface Store {
+  calls: CallStore;
+  permissions: PermissionStore;
+  outputs: OutputStore;
+}
+
+/** Opens the store that the configuration names. */
+export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
+  return store === "sqlite" ? openSqliteStore({ directory: dataDirectory, log }) : openRedisStore({ url: store, log });
+}
+
+/** The limits in force: Redis holds output in memory, so its limit is lower. */
+export function limitsOf({ store, limits }: Pick<Config, "store" | "limits">): Config["limits"] {
+  if (store === "sqlite") return limits;
+  return { ...limits, outputBytes: Math.min(limits.outputBytes, maxRedisOutputBytes) };
+}
+
+/** Removes what is past its retention time: records first, then the content of the outputs they named. */
+export async function sweepStore({ calls, outputs }: Store): Promise<void> {
+  const { outputs: gone } = await calls.sweep();
+  for (const { root, id } of gone) await outputs.remove(root, id);
+}
+
+const maxRedisOutputBytes = 64 * 1024 * 1024;

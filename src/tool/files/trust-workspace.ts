@@ -1,0 +1,20 @@
+import { join } from "node:path";
+import { readSources } from "./sources.ts";
+import { createTrust } from "./trust.ts";
+
+/**
+ * Trusts the code in a workspace's `.opencode` as it is now, or with `remove` no longer. Returns the files of its tools. A
+ * running service applies the change.
+ */
+export async function trustWorkspace(
+  trustDirectory: string,
+  directory: string,
+  remove: boolean,
+): Promise<{ directory: string; tools: string[] }> {
+  const trust = createTrust(trustDirectory);
+  const folder = join(directory, ".opencode");
+  const { entries, digest } = await readSources(folder, [folder]);
+  if (remove) await trust.remove(directory);
+  else await trust.set(directory, digest);
+  return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
+}
