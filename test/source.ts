@@ -1,0 +1,156 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { parseAst } from "vite";
+
+/** A node of the syntax tree, as the parser returns it. */
+interface Node {
+  readonly type: string;
+  readonly start: number;
+  readonly end: number;
+  readonly [key: string]: unknown;
+}
+
+/** A function longer than a screen: its name in its file, and its lines from signature to closing brace. */
+export interface FunctionSize {
+  readonly name: string;
+  readonly lines: number;
+}
+
+/** A piece of prose in a source file, with the line that it starts at. */
+export interface Prose {
+  readonly line: number;
+  readonly text: string;
+  readonly isDocComment: boolean;
+}
+
+/** One TypeScript file with its syntax tree. */
+export interface Source {
+  readonly file: string;
+  readonly text: string;
+  readonly tree: Node;
+}
+
+/** Lists the TypeScript files below `folder`, relative to it, in order. */
+export function listSources(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, encoding: "utf8" })
+    .filter((file) => /\.tsx?$/.test(file) && !file.includes("node_modules/"))
+    .toSorted();
+}
+
+export function readSource(folder: string, file: string): Source {
+  const text = readFileSync(join(folder, file), "utf8");
+  const tree = parseAst(text, { lang: file.endsWith("x") ? "tsx" : "ts" });
+  return { file, text, tree: tree as unknown as Node };
+}
+
+/** Lists the files that `source` imports or re-exports, relative to `folder`, including type-only imports. */
+export function importsOf(folder: string, source: Source): string[] {
+  const paths: string[] = [];
+  visit(source.tree, (node) => {
+    const from = isNode(node.source) ? node.source.value : undefined;
+    if (typeof from === "string" && from.startsWith(".")) {
+      paths.push(relative(folder, resolve(folder, dirname(source.file), from)));
+    }
+  });
+  return paths;
+}
+
+/** Finds circles of imports. Each file of a circle imports the next and the last the first, which sorts first. */
+export function findCircles(imports: ReadonlyMap<string, readonly string[]>): string[][] {
+  const circles: string[][] = [];
+  const done = new Set<string>();
+  const path: string[] = [];
+  const walk = (file: string) => {
+    const begin = path.indexOf(file);
+    if (begin >= 0) circles.push(fromFirst(path.slice(begin)));
+    if (begin >= 0 || done.has(file)) return;
+    path.push(file);
+    for (const next of imports.get(file) ?? []) walk(next);
+    path.pop();
+    done.add(file);
+  };
+  for (const file of imports.keys()) walk(file);
+  return circles;
+}
+
+/** Measures the functions of `source`; nested functions count in their parent, too. */
+export function functionSizes(source: Source): FunctionSize[] {
+  const sizes: FunctionSize[] = [];
+  visit(source.tree, (node, parent) => {
+    if (!/^(FunctionDeclaration|FunctionExpression|ArrowFunctionExpression)$/.test(node.type)) return;
+    const name = nameOf(node.id) ?? nameOf(parent?.id) ?? nameOf(parent?.key) ?? "anonymous";
+    sizes.push({ name, lines: source.text.slice(node.start, node.end).split("\n").length });
+  });
+  return sizes;
+}
+
+/** Lists the names that `source` declares and exports; re-exports do not count. */
+export function exportsOf(source: Source): string[] {
+  const names: string[] = [];
+  for (const statement of source.tree.body as Node[]) {
+    if (statement.type !== "ExportNamedDeclaration" || statement.source !== null) continue;
+    const declaration = statement.declaration as Node | null;
+    const declared = (declaration?.declarations ?? (declaration === null ? [] : [declaration])) as Node[];
+    names.push(...declared.map(({ id }) => nameOf(id) ?? ""));
+    names.push(...(statement.specifiers as Node[]).map(({ exported }) => nameOf(exported) ?? ""));
+  }
+  return [...new Set(names)].filter((name) => name !== "");
+}
+
+/** Lists the names that `source` declares: variables, parameters, functions, types and members. */
+export function declaredNames(source: Source): { line: number; name: string }[] {
+  const names: { line: number; name: string }[] = [];
+  const add = (value: unknown) => {
+    const name = nameOf(value);
+    if (name !== undefined) names.push({ line: lineAt(source.text, (value as Node).start), name });
+  };
+  visit(source.tree, (node) => {
+    add(node.id);
+    if (node.type !== "MemberExpression") add(node.key);
+    for (const parameter of (node.params ?? []) as Node[]) add(parameter);
+  });
+  return names;
+}
+
+/** Lists comments, string literals that hold a space, template texts and text between tags. */
+export function proseOf(source: Source): Prose[] {
+  const prose: Prose[] = [];
+  let code = source.text;
+  const blank = ({ start, end }: Node) => {
+    code = code.slice(0, start) + code.slice(start, end).replaceAll(/[^\n]/g, " ") + code.slice(end);
+  };
+  visit(source.tree, (node) => {
+    const isText = ["Literal", "TemplateElement", "JSXText"].includes(node.type);
+    if (!isText) return;
+    blank(node);
+    const value = node.type === "TemplateElement" ? (node.value as { raw: string }).raw : node.value;
+    const line = lineAt(source.text, node.start);
+    if (typeof value === "string" && value.includes(" ")) prose.push({ line, text: value, isDocComment: false });
+  });
+  for (const { 0: comment, index } of code.matchAll(/\/\*[\s\S]*?\*\/|\/\/.*/g)) {
+    const text = comment.replaceAll(/^\s*(?:\/\*+|\*\/|\*|\/\/+)|\*\/$/gm, "").trim();
+    prose.push({ line: lineAt(source.text, index), text, isDocComment: comment.startsWith("/**") });
+  }
+  return prose;
+}
+
+function fromFirst(circle: readonly string[]): string[] {
+  const first = circle.indexOf(circle.toSorted()[0] ?? "");
+  return [...circle.slice(first), ...circle.slice(0, first)];
+}
+
+const isNode = (value: unknown): value is Node =>
+  typeof value === "object" && value !== null && typeof (value as Node).type === "string";
+
+function nameOf(value: unknown): string | undefined {
+  return isNode(value) && typeof value.name === "string" ? value.name : undefined;
+}
+
+const lineAt = (text: string, offset: number) => text.slice(0, offset).split("\n").length;
+
+function visit(node: Node, see: (node: Node, parent: Node | undefined) => void, parent?: Node): void {
+  see(node, parent);
+  for (const value of Object.values(node)) {
+    for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) visit(child, see, node);
+  }
+}
