@@ -1,8 +1,10 @@
 import { readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
 import { defineConfig, type Plugin } from "vite";
+import { neededContract } from "./prune-contract.ts";
 
 export default defineConfig({
-  plugins: [withoutJson(), withoutPreload()],
+  plugins: [prunedContract(), withoutJson(), withoutPreload()],
   build: {
     outDir: "../../dist/console",
     emptyOutDir: true,
@@ -14,6 +16,21 @@ export default defineConfig({
     cssCodeSplit: false,
   },
 });
+
+/** Ships only those rpcs and messages that the sources of the console name: half of the contract, without its validation rules. */
+function prunedContract(): Plugin {
+  const src = resolve(import.meta.dirname, "..");
+  const gen = resolve(src, "../gen");
+  let prune: (code: string) => string = (code) => code;
+  return {
+    name: "pruned-contract",
+    enforce: "pre",
+    buildStart() {
+      ({ prune } = neededContract(gen, [join(src, "console"), join(src, "view")]));
+    },
+    transform: (code, id) => (id.startsWith(gen) ? prune(code) : null),
+  };
+}
 
 /** Messages come and go in binary: what would read and write them as JSON, a tenth of the page, is left out. */
 function withoutJson(): Plugin {

@@ -1,12 +1,12 @@
 import { create } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { PermissionSettledSchema } from "../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
-} from "../../gen/web/opencode/tool/v1/permission_service_pb.ts";
-import { PermissionRequestSchema } from "../../gen/web/opencode/tool/v1/tool_pb.ts";
+} from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AskList, createAskList, groupByCall } from "../../src/console/inbox/ask-list.ts";
 
 const request = (id: string, callId: string) =>

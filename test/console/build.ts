@@ -7,7 +7,7 @@ const root = resolve(import.meta.dirname, "../..");
 /** Before all tests: builds the console where what it is made of is newer than what was built. */
 export default function build(): void {
   const built = statSync(join(root, "dist/console/index.html"), { throwIfNoEntry: false })?.mtimeMs ?? 0;
-  const sources = ["src/console", "gen/web", "package-lock.json"];
+  const sources = ["src/console", "src/view", "gen", "package-lock.json"];
   if (sources.every((path) => newest(join(root, path)) < built)) return;
   const { status } = spawnSync(process.execPath, ["node_modules/vite/bin/vite.js", "build", "src/console"], {
     cwd: root,

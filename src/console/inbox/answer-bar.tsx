@@ -1,7 +1,7 @@
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnswerOutcome, sendAnswer } from "./answer.ts";

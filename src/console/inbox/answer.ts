@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import type { PermissionReply, PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** A person's answer to all that a call asks. */

@@ -1,4 +1,4 @@
-import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { isApproval, settledWords, timeLeft } from "../parts/words.ts";

@@ -1,6 +1,6 @@
-import type { PermissionSettled } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { WatchPermissionsResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
-import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 
 /** An ask as the console knows it. */
 export interface InboxAsk {

@@ -1,5 +1,5 @@
-import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { PermissionAction, type PermissionDecision } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines } from "../parts/visible-text.ts";
 import { actionWord, layerWords, ruleWords, whyOf } from "../parts/words.ts";

@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { momentOf } from "../parts/words.ts";
 import type { AskGroup } from "./ask-list.ts";

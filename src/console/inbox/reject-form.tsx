@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { PermissionReply } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
 /** Rejects, with advice for the model if there is some. */

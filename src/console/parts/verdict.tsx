@@ -1,6 +1,6 @@
-import { PermissionAction, type PermissionDecision } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
-import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
-import type { PlanToolResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { PermissionAction, type PermissionDecision } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PlanToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { Matches } from "../inbox/ask-reasons.tsx";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { DiffView } from "./diff-view.tsx";

@@ -6,7 +6,7 @@ import {
   PermissionReason,
   type PermissionRule,
   type PermissionSettled,
-} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { visibleText } from "./visible-text.ts";
 
 /** A length of time, such as `340 ms`, `1.2 s` or `14 min`. */

@@ -1,4 +1,4 @@
-import type { AuditEntry } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { AuditEntry } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 
 /** Whether the records of a session tree are a chain as far as they were read. */
 export type Chain =

@@ -1,8 +1,4 @@
-import {
-  DecisionKind,
-  type DecisionRecord,
-  PermissionOutcome,
-} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 
 /** Which decisions are wanted; empty is all. */
 export interface DecisionFilter {

@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { DecisionKind } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { momentOf, settledWords } from "../parts/words.ts";

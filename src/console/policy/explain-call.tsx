@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
-import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { PlanVerdict } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";

@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import type { ExplainPermissionResponse } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
+import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { RulesVerdict } from "../parts/verdict.tsx";
 import { failureText } from "../shell/load.ts";

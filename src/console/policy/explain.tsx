@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
-import { PermissionAction } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { actionWord } from "../parts/words.ts";
 import type { PageProps } from "../shell/page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";

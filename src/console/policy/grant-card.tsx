@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import { type Grant, GrantScope } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";

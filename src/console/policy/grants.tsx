@@ -1,5 +1,5 @@
 import { useSignal } from "@preact/signals";
-import type { Grant } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import type { Grant } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";

@@ -3,7 +3,7 @@ import {
   type AuditEntry,
   type DecisionRecord,
   DecisionRecordSchema,
-} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type Chain, checkChain } from "./chain.ts";
 

@@ -1,5 +1,5 @@
 import type { Signal } from "@preact/signals";
-import { PermissionAction, type PermissionRule } from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, type PermissionRule } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { actionWord } from "../parts/words.ts";
 
 /** A rule as it is written. */

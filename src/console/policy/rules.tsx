@@ -1,9 +1,5 @@
 import { useSignal } from "@preact/signals";
-import {
-  PermissionLayer,
-  type PermissionRule,
-  type RuleList,
-} from "../../../gen/web/opencode/tool/v1/permission_pb.ts";
+import { PermissionLayer, type PermissionRule, type RuleList } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { actionWord, layerWords } from "../parts/words.ts";
 import { useLoaded } from "../shell/load.ts";

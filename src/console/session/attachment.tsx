@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { FilePart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { FilePart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { sizeOf } from "../parts/words.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";

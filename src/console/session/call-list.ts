@@ -1,4 +1,4 @@
-import { ToolErrorReason, type ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the timeline shows it; the whole of it is asked for when it is chosen. */

@@ -1,5 +1,5 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
-import type { ToolOutput } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
+import type { ToolOutput } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnsiLine, type AnsiReader, createAnsiReader } from "./ansi.ts";
 

@@ -7,7 +7,7 @@ import {
   ToolEffects,
   type ToolPart,
   type ToolStateError,
-} from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+} from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";

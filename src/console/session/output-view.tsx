@@ -1,7 +1,7 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
-import type { ToolPart } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { sizeOf } from "../parts/words.ts";
 import { whileVisible } from "../shell/visibility.ts";

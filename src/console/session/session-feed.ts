@@ -1,6 +1,6 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
-import type { SessionEvent } from "../../../gen/web/opencode/tool/v1/event_pb.ts";
-import type { WatchSessionResponse } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";

@@ -1,7 +1,7 @@
 import { ConnectError } from "@connectrpc/connect";
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import type { Session } from "../../../gen/web/opencode/tool/v1/session_service_pb.ts";
+import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { durationOf } from "../parts/words.ts";

@@ -1,4 +1,4 @@
-import type { PermissionRequest } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import iconWaiting from "../icon-waiting.svg";
 import { visibleText } from "../parts/visible-text.ts";
 

@@ -1,8 +1,8 @@
 import { type Client, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
-import { PermissionService } from "../../../gen/web/opencode/tool/v1/permission_service_pb.ts";
-import { SessionService } from "../../../gen/web/opencode/tool/v1/session_service_pb.ts";
-import { type GetServerInfoResponse, ToolService } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { type GetServerInfoResponse, ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createStream, type Stream } from "./stream.ts";
 
 /** The service that this page came from, as somebody whom it knows. */

@@ -3,7 +3,7 @@ import type {
   GetServerInfoResponse,
   ToolService,
   WatchManyResponse,
-} from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import { final, followFrames } from "./follow.ts";
 

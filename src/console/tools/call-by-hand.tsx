@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { useSignal } from "@preact/signals";
-import { ToolErrorReason } from "../../../gen/web/opencode/tool/v1/tool_pb.ts";
-import type { PlanToolResponse, ToolDefinition } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PlanToolResponse, ToolDefinition } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { PlanVerdict } from "../parts/verdict.tsx";

@@ -1,5 +1,5 @@
 import { useMemo } from "preact/hooks";
-import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";

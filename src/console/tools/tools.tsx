@@ -1,6 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import type { ToolDefinition, ToolProblem, ToolStats } from "../../../gen/web/opencode/tool/v1/tool_service_pb.ts";
+import type { ToolDefinition, ToolProblem, ToolStats } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";

@@ -1,0 +1,96 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { fromBinary, type Message, toBinary } from "@bufbuild/protobuf";
+import { base64Decode, base64Encode } from "@bufbuild/protobuf/wire";
+import { type DescriptorProto, type FileDescriptorProto, FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+
+/** Generated code of a proto file: its descriptor in base64 and the descriptors that it imports. */
+const embedded = /fileDesc\("([^"]+)"(?:, \[([^\]]*)\])?\)/;
+
+/** The import of the validation rules, which only the service evaluates. */
+const validation = /file_buf_validate_validate(?:, )?|, file_buf_validate_validate$/;
+
+/** The part of the contract that a page needs, derived from its sources. */
+export interface NeededContract {
+  /** The rpcs that the page calls. */
+  readonly methods: ReadonlySet<string>;
+  /** The messages and enums that the page can send or receive, by full name with a leading dot. */
+  readonly types: ReadonlySet<string>;
+  /** Rewrites one generated file: same exports, but a descriptor without validation rules, unused rpcs and unused fields. */
+  prune(code: string): string;
+}
+
+/** Finds the rpcs and schemas that the sources name and everything that is reachable from them. */
+export function neededContract(gen: string, sources: readonly string[]): NeededContract {
+  const files = typescriptIn(gen).flatMap((path) => descriptorIn(readFileSync(path, "utf8")) ?? []);
+  const text = sources.flatMap(typescriptIn).map((path) => readFileSync(path, "utf8"));
+  const called = new Set(text.flatMap((code) => [...code.matchAll(/\.(\w+)\(/g)].map(([, name]) => name)));
+  const schemas = new Set(text.flatMap((code) => [...code.matchAll(/\b(\w+)Schema\b/g)].map(([, name]) => name)));
+
+  const messages = new Map<string, DescriptorProto>();
+  for (const { package: scope, messageType } of files)
+    for (const type of messageType) collect(`.${scope}`, type, messages);
+  const methods = new Set<string>();
+  const types = new Set<string>();
+  const reach = (name: string): void => {
+    if (name === "" || types.has(name)) return;
+    types.add(name);
+    for (const { typeName } of messages.get(name)?.field ?? []) reach(typeName);
+  };
+  for (const service of files.flatMap((file) => file.service)) {
+    for (const { name, inputType, outputType } of service.method) {
+      if (!called.has(name.charAt(0).toLowerCase() + name.slice(1))) continue;
+      methods.add(name);
+      reach(inputType);
+      reach(outputType);
+    }
+  }
+  for (const name of messages.keys()) if (schemas.has(name.slice(name.lastIndexOf(".") + 1))) reach(name);
+  return { methods, types, prune: (code) => prune(code, methods, types) };
+}
+
+function prune(code: string, methods: ReadonlySet<string>, types: ReadonlySet<string>): string {
+  const file = descriptorIn(code);
+  if (file === undefined) return code;
+  removeOptions(file);
+  for (const service of file.service) service.method = service.method.filter(({ name }) => methods.has(name));
+  for (const type of file.messageType) removeFields(`.${file.package}`, type, types);
+  const base64 = base64Encode(toBinary(FileDescriptorProtoSchema, file), "std_raw");
+  return code
+    .replace(embedded, (_, __, imports = "") => `fileDesc("${base64}", [${imports.replace(validation, "")}])`)
+    .replace(/^import \{ file_buf_validate_validate \} from .*$/m, "");
+}
+
+function descriptorIn(code: string): FileDescriptorProto | undefined {
+  const base64 = embedded.exec(code)?.[1];
+  return base64 === undefined ? undefined : fromBinary(FileDescriptorProtoSchema, base64Decode(base64));
+}
+
+function collect(scope: string, type: DescriptorProto, into: Map<string, DescriptorProto>): void {
+  const name = `${scope}.${type.name}`;
+  into.set(name, type);
+  for (const nested of type.nestedType) collect(name, nested, into);
+}
+
+/** Validation rules are extensions of the options, so they are among the unknown fields. */
+function removeOptions(message: Message): void {
+  delete message.$unknown;
+  for (const value of Object.values(message).flat()) {
+    if (typeof value === "object" && value !== null && "$typeName" in value) removeOptions(value as Message);
+  }
+}
+
+/** Empties the messages that the page cannot meet. They stay in their places, since generated code refers to them by index. */
+function removeFields(scope: string, type: DescriptorProto, types: ReadonlySet<string>): void {
+  const name = `${scope}.${type.name}`;
+  for (const nested of type.nestedType) removeFields(name, nested, types);
+  if (types.has(name)) return;
+  type.field = [];
+  type.oneofDecl = [];
+}
+
+function typescriptIn(folder: string): readonly string[] {
+  return readdirSync(folder, { recursive: true, encoding: "utf8" })
+    .filter((name) => /\.tsx?$/.test(name))
+    .map((name) => resolve(join(folder, name)));
+}
