@@ -1,5 +1,6 @@
 import { PermissionAction, PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
-import { createPolicy, type Layers } from "../src/policy/policy.ts";
+import type { Layers } from "../src/policy/model.ts";
+import { createPolicy } from "../src/policy/policy.ts";
 import type { Rule } from "../src/policy/rules.ts";
 import { readCommands } from "../src/policy/shell/command.ts";
 import { median, percentile, table, target } from "./report.ts";

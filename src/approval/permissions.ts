@@ -12,7 +12,8 @@ import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 import { display, warningsAbout } from "../policy/display.ts";
-import type { Layers, Policy, Question } from "../policy/policy.ts";
+import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import type { Policy } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
 import type { Subject } from "../policy/subject.ts";
 import { createAnswers } from "./answers.ts";
@@ -26,20 +27,23 @@ export interface Verdict {
   /** The strictest of the decisions; ALLOW if nothing is asked. */
   action: PermissionAction;
   decisions: PermissionDecision[];
-  /** What a person must be asked: one question for each kind. */
-  needs: (Question & {
-    /** Nothing can be saved for it: it is asked each time. */
-    onceOnly?: boolean;
-  })[];
+  /** The asks that an approver must answer: one per permission and working directory. */
+  unapproved: UnapprovedAsk[];
   /** The rules version of the session tree, where grants were looked at. */
   rulesVersion?: number;
 }
 
-/** What a question is judged by, where it is not simply what holds for the call. */
+/** An ask that neither rules nor grants allow. */
+export interface UnapprovedAsk extends ExpandedAsk {
+  /** No grant can be saved for it: it asks each time. */
+  onceOnly?: boolean;
+}
+
+/** What an ask is judged by, where it is not simply what holds for the call. */
 export interface JudgedBy {
   /** In place of the subject's own. */
   layers?: Layers;
-  /** Whether grants count; a call that relies on a wider one adopts it, a mere question does not. Default adopt. */
+  /** Whether grants count; a call that relies on a wider one adopts it, a mere ask does not. Default adopt. */
   grants?: "adopt" | "look" | "none";
 }
 
@@ -63,11 +67,11 @@ export function createPermissions({
 }) {
   /** Judges what a call asks, with grants where the layers say ask. */
   async function decide(
-    questions: readonly Question[],
+    asks: readonly ExpandedAsk[],
     subject: Subject,
     { layers = layersFor(subject), grants = "adopt" }: JudgedBy = {},
   ): Promise<Verdict> {
-    const byRules = questions.map((question) => ({ question, decisions: policy.judge(question, layers) }));
+    const byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
     const { session } = subject;
     const { judged, rulesVersion } =
       actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
@@ -77,9 +81,9 @@ export function createPermissions({
     return {
       action: actionOf(judged),
       decisions: judged.flatMap(({ decisions }) => decisions),
-      needs: merge(
-        asked.map(({ question, decisions }) => ({
-          ...(question.restricts ? onlyAsked(question, decisions) : question),
+      unapproved: merge(
+        asked.map(({ ask, decisions }) => ({
+          ...(ask.restricts ? onlyAsked(ask, decisions) : ask),
           ...(isAlwaysAsked(decisions) && { onceOnly: true }),
         })),
       ),
@@ -89,11 +93,11 @@ export function createPermissions({
 
   /** What is judged, with grants where the rules ask; and the rules version at which those were looked at. */
   async function rely(
-    byRules: readonly JudgedQuestion[],
+    byRules: readonly JudgedAsk[],
     { rootSessionId: root }: Session,
     subject: Subject,
     adopt: boolean,
-  ): Promise<{ judged: JudgedQuestion[]; rulesVersion: number }> {
+  ): Promise<{ judged: JudgedAsk[]; rulesVersion: number }> {
     const { workspace, agent } = subject;
     // The version is read before a grant is adopted, so that a revocation in between shows at the start mark.
     const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
@@ -110,28 +114,28 @@ export function createPermissions({
 
   /** Writes down one ask; `id` is empty where nothing is opened. */
   function request(
-    question: Verdict["needs"][number] & { metadata?: PermissionRequest["metadata"] },
+    ask: UnapprovedAsk,
     decisions: readonly PermissionDecision[],
-    ask: MessageInitShape<typeof PermissionRequestSchema>,
+    fields: MessageInitShape<typeof PermissionRequestSchema>,
     subject: Subject,
     id: string,
   ): PermissionRequest {
-    const { permission, patterns, always = [] } = question;
+    const { permission, patterns, always = [] } = ask;
     const { agent, workspace } = subject;
-    const binding = bindingOf(subject, question);
-    const about = { permission, patterns: askedOf(question, decisions), wildcards: always, agent, workspace, binding };
-    const offers = question.onceOnly ? [] : offersFor(about);
+    const binding = bindingOf(subject, ask);
+    const about = { permission, patterns: askedOf(ask, decisions), wildcards: always, agent, workspace, binding };
+    const offers = ask.onceOnly ? [] : offersFor(about);
     return create(PermissionRequestSchema, {
-      ...ask,
+      ...fields,
       id,
       permission,
       patterns: [...patterns],
-      metadata: question.metadata ?? {},
+      metadata: ask.metadata ?? {},
       always: offers.slice(0, 1).map(({ text }) => text),
       ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
       created: now(),
       offers,
-      decisions: decisions.filter((decision) => isAbout(decision, question)),
+      decisions: decisions.filter((decision) => isAbout(decision, ask)),
       binding,
       display: patterns.map(display),
       warnings: [...new Set(patterns.flatMap(warningsAbout))],
@@ -176,52 +180,52 @@ export function createPermissions({
   };
 }
 
-/** The patterns of a question for which the rules ask; a grant for one that is allowed anyway would be one too many. */
-function askedOf(question: Question, decisions: readonly PermissionDecision[]): string[] {
-  const asked = decisions.filter((decision) => decision.action === PermissionAction.ASK && isAbout(decision, question));
-  return question.patterns.filter((pattern) => asked.some((decision) => decision.pattern === pattern));
+/** The patterns of an ask for which the rules ask; a grant for one that is allowed anyway would be one too many. */
+function askedOf(ask: ExpandedAsk, decisions: readonly PermissionDecision[]): string[] {
+  const asked = decisions.filter((decision) => decision.action === PermissionAction.ASK && isAbout(decision, ask));
+  return ask.patterns.filter((pattern) => asked.some((decision) => decision.pattern === pattern));
 }
 
-function isAbout({ permission, pattern }: PermissionDecision, { patterns, ...question }: Question): boolean {
+function isAbout({ permission, pattern }: PermissionDecision, { patterns, ...ask }: ExpandedAsk): boolean {
   const asked = patterns.length === 0 ? pattern === "" : patterns.includes(pattern);
-  return permission === question.permission && asked;
+  return permission === ask.permission && asked;
 }
 
-/** What a grant for this question is bound to: for a command also its working directory. */
-function bindingOf(subject: Subject, question: Question): string {
-  return question.cwd === undefined ? subject.binding : `${subject.binding}:${question.cwd}`;
+/** What a grant for this ask is bound to: for a command also its working directory. */
+function bindingOf(subject: Subject, ask: ExpandedAsk): string {
+  return ask.cwd === undefined ? subject.binding : `${subject.binding}:${ask.cwd}`;
 }
 
 /** What grants would have to cover; undefined where nothing says what would be touched, which no grant covers. */
-function neededFor(question: Question, asked: readonly PermissionDecision[], subject: Subject): Needed | undefined {
+function neededFor(ask: ExpandedAsk, asked: readonly PermissionDecision[], subject: Subject): Needed | undefined {
   const patterns = asked.map(({ pattern }) => pattern);
-  if (!patterns.every((pattern) => question.patterns.includes(pattern))) return undefined;
+  if (!patterns.every((pattern) => ask.patterns.includes(pattern))) return undefined;
   const { tool, agent } = subject;
-  return { permission: question.permission, patterns, tool, agent, binding: bindingOf(subject, question) };
+  return { permission: ask.permission, patterns, tool, agent, binding: bindingOf(subject, ask) };
 }
 
-/** A question with what holds for each of its patterns. */
-export interface JudgedQuestion {
-  question: Question;
+/** An ask with what holds for each of its patterns. */
+export interface JudgedAsk {
+  ask: ExpandedAsk;
   decisions: PermissionDecision[];
 }
 
-/** Allows each question for which the rules ask and of which grants cover all that they ask for; nothing else changes. */
+/** Allows each ask for which the rules ask and of which grants cover all that they ask for; nothing else changes. */
 export function withGrants(
-  byRules: readonly JudgedQuestion[],
+  byRules: readonly JudgedAsk[],
   grants: readonly Grant[],
   subject: Subject,
-): { judged: JudgedQuestion[]; used: Set<Grant> } {
+): { judged: JudgedAsk[]; used: Set<Grant> } {
   const used = new Set<Grant>();
-  const judged = byRules.map(({ question, decisions }) => {
+  const judged = byRules.map(({ ask, decisions }) => {
     const asked = decisions.filter(({ action }) => action === PermissionAction.ASK);
     const isFinal = strictest(decisions) === PermissionAction.DENY || isAlwaysAsked(decisions);
-    const needed = isFinal ? undefined : neededFor(question, asked, subject);
+    const needed = isFinal ? undefined : neededFor(ask, asked, subject);
     const by = needed && grantsFor(grants, needed);
-    if (!by) return { question, decisions };
+    if (!by) return { ask, decisions };
     for (const grant of by) used.add(grant);
     return {
-      question,
+      ask,
       decisions: decisions.map((decision) => allowedBy(by[asked.indexOf(decision)], decision)),
     };
   });
@@ -235,8 +239,8 @@ function allowedBy(grant: Grant | undefined, decision: PermissionDecision): Perm
   return { ...decision, action, ...by, reason: `grant ${grant.id}: ${grant.text}` };
 }
 
-/** What holds for all questions together; nothing asked is ALLOW. */
-function actionOf(judged: readonly JudgedQuestion[]): PermissionAction {
+/** What holds for all asks together; nothing asked is ALLOW. */
+function actionOf(judged: readonly JudgedAsk[]): PermissionAction {
   if (judged.length === 0) return PermissionAction.ALLOW;
   return strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) })));
 }
@@ -250,36 +254,36 @@ function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
   );
 }
 
-/** One question for each kind (and working directory), with the patterns of all. */
-function merge(questions: Verdict["needs"]): Verdict["needs"] {
-  const merged = new Map<string, Verdict["needs"][number]>();
-  for (const question of questions) {
-    const key = `${question.permission}\n${question.cwd ?? ""}`;
+/** One ask for each kind (and working directory), with the patterns of all. */
+function merge(asks: UnapprovedAsk[]): UnapprovedAsk[] {
+  const merged = new Map<string, UnapprovedAsk>();
+  for (const ask of asks) {
+    const key = `${ask.permission}\n${ask.cwd ?? ""}`;
     const same = merged.get(key);
     if (!same) {
-      merged.set(key, question);
+      merged.set(key, ask);
       continue;
     }
-    const added = question.patterns
-      .map((pattern, i) => ({ pattern, path: question.paths?.[i] }))
+    const added = ask.patterns
+      .map((pattern, i) => ({ pattern, path: ask.paths?.[i] }))
       .filter(({ pattern }) => !same.patterns.includes(pattern));
     merged.set(key, {
       ...same,
-      always: [...(same.always ?? []), ...(question.always ?? [])],
+      always: [...(same.always ?? []), ...(ask.always ?? [])],
       patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
-      ...(question.onceOnly && { onceOnly: true }),
+      ...(ask.onceOnly && { onceOnly: true }),
       ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
     });
   }
   return [...merged.values()];
 }
 
-/** Of a question that only restricts what is asked; the rest was decided elsewhere. */
-function onlyAsked(question: Question, decisions: readonly PermissionDecision[]): Question {
-  const asked = question.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
+/** Of an ask that only restricts what is asked; the rest was decided elsewhere. */
+function onlyAsked(ask: ExpandedAsk, decisions: readonly PermissionDecision[]): ExpandedAsk {
+  const asked = ask.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
   return {
-    ...question,
-    patterns: question.patterns.filter((_, i) => asked[i]),
-    ...(question.paths && { paths: question.paths.filter((_, i) => asked[i]) }),
+    ...ask,
+    patterns: ask.patterns.filter((_, i) => asked[i]),
+    ...(ask.paths && { paths: ask.paths.filter((_, i) => asked[i]) }),
   };
 }

@@ -13,12 +13,12 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
-import type { Permissions, Verdict } from "../approval/permissions.ts";
+import type { Permissions, UnapprovedAsk, Verdict } from "../approval/permissions.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { refusalText } from "../approval/settlements.ts";
 import type { Ask } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
-import type { Question } from "../policy/policy.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { allowed, decidedCall } from "./decided.ts";
@@ -55,7 +55,7 @@ export function createAsking({
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
     const asks = call.asks ?? (await asksOf(call.record.ref));
     const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
-    const missing = verdict.needs.filter(
+    const missing = verdict.unapproved.filter(
       (question) => !call.hooks.allows(digest, question) && !given.some((ask) => isFor(question, ask)),
     );
     return { digest, asks, approved: given.map(({ request }) => request), missing };
@@ -77,7 +77,7 @@ export function createAsking({
       );
     }
     const open = asks.filter(({ settled }) => !settled);
-    const isOpen = (question: Question) => open.some((ask) => ask.request.digest === digest && isFor(question, ask));
+    const isOpen = (question: ExpandedAsk) => open.some((ask) => ask.request.digest === digest && isFor(question, ask));
     const isStale = (ask: AskRecord) =>
       ask.request.digest !== digest || !missing.some((question) => isFor(question, ask));
     const stale = open.filter(isStale);
@@ -101,7 +101,7 @@ export function createAsking({
       return await record("the call was allowed as a whole");
     const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
     const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-    const unasked = await unlessHooksDecide(call, verdict.needs, plan, digest);
+    const unasked = await unlessHooksDecide(call, verdict.unapproved, plan, digest);
     if (unasked.length === 0) return await record();
     const requests = unasked.map((question) =>
       requestFor(call, { question, plan, verdict }, undefined, subject, digest),
@@ -122,11 +122,11 @@ export function createAsking({
   /** The questions that hooks leave to people. One that a hook denies ends the call. */
   async function unlessHooksDecide(
     call: Running,
-    questions: readonly Question[],
+    questions: readonly ExpandedAsk[],
     plan: Plan,
     digest: string,
-  ): Promise<Question[]> {
-    const left: Question[] = [];
+  ): Promise<ExpandedAsk[]> {
+    const left: ExpandedAsk[] = [];
     for (const question of questions) {
       const decided = await call.hooks.decide(digest, question, plan);
       if (decided === "ask") left.push(question);
@@ -141,7 +141,7 @@ export function createAsking({
 
   function requestFor(
     call: Running,
-    { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: Question },
+    { question, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { question: ExpandedAsk },
     preview: Preview | undefined,
     subject: Subject,
     digest: string,
@@ -227,7 +227,7 @@ export interface CallAnswers {
   /** All asks of the call. */
   asks: readonly AskRecord[];
   approved: readonly PermissionRequest[];
-  missing: Verdict["needs"];
+  missing: UnapprovedAsk[];
 }
 
 /** Of a plan for which nobody needs to be asked. */
@@ -240,7 +240,7 @@ function isSettledWell({ settled }: AskRecord): boolean {
 /** Whether a person allowed just this. */
 export const isOnce = ({ settled }: AskRecord) => settled?.outcome === PermissionOutcome.ONCE;
 
-function isFor({ permission, patterns }: Question, { request }: AskRecord): boolean {
+function isFor({ permission, patterns }: ExpandedAsk, { request }: AskRecord): boolean {
   return request.permission === permission && equal(request.patterns, patterns);
 }
 

@@ -1,6 +1,6 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Question } from "../policy/policy.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Plan } from "../tool/tool.ts";
 import { inputOf } from "./state.ts";
@@ -44,7 +44,8 @@ export function createCallHooks(
   }
 
   // What a hook says is about this question at this digest, and nothing else.
-  const nameOf = (digest: string, { permission, patterns }: Question) => JSON.stringify([digest, permission, patterns]);
+  const nameOf = (digest: string, { permission, patterns }: ExpandedAsk) =>
+    JSON.stringify([digest, permission, patterns]);
 
   return {
     /** The input as the hooks before the call leave it; undefined if there are none. */
@@ -65,10 +66,10 @@ export function createCallHooks(
     },
 
     /** Whether a hook has allowed this. */
-    allows: (digest: string, question: Question) => said.answers[nameOf(digest, question)] === "allow",
+    allows: (digest: string, question: ExpandedAsk) => said.answers[nameOf(digest, question)] === "allow",
 
     /** What hooks say to a question before people are asked. */
-    async decide(digest: string, question: Question, plan: Plan): Promise<"ask" | "allow" | "deny"> {
+    async decide(digest: string, question: ExpandedAsk, plan: Plan): Promise<"ask" | "allow" | "deny"> {
       const name = nameOf(digest, question);
       const known = said.answers[name];
       if (known !== undefined) {

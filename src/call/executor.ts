@@ -11,7 +11,7 @@ import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import type { Layers } from "../policy/policy.ts";
+import type { Layers } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import { HookFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";

@@ -20,7 +20,8 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
-import type { LayerRules, Layers, Policy } from "../policy/policy.ts";
+import type { LayerRules, Layers } from "../policy/model.ts";
+import type { Policy } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
 import { permissionOf } from "../policy/rules.ts";
 import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
@@ -137,7 +138,7 @@ export function createPlanner({
       if (judged instanceof ToolFailure) {
         return {
           title: tool.name,
-          verdict: { action: PermissionAction.ASK, decisions: [], needs: [] },
+          verdict: { action: PermissionAction.ASK, decisions: [], unapproved: [] },
           asks: [],
           problem: judged,
         };
@@ -145,7 +146,7 @@ export function createPlanner({
       const { plan, verdict } = judged;
       const { preview: whole, problem } = await planning.inspect(judged, layers);
       const preview = whole && beginning(whole());
-      const asked = verdict.action === PermissionAction.ASK ? verdict.needs : [];
+      const asked = verdict.action === PermissionAction.ASK ? verdict.unapproved : [];
       const digest = asked.length === 0 ? "" : await planning.digestOf(tool, input, plan, opened);
       const asks = asked.map((question) => {
         const metadata = plan.asks.find(({ permission }) => permission === question.permission)?.metadata;

@@ -7,7 +7,8 @@ import type { JudgedBy, Permissions, Verdict } from "../approval/permissions.ts"
 import type { Ask } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { visible } from "../policy/display.ts";
-import type { Layers, Policy, Question } from "../policy/policy.ts";
+import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import type { Policy } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
 import type { Entry } from "../policy/shell/glob.ts";
@@ -73,7 +74,7 @@ export function createPlanning({
       },
       list,
     };
-    const questions: Question[] = [];
+    const questions: ExpandedAsk[] = [];
     for (const ask of planned.asks) questions.push(...(await within(planningMs, policy.expand(ask, layers, files))));
     const outside = questions.filter(({ permission }) => permission === "external_directory");
     const verdict = await permissions.decide(questions, subject, { ...by, layers });
@@ -86,7 +87,7 @@ export function createPlanning({
   }
 
   /** A plan with the scripts and programs that its commands would run. */
-  async function bound(plan: Plan, questions: readonly Question[]): Promise<Plan> {
+  async function bound(plan: Plan, questions: readonly ExpandedAsk[]): Promise<Plan> {
     const scripts = questions.flatMap(({ runs = [] }) => runs);
     const names = questions.flatMap(({ programs = [] }) => programs);
     const programs = await Promise.all(names.map((name) => findProgram(name, plan.searchPath ?? "")));

@@ -3,7 +3,7 @@ import { join, resolve } from "node:path";
 import { checkPolicy, type Finding } from "./check-policy.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
-import { fromEnvironment, fromFlags } from "./overrides.ts";
+import { type Flags, fromEnvironment, fromFlags } from "./overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
 import { readTls, type Tls } from "./tls.ts";
@@ -13,6 +13,7 @@ import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
 export { checkPolicy, type Finding, rulesOf } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
+export type { Flags } from "./overrides.ts";
 export type { Tls } from "./tls.ts";
 export type { Token } from "./tokens.ts";
 export { createWorkspaceRules } from "./workspace-rules.ts";
@@ -96,21 +97,6 @@ export interface ConfigLimits {
   openAsks: number;
   /** Open calls of one session. */
   runningCalls: number;
-}
-
-/** The flags of `toolgate serve`; each beats the environment, which beats the file. */
-export interface Flags {
-  config?: string;
-  listen?: string;
-  data?: string;
-  tlsCert?: string;
-  tlsKey?: string;
-  tlsClientCa?: string;
-  workspace?: string;
-  unattended?: string;
-  logLevel?: string;
-  insecureNoAuth?: boolean;
-  allowInsecureListen?: boolean;
 }
 
 /** What a process is started in. */

@@ -1,6 +1,20 @@
 import { resolve } from "node:path";
-import type { Flags } from "./config.ts";
 import { checkScalars, type Scalars, scalarKeys, withPaths } from "./file.ts";
+
+/** The flags of `toolgate serve`; each beats the environment, which beats the file. */
+export interface Flags {
+  config?: string;
+  listen?: string;
+  data?: string;
+  tlsCert?: string;
+  tlsKey?: string;
+  tlsClientCa?: string;
+  workspace?: string;
+  unattended?: string;
+  logLevel?: string;
+  insecureNoAuth?: boolean;
+  allowInsecureListen?: boolean;
+}
 
 /** What `TOOLGATE_*` sets; relative paths are meant from `directory`. */
 export function fromEnvironment(env: Readonly<Record<string, string | undefined>>, directory: string): Scalars {

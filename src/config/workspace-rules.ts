@@ -2,8 +2,8 @@ import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, 
 import { join, relative, sep } from "node:path";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { visible } from "../policy/display.ts";
+import type { LayerRules } from "../policy/model.ts";
 import { parseRules } from "../policy/parse-rules.ts";
-import type { LayerRules } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
 import { checkToml, strictTable } from "./check.ts";
 import { readIfThere, type Settings } from "./file.ts";

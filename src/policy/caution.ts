@@ -1,13 +1,13 @@
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Ask } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
 import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
-import type { Question } from "./policy.ts";
 import { protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** What a person is asked about although a rule allows it; undefined if the rule stands. `at` is the place in the question's patterns. */
-export function caution({ permission, patterns, paths, alwaysAsk }: Question, at: number): Opinion | undefined {
+export function caution({ permission, patterns, paths, alwaysAsk }: Ask, at: number): Opinion | undefined {
   const path = paths?.[at] ?? patterns[at] ?? "";
   const file = protectedFile(permission, path);
   if (file !== undefined) return alwaysAsked(`${path} is ${file}`);

@@ -1,5 +1,5 @@
 import { basename, dirname, normalize, resolve } from "node:path";
-import type { Question } from "./policy.ts";
+import type { Ask } from "../core/ask.ts";
 import { isPathKind } from "./rule-list.ts";
 import { type Command, readCommands } from "./shell/command.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
@@ -61,7 +61,7 @@ export function createFileGuard(guard: Guard, home: string) {
     return what && `the command reaches into ${what}, which no tool may touch`;
   }
 
-  return ({ permission, patterns, paths, cwd }: Question, at: number, commands?: readonly Command[]) => {
+  return ({ permission, patterns, paths, cwd }: Ask, at: number, commands?: readonly Command[]) => {
     const pattern = patterns[at] ?? "";
     if (permission === "bash") return ofCommand(pattern, cwd, commands);
     const shown = permission === "external_directory" ? pattern.replace(/\/\*$/, "") : toSlashes(pattern);

@@ -3,8 +3,8 @@ import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 import { builtInAgents } from "./agents.ts";
 import { defaultRules } from "./default-rules.ts";
+import type { LayerRules, Layers } from "./model.ts";
 import { ruleProblem } from "./parse-rules.ts";
-import type { LayerRules, Layers } from "./policy.ts";
 import type { Rule } from "./rules.ts";
 import type { Subject } from "./subject.ts";
 

@@ -10,6 +10,7 @@ import { type Address, namesIn, privateHost, readAddress } from "./address.ts";
 import { canAsk } from "./can-ask.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
 import { createFileGuard, type Guard, keptPaths } from "./guard.ts";
+import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { permissionNames } from "./permission-names.ts";
 import { protectedFile } from "./protected-files.ts";
@@ -23,52 +24,10 @@ import { type Met, traceOf } from "./trace.ts";
 
 export { strictest } from "./opinion.ts";
 
-/** What is to be judged: all patterns of one ask. */
-export interface Question {
-  permission: string;
-  patterns: readonly string[];
-  /** For kinds that are judged by path: the canonical absolute path of each pattern. */
-  paths?: readonly string[];
-  /** For commands: the canonical folder in which they would run. */
-  cwd?: string;
-  /** The wildcards that "always" may save beside exactly what is asked. */
-  always?: readonly string[];
-  /** Why a person must be asked each time, although rules allow it: said of the patterns, such as `has other names`. */
-  alwaysAsk?: string;
-  /** For a web address: the IP address that its host's name leads to, once that is known. */
-  leadsTo?: string;
-  /** For commands: the line that they are parts of, as it was given. */
-  line?: string;
-  /** For commands: the canonical paths of the scripts that they run, whose content an approval is bound to. */
-  runs?: readonly string[];
-  /** For commands: the names of the programs that they run. */
-  programs?: readonly string[];
-  /** Something else decides; here a rule that matches can only ask or deny. */
-  restricts?: true;
-}
-
-/** A list of rules and where it stands. The array is not to be changed once it was judged by. */
-export interface LayerRules {
-  layer: PermissionLayer;
-  rules: readonly Rule[];
-  /** Whose list it is, where the layer alone does not say that: a session, an agent, a file. */
-  source?: string;
-  /** Why the list cannot be known: everything asks until it is. */
-  problem?: string;
-}
-
-/** The rules that hold for one call. */
-export interface Layers {
-  /** One list, in this order: the last match wins, none is ASK. */
-  wide: readonly LayerRules[];
-  /** Lists of their own: no match is no opinion, and of all lists the strictest wins. Of INHERITED ones only denies count. */
-  narrow: readonly LayerRules[];
-}
-
 /** Decides what rules say, and why. */
 export type Policy = ReturnType<typeof createPolicy>;
 
-/** Makes the engine that judges asks. It knows no files and no sessions: the same question and layers give the same answer. */
+/** Makes the engine that judges asks. It knows no files and no sessions: the same ask and layers give the same answer. */
 export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   const refusal = createFileGuard(guard, home);
   const lists = new WeakMap<readonly Rule[], RuleList>();
@@ -129,29 +88,29 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   /** Why the engine refuses an address, if it does: only a rule that names it opens what is not public. */
-  function refusedAddress(address: Address, { leadsTo }: Question, layers: Layers): string | undefined {
+  function refusedAddress(address: Address, { leadsTo }: ExpandedAsk, layers: Layers): string | undefined {
     const why = privateHost(address.host) ?? (leadsTo === undefined ? undefined : privateHost(leadsTo));
     if (why === undefined || named(address, leadsTo, layers).host) return undefined;
     return `${why}, and no rule names it`;
   }
 
   /** What is asked although rules allow it, or asked again although a grant would cover it. */
-  function doubt(opinion: Opinion, question: Question, at: number, layers: Layers, address: Address | undefined) {
+  function doubt(opinion: Opinion, ask: ExpandedAsk, at: number, layers: Layers, address: Address | undefined) {
     if (opinion.action === DENY) return undefined;
-    const hidden = hiddenText(question.patterns[at] ?? "");
+    const hidden = hiddenText(ask.patterns[at] ?? "");
     if (hidden) return hidden;
-    if (!address) return caution(question, at);
+    if (!address) return caution(ask, at);
     if (opinion.action === ASK) return undefined;
     return addressCaution(address, named(address, undefined, layers).port);
   }
 
   /** Judges one pattern; `analyse` reads commands, else the text is judged as it is. */
-  function decide(question: Question, at: number, layers: Layers, analyse: boolean): PermissionDecision {
-    const { permission, patterns, paths } = question;
+  function decide(ask: ExpandedAsk, at: number, layers: Layers, analyse: boolean): PermissionDecision {
+    const { permission, patterns, paths } = ask;
     const pattern = patterns[at] ?? "";
     const address = permission === "webfetch" ? readAddress(pattern) : undefined;
     const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
-    const refused = refusal(question, at, commands) ?? (address && refusedAddress(address, question, layers));
+    const refused = refusal(ask, at, commands) ?? (address && refusedAddress(address, ask, layers));
     if (refused) {
       return decision(permission, pattern, {
         action: DENY,
@@ -160,7 +119,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         code: PermissionReason.PROTECTED,
       });
     }
-    const line = question.line ?? pattern;
+    const line = ask.line ?? pattern;
     const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
     const lookup = createLookup();
     const matchesOf = (group: readonly LayerRules[], text: string) => {
@@ -174,7 +133,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         return strictestOf(commands.flatMap((command) => judgeCommand(command, line, rules) ?? []));
       }
       const last = matchesOf(group, pattern).at(-1);
-      if (question.restricts && last?.rule.action === ALLOW) return undefined;
+      if (ask.restricts && last?.rule.action === ALLOW) return undefined;
       return last ? opinionBy(last) : unmatched;
     };
     const broken = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unknownRules(problem)]));
@@ -183,9 +142,9 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === DENY;
       return opinion && counts ? [opinion] : [];
     });
-    const unmatched = question.restricts ? notRestricted : noMatch;
+    const unmatched = ask.restricts ? notRestricted : noMatch;
     const opinion = strictestOf([...broken, opinionOf(layers.wide, unmatched) ?? unmatched, ...narrow]) ?? unmatched;
-    const doubted = doubt(opinion, question, at, layers, address) ?? opinion;
+    const doubted = doubt(opinion, ask, at, layers, address) ?? opinion;
     const met = [...layers.wide, ...layers.narrow].flatMap((list) =>
       firstOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),
     );
@@ -208,7 +167,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   /** What only a rule for a whole line of several commands says: no grant for one of them may answer that. */
-  function decideLine({ line, patterns }: Question, layers: Layers): PermissionDecision[] {
+  function decideLine({ line, patterns }: ExpandedAsk, layers: Layers): PermissionDecision[] {
     if (line === undefined || patterns.length === 1) return [];
     const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) =>
       lastMatch(group, targetOf("bash", line)),
@@ -221,20 +180,20 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   }
 
   return {
-    /** What a question stands for; of a command line its commands and what they touch. */
-    expand: (question: Question, layers: Layers, files: Files) => expand(question, files, mayRead(layers), home),
+    /** What an ask stands for; of a command line its commands and what they touch. */
+    expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, mayRead(layers), home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
-    judge(question: Question, layers: Layers): PermissionDecision[] {
-      if (question.patterns.length > 0) {
-        const decisions = question.patterns.map((_, at) => decide(question, at, layers, true));
-        return [...decisions, ...decideLine(question, layers)];
+    judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
+      if (ask.patterns.length > 0) {
+        const decisions = ask.patterns.map((_, at) => decide(ask, at, layers, true));
+        return [...decisions, ...decideLine(ask, layers)];
       }
-      const found = decide({ ...question, patterns: [""] }, 0, layers, true);
-      return [found.action === ALLOW ? decision(question.permission, "", noPattern) : found];
+      const found = decide({ ...ask, patterns: [""] }, 0, layers, true);
+      return [found.action === ALLOW ? decision(ask.permission, "", noPattern) : found];
     },
     /** Says which rule decides for each pattern as it is given: no command is analysed. */
-    explain(question: Question, layers: Layers): PermissionDecision[] {
-      return question.patterns.map((_, at) => decide(question, at, layers, false));
+    explain(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
+      return ask.patterns.map((_, at) => decide(ask, at, layers, false));
     },
     /** What tells the files below a folder that may not simply be read; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
@@ -246,7 +205,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         kept: keptPaths(guard),
         home,
       }),
-    /** The permissions of which something can end in a question, as rules name them; `*` is any that is not named. */
+    /** The permissions of which something can end in an ask, as rules name them; `*` is any that is not named. */
     asking({ wide, narrow }: Layers): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
       const about = (permission: string) => (list: LayerRules) =>

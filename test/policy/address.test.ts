@@ -8,8 +8,8 @@ const policy = createPolicy({ guard: { dataDirectory: "/data" }, home: "/home/u"
 
 function judged(url: string, rules: RuleConfig, leadsTo?: string) {
   const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig(rules, "/home/u") }], narrow: [] };
-  const question = { permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) };
-  const [decision] = policy.judge(question, layers);
+  const ask = { permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) };
+  const [decision] = policy.judge(ask, layers);
   return decision;
 }
 const all: RuleConfig = { webfetch: "allow" };

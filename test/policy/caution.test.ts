@@ -1,12 +1,13 @@
 import { describe, expect, test } from "vitest";
 import { PermissionAction as Action, PermissionLayer as Layer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createPolicy, type Question } from "../../src/policy/policy.ts";
+import type { ExpandedAsk } from "../../src/policy/model.ts";
+import { createPolicy } from "../../src/policy/policy.ts";
 import { fromConfig } from "../../src/policy/rules.ts";
 
 const policy = createPolicy({ guard: { dataDirectory: "/data" }, home: "/home/u" });
 const layers = { wide: [{ layer: Layer.CONFIG, rules: fromConfig("allow", "/home/u") }], narrow: [] };
 
-function judged(permission: string, path: string, rest: Partial<Question> = {}) {
+function judged(permission: string, path: string, rest: Partial<ExpandedAsk> = {}) {
   const [decision] = policy.judge({ permission, patterns: [path], ...rest }, layers);
   return decision;
 }
@@ -55,7 +56,7 @@ describe("a change of what runs unasked is always asked, whatever rules allow:",
 });
 
 describe("reading is asked although rules allow it:", () => {
-  test.each<[string, string, Partial<Question>]>([
+  test.each<[string, string, Partial<ExpandedAsk>]>([
     ["a key", "/home/u/.ssh/id_ed25519", {}],
     ["credentials", "/home/u/.aws/credentials", {}],
     ["a process", "/proc/17/environ", {}],
@@ -66,7 +67,7 @@ describe("reading is asked although rules allow it:", () => {
     expect(judged("read", path, rest)).toMatchObject({ action: Action.ASK, layer: Layer.ENGINE });
   });
 
-  test.each<[string, string, Partial<Question>]>([
+  test.each<[string, string, Partial<ExpandedAsk>]>([
     ["a setting that is protected from changes only", ".npmrc", {}],
     ["nothing at all", "/dev/null", {}],
   ])("but not of %s", (_, path, rest) => {

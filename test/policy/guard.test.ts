@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createPolicy, type Question } from "../../src/policy/policy.ts";
+import type { ExpandedAsk } from "../../src/policy/model.ts";
+import { createPolicy } from "../../src/policy/policy.ts";
 import { fromConfig } from "../../src/policy/rules.ts";
 
 const guard = {
@@ -11,13 +12,13 @@ const guard = {
 const policy = createPolicy({ guard, home: "/home/u" });
 const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig("allow", "/home/u") }], narrow: [] };
 
-function judged(question: Question) {
-  const [decision] = policy.judge(question, layers);
+function judged(ask: ExpandedAsk) {
+  const [decision] = policy.judge(ask, layers);
   return decision;
 }
 
 describe("what the engine denies although every rule allows", () => {
-  test.each<[string, Question]>([
+  test.each<[string, ExpandedAsk]>([
     ["reading the data directory", { permission: "read", patterns: ["/home/u/.local/share/toolgate"] }],
     ["reading a token", { permission: "read", patterns: ["/home/u/.local/share/toolgate/tokens/approver"] }],
     ["a token of the user's service", { permission: "read", patterns: ["/srv/toolgate/tokens/approver"] }],
@@ -48,9 +49,9 @@ describe("what the engine denies although every rule allows", () => {
       "an option that climbs there",
       { permission: "bash", patterns: ["x --f=../.local/share/toolgate/x"], cwd: "/home/u/p" },
     ],
-  ])("%s", (_, question) => {
-    expect(judged(question)).toMatchObject({ action: PermissionAction.DENY, layer: PermissionLayer.ENGINE });
-    expect(policy.explain(question, { wide: [], narrow: [] })[0]?.layer).toBe(PermissionLayer.ENGINE);
+  ])("%s", (_, ask) => {
+    expect(judged(ask)).toMatchObject({ action: PermissionAction.DENY, layer: PermissionLayer.ENGINE });
+    expect(policy.explain(ask, { wide: [], narrow: [] })[0]?.layer).toBe(PermissionLayer.ENGINE);
   });
 
   test("it says why", () => {
@@ -64,7 +65,7 @@ describe("what the engine denies although every rule allows", () => {
 });
 
 describe("what only looks like it", () => {
-  test.each<[string, Question]>([
+  test.each<[string, ExpandedAsk]>([
     ["a neighbour with a longer name", { permission: "read", patterns: ["/home/u/.local/share/toolgate-old/x"] }],
     ["reading a policy file", { permission: "read", patterns: ["toolgate.toml"] }],
     ["another file of that name", { permission: "edit", patterns: ["app/config.toml"] }],
@@ -73,7 +74,7 @@ describe("what only looks like it", () => {
       { permission: "bash", patterns: ["ls /home/u/.local/share/toolgate-old"], cwd: "/srv/p" },
     ],
     ["a name in another kind", { permission: "webfetch", patterns: ["https://x.example/.local/share/toolgate"] }],
-  ])("%s is allowed", (_, question) => {
-    expect(judged(question)?.action).toBe(PermissionAction.ALLOW);
+  ])("%s is allowed", (_, ask) => {
+    expect(judged(ask)?.action).toBe(PermissionAction.ALLOW);
   });
 });

@@ -9,7 +9,8 @@ import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts"
 import { coversAsk } from "../../src/approval/grants.ts";
 import { createPermissions, withGrants } from "../../src/approval/permissions.ts";
 import { createLayers } from "../../src/policy/layers.ts";
-import { createPolicy, type Question, strictest } from "../../src/policy/policy.ts";
+import type { ExpandedAsk } from "../../src/policy/model.ts";
+import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 import type { Subject } from "../../src/policy/subject.ts";
 import { openSqliteStore, type SqliteStore } from "../../src/store/sqlite/store.ts";
@@ -33,7 +34,10 @@ const rule: fc.Arbitrary<Rule> = fc.record({
   action: fc.constantFrom(ALLOW, ASK, DENY),
 });
 const rules = fc.array(rule, { maxLength: 6 });
-const question: fc.Arbitrary<Question> = fc.record({ permission: kind, patterns: fc.array(text, { maxLength: 3 }) });
+const arbitraryAsk: fc.Arbitrary<ExpandedAsk> = fc.record({
+  permission: kind,
+  patterns: fc.array(text, { maxLength: 3 }),
+});
 const grant = fc
   .record({
     permission: kind,
@@ -68,8 +72,8 @@ const layersOf = (config: readonly Rule[], own: readonly Rule[] = [], above: rea
 
 test("no set of grants turns a deny into an allow, or does anything but turn ask into allow", () => {
   fc.assert(
-    fc.property(rules, rules, question, grants, (config, own, asked, given) => {
-      const byRules = [{ question: asked, decisions: policy.judge(asked, layersOf(config, own)) }];
+    fc.property(rules, rules, arbitraryAsk, grants, (config, own, asked, given) => {
+      const byRules = [{ ask: asked, decisions: policy.judge(asked, layersOf(config, own)) }];
       const { judged } = withGrants(byRules, given, subject);
       const before = strictest(byRules[0]?.decisions ?? []);
       const after = strictest(judged[0]?.decisions ?? []);
@@ -84,7 +88,7 @@ test("no set of grants turns a deny into an allow, or does anything but turn ask
 
 test("rules that a caller sends, or that a parent session has, only make a decision stricter", () => {
   fc.assert(
-    fc.property(rules, rules, rules, question, (config, own, above, asked) => {
+    fc.property(rules, rules, rules, arbitraryAsk, (config, own, above, asked) => {
       const without = policy.judge(asked, layersOf(config));
       const all = policy.judge(asked, layersOf(config, own, above));
       for (const [i, { action }] of without.entries()) expect(all[i]?.action).toBeGreaterThanOrEqual(action);
@@ -106,7 +110,7 @@ afterAll(async () => {
 
 test("grants that come while an ask waits settle it exactly if they would let its later twin run", () => {
   fc.assert(
-    fc.property(rules, question, grants, grants, (config, asked, earlier, later) => {
+    fc.property(rules, arbitraryAsk, grants, grants, (config, asked, earlier, later) => {
       const layersFor = () => layersOf(config);
       const permissions = createPermissions({
         store: store.permissions,
@@ -116,12 +120,12 @@ test("grants that come while an ask waits settle it exactly if they would let it
         newId: (prefix) => `${prefix}_1`,
         now: () => 1,
       });
-      const byRules = [{ question: asked, decisions: policy.judge(asked, layersFor()) }];
+      const byRules = [{ ask: asked, decisions: policy.judge(asked, layersFor()) }];
       const waiting = withGrants(byRules, earlier, subject).judged;
       fc.pre(strictest(waiting[0]?.decisions ?? []) === ASK);
-      const ask = permissions.request(asked, waiting[0]?.decisions ?? [], { agent: "build" }, subject, "per_1");
+      const request = permissions.request(asked, waiting[0]?.decisions ?? [], { agent: "build" }, subject, "per_1");
       const twin = withGrants(byRules, [...later, ...earlier], subject).judged;
-      const isSettled = coversAsk([...later, ...earlier], ask, "bash") !== undefined;
+      const isSettled = coversAsk([...later, ...earlier], request, "bash") !== undefined;
       expect(isSettled).toBe(strictest(twin[0]?.decisions ?? []) === ALLOW);
     }),
     { numRuns: 2_000 },

@@ -2,7 +2,8 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { defaultRules } from "../../src/policy/default-rules.ts";
-import { createPolicy, type Layers, type Question, strictest } from "../../src/policy/policy.ts";
+import type { ExpandedAsk, Layers } from "../../src/policy/model.ts";
+import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";
 import { wildcard } from "../../src/policy/wildcard.ts";
 import { evaluate } from "./evaluate.ts";
@@ -20,7 +21,7 @@ function configured(config: RuleConfig, narrow: RuleConfig[] = []): Layers {
   };
 }
 
-const judge = (question: Question, layers: Layers) => strictest(policy.judge(question, layers));
+const judge = (ask: ExpandedAsk, layers: Layers) => strictest(policy.judge(ask, layers));
 const bash = (line: string, layers: Layers) => judge({ permission: "bash", patterns: [line], cwd: "/srv/p" }, layers);
 const file = (permission: string, path: string, layers: Layers) =>
   judge({ permission, patterns: [path], paths: [path.startsWith("/") ? path : `/srv/p/${path}`] }, layers);
@@ -48,10 +49,10 @@ describe("laws", () => {
   test("a narrow list can only make it stricter, and does so exactly as far as it has an opinion", () => {
     fc.assert(
       fc.property(anyList, anyList, anyPermission, anyText, (list, rules, permission, text) => {
-        const question = { permission, patterns: [text] };
+        const ask = { permission, patterns: [text] };
         const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: list }], narrow: [] };
-        const alone = judge(question, layers);
-        const both = judge(question, { ...layers, narrow: [{ layer: PermissionLayer.SESSION, rules }] });
+        const alone = judge(ask, layers);
+        const both = judge(ask, { ...layers, narrow: [{ layer: PermissionLayer.SESSION, rules }] });
         const silent: Rule = { permission: "*", pattern: "*", action: ALLOW };
         expect(both).toBe(Math.max(alone, evaluate(permission, text, [silent], rules).action));
       }),
@@ -206,7 +207,7 @@ describe("explaining", () => {
     expect(found?.matches.at(-1)).toMatchObject({ source: "ses_1", ruleIndex: 79 });
   });
 
-  test.each<[string, Question, RuleConfig, PermissionReason]>([
+  test.each<[string, ExpandedAsk, RuleConfig, PermissionReason]>([
     ["no rule", { permission: "task", patterns: ["x"] }, {}, PermissionReason.NO_RULE],
     ["no pattern", { permission: "task", patterns: [] }, { task: "allow" }, PermissionReason.NO_PATTERN],
     [
@@ -221,8 +222,8 @@ describe("explaining", () => {
       {},
       PermissionReason.PROTECTED,
     ],
-  ])("has a code for %s", (_, question, config, code) => {
-    expect(policy.judge(question, configured(config))[0]?.reasonCode).toBe(code);
+  ])("has a code for %s", (_, ask, config, code) => {
+    expect(policy.judge(ask, configured(config))[0]?.reasonCode).toBe(code);
   });
 
   test("asks about everything while a list cannot be known, and says why", () => {
@@ -248,10 +249,10 @@ describe("explaining", () => {
   });
 
   test("takes commands as they are given", () => {
-    const question = { permission: "bash", patterns: ["git log; id"] };
+    const ask = { permission: "bash", patterns: ["git log; id"] };
     const layers = configured({ bash: { "git *": "allow" } });
-    expect(strictest(policy.explain(question, layers))).toBe(ALLOW);
-    expect(strictest(policy.judge(question, layers))).toBe(ASK);
+    expect(strictest(policy.explain(ask, layers))).toBe(ALLOW);
+    expect(strictest(policy.judge(ask, layers))).toBe(ASK);
   });
 });
 

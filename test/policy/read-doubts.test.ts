@@ -2,7 +2,8 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { defaultRules } from "../../src/policy/default-rules.ts";
-import { createPolicy, type Layers, strictest } from "../../src/policy/policy.ts";
+import type { Layers } from "../../src/policy/model.ts";
+import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
@@ -45,8 +46,8 @@ describe("the words that tell of files that may not be read", () => {
         const isPlain = !/[^ -~]| {64}/.test(name);
         fc.pre(words !== undefined && isPlain && !words.some((word) => name.toLowerCase().includes(word)));
         const below = (path: string) => (path === "." ? name : `${path}/${name}`);
-        const question = { permission: "read", patterns: [below(folder.pattern)], paths: [below(folder.absolute)] };
-        expect(strictest(policy.judge(question, layers))).toBe(ALLOW);
+        const ask = { permission: "read", patterns: [below(folder.pattern)], paths: [below(folder.absolute)] };
+        expect(strictest(policy.judge(ask, layers))).toBe(ALLOW);
       }),
       { numRuns: 1_000 },
     );

@@ -1,5 +1,5 @@
 import { dirname, join, resolve } from "node:path";
-import type { Question } from "../policy.ts";
+import type { ExpandedAsk } from "../model.ts";
 import { filesBelow } from "./below.ts";
 import { type Command, readCommands } from "./command.ts";
 import type { Below, Use } from "./effects.ts";
@@ -22,22 +22,22 @@ export interface Files {
   list: ListFolder;
 }
 
-/** Whether rules let a file be read without a question; undefined where they let all. */
+/** Whether rules let a file be read without an ask; undefined where they let all. */
 export type MayRead = ((file: Pick<ExpandPlace, "absolute" | "pattern">) => boolean) | undefined;
 
 /**
- * What a question stands for: itself, or of a command line each of its commands, the folders outside the workspace that
+ * What an ask stands for: itself, or of a command line each of its commands, the folders outside the workspace that
  * they reach, the files inside that they read or write, and the scripts that they run.
  */
-export async function expand(question: Question, files: Files, mayRead: MayRead, home: string): Promise<Question[]> {
-  if (question.permission !== "bash") return [question];
+export async function expand(ask: ExpandedAsk, files: Files, mayRead: MayRead, home: string): Promise<ExpandedAsk[]> {
+  if (ask.permission !== "bash") return [ask];
   const touched = createTouched(mayRead);
   const programs = new Set<string>();
-  const byFolder = new Map<string, Question>();
-  for (const line of question.patterns) {
+  const byFolder = new Map<string, ExpandedAsk>();
+  for (const line of ask.patterns) {
     for (const command of readCommands(line)) {
-      const cwd = await folderOf(command, question.cwd ?? "/", files);
-      const before = byFolder.get(cwd) ?? { ...question, patterns: [], line, cwd };
+      const cwd = await folderOf(command, ask.cwd ?? "/", files);
+      const before = byFolder.get(cwd) ?? { ...ask, patterns: [], line, cwd };
       byFolder.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
       for (const use of command.uses) await touched.add(use, command, cwd, files, home);
       for (const script of command.scripts) await touched.run(script, cwd, files);
@@ -45,15 +45,15 @@ export async function expand(question: Question, files: Files, mayRead: MayRead,
     }
   }
   const [first, ...others] = byFolder.values();
-  if (!first) return [question];
+  if (!first) return [ask];
   const { cwd: _, ...unplaced } = first;
   const runs = touched.scripts();
   const itself = {
-    ...(question.cwd === undefined ? unplaced : first),
+    ...(ask.cwd === undefined ? unplaced : first),
     ...(runs.length > 0 && { runs }),
     programs: [...programs],
   };
-  return [...touched.questions(), itself, ...others];
+  return [...touched.asks(), itself, ...others];
 }
 
 async function folderOf({ folder }: Command, cwd: string, { resolve }: Files): Promise<string> {
@@ -111,10 +111,10 @@ function createTouched(mayRead: MayRead) {
       const place = await files.resolve(path, cwd).catch(() => undefined);
       if (place) scripts.add(place.absolute);
     },
-    questions(): Question[] {
+    asks(): ExpandedAsk[] {
       const folders = [...outside];
       const inside = (places: Map<string, ExpandPlace>) => [...places.values()].filter(({ external }) => !external);
-      const files = (permission: string, places: readonly ExpandPlace[], restricts?: true): Question[] =>
+      const files = (permission: string, places: readonly ExpandPlace[], restricts?: true): ExpandedAsk[] =>
         [...Map.groupBy(places, ({ alwaysAsk }) => alwaysAsk)].map(([alwaysAsk, alike]) => ({
           permission,
           patterns: alike.map(({ pattern }) => pattern),
@@ -122,7 +122,7 @@ function createTouched(mayRead: MayRead) {
           ...(restricts && { restricts }),
           ...(alwaysAsk !== undefined && { alwaysAsk }),
         }));
-      const questions: Question[] = [
+      const asks: ExpandedAsk[] = [
         {
           permission: "external_directory",
           patterns: folders.map((folder) => (folder === "/" ? "/*" : `${folder}/*`)),
@@ -132,7 +132,7 @@ function createTouched(mayRead: MayRead) {
         ...files("edit", inside(changed), true),
         ...files("edit", [...written.values()]),
       ];
-      return questions.filter(({ patterns }) => patterns.length > 0);
+      return asks.filter(({ patterns }) => patterns.length > 0);
     },
     scripts: () => [...scripts],
   };

@@ -1,7 +1,8 @@
 import { posix } from "node:path";
 import { expect, test } from "vitest";
 import { PermissionLayer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { createPolicy, type Layers, type Question } from "../../../src/policy/policy.ts";
+import type { ExpandedAsk, Layers } from "../../../src/policy/model.ts";
+import { createPolicy } from "../../../src/policy/policy.ts";
 import { fromConfig } from "../../../src/policy/rules.ts";
 
 const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
@@ -21,17 +22,17 @@ const files = {
   },
 };
 
-const questions = (line: string) =>
-  policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, layers, files) as Promise<Question[]>;
+const asks = (line: string) =>
+  policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p/sub" }, layers, files) as Promise<ExpandedAsk[]>;
 
 async function patterns(line: string): Promise<Record<string, readonly string[]>> {
-  const asked = await questions(line);
+  const asked = await asks(line);
   return Object.fromEntries(
     asked.map(({ permission, patterns, restricts }) => [restricts ? `${permission}?` : permission, patterns]),
   );
 }
 
-test("folders outside the workspace that a command names are a question of their own", async () => {
+test("folders outside the workspace that a command names are an ask of their own", async () => {
   expect(await patterns("prog a/b ../c ../../x/y --out=/etc/cron.d/z ../../x/w .. -I/usr/include/q")).toMatchObject({
     external_directory: ["/srv/x/*", "/etc/cron.d/*", "/usr/include/*"],
   });
@@ -78,7 +79,7 @@ test("a glob is judged by the files that it may stand for", async () => {
 });
 
 test("behind a cd everything is in the folder that it leads to", async () => {
-  const [read, first, second] = await questions("cd deep && cat ../a.ts");
+  const [read, first, second] = await asks("cd deep && cat ../a.ts");
   expect(read).toMatchObject({ permission: "read", patterns: ["sub/a.ts"] });
   expect(first).toMatchObject({ cwd: "/srv/p/sub", patterns: ["cd deep"] });
   expect(second).toMatchObject({ cwd: "/srv/p/sub/deep", patterns: ["cat ../a.ts"] });
@@ -86,9 +87,7 @@ test("behind a cd everything is in the folder that it leads to", async () => {
 
 test("behind a cd that may have failed everything is in each folder in which it may run", async () => {
   const folders = async (line: string) =>
-    (await questions(line))
-      .filter(({ permission }) => permission === "bash")
-      .map(({ cwd, patterns }) => [cwd, patterns]);
+    (await asks(line)).filter(({ permission }) => permission === "bash").map(({ cwd, patterns }) => [cwd, patterns]);
   expect(await folders("cd deep; ls")).toEqual([
     ["/srv/p/sub", ["cd deep", "ls"]],
     ["/srv/p/sub/deep", ["ls"]],
@@ -103,7 +102,7 @@ test("behind a cd that may have failed everything is in each folder in which it 
   ]);
 });
 
-test("of what is read below a folder those files are questions that a rule is about", async () => {
+test("of what is read below a folder those files are asks that a rule is about", async () => {
   const rules = fromConfig({ read: { "*.ts": "ask" } }, "/home/u");
   const narrow = [{ layer: PermissionLayer.SESSION, rules }];
   const reads = async (line: string, layers: Layers) => {
@@ -117,7 +116,7 @@ test("of what is read below a folder those files are questions that a rule is ab
   expect(await reads("find . -name 'b*' -exec cat {} +", { wide: [], narrow })).toEqual([".", "sub/b.ts", "{}"]);
 });
 
-test("a cd that leads out is a question, and so is what an opaque line mentions", async () => {
+test("a cd that leads out is an ask, and so is what an opaque line mentions", async () => {
   expect(await patterns("cd ../.. && ls")).toMatchObject({ external_directory: ["/srv/*"] });
   expect(await patterns("for f in a; do cat ~/.ssh/id /opt/x; echo $f > out; done")).toMatchObject({
     external_directory: ["/home/u/.ssh/*", "/opt/*"],
@@ -127,7 +126,7 @@ test("a cd that leads out is a question, and so is what an opaque line mentions"
 
 test("a script that is run is bound by its content", async () => {
   for (const line of ["bash x.sh", "python3 -B x.sh a", "./x.sh", "timeout 5 node x.sh"]) {
-    const asked = await questions(line);
+    const asked = await asks(line);
     expect(asked.flatMap(({ runs = [] }) => runs)).toEqual(["/srv/p/sub/x.sh"]);
   }
 });

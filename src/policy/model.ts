@@ -1,0 +1,34 @@
+import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Ask } from "../core/ask.ts";
+import type { Rule } from "./rules.ts";
+
+/** An ask with the findings of the command analysis; see `expand`. */
+export interface ExpandedAsk extends Ask {
+  /** For commands: the whole line that they are parts of, as the tool gave it. */
+  line?: string;
+  /** For commands: the canonical paths of the scripts that they run. An approval is bound to the content of these files. */
+  runs?: readonly string[];
+  /** For commands: the names of the programs that they run. */
+  programs?: readonly string[];
+  /** Another ask decides: a rule that matches this one can only ask or deny. */
+  restricts?: true;
+}
+
+/** A list of rules and its origin. */
+export interface LayerRules {
+  layer: PermissionLayer;
+  /** Never change this array: it is compiled once, see `createCompiledRules`. Hand over the same array for each decision. */
+  rules: readonly Rule[];
+  /** The session, agent or file of the list, where the layer alone does not identify it. */
+  source?: string;
+  /** The reason why the list cannot be read; until it can, everything asks. */
+  problem?: string;
+}
+
+/** The rules that apply to one call. */
+export interface Layers {
+  /** Count as one list, in this order: the last match wins; without a match the decision is ASK. */
+  wide: readonly LayerRules[];
+  /** Count separately: a list without a match has no opinion, and the strictest of all lists wins. Of INHERITED lists only denials count. */
+  narrow: readonly LayerRules[];
+}
