@@ -3,6 +3,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createAuditReader } from "../call/audit.ts";
+import type { Store } from "../call/ports.ts";
 import { createReader } from "../call/reader.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
@@ -16,7 +17,6 @@ import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { CustomTools } from "../tool/files/custom-tools.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
-import type { Store } from "./store.ts";
 
 /** Serves a replica over the network: the three services, health, metrics and the console on one port. */
 export function startListener({

@@ -1,12 +1,12 @@
 import { createHash } from "node:crypto";
 import { homedir } from "node:os";
+import type { Store } from "../call/ports.ts";
 import { type Config, ConfigError, checkPolicy, createWorkspaceRules } from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
-import type { Store } from "./store.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
 export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces">;

@@ -2,9 +2,10 @@ import { createPermissions } from "../approval/permissions.ts";
 import { type Calls, createCalls } from "../call/calls.ts";
 import { createInputEdit } from "../call/edit.ts";
 import { createExecutor } from "../call/executor.ts";
-import { type CallObserver, tellingEnds } from "../call/observer.ts";
+import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import { createPlanning } from "../call/planning.ts";
+import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
 import type { Config } from "../config/config.ts";
@@ -17,7 +18,6 @@ import { createHooks } from "../tool/hooks.ts";
 import { createRegistry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
-import type { Store } from "./store.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &
@@ -52,7 +52,7 @@ export function createReplica({
     calls: callStore,
     permissions: asks,
     outputs,
-  } = tellingEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
+  } = notifyEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
   const now = callStore.now;
   const { policy, layersFor, policyDigest } = createPolicyParts(config, rules);
   const permissions = createPermissions({

@@ -1,16 +1,8 @@
-import type { PermissionStore } from "../approval/ports.ts";
-import type { CallStore, OutputStore } from "../call/ports.ts";
+import type { Store } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { openRedisStore } from "../store/redis/store.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
-
-/** An open store: the ports over one set of contents. `calls.close()` closes all of it. */
-export interface Store {
-  calls: CallStore;
-  permissions: PermissionStore;
-  outputs: OutputStore;
-}
 
 /** Opens the store that the configuration names. */
 export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {

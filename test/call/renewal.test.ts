@@ -44,7 +44,7 @@ test("leases that were confirmed late are renewed again at once, since they coun
       workspaces: new Map([["default", directory]]),
     },
     rules: { config: [], agents: new Map() },
-    store: { ...store, calls: Object.setPrototypeOf(slow, store.calls) },
+    store: { ...store, calls: { ...store.calls, ...slow } },
     replicaId: "r1",
     tools: [],
     observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {} },

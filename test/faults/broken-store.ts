@@ -1,9 +1,8 @@
 import { create } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord } from "../../src/approval/ports.ts";
-import type { CallStore } from "../../src/call/ports.ts";
+import type { CallStore, Store } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
-import type { Store } from "../../src/compose/store.ts";
 import type { Config } from "../../src/config/config.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import type { Logger } from "../../src/core/logger.ts";
@@ -102,9 +101,9 @@ export function openWithoutOperationIds({ store }: Config, log: Logger): Promise
   });
 }
 
-/** The same store but for some of its members; its id stays the one it has at the time. */
+/** Replaces members of a store. Its id is fixed at the present one. */
 function replace(calls: CallStore, members: Partial<CallStore>): CallStore {
-  return Object.create(calls, Object.getOwnPropertyDescriptors(members));
+  return { ...calls, ...members };
 }
 
 function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { Store } from "../../src/call/ports.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { runs } from "./commands.ts";
 import type { Act } from "./model.ts";
-import type { Ports } from "./reach.ts";
 import type { Setting } from "./replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "./stores.ts";
 import { createWorld, type World } from "./world.ts";
@@ -120,7 +120,7 @@ describe("a store that breaks a promise is found out", () => {
       }),
     })));
 
-  async function expectFound(property: typeof anything | typeof death, breaks: (ports: Ports) => Partial<Ports>) {
+  async function expectFound(property: typeof anything | typeof death, breaks: (ports: Store) => Partial<Store>) {
     const tampered = property(inSqlite, (ports) => ({ ...ports, ...breaks(ports) }));
     const { failed } = await fc.check<unknown[]>(tampered, { seed, numRuns: 1_000, endOnFailure: true });
     expect(failed).toBe(true);

@@ -1,16 +1,8 @@
-import type { PermissionStore } from "../../src/approval/ports.ts";
-import type { CallStore, OutputStore } from "../../src/call/ports.ts";
-
-/** The ports of a store. */
-export interface Ports {
-  calls: CallStore;
-  permissions: PermissionStore;
-  outputs: OutputStore;
-}
+import type { CallStore, Store } from "../../src/call/ports.ts";
 
 /** A store as one replica reaches it. */
 export interface Reach {
-  ports: Ports;
+  ports: Store;
   /** Aborted when the replica is dead. */
   gone: AbortSignal;
   /** Kills the replica: no step begins from now on, none is told how it ended. Resolves when those under way have ended. */
@@ -18,7 +10,7 @@ export interface Reach {
 }
 
 /** Puts a store at a distance: each step takes some turns of the event loop there and back, so that steps overtake each other. */
-export function createReach({ calls, permissions, outputs }: Ports, turns: () => number): Reach {
+export function createReach({ calls, permissions, outputs }: Store, turns: () => number): Reach {
   const dead = new AbortController();
   const underWay = new Set<Promise<unknown>>();
   const listening = new Set<() => void>();

@@ -1,13 +1,14 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
-import { createReach, type Ports, ReplicaDied } from "./reach.ts";
+import { createReach, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";
 
 /** A living replica, and its store without the distance in between. */
 export interface Replica extends ReturnType<typeof createReplica> {
-  store: Ports;
+  store: Store;
   /** Aborted when it is dead. */
   gone: AbortSignal;
   end(): Promise<void>;
@@ -19,7 +20,7 @@ export interface Setting {
   /** For each step of a store in turn: how many turns of the event loop it takes there and back. */
   pace: readonly number[];
   /** Breaks a promise of the store, to see that it is noticed. */
-  tamper?: ((ports: Ports) => Ports) | undefined;
+  tamper?: ((ports: Store) => Store) | undefined;
 }
 
 export type Replicas = Awaited<ReturnType<typeof startReplicas>>;

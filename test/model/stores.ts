@@ -2,17 +2,17 @@ import { randomUUID } from "node:crypto";
 import { mkdtemp, realpath, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { Store } from "../../src/call/ports.ts";
 import type { Logger } from "../../src/core/logger.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
-import type { Ports } from "./reach.ts";
 
 /** Where the replicas of one run keep what they know. */
 export interface Contents {
   /** How many replicas share it. */
   replicas: number;
   /** Opens it for one more replica; a test's clock stands for its own. */
-  open(): Promise<Ports>;
+  open(): Promise<Store>;
   /** Removes all of it. The stores are closed. */
   remove(): Promise<void>;
 }

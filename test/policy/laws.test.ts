@@ -8,12 +8,13 @@ import { GrantSchema, GrantScope, PermissionAction } from "../../gen/opencode/to
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { coversAsk } from "../../src/approval/grants.ts";
 import { createPermissions, withGrants } from "../../src/approval/permissions.ts";
+import type { Store } from "../../src/call/ports.ts";
 import { createLayers } from "../../src/policy/layers.ts";
 import type { ExpandedAsk } from "../../src/policy/model.ts";
 import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 import type { Subject } from "../../src/policy/subject.ts";
-import { openSqliteStore, type SqliteStore } from "../../src/store/sqlite/store.ts";
+import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
 const { ALLOW, ASK, DENY } = PermissionAction;
 const policy = createPolicy({ guard: { dataDirectory: "/guarded" }, home: "/home/me" });
@@ -98,7 +99,7 @@ test("rules that a caller sends, or that a parent session has, only make a decis
 });
 
 let folder: string;
-let store: SqliteStore;
+let store: Store;
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), "toolgate-laws-"));
   store = await openSqliteStore({ directory: folder });

@@ -6,8 +6,9 @@ import { Redis } from "ioredis";
 import { afterAll, afterEach, describe, expect, onTestFinished, test } from "vitest";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { GrantScope, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Store } from "../../src/call/ports.ts";
 import type { Link } from "../../src/store/redis/link.ts";
-import { openRedisStore, type RedisStore } from "../../src/store/redis/store.ts";
+import { openRedisStore } from "../../src/store/redis/store.ts";
 import { storeContract } from "./contract.ts";
 import {
   addSession,
@@ -39,7 +40,7 @@ afterAll(() => server.stop());
 storeContract("redis", ({ limits } = {}) => openIn(server.url, { ...(limits && { limits }) }));
 
 describe("redis", () => {
-  const stores: Pick<RedisStore, "calls">[] = [];
+  const stores: Pick<Store, "calls">[] = [];
   const servers: RedisServers[] = [];
 
   afterEach(async () => {
@@ -64,7 +65,7 @@ describe("redis", () => {
   }
 
   /** A store on Redis' own clock. */
-  async function openReal(url: string, prefix = "toolgate"): Promise<RedisStore> {
+  async function openReal(url: string, prefix = "toolgate"): Promise<Store> {
     const store = await openRedisStore({ url, prefix, log: quiet });
     stores.push(store);
     return store;

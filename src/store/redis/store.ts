@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, OutputStore } from "../../call/ports.ts";
+import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { auditKept } from "../audit.ts";
 import { createRedisAsks } from "./asks.ts";
@@ -26,13 +26,6 @@ import { createRedisSweep } from "./sweep.ts";
 import { createTrees } from "./trees.ts";
 import { parseRedisUrl } from "./url.ts";
 
-/** The shared store: `calls.close()` closes all of it. */
-export interface RedisStore {
-  calls: CallStore;
-  permissions: PermissionStore;
-  outputs: OutputStore;
-}
-
 /**
  * Opens the store in a Redis, which any number of replicas may share. Redis' clock decides leases and deadlines. Each
  * transition is one script, named as the function here or as the file that it is in.
@@ -48,7 +41,7 @@ export async function openRedisStore(options: {
   clock?: () => number;
   /** Stands between the store and Redis, in tests. */
   through?: (link: Link) => Link;
-}): Promise<RedisStore> {
+}): Promise<Store> {
   const { url, log: logger, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");

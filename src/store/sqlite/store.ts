@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import type { PermissionStore } from "../../approval/ports.ts";
-import type { CallStore, OutputStore } from "../../call/ports.ts";
+import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
@@ -17,13 +17,6 @@ import { createSqliteSessions } from "./sessions.ts";
 import { createSqliteSettle } from "./settle.ts";
 import { createSqliteSweep } from "./sweep.ts";
 
-/** The embedded store: `calls.close()` closes all of it. */
-export interface SqliteStore {
-  calls: CallStore;
-  permissions: PermissionStore;
-  outputs: OutputStore;
-}
-
 /**
  * Opens the store in a data directory, which this process then has for itself. Its clock is this machine's. Reads see what
  * was promised and nothing else; each write is one transition, named as the file or function that holds it.
@@ -33,7 +26,7 @@ export async function openSqliteStore(options: {
   clock?: () => number;
   log?: Logger;
   limits?: LogLimits;
-}): Promise<SqliteStore> {
+}): Promise<Store> {
   const {
     directory,
     log: logger,

@@ -1,0 +1,58 @@
+import type { DecisionRecord, Grant, PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+
+/** Asks: reads, and the settlement that decides each one. A call opens its asks through `AskOpener`. */
+export interface AskStore {
+  /** Reads one ask with its call; undefined if the session has none with that id. */
+  getAsk(sessionId: string, id: string): Promise<AskRecord | undefined>;
+  /** Lists every ask that a call has opened, in order. */
+  asksOf(call: CallRef): Promise<AskRecord[]>;
+  /** Lists open asks, oldest first, of one tree or of all; `after` is the id of the last one of the previous page. */
+  openAsks(filter: { root?: string; after?: string; limit: number }): Promise<AskRecord[]>;
+  /** Lists open asks past their deadline. */
+  expiredAsks(limit: number): Promise<AskRecord[]>;
+  /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */
+  settle(settlement: Settlement): Promise<SettleResult>;
+}
+
+/** An ask and the call that waits for it, read as one snapshot. */
+export interface AskRecord {
+  request: PermissionRequest;
+  /** How it ended; absent while it is open. */
+  settled?: PermissionSettled;
+  /** The caller, who must not answer it. */
+  principal: string;
+  call: CallRef;
+  /** The call's snapshot and version at the time of reading. */
+  part: ToolPart;
+  version: number;
+}
+
+/** Changes of one answer, expiry or withdrawal, computed from records at the versions that it names. */
+export interface Settlement {
+  root: string;
+  /** The ask that must still be open; the others in `settled` follow from it. */
+  askId: string;
+  /** How each ask ends: the one above and those that end with it. */
+  settled: readonly PermissionSettled[];
+  /**
+   * The calls of these asks, at the versions that were read. `part` is the new snapshot: terminal for a call that ends, or
+   * pending for a call whose input was edited.
+   */
+  calls: readonly { ref: CallRef; version: number; part?: ToolPart }[];
+  /** The grants that "always" saves. */
+  grants: readonly Grant[];
+  /** Records for the audit of the tree. */
+  decisions?: readonly DecisionRecord[];
+  /** Where grants are saved: the asks version of the tree before its open asks were read, so that none is missed. */
+  asksVersion?: number;
+  /** True for an expiry, which counts from the deadline on; an answer counts until then (by the store's clock). */
+  expired: boolean;
+}
+
+/**
+ * Outcome of a settlement. "won": it was written. "lost" with `settled`: another settlement had won. "lost" without: the
+ * deadline has passed for an answer, or lies ahead for an expiry. "retry": a record it was computed from has changed.
+ */
+export type SettleResult = { result: "won" } | { result: "lost"; settled?: PermissionSettled } | { result: "retry" };

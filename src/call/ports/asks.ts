@@ -1,0 +1,28 @@
+import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Fence } from "./record.ts";
+
+/** Opening of asks by the call that makes them; `AskStore` reads and settles them. */
+export interface AskOpener {
+  /**
+   * open_asks: withdraws the call's open asks named in `withdraw`, and opens others. Returns false if the fence does not hold
+   * or the call or the rules have changed since `version` or `rulesVersion`. Refuses with QUOTA_EXCEEDED.
+   */
+  openAsks(step: OpenAsksStep): Promise<boolean>;
+}
+
+/** Arguments of `openAsks`. */
+export interface OpenAsksStep {
+  fence: Fence;
+  version: number;
+  /** The rules version at which grants were consulted: an ask that a newer grant covers must not be opened. */
+  rulesVersion?: number;
+  asks: readonly PermissionRequest[];
+  /** Ids of asks to withdraw. */
+  withdraw: readonly string[];
+  /** Message of the withdrawals. */
+  message: string;
+  /** Open asks that the session tree may have. */
+  maxOpenAsks: number;
+  decisions?: readonly DecisionRecord[];
+}

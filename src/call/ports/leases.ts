@@ -1,0 +1,27 @@
+import type { CallRef } from "../../core/call-ref.ts";
+import type { CallRecord } from "./record.ts";
+
+/** Leases: the time-limited ownership of open calls by replicas. */
+export interface LeaseStore {
+  /**
+   * claim_call: takes over a call without a live lease, to be started (again, unless its body was entered `maxAttempts` times;
+   * by default 1: a started call is not claimed). Returns undefined if there is nothing to claim.
+   */
+  claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
+  /** renew_leases: renews every lease of the owner, including lapsed ones that were not claimed; returns the calls that it still holds. */
+  renewLeases(owner: string, leaseMs: number): Promise<CallRef[]>;
+  /** release_calls: ends the owner's leases on calls that are not started, so that others can claim them at once. */
+  releaseCalls(owner: string): Promise<void>;
+  /** Lists open calls without a live lease: started ones are lost, the others may be claimed unless they wait for an ask. */
+  orphans(limit: number): Promise<OrphanedCall[]>;
+}
+
+/** An open call without a live lease. */
+export interface OrphanedCall {
+  record: CallRecord;
+  started: boolean;
+  /** Number of its open asks. */
+  openAsks: number;
+  /** When the lease lapsed, or a later settlement of its asks; ms since the epoch. */
+  since: number;
+}

@@ -1,0 +1,56 @@
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import type { TraceContext } from "../../tool/tool.ts";
+
+/** Request data of a call, stored as JSON next to the part: enough for any replica to run the call. */
+export interface CallSpec {
+  /** The caller. */
+  principal: string;
+  /** SHA-256 of the tool and the canonical input as sent; an attaching request must have the same. */
+  requestDigest: string;
+  /** Time limit in ms; 0 selects the tool's default. */
+  timeoutMs: number;
+  providerId: string;
+  modelId: string;
+  /** The definition that the call is bound to: the caller's, otherwise the one resolved at acceptance. */
+  definitionId: string;
+  /** Time of acceptance, in ms since the epoch. */
+  accepted: number;
+  /** The caller's position in a trace, if the request named one. */
+  trace?: TraceContext;
+}
+
+/** A call as stored. */
+export interface CallRecord {
+  ref: CallRef;
+  /** The last snapshot, with the whole input; `permission_ids` are the asks open now. */
+  part: ToolPart;
+  spec: CallSpec;
+  /** Sequence number of the call's first event in the session's log. */
+  openedSeq: number;
+  /** Version of the record: raised by each transition and by each ask that is opened or settled. */
+  version: number;
+  /** Fencing token: raised by each claim. */
+  epoch: number;
+  /** The replica that holds a live lease; empty without one. */
+  owner: string;
+  /** Number of times that the tool body was entered. */
+  attempts: number;
+  /** Number of consecutive calls directly before this one in its session with the same tool and input. */
+  repeats: number;
+  /** Set once the before-hooks have run: the input is their result. */
+  prepared?: true;
+  /** State of other hooks, as JSON; deleted when the call ends. */
+  hooked?: string;
+  /** Set when the cancellation of a running call was requested: the message for the model. */
+  cancel?: string;
+  /** Set on a tombstone: the call ended, and only its id, digest and terminal state remain. */
+  expired?: true;
+}
+
+/** The right to write to a call: the replica that opened or claimed it, and the epoch that it got. */
+export interface Fence {
+  ref: CallRef;
+  owner: string;
+  epoch: number;
+}

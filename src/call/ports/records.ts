@@ -1,0 +1,14 @@
+import type { AskRecord } from "../../approval/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import type { CallRecord } from "./record.ts";
+
+/** Reads of stored calls. */
+export interface CallRecordReader {
+  getCall(sessionId: string, callId: string): Promise<CallRecord | undefined>;
+  /** Reads a call and every ask that it has opened, in order, as one snapshot. */
+  getCallWithAsks(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
+  /** Predicts `repeats` of the session's next call, if it is this request. */
+  repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
+  /** Lists calls in the order of acceptance; `after` is the call id of the last one of the previous page. */
+  listCalls(filter: { sessionId: string; open?: boolean; after?: string; limit: number }): Promise<CallRecord[]>;
+}

@@ -1,0 +1,78 @@
+import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import type { CallRecord, CallSpec, Fence } from "./record.ts";
+
+/** Transitions of a call, from acceptance to its terminal state. */
+export interface CallTransitions {
+  /**
+   * open_call: accepts a call under a lease, or returns the existing one with that id. The part is pending. With `start`,
+   * the running part, the same step also starts the call: for a call that was evaluated before acceptance and needs no
+   * answer. A call with more than `maxRepeats` repeats is accepted without being started.
+   * Refuses with SESSION_CLOSED or QUOTA_EXCEEDED.
+   */
+  openCall(step: OpenCallStep): Promise<{ record: CallRecord; created: boolean }>;
+  /**
+   * prepare_call: records that the before-hooks have run, and writes the part if they changed its input. Returns true once:
+   * false if the call is already prepared or started, or if the fence does not hold.
+   */
+  prepareCall(step: { fence: Fence; part?: ToolPart | undefined }): Promise<boolean>;
+  /**
+   * note_call: replaces the stored hook state of an open call, and adds decisions made during its run to the audit. Emits no
+   * event. Returns false if the fence does not hold.
+   */
+  noteCall(step: { fence: Fence; hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<boolean>;
+  /**
+   * start_call: writes the start mark. Requires a live lease, and the version and (where grants were consulted) the rules
+   * version of the decision. "fenced": another owner has the call, or it has ended; "retry": evaluate policy again.
+   */
+  startCall(step: StartCallStep): Promise<"started" | "fenced" | "retry">;
+  /**
+   * finish_call: writes the terminal part, withdraws the call's open asks, ends the lease. Guarded by the fence, or by the
+   * version (for callers other than the owner). Returns the part as stored; undefined if the guard fails or the call has
+   * already ended.
+   */
+  finishCall(step: FinishCallStep): Promise<ToolPart | undefined>;
+  /** request_cancel: asks the owner of a running call to stop it; the session's news notify the owner. The first message wins. */
+  requestCancel(ref: CallRef, message: string): Promise<void>;
+}
+
+/** Arguments of `openCall`. */
+export interface OpenCallStep {
+  ref: CallRef;
+  /** The pending part. */
+  part: ToolPart;
+  /** The running part, for a call that may start in the same step. */
+  start?: ToolPart | undefined;
+  /** The number of repeats up to which the call may start in the same step; default: any. */
+  maxRepeats?: number | undefined;
+  spec: CallSpec;
+  owner: string;
+  leaseMs: number;
+  /** Open calls that the session may have, including this one. */
+  maxOpenCalls: number;
+  /** Decisions that the start rests on; added to the audit only if the call starts. */
+  decisions?: readonly DecisionRecord[] | undefined;
+}
+
+/** Arguments of `startCall`. */
+export interface StartCallStep {
+  fence: Fence;
+  version: number;
+  /** The rules version at which grants were consulted. */
+  rulesVersion?: number;
+  /** Grants that the decision rests on; their last use is set to now. */
+  grantIds?: readonly string[];
+  /** The running part. */
+  part: ToolPart;
+  decisions?: readonly DecisionRecord[];
+}
+
+/** Arguments of `finishCall`. */
+export interface FinishCallStep {
+  ref: CallRef;
+  guard: { fence: Fence } | { version: number };
+  /** The terminal part. */
+  part: ToolPart;
+  decisions?: readonly DecisionRecord[];
+}
