@@ -13,7 +13,7 @@ import { createLogger } from "./core/logger.ts";
 const { version } = packageJson;
 // Clients need nothing of the server, and loading it takes longer than most of them run.
 const server = () => import("./compose/server.ts");
-const parts = { serve, embed, trust, checkConfig: (file?: string) => checkConfig(file, readEnvironment()), version };
+const parts = { serve, embed, trust, checkConfig: check, version };
 await cli(parts).parseAsync();
 
 /** Runs the service until it is told to stop; a second signal stops it at once. */
@@ -63,6 +63,12 @@ async function embed({ workspace, config: file }: { workspace?: string; config?:
       await rm(data, { recursive: true, force: true });
     },
   };
+}
+
+/** Checks a configuration file against the permissions that the built-in tools declare. */
+async function check(file?: string) {
+  const { declaredTools } = await import("./compose/built-in-tools.ts");
+  return await checkConfig(file, readEnvironment(), await declaredTools());
 }
 
 /** Trusts the code of a workspace's tools as it is now, or no longer. */

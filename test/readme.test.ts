@@ -6,6 +6,7 @@ import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
+import { declaredTools } from "../src/compose/built-in-tools.ts";
 import { checkConfig } from "../src/config/config.ts";
 import { parseRules } from "../src/policy/parse-rules.ts";
 import { startService } from "./e2e/service.ts";
@@ -41,7 +42,7 @@ test("the policy in the README is one that a server starts with", async () => {
   onTestFinished(() => rm(folder, { recursive: true }));
   const file = join(folder, "toolgate.toml");
   await writeFile(file, blocks("toml")[0] ?? "");
-  const checked = await checkConfig(file, { env: {}, home: folder, directory: folder });
+  const checked = await checkConfig(file, { env: {}, home: folder, directory: folder }, await declaredTools());
   expect(checked).toMatchObject({ rules: 5, tests: 1, findings: [] });
 });
 

@@ -19,11 +19,11 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { isListed, knownPermissions } from "../policy/known-permissions.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
 import type { LayerRules, Layers } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import { strictest } from "../policy/policy.ts";
-import { permissionOf } from "../policy/rules.ts";
 import { HookFailure, InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
@@ -188,7 +188,8 @@ export function createPlanner({
     },
 
     /** The permissions of which something can end in an ask of an agent, by the rules of the server alone. */
-    asking: (agent: string): string[] => policy.asking(layersFor({ session: undefined, ancestors: [], agent })),
+    asking: (agent: string): string[] =>
+      policy.asking(layersFor({ session: undefined, ancestors: [], agent }), knownPermissions(registry.common())),
 
     /** The tools that an agent may see and that suit its model, with their schemas as that model's provider takes them. */
     async tools(
@@ -202,7 +203,7 @@ export function createPlanner({
       const place = opened && { workspace, directory: opened.workspace.directory };
       const layers = layersFor({ session, ancestors, agent, ...place });
       const offered = offeredTo(request, registry.list(workspace));
-      const shown = offered.filter(({ name }) => !policy.hides(layers, permissionOf(name)));
+      const shown = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
       const tools = await Promise.all(
         shown.map(async ({ definition }) => {
           const { name: toolID, description, inputSchema = {} } = definition;

@@ -49,3 +49,13 @@ export function startBuiltInTools({
     },
   };
 }
+
+/** Returns the built-in tools for their declarations alone: nothing is started or probed. */
+export async function declaredTools(): Promise<Tool[]> {
+  const off = { profile: "off", network: true } as const;
+  return builtInTools({
+    supervisor: createSupervisor({ replicaId: "", leaseMs: 0 }),
+    sandbox: await openSandbox({ wanted: off, agents: new Map(), writable: [], hidden: [] }),
+    pipes: createPipes(),
+  });
+}

@@ -7,6 +7,7 @@ import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
+import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
 export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces">;
@@ -28,7 +29,7 @@ export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) 
 
 /** Refuses a policy whose own tests fail, and logs warnings about suspicious rules. */
 export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Config, log: Logger): Promise<void> {
-  const findings = await checkPolicy(policy, { home: homedir(), dataDirectory });
+  const findings = await checkPolicy(policy, { home: homedir(), dataDirectory, tools: await declaredTools() });
   const lines = findings.map(({ severity, line, message }) => ({ severity, text: `${file}:${line ?? ""} ${message}` }));
   for (const { severity, text } of lines) if (severity === "warning") log.warn(text);
   const errors = lines.filter(({ severity }) => severity === "error");

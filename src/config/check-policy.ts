@@ -1,12 +1,12 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type AskingTool, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
 import { createLayers } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
-import { permissionNames } from "../policy/permission-names.ts";
 import { createPolicy } from "../policy/policy.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
-import { actions, expandHome, permissionOf } from "../policy/rules.ts";
+import { actions, expandHome } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
 import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
 
@@ -21,13 +21,16 @@ export interface Finding {
 /** Runs the tests of a policy, and finds names that nothing asks for and rules that can never decide. In order of lines. */
 export async function checkPolicy(
   policy: WrittenPolicy,
-  given: { home: string; dataDirectory: string },
+  given: { home: string; dataDirectory: string; tools: readonly AskingTool[] },
 ): Promise<Finding[]> {
   const lists = [policy.config, ...policy.agents.values()];
   const judge = createJudge(policy, given);
   const failures: Finding[] = [];
   for (const test of policy.tests) failures.push(...(await runTest(test, policy, judge)));
-  const found = [...lists.flatMap((list) => [...unknownNames(list), ...neverDecides(list, given.home)]), ...failures];
+  const found = [
+    ...lists.flatMap((list) => [...unknownNames(list, given.tools), ...neverDecides(list, given.home)]),
+    ...failures,
+  ];
   return found.toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0));
 }
 
@@ -93,13 +96,15 @@ export function rulesOf({ config, agents }: WrittenPolicy) {
   return { config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
 }
 
-function unknownNames({ rules, lineOf }: WrittenRules): Finding[] {
+function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingTool[]): Finding[] {
+  const known = knownPermissions(tools);
   return rules.flatMap(({ permission }, i): Finding[] => {
-    if (!isLiteral(permission) || permissionNames.includes(permission)) return [];
-    const meant = permissionOf(permission);
+    if (!isLiteral(permission) || known.includes(permission)) return [];
+    const tool = tools.find(({ name }) => name === permission);
+    const [meant] = tool ? permissionsOf(tool) : [];
     const hint =
-      meant === permission
-        ? `the nearest known one is "${closest(permission, permissionNames)}"`
+      meant === undefined
+        ? `the nearest known one is "${closest(permission, known)}"`
         : `that tool asks for "${meant}"`;
     return [
       {

@@ -1,5 +1,6 @@
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
+import type { AskingTool } from "../policy/known-permissions.ts";
 import { checkPolicy, type Finding } from "./check-policy.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
@@ -180,6 +181,7 @@ function mergeSettings(flags: Flags, environment: Environment) {
 export async function checkConfig(
   named: string | undefined,
   environment: Environment,
+  tools: readonly AskingTool[],
 ): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
   const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
@@ -192,7 +194,7 @@ export async function checkConfig(
     file,
     rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
     tests: policy.tests.length,
-    findings: await checkPolicy(policy, { home, dataDirectory }),
+    findings: await checkPolicy(policy, { home, dataDirectory, tools }),
   };
 }
 

@@ -12,7 +12,6 @@ import { addressCaution, caution, hiddenText } from "./caution.ts";
 import { createFileGuard, type Guard, keptPaths } from "./guard.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
-import { permissionNames } from "./permission-names.ts";
 import { protectedFile } from "./protected-files.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { compileRules, type RuleList, type Target, targetOf } from "./rule-list.ts";
@@ -205,15 +204,15 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         kept: keptPaths(guard),
         home,
       }),
-    /** The permissions of which something can end in an ask, as rules name them; `*` is any that is not named. */
-    asking({ wide, narrow }: Layers): string[] {
+    /** Returns the permissions that can end in an ask, of those that are known or that rules name; `*` is any other one. */
+    asking({ wide, narrow }: Layers, known: readonly string[]): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
       const about = (permission: string) => (list: LayerRules) =>
         listOf(list.rules)
           .about(permission)
           .map(({ rule }) => rule);
       const broken = narrow.some(({ problem }) => problem !== undefined);
-      return [...new Set([...permissionNames, ...named, "*"])]
+      return [...new Set([...known, ...named, "*"])]
         .filter((name) => broken || canAsk(name, wide.flatMap(about(name)), narrow.map(about(name))))
         .sort();
     },

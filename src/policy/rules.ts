@@ -36,10 +36,3 @@ export function expandHome(pattern: string, home: string): string {
   // Also `$HOMEx`, as opencode does.
   return pattern.startsWith("$HOME") ? home + pattern.slice("$HOME".length) : pattern;
 }
-
-/** The permission that a tool of this name asks for: all that edit ask `edit`, others their own name. */
-export function permissionOf(tool: string): string {
-  return editors.has(tool) ? "edit" : tool;
-}
-
-const editors = new Set(["edit", "write", "apply_patch", "multiedit"]);

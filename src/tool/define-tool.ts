@@ -4,7 +4,7 @@ import type * as z from "zod";
 import { ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
-import type { Attachment, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
+import type { Attachment, ChangeForm, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
 
 /** What a model is shown of structured output. */
 export type Content = { type: "text"; text: string } | ({ type: "media" } & Attachment);
@@ -27,6 +27,14 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   idempotent?: boolean;
   destructive?: boolean;
   openWorld?: boolean;
+  /**
+   * Permissions that its calls can ask, without wildcards and without those of the engine (`external_directory`,
+   * `doom_loop`); empty if they ask for none. An agent sees the tool unless all of them are denied to it. It grants nothing:
+   * an ask of another permission is judged like any other. Default: anything, and the tool is listed by its own name.
+   */
+  permissions?: readonly string[];
+  /** Set it on a tool that changes files: a model is offered the form that it was trained on. */
+  changeForm?: ChangeForm;
   /** The providers whose models are offered it; default all. */
   providers?: readonly string[];
   /** Offered only where the configuration names it under `experimental`. */
@@ -56,6 +64,7 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
       `"${name}" cannot be a tool's name: it needs a letter first, then up to 63 letters, digits, "_" or "-"; rename it`,
     );
   }
+  checkPermissions(config);
   const input = inputCodec(name, config.input);
   const output = config.output && outputCodec(name, config.output);
   const schemas = { input: input.schema, ...(output && { output: output.schema }) };
@@ -78,6 +87,8 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
     idempotent: config.idempotent ?? false,
     providers: config.providers && [...config.providers],
     experimental: config.experimental ?? false,
+    permissions: config.permissions && Object.freeze([...config.permissions]),
+    changeForm: config.changeForm,
     permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
     keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
     decode: input.decode,
@@ -94,6 +105,20 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
       return { structured, ...contents(shown ?? [textOf(structured)]) };
     },
   });
+}
+
+/** Throws if a tool declares what it cannot ask. */
+function checkPermissions({
+  name,
+  permissions,
+  plan,
+}: Pick<ToolConfig<never, Plan, never>, "name" | "permissions" | "plan">) {
+  const wrong = permissions?.find((permission) => permission === "" || /[*?]/.test(permission));
+  if (wrong !== undefined) {
+    throw new Error(`tool "${name}" declares the permission "${wrong}"; name each one, without wildcards`);
+  }
+  if (plan || permissions === undefined || permissions.includes(name)) return;
+  throw new Error(`tool "${name}" has no plan, so it asks "${name}": add that to its permissions, or write a plan`);
 }
 
 /** The plan of a tool that has none of its own. */

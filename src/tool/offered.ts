@@ -7,18 +7,18 @@ export interface Model {
   modelId: string;
 }
 
-/** The tools that suit a model: those for its provider, and of the tools that change files those it was trained on. */
+/** Selects the tools that suit a model: those for its provider, and of those that change files the form it was trained on. */
 export function offeredTo({ providerId, modelId }: Model, tools: readonly Tool[]): Tool[] {
-  const hasPatch = tools.some(({ name }) => name === "apply_patch");
-  const unfit = patches(modelId) && hasPatch ? ["edit", "multiedit", "write"] : ["apply_patch"];
+  const hasPatch = tools.some(({ changeForm }) => changeForm === "patch");
+  const unfit = prefersPatches(modelId) && hasPatch ? "replace" : "patch";
   return tools.filter(
-    ({ name, providers }) =>
-      !unfit.includes(name) && (providers === undefined || providerId === "" || providers.includes(providerId)),
+    ({ changeForm, providers }) =>
+      changeForm !== unfit && (providers === undefined || providerId === "" || providers.includes(providerId)),
   );
 }
 
-/** Whether models of this family write patches better than they call `edit`. */
-function patches(modelId: string): boolean {
+/** Reports whether models of this family write patches better than they call `edit`. */
+function prefersPatches(modelId: string): boolean {
   return modelId.includes("gpt-") && !modelId.includes("oss") && !modelId.includes("gpt-4");
 }
 

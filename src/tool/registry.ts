@@ -11,7 +11,9 @@ export interface Registry {
   get(name: string, workspace: string): Tool | undefined;
   /** Whether something serves under a name anywhere. */
   knows(name: string): boolean;
-  /** What serves in a workspace root, sorted by name. */
+  /** Tools that serve in every workspace root, sorted by name. */
+  common(): Tool[];
+  /** Tools that serve in a workspace root, sorted by name. */
   list(workspace: string): Tool[];
 }
 
@@ -48,6 +50,7 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
     },
     get,
     knows: (name) => [everywhere, ...workspaces.values()].some((layer) => last(layer, name) !== undefined),
+    common: () => [...everywhere.keys()].sort().flatMap((name) => last(everywhere, name) ?? []),
     list(workspace) {
       const names = new Set([...everywhere.keys(), ...(workspaces.get(workspace)?.keys() ?? [])]);
       return [...names].sort().flatMap((name) => get(name, workspace) ?? []);

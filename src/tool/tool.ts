@@ -146,6 +146,9 @@ export interface ToolResult {
   structured?: JsonValue;
 }
 
+/** Form in which a tool takes a change of files: as a patch, or as text to replace or write. */
+export type ChangeForm = "patch" | "replace";
+
 /** A tool as the engine sees it: frozen, and opaque. Its input is decoded before `plan` and `execute`, which get only what `decode` returned. */
 export interface Tool {
   readonly name: string;
@@ -153,6 +156,9 @@ export interface Tool {
   readonly idempotent: boolean;
   readonly providers: readonly string[] | undefined;
   readonly experimental: boolean;
+  /** Permissions that its calls can ask; undefined if it declares none: then anything, first of all its own name. */
+  readonly permissions: readonly string[] | undefined;
+  readonly changeForm: ChangeForm | undefined;
   /** What grants are bound to: input schema and permission version. */
   readonly permissionBinding: string;
   readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };

@@ -23,6 +23,8 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
       'a chunk of lines that begin with " " (kept), "-" (removed) or "+" (added). Files that change must have been read.',
     ].join(" "),
     input: z.object({ patchText: z.string().min(1).transform(parsed).describe("The whole patch") }),
+    permissions: ["edit"],
+    changeForm: "patch",
     destructive: true,
     async plan({ patchText: patches }, { workspace, reads }) {
       const targets = await resolveAll(patches, workspace);

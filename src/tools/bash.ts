@@ -44,6 +44,7 @@ export function createBash({
       workdir: filePath.optional().describe("Folder to run in; default the workspace"),
       description: z.string().optional().describe("What the command does, in 5 to 10 words"),
     }),
+    permissions: ["bash"],
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },

@@ -42,6 +42,7 @@ export const batch = defineTool({
       atomic: z.boolean().default(false).describe("Start all or none"),
     }),
   ),
+  permissions: ["batch"],
   openWorld: true,
   destructive: true,
   plan: ({ tools }) => ({

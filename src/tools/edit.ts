@@ -36,6 +36,8 @@ export function createEditTool({ changes }: { changes: FileChanges }): Tool {
     input: z
       .object({ filePath: filePath.describe("File, absolute or relative to the workspace"), ...replacement })
       .refine(isChange, noChange),
+    permissions: ["edit"],
+    changeForm: "replace",
     destructive: true,
     plan: (input, ctx) => changes.plan(input.filePath, (before, path) => applyEdit(path, before, input), ctx),
     async execute(input, ctx) {

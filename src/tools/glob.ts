@@ -37,6 +37,7 @@ export const glob = defineTool({
     pattern: filePath.describe("The glob pattern"),
     path: filePath.optional().describe("Folder to search; default the workspace"),
   }),
+  permissions: ["glob"],
   readOnly: true,
   idempotent: true,
   async plan({ pattern, path = "." }, { workspace }) {

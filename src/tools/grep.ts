@@ -43,6 +43,7 @@ export const grep = defineTool({
     "Returns at most 100 matching lines, those of the files that were modified last.",
   ].join(" "),
   input,
+  permissions: ["grep"],
   readOnly: true,
   idempotent: true,
   async plan({ pattern, path = ".", include }, { workspace }) {

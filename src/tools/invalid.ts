@@ -13,6 +13,7 @@ export function createInvalid({ namesIn }: { namesIn(workspace: string): readonl
       tool: z.string().describe("The tool as the model called it"),
       error: z.string().describe("What is wrong with the call"),
     }),
+    permissions: [],
     readOnly: true,
     idempotent: true,
     plan: () => ({ title: "Invalid tool call", asks: [] }),

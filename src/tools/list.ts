@@ -23,6 +23,7 @@ export const listTool = defineTool({
     path: filePath.optional().describe("Folder; default the workspace"),
     ignore: z.array(filePath).max(50).default([]).describe("Globs of what to leave out besides"),
   }),
+  permissions: ["list"],
   readOnly: true,
   idempotent: true,
   async plan({ path = "." }, { workspace }) {

@@ -18,6 +18,8 @@ export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
       filePath: filePath.describe("File, absolute or relative to the workspace"),
       edits: z.array(z.object(replacement).refine(isChange, noChange)).min(1).max(200).describe("The edits, in order"),
     }),
+    permissions: ["edit"],
+    changeForm: "replace",
     destructive: true,
     plan: ({ filePath, edits }, ctx) => changes.plan(filePath, (before, path) => editedAll(path, before, edits), ctx),
     async execute({ edits }, ctx) {

@@ -33,6 +33,7 @@ export const readTool = defineTool({
     offset: z.int().min(0).optional().describe("First line to show, counted from 1"),
     limit: z.int().positive().optional().describe("How many lines to show; default and most 2000"),
   }),
+  permissions: ["read"],
   readOnly: true,
   idempotent: true,
   // Wider than the window, so that it is not cut again.

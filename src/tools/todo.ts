@@ -33,6 +33,7 @@ export const todowrite = defineTool({
     "set one todo to in_progress before you begin it, and to completed as soon as it is done.",
   ].join(" "),
   input: z.object({ todos: todos.describe("All todos, in order") }),
+  permissions: ["todowrite"],
   idempotent: true,
   plan: ({ todos }) => ({ title: titleOf(todos), asks: [{ permission: "todowrite", patterns: ["*"] }] }),
   async execute({ todos }, { state }) {
@@ -46,6 +47,7 @@ export const todoread = defineTool({
   name: "todoread",
   description: "Read the todo list of this session.",
   input: z.object({}),
+  permissions: ["todoread"],
   readOnly: true,
   idempotent: true,
   plan: () => ({ title: "todos", asks: [{ permission: "todoread", patterns: ["*"] }] }),

@@ -36,6 +36,7 @@ export const webfetch = defineTool({
       .default(defaultSeconds)
       .describe(`Seconds to wait, at most ${maxSeconds}`),
   }),
+  permissions: ["webfetch"],
   readOnly: true,
   openWorld: true,
   plan({ url: text, format, timeout }) {

@@ -16,6 +16,8 @@ export function createWrite({ changes }: { changes: FileChanges }): Tool {
       filePath: filePath.describe("File, absolute or relative to the workspace"),
       content: z.string().describe("The whole new content"),
     }),
+    permissions: ["edit"],
+    changeForm: "replace",
     destructive: true,
     plan: (input, ctx) => changes.plan(input.filePath, (before) => newText(before, input.content), ctx),
     async execute({ content }, ctx) {

@@ -2,6 +2,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
+import { declaredTools } from "../../src/compose/built-in-tools.ts";
 import { checkConfig } from "../../src/config/config.ts";
 import { startService } from "../e2e/service.ts";
 import { main } from "../main.ts";
@@ -16,7 +17,7 @@ function write(text: string) {
 
 async function findings(text: string) {
   const { home, file } = write(text);
-  const checked = await checkConfig(file, { env: {}, home, directory: home });
+  const checked = await checkConfig(file, { env: {}, home, directory: home }, await declaredTools());
   return checked.findings.map(({ severity, line, message }) => `${line} ${severity} ${message}`);
 }
 

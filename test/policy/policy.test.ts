@@ -2,6 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { defaultRules } from "../../src/policy/default-rules.ts";
+import { knownPermissions } from "../../src/policy/known-permissions.ts";
 import type { ExpandedAsk, Layers } from "../../src/policy/model.ts";
 import { createPolicy, strictest } from "../../src/policy/policy.ts";
 import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";
@@ -257,18 +258,21 @@ describe("explaining", () => {
 });
 
 describe("what can ask", () => {
+  const tools = ["bash", "edit", "glob", "grep", "list", "read", "webfetch"];
+  const known = knownPermissions(tools.map((name) => ({ name, permissions: undefined })));
+
   test("is what no rule is sure of, by its name, and * for all others", () => {
     // Of these the engine asks about some, whatever rules allow.
     const byEngine = ["bash", "edit", "external_directory", "glob", "grep", "list", "lsp", "read", "webfetch"];
     const unruled = ["*", "codesearch", "doom_loop", "task", "websearch"];
-    expect(policy.asking(configured({}))).toEqual([...byEngine, ...unruled].sort());
-    expect(policy.asking(configured("allow"))).toEqual(byEngine);
-    expect(policy.asking(configured("deny"))).toEqual([]);
+    expect(policy.asking(configured({}), known)).toEqual([...byEngine, ...unruled].sort());
+    expect(policy.asking(configured("allow"), known)).toEqual(byEngine);
+    expect(policy.asking(configured("deny"), known)).toEqual([]);
     expect(
-      policy.asking(configured({ "*": "deny", "mcp_*": "ask", task: { a: "ask", "*": "allow", b: "ask" } })),
+      policy.asking(configured({ "*": "deny", "mcp_*": "ask", task: { a: "ask", "*": "allow", b: "ask" } }), known),
     ).toEqual(["mcp_*", "task"]);
     expect(
-      policy.asking(configured("allow", [{ task: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }])),
+      policy.asking(configured("allow", [{ task: "ask", bash: "deny", edit: { "*": "deny", x: "allow" } }]), known),
     ).toEqual([...byEngine.filter((name) => name !== "bash"), "task"].sort());
   });
 
@@ -280,7 +284,7 @@ describe("what can ask", () => {
           narrow: [{ layer: PermissionLayer.SESSION, rules }],
         };
         if (judge({ permission, patterns: [text] }, layers) !== ASK) return;
-        const asking = policy.asking(layers);
+        const asking = policy.asking(layers, known);
         expect(asking.some((name) => name === permission || wildcard(permission, name))).toBe(true);
       }),
       { numRuns: 3_000 },

@@ -4,9 +4,10 @@ import { describe, expect, test } from "vitest";
 import * as z from "zod";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import { offeredTo, schemaFor } from "../../src/tool/offered.ts";
+import type { ChangeForm } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
-const named = (name: string, options: { providers?: string[]; experimental?: boolean } = {}) =>
+const named = (name: string, options: { providers?: string[]; experimental?: boolean; changeForm?: ChangeForm } = {}) =>
   defineTool({
     name,
     description: "",
@@ -59,10 +60,16 @@ describe("ListTools", () => {
 });
 
 describe("of the tools that change files a model is offered", () => {
+  const forms: Record<string, ChangeForm> = {
+    apply_patch: "patch",
+    edit: "replace",
+    multiedit: "replace",
+    write: "replace",
+  };
   const offered = (modelId: string, names: string[]) =>
     offeredTo(
       { providerId: "", modelId },
-      names.map((name) => named(name)),
+      names.map((name) => named(name, { ...(forms[name] && { changeForm: forms[name] }) })),
     ).map(({ name }) => name);
   const all = ["apply_patch", "edit", "multiedit", "read", "write"];
 
