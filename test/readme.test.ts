@@ -1,8 +1,8 @@
 import { execFile } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
@@ -44,6 +44,26 @@ test("the policy in the README is one that a server starts with", async () => {
   await writeFile(file, blocks("toml")[0] ?? "");
   const checked = await checkConfig(file, { env: {}, home: folder, directory: folder }, await declaredTools());
   expect(checked).toMatchObject({ rules: 5, tests: 1, findings: [] });
+});
+
+test("the rules in docs/policy.md are rules", async () => {
+  const page = text("docs/policy.md");
+  for (const [, code = ""] of page.matchAll(/^```toml\n([\s\S]*?)^```/gm)) {
+    const { permission = {} } = parse(code);
+    expect(parseRules(permission, "permission", "/home/u")).toEqual(expect.any(Array));
+  }
+});
+
+const pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"].concat(
+  readdirSync(join(root, "docs"))
+    .filter((file) => file.endsWith(".md"))
+    .map((file) => `docs/${file}`),
+);
+
+test.each(pages)("the links of %s lead to files that exist", (page) => {
+  const links = [...text(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g)].map(([, link = ""]) => link);
+  const local = links.filter((link) => !/^https?:/.test(link));
+  expect(local.filter((link) => !existsSync(join(root, dirname(page), link)))).toEqual([]);
 });
 
 test("the README's npm scripts exist", () => {

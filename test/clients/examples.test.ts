@@ -119,10 +119,10 @@ test("there is an example for each kind of client", () => {
   ]);
 });
 
-describe("the README", () => {
-  const readme = readFileSync(join(root, "README.md"), "utf8");
+describe("docs/clients.md", () => {
+  const page = readFileSync(join(root, "docs/clients.md"), "utf8");
   const blockOf = (language: string) =>
-    new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\``, "m").exec(readme)?.[1] ?? "";
+    new RegExp(`^\`\`\`${language}\\n([\\s\\S]*?)^\`\`\``, "m").exec(page)?.[1] ?? "";
 
   test.each([
     [
