@@ -29,6 +29,7 @@ const allowed: Record<string, readonly string[]> = {
   call: ["approval", "core", "policy", "tool"],
   approval: ["core", "policy"],
   policy: ["core"],
+  "testing.ts": ["call", "core", "policy", "tool"],
   tools: ["core", "tool"],
   tool: ["core"],
   core: [],

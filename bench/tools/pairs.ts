@@ -4,6 +4,7 @@ import { readFileSync, statSync } from "node:fs";
 import { mkdir, open, readFile, rename, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { rgPath } from "@vscode/ripgrep";
+import { callTool, judgeBy, type TestWorkspace } from "../../src/testing.ts";
 import type { Tool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createEditTool } from "../../src/tools/edit.ts";
@@ -14,7 +15,6 @@ import type { Pipes } from "../../src/tools/process/pipe.ts";
 import { openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import type { Supervisor } from "../../src/tools/process/supervisor.ts";
 import { readTool } from "../../src/tools/read.ts";
-import { callTool, judgeBy, type Site } from "../../test/tools/harness.ts";
 
 /** A tool beside the least that does the same. */
 export interface Pair {
@@ -32,10 +32,10 @@ export interface Pair {
 
 /** The tools' own work, planning and checks included, without service and store. */
 export async function makePairs(
-  site: Site,
+  site: TestWorkspace,
   { supervisor, pipes, files }: { supervisor: Supervisor; pipes: Pipes; files: number },
 ): Promise<Pair[]> {
-  await makeTree(site.inside, files);
+  await makeTree(site.directory, files);
   // What the kernel still has to write would be measured with whatever comes first.
   await once(spawn("sync"), "close");
   // The rules that are built in.
@@ -84,9 +84,9 @@ async function makeTree(folder: string, files: number): Promise<void> {
   }
 }
 
-function readPair({ inside }: Site, read: () => Promise<ToolResult>): Pair {
+function readPair({ directory }: TestWorkspace, read: () => Promise<ToolResult>): Pair {
   const bare = () =>
-    readFileSync(join(inside, "lines.txt"), "utf8")
+    readFileSync(join(directory, "lines.txt"), "utf8")
       .split("\n")
       .map((line, index) => `${index + 1}: ${line}`)
       .join("\n");
@@ -101,9 +101,9 @@ function readPair({ inside }: Site, read: () => Promise<ToolResult>): Pair {
   };
 }
 
-async function editPair(site: Site): Promise<Pair> {
+async function editPair(site: TestWorkspace): Promise<Pair> {
   const edit = createEditTool({ changes: createFileChanges() });
-  const [ours, theirs] = ["ours.txt", "theirs.txt"].map((name) => join(site.inside, name));
+  const [ours, theirs] = ["ours.txt", "theirs.txt"].map((name) => join(site.directory, name));
   for (const file of [ours, theirs]) await writeFile(file ?? "", linesText);
   await callTool(site, readTool, { filePath: "ours.txt" });
   let turn = 0;
@@ -130,10 +130,10 @@ async function editPair(site: Site): Promise<Pair> {
 const maxShown = 100;
 
 /** By ripgrep's type, because its `--glob` would bring back what git ignores; nothing that looks at dates itself is faster. */
-function globPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
+function globPair(ours: () => Promise<ToolResult>, { directory }: TestWorkspace): Pair {
   const names = async () => {
     const type = ["--type-add=wanted:*.ts", "--type=wanted"];
-    const found = await rg(inside, ["--files", "--null", "--sortr=modified", ...type, "./"], "\0");
+    const found = await rg(directory, ["--files", "--null", "--sortr=modified", ...type, "./"], "\0");
     return found.filter((name) => !secret.test(name)).slice(0, maxShown);
   };
   return {
@@ -148,16 +148,16 @@ function globPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
 }
 
 /** Unsorted, because ripgrep sorts in one thread only; beside it what is left out is counted, by names. */
-function grepPair(ours: () => Promise<ToolResult>, { inside }: Site): Pair {
+function grepPair(ours: () => Promise<ToolResult>, { directory }: TestWorkspace): Pair {
   const newest = async () => {
     const [matches, names] = await Promise.all([
-      rg(inside, ["--line-number", "--null", "--with-filename", "--", "needle", "./"], "\n"),
-      rg(inside, ["--files", "--null", "--threads=1", "./"], "\0"),
+      rg(directory, ["--line-number", "--null", "--with-filename", "--", "needle", "./"], "\n"),
+      rg(directory, ["--files", "--null", "--threads=1", "./"], "\0"),
     ]);
     const leftOut = names.filter((name) => secret.test(name)).length;
     const byFile = Map.groupBy(matches, (match) => match.slice(0, match.indexOf("\0")));
     const dated = [...byFile].flatMap(([name, lines]) =>
-      secret.test(name) ? [] : [{ name, lines, modified: statSync(join(inside, name)).mtimeMs }],
+      secret.test(name) ? [] : [{ name, lines, modified: statSync(join(directory, name)).mtimeMs }],
     );
     return { leftOut, files: dated.sort((a, b) => b.modified - a.modified) };
   };

@@ -1,7 +1,7 @@
 import { rm } from "node:fs/promises";
+import { openTestWorkspace } from "../../src/testing.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
-import { openSite } from "../../test/tools/harness.ts";
 import type { Processes } from "../processes.ts";
 import { median, spread, table, target } from "../report.ts";
 import { measureLongOutput } from "./long-output.ts";
@@ -23,7 +23,7 @@ export async function measureTools(
   { rounds, files, share, outputBytes }: ToolsPlan,
   tell: (report: string) => void,
 ): Promise<void> {
-  const site = await openSite();
+  const site = await openTestWorkspace();
   const supervisor = createSupervisor({ replicaId: `bench-${process.pid}`, leaseMs: 15_000 });
   const pipes = createPipes();
   try {
@@ -38,7 +38,7 @@ export async function measureTools(
   } finally {
     await supervisor.close();
     await pipes.close();
-    await rm(site.inside, { recursive: true, force: true });
+    await rm(site.directory, { recursive: true, force: true });
     await site.remove();
   }
   tell(await measureLongOutput(processes, outputBytes));

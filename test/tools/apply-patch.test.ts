@@ -3,22 +3,22 @@ import { chmod, readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createApplyPatch } from "../../src/tools/apply-patch.ts";
 import { applyChunks } from "../../src/tools/fs/apply-chunks.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { type Chunk, parsePatch } from "../../src/tools/fs/parse-patch.ts";
 import { readTool } from "../../src/tools/read.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const applyPatch = createApplyPatch({ changes: createFileChanges() });
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
-const at = (name: string) => join(site.inside, name);
+const at = (name: string) => join(site.directory, name);
 const content = (name: string) => readFile(at(name), "utf8");
 async function given(files: Record<string, string>): Promise<void> {
   for (const [name, text] of Object.entries(files)) {
@@ -52,7 +52,7 @@ describe("a patch", () => {
     expect(await content("a")).toBe("one\n2\nthree\n");
     expect(await content("moved/b")).toBe("new name\n");
     expect((await stat(at("moved/b"))).mode & 0o777).toBe(0o755);
-    expect((await readdir(site.inside)).toSorted()).toEqual(["a", "moved", "sub"]);
+    expect((await readdir(site.directory)).toSorted()).toEqual(["a", "moved", "sub"]);
     await apply("*** Update File: a", "@@", "-2", "+zwei");
     expect(await content("a")).toBe("one\nzwei\nthree\n");
   });
@@ -94,7 +94,7 @@ describe("a patch", () => {
 
   test("that fails while it is written is undone", async () => {
     await given({ a: "one\n", b: "two\n", c: "three\n", file: "" });
-    const before = await readdir(site.inside);
+    const before = await readdir(site.directory);
     const refused = apply(
       ...["*** Update File: a", "@@", "-one", "+1"],
       ...["*** Update File: b", "*** Move to: folder/b", "@@", "-two", "+2"],
@@ -104,7 +104,7 @@ describe("a patch", () => {
     );
     await expect(refused).rejects.toThrow(`Cannot write ${at("file/below")}`);
     expect(await Promise.all(["a", "b", "c"].map(content))).toEqual(["one\n", "two\n", "three\n"]);
-    expect((await readdir(site.inside)).filter((name) => name !== "folder")).toEqual(before);
+    expect((await readdir(site.directory)).filter((name) => name !== "folder")).toEqual(before);
     expect(await readdir(at("folder"))).toEqual([]);
   });
 
@@ -198,7 +198,7 @@ describe("laws", () => {
     await writeFile(at("before"), before);
     await writeFile(at("after"), after);
     const git = ["diff", "--no-index", "--no-color", "--no-ext-diff", "before", "after"];
-    const { stdout } = spawnSync("git", git, { cwd: site.inside, encoding: "utf8" });
+    const { stdout } = spawnSync("git", git, { cwd: site.directory, encoding: "utf8" });
     const lines = stdout.split("\n").slice(0, -1);
     return lines.slice(lines.findIndex((each) => each.startsWith("@@")));
   }
@@ -211,7 +211,7 @@ describe("laws", () => {
         expect(patched(before, ...hunks)).toBe(after);
         const header = ["--- a/before", "+++ b/before"];
         execFileSync("git", ["apply", "--unidiff-zero", "-"], {
-          cwd: site.inside,
+          cwd: site.directory,
           input: [...header, ...hunks, ""].join("\n"),
           stdio: ["pipe", "ignore", "ignore"],
         });

@@ -1,12 +1,12 @@
 import { mkdir, open, readFile, rename, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { openSandbox } from "../../src/tools/process/sandbox.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
-import { callTool, openSite, planCall, type RunOptions, type Site } from "./harness.ts";
 import { isAlive, untilDead } from "./processes.ts";
 
 const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}`, leaseMs: 15_000 });
@@ -14,7 +14,7 @@ const pipes = createPipes();
 const wanted = { profile: "off", network: true } as const;
 const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
 const bash = createBash({ supervisor, sandbox, pipes });
-let site: Site;
+let site: TestWorkspace;
 beforeAll(async () => {
   process.env.TOOLGATE_TOKEN = "secret";
 });
@@ -24,7 +24,7 @@ afterAll(async () => {
   await pipes.close();
 });
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
@@ -49,7 +49,7 @@ describe("output", () => {
   });
 
   test("is passed on while the command runs", async () => {
-    const go = join(site.inside, "go");
+    const go = join(site.directory, "go");
     const { written } = await run(
       `echo first; until [ -e go ]; do sleep 0.02; done; echo second`,
       {},
@@ -122,7 +122,7 @@ describe("the end of a command", () => {
   test("comes, though a background process goes on writing", async () => {
     const { metadata } = await run("yes & echo $! > pid");
     expect(metadata).toMatchObject({ exit: 0 });
-    await untilDead(Number(await readFile(join(site.inside, "pid"), "utf8")));
+    await untilDead(Number(await readFile(join(site.directory, "pid"), "utf8")));
   });
 
   test("loses nothing of what was written before it", async () => {
@@ -188,7 +188,7 @@ describe("stopping", () => {
   test("before the start runs nothing", async () => {
     const reason = new Error("cancelled");
     await expect(run("touch ran", {}, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
-    await expect(readFile(join(site.inside, "ran"))).rejects.toThrow("ENOENT");
+    await expect(readFile(join(site.directory, "ran"))).rejects.toThrow("ENOENT");
   });
 });
 
@@ -214,25 +214,25 @@ test("many commands at once have each their own output", async () => {
 });
 
 test("a command does not inherit the files that the service has open", async () => {
-  await using _ = await open(join(site.inside, "opened"), "w");
+  await using _ = await open(join(site.directory, "opened"), "w");
   expect((await run("ls -l /proc/$$/fd")).written).not.toContain("opened");
 });
 
 describe("workdir", () => {
   test("is where the command runs, and what the approval is bound to", async () => {
-    await mkdir(join(site.inside, "sub"));
+    await mkdir(join(site.directory, "sub"));
     const call = await planCall(site, bash, { command: "pwd", workdir: "sub", description: "Where am I" });
-    expect(call.plan).toMatchObject({ title: "Where am I", cwd: join(site.inside, "sub"), timeoutMs: 125_000 });
+    expect(call.plan).toMatchObject({ title: "Where am I", cwd: join(site.directory, "sub"), timeoutMs: 125_000 });
     expect(call.plan.asks).toEqual([
       {
         permission: "bash",
         patterns: ["pwd"],
-        cwd: join(site.inside, "sub"),
+        cwd: join(site.directory, "sub"),
         metadata: { command: "pwd", workdir: "sub", description: "Where am I" },
       },
     ]);
     expect((await call.plan.inspect?.())?.preview?.()).toEqual({ command: "pwd", paths: ["sub"] });
-    expect((await call.run()).written).toBe(`${site.inside}/sub\n`);
+    expect((await call.run()).written).toBe(`${site.directory}/sub\n`);
   });
 
   test("outside the workspace is asked for first, whether it exists or not", async () => {
@@ -245,16 +245,16 @@ describe("workdir", () => {
   });
 
   test("that is a file is refused before anyone is asked", async () => {
-    await writeFile(join(site.inside, "file"), "");
+    await writeFile(join(site.directory, "file"), "");
     const { plan } = await planCall(site, bash, { command: "pwd", workdir: "file" });
     await expect(plan.inspect?.()).rejects.toThrow("is not a folder");
   });
 
   test("that a link has replaced after the approval is not entered", async () => {
-    await mkdir(join(site.inside, "sub"));
+    await mkdir(join(site.directory, "sub"));
     const call = await planCall(site, bash, { command: "pwd", workdir: "sub" });
-    await rename(join(site.inside, "sub"), join(site.inside, "moved"));
-    await symlink(site.outside, join(site.inside, "sub"));
+    await rename(join(site.directory, "sub"), join(site.directory, "moved"));
+    await symlink(site.outside, join(site.directory, "sub"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
   });
 });
@@ -283,5 +283,5 @@ test("without a supervisor nothing is run", async () => {
   await closed.close();
   const refused = callTool(site, createBash({ supervisor: closed, sandbox, pipes }), { command: "touch ran" });
   await expect(refused).rejects.toThrow(new ToolFailure("bash cannot run commands: Error: the service is stopping"));
-  await expect(readFile(join(site.inside, "ran"))).rejects.toThrow("ENOENT");
+  await expect(readFile(join(site.directory, "ran"))).rejects.toThrow("ENOENT");
 });

@@ -3,22 +3,22 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, InvalidInput } from "../../src/tool/errors.ts";
 import { createEditTool } from "../../src/tools/edit.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { readTool } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const changes = createFileChanges();
 const edit = createEditTool({ changes });
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
-const at = (name: string) => join(site.inside, name);
+const at = (name: string) => join(site.directory, name);
 const text = () => readFile(at("a.txt"), "utf8");
 async function given(content: string | Buffer): Promise<void> {
   await writeFile(at("a.txt"), content);
@@ -218,7 +218,7 @@ test("the diff that people are shown makes, by git apply, the file that the edit
       expect(byEdit).toBe(whole(made));
       await given(whole(old));
       execFileSync("git", ["apply", "-p0", "--whitespace=nowarn", "-"], {
-        cwd: site.inside,
+        cwd: site.directory,
         input: diff,
         stdio: ["pipe", "ignore", "pipe"],
       });

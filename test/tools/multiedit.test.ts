@@ -2,22 +2,22 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { createMultiEdit } from "../../src/tools/multiedit.ts";
 import { readTool } from "../../src/tools/read.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const multiedit = createMultiEdit({ changes: createFileChanges() });
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
-const text = () => readFile(join(site.inside, "a.txt"), "utf8");
+const text = () => readFile(join(site.directory, "a.txt"), "utf8");
 async function given(content: string): Promise<void> {
-  await writeFile(join(site.inside, "a.txt"), content);
+  await writeFile(join(site.directory, "a.txt"), content);
   await callTool(site, readTool, { filePath: "a.txt" });
 }
 const edit = (oldString: string, newString: string, rest = {}) => ({ oldString, newString, ...rest });

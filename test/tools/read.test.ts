@@ -5,18 +5,18 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createLineWindow } from "../../src/tools/fs/line-window.ts";
 import { readTool } from "../../src/tools/read.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
-const write = (name: string, content: string | Uint8Array) => writeFile(join(site.inside, name), content);
+const write = (name: string, content: string | Uint8Array) => writeFile(join(site.directory, name), content);
 const show = (filePath: string, window = {}) => callTool(site, readTool, { filePath, ...window });
 const lines = (count: number, text = "line") => Array.from({ length: count }, (_, i) => `${text} ${i + 1}\n`).join("");
 const pixel = Buffer.from(
@@ -29,7 +29,7 @@ describe("a text file", () => {
     await write("a.txt", "one\r\ntwo");
     const { output, metadata } = await show("a.txt");
     expect(output).toBe(
-      `<path>${site.inside}/a.txt</path>\n<type>file</type>\n<content>\n1: one\n2: two\n\n(End of file - total 2 lines)\n</content>`,
+      `<path>${site.directory}/a.txt</path>\n<type>file</type>\n<content>\n1: one\n2: two\n\n(End of file - total 2 lines)\n</content>`,
     );
     expect(metadata).toEqual({ preview: "one\ntwo", truncated: false });
   });
@@ -85,7 +85,7 @@ describe("a text file", () => {
     const content = lines(5_000);
     await write("a.txt", content);
     await show("a.txt", { limit: 1 });
-    expect(site.reads.get(join(site.inside, "a.txt"))).toBe(createHash("sha256").update(content).digest("hex"));
+    expect(site.reads.get(join(site.directory, "a.txt"))).toBe(createHash("sha256").update(content).digest("hex"));
   });
 
   test("that is cancelled while it is read stops with the reason", async () => {
@@ -110,7 +110,7 @@ describe("an encoding", () => {
       const { output, metadata } = await show(name);
       expect(output).toContain("<content>\n1: grün\n2: 😀\n\n(End of file - total 2 lines)");
       expect(metadata?.encoding).toBe(encoding);
-      expect(site.reads.get(join(site.inside, name))).toBe(createHash("sha256").update(content).digest("hex"));
+      expect(site.reads.get(join(site.directory, name))).toBe(createHash("sha256").update(content).digest("hex"));
     }
   });
 
@@ -175,7 +175,7 @@ describe("a notebook", () => {
         "10: <Figure>\n11: (image/png)\n12: ZeroDivisionError\n",
       ].join("\n"),
     );
-    expect(site.reads.get(join(site.inside, "a.ipynb"))).toBe(createHash("sha256").update(content).digest("hex"));
+    expect(site.reads.get(join(site.directory, "a.ipynb"))).toBe(createHash("sha256").update(content).digest("hex"));
   });
 
   test("that is broken is shown as the text that it is", async () => {
@@ -185,12 +185,12 @@ describe("a notebook", () => {
 });
 
 test("a folder is listed by name, folders and links to folders with a slash", async () => {
-  await mkdir(join(site.inside, "b"));
+  await mkdir(join(site.directory, "b"));
   await write("a", "");
-  await symlink("b", join(site.inside, "c"));
-  await symlink("nowhere", join(site.inside, "d"));
+  await symlink("b", join(site.directory, "c"));
+  await symlink("nowhere", join(site.directory, "d"));
   expect((await show(".")).output).toBe(
-    `<path>${site.inside}</path>\n<type>directory</type>\n<entries>\na\nb/\nc/\nd\n\n(4 entries)\n</entries>`,
+    `<path>${site.directory}</path>\n<type>directory</type>\n<entries>\na\nb/\nc/\nd\n\n(4 entries)\n</entries>`,
   );
   expect((await show(".", { offset: 2, limit: 2 })).output).toContain(
     "\nb/\nc/\n\n(Showing 2 of 4 entries. Use 'offset' parameter to read beyond entry 3)\n",
@@ -202,14 +202,14 @@ test("a file that is missing is named with those that it may have meant", async 
   await write("config", "");
   await write("other", "");
   const call = await planCall(site, readTool, { filePath: "config.toml" });
-  const message = `File not found: ${site.inside}/config.toml\n\nDid you mean one of these?\n${site.inside}/Config.toml\n${site.inside}/config`;
+  const message = `File not found: ${site.directory}/config.toml\n\nDid you mean one of these?\n${site.directory}/Config.toml\n${site.directory}/config`;
   await expect(call.plan.inspect?.()).rejects.toThrow(new ToolFailure(message));
   await expect(call.run()).rejects.toThrow(new ToolFailure(message));
 });
 
 test("a file whose name is mistyped is found too", async () => {
   await write("README.md", "");
-  await expect(show("REAMDE.md")).rejects.toThrow(`Did you mean one of these?\n${site.inside}/README.md`);
+  await expect(show("REAMDE.md")).rejects.toThrow(`Did you mean one of these?\n${site.directory}/README.md`);
 });
 
 describe("what is not text", () => {
@@ -234,12 +234,12 @@ describe("what is not text", () => {
     const { output, attachments } = await show("picture.bin");
     expect(output).toBe("Image read successfully");
     expect(attachments).toEqual([{ mime: "image/png", filename: "picture.bin", data: pixel }]);
-    expect(site.reads.get(join(site.inside, "picture.bin"))).toBe(createHash("sha256").update(pixel).digest("hex"));
+    expect(site.reads.get(join(site.directory, "picture.bin"))).toBe(createHash("sha256").update(pixel).digest("hex"));
   });
 
   test("is refused if it is an image over 5 MiB", async () => {
     await write("a.png", pixel);
-    await truncate(join(site.inside, "a.png"), 5 * 1024 * 1024 + 1);
+    await truncate(join(site.directory, "a.png"), 5 * 1024 * 1024 + 1);
     await expect(show("a.png")).rejects.toThrow("over 5 MiB");
   });
 
@@ -249,13 +249,13 @@ describe("what is not text", () => {
     ["by many control characters", "a.txt", "\u0001\u0002\u0003text"],
   ])("is refused as binary %s", async (_, name, content) => {
     await write(name, content);
-    await expect(show(name)).rejects.toThrow(`Cannot read binary file: ${site.inside}/${name}`);
+    await expect(show(name)).rejects.toThrow(`Cannot read binary file: ${site.directory}/${name}`);
     expect(site.reads.size).toBe(0);
   });
 
   test("is refused if reading it could wait: pipe, device, socket", async () => {
-    execFileSync("mkfifo", [join(site.inside, "pipe")]);
-    const server = createServer().listen(join(site.inside, "socket"));
+    execFileSync("mkfifo", [join(site.directory, "pipe")]);
+    const server = createServer().listen(join(site.directory, "socket"));
     for (const path of ["pipe", "socket", "/dev/zero"]) {
       const call = await planCall(site, readTool, { filePath: path });
       await expect(call.plan.inspect?.()).rejects.toThrow("neither a file nor a folder");
@@ -268,13 +268,15 @@ describe("what is not text", () => {
 describe("permission", () => {
   test("is asked with the path, and existence is revealed only to who may read it", async () => {
     const { plan } = await planCall(site, readTool, { filePath: "missing" });
-    expect(plan.asks).toEqual([{ permission: "read", patterns: ["missing"], paths: [join(site.inside, "missing")] }]);
+    expect(plan.asks).toEqual([
+      { permission: "read", patterns: ["missing"], paths: [join(site.directory, "missing")] },
+    ]);
     expect(plan.reveals).toMatchObject([{ pattern: "missing" }]);
   });
 
   test("is asked for what a link leads to", async () => {
     await writeFile(join(site.outside, "secret"), "x");
-    await symlink(join(site.outside, "secret"), join(site.inside, "harmless"));
+    await symlink(join(site.outside, "secret"), join(site.directory, "harmless"));
     const { plan } = await planCall(site, readTool, { filePath: "harmless" });
     expect(plan.asks.map((ask) => [ask.permission, ask.patterns[0]])).toEqual([
       ["external_directory", `${site.outside}/*`],
@@ -284,17 +286,17 @@ describe("permission", () => {
 
   test("for a file is not one for the link that replaces it, nor for the link that replaces its folder", async () => {
     await writeFile(join(site.outside, "a"), "secret");
-    await mkdir(join(site.inside, "folder"));
+    await mkdir(join(site.directory, "folder"));
     await write("folder/a", "harmless");
     const call = await planCall(site, readTool, { filePath: "folder/a" });
-    await rename(join(site.inside, "folder"), join(site.inside, "moved"));
-    await symlink(site.outside, join(site.inside, "folder"));
+    await rename(join(site.directory, "folder"), join(site.directory, "moved"));
+    await symlink(site.outside, join(site.directory, "folder"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
 
     await write("b", "harmless");
     const other = await planCall(site, readTool, { filePath: "b" });
-    await rename(join(site.inside, "b"), join(site.inside, "c"));
-    await symlink(join(site.outside, "a"), join(site.inside, "b"));
+    await rename(join(site.directory, "b"), join(site.directory, "c"));
+    await symlink(join(site.outside, "a"), join(site.directory, "b"));
     await expect(other.run()).rejects.toThrow(ChangedAfterApproval);
   });
 
@@ -302,25 +304,25 @@ describe("permission", () => {
     await write(".env", "secret");
     await write("a", "harmless");
     const call = await planCall(site, readTool, { filePath: "a" });
-    await rm(join(site.inside, "a"));
-    await link(join(site.inside, ".env"), join(site.inside, "a"));
+    await rm(join(site.directory, "a"));
+    await link(join(site.directory, ".env"), join(site.directory, "a"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
     const { plan } = await planCall(site, readTool, { filePath: "a" });
     expect(plan.asks).toEqual([
       {
         permission: "read",
         patterns: ["a"],
-        paths: [join(site.inside, "a")],
+        paths: [join(site.directory, "a")],
         alwaysAsk: expect.stringContaining("hard links"),
       },
     ]);
   });
 
   test("for a folder is not one for the link that replaces it", async () => {
-    await mkdir(join(site.inside, "folder"));
+    await mkdir(join(site.directory, "folder"));
     const call = await planCall(site, readTool, { filePath: "folder" });
-    await rename(join(site.inside, "folder"), join(site.inside, "moved"));
-    await symlink(site.outside, join(site.inside, "folder"));
+    await rename(join(site.directory, "folder"), join(site.directory, "moved"));
+    await symlink(site.outside, join(site.directory, "folder"));
     await expect(call.run()).rejects.toThrow(ChangedAfterApproval);
   });
 });
@@ -343,7 +345,9 @@ describe("a stored output", () => {
 
 test("a large file counts as read when a part of it was shown", async () => {
   await write("large.txt", "first\n");
-  execFileSync("bash", ["-c", `yes "$(printf 'y%.0s' {1..99})" | head -c 60000000 >> large.txt`], { cwd: site.inside });
+  execFileSync("bash", ["-c", `yes "$(printf 'y%.0s' {1..99})" | head -c 60000000 >> large.txt`], {
+    cwd: site.directory,
+  });
   const { output } = await show("large.txt", { limit: 1 });
   expect(output).toContain("1: first\n\n(Showing lines 1-1 of 600001. Use offset=2 to continue.)");
   expect(site.reads.size).toBe(1);
@@ -352,7 +356,7 @@ test("a large file counts as read when a part of it was shown", async () => {
 test("a file of gigabytes is read to the lines that are shown, and so does not count as read", async () => {
   const size = 8 * 1024 ** 4;
   await write("huge.log", lines(100_000));
-  await truncate(join(site.inside, "huge.log"), size);
+  await truncate(join(site.directory, "huge.log"), size);
   const { output } = await show("huge.log", { offset: 99_999, limit: 1 });
   expect(output).toContain(
     `99999: line 99999\n\n(Showing lines 99999-99999 of a file of ${size} bytes. Use offset=100000 to continue.)`,

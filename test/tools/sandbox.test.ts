@@ -3,21 +3,21 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { openSandbox, type SandboxConfinement, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
-import { callTool, openSite, type RunOptions, type Site } from "./harness.ts";
 import { processesNamed, untilDead } from "./processes.ts";
 
 const supervisor = createSupervisor({ replicaId: `sandbox-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
-let site: Site;
+let site: TestWorkspace;
 /** Not in the temporary folder, which commands may write to. */
 let outside: string;
 let secrets: string;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
   outside = await realpath(await mkdtemp("/var/tmp/toolgate-test-"));
   secrets = join(outside, "service");
   await mkdir(secrets);
@@ -61,7 +61,7 @@ describe("workspace-write", () => {
   test("lets a command write in the workspace and in the temporary folder, and nowhere else", async () => {
     const temporary = await mkdtemp(join(tmpdir(), "toolgate-test-"));
     await run({}, `echo in > inside; echo tmp > ${temporary}/file`);
-    expect(await readFile(join(site.inside, "inside"), "utf8")).toBe("in\n");
+    expect(await readFile(join(site.directory, "inside"), "utf8")).toBe("in\n");
     expect(await readFile(join(temporary, "file"), "utf8")).toBe("tmp\n");
     await rm(temporary, { recursive: true });
     expect(await written({}, `touch ${outside}/file /usr/file ~/file; true`)).toMatch(
@@ -81,20 +81,20 @@ describe("workspace-write", () => {
   });
 
   test("does not take a link in the workspace for the workspace", async () => {
-    await symlink(outside, join(site.inside, "link"));
+    await symlink(outside, join(site.directory, "link"));
     expect(await written({}, "touch link/file")).toContain("Read-only file system");
   });
 
   test("leaves what the service loads from the workspace as it is", async () => {
-    await mkdir(join(site.inside, ".opencode"));
+    await mkdir(join(site.directory, ".opencode"));
     await run({}, "touch .opencode/config.toml; mv .opencode elsewhere");
-    expect(await readdir(join(site.inside, ".opencode"))).toEqual([]);
+    expect(await readdir(join(site.directory, ".opencode"))).toEqual([]);
   });
 });
 
 describe("read-only", () => {
   test("lets a command write nothing that lasts, also not in a folder that was allowed", async () => {
-    await writeFile(join(site.inside, "file"), "old");
+    await writeFile(join(site.directory, "file"), "old");
     await mkdir(join(outside, "approved"));
     const said = await written(
       { profile: "read-only" },
@@ -102,7 +102,7 @@ describe("read-only", () => {
       { outside: [join(outside, "approved")] },
     );
     expect(said).toMatch(/^old.*Read-only.*\ntouch: .*Read-only file system\ntemporary\n$/);
-    expect(await readFile(join(site.inside, "file"), "utf8")).toBe("old");
+    expect(await readFile(join(site.directory, "file"), "utf8")).toBe("old");
   });
 });
 
@@ -179,7 +179,7 @@ test("at the timeout the whole family ends, also what has left group and session
 
 test("where it cannot start the reason names what to do, and commands run with that said", async () => {
   const path = process.env.PATH;
-  process.env.PATH = site.inside;
+  process.env.PATH = site.directory;
   const wanted = { profile: "workspace-write", network: false } as const;
   const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] }).finally(() => {
     process.env.PATH = path;

@@ -2,22 +2,22 @@ import { execFileSync } from "node:child_process";
 import { link, mkdir, rename, rm, symlink, utimes, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval } from "../../src/tool/errors.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
 import { listTool } from "../../src/tools/list.ts";
 import { readTool } from "../../src/tools/read.ts";
-import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
   // As a service has it without any configuration.
   site.judge = judgeBy({});
 });
 afterEach(() => site.remove());
 
-const at = (name: string) => join(site.inside, name);
+const at = (name: string) => join(site.directory, name);
 /** Writes files, each a second newer than the one before. */
 async function put(files: Record<string, string>): Promise<void> {
   for (const [i, [name, content]] of Object.entries(files).entries()) {
@@ -33,7 +33,7 @@ test("no search finds a file of ours that is not written to its end", async () =
   await put({ ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b": "x\n", ".toolgate-notes": "x\n" });
   expect((await find(".toolgate-*")).output).toBe(".toolgate-notes");
   expect((await search("x")).output).toBe("Found 1 match\n.toolgate-notes:\n  Line 1: x");
-  expect((await callTool(site, listTool, {})).output).toBe(`${site.inside}/\n  .toolgate-notes`);
+  expect((await callTool(site, listTool, {})).output).toBe(`${site.directory}/\n  .toolgate-notes`);
 });
 
 test("a name that has a line end in it is found, and shown on one line", async () => {
@@ -42,7 +42,7 @@ test("a name that has a line end in it is found, and shown on one line", async (
   expect((await find("*.txt")).output).toBe(quoted);
   expect((await search("needle")).output).toBe(`Found 1 match\n${quoted}:\n  Line 1: needle`);
   expect((await search("needle", { show: "count" })).output).toBe(`Found 1 file\n${quoted}: 1`);
-  expect((await callTool(site, listTool, {})).output).toBe(`${site.inside}/\n  ${quoted}`);
+  expect((await callTool(site, listTool, {})).output).toBe(`${site.directory}/\n  ${quoted}`);
   expect((await callTool(site, readTool, { filePath: "." })).output).toContain(`<entries>\n${quoted}\n`);
 });
 
@@ -115,7 +115,7 @@ describe("glob", () => {
   test("inside asks only for the pattern", async () => {
     const { plan } = await planCall(site, glob, { pattern: "{src,test/..}/**/*.ts" });
     expect(plan.asks).toMatchObject([
-      { permission: "glob", patterns: ["{src,test/..}/**/*.ts"], paths: [site.inside] },
+      { permission: "glob", patterns: ["{src,test/..}/**/*.ts"], paths: [site.directory] },
     ]);
   });
 
@@ -306,7 +306,7 @@ describe("list", () => {
     const { output, metadata } = await callTool(site, listTool, {});
     expect(output).toBe(
       [
-        `${site.inside}/`,
+        `${site.directory}/`,
         "  .gitignore",
         "  src/",
         "    a.ts",

@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { todoread, todowrite } from "../../src/tools/todo.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 

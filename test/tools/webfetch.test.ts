@@ -4,13 +4,13 @@ import type { AddressInfo } from "node:net";
 import { brotliCompressSync, deflateSync, gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test } from "vitest";
 import type { Ask } from "../../src/core/ask.ts";
+import { callTool, judgeBy, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
 import { webfetch } from "../../src/tools/webfetch.ts";
-import { callTool, judgeBy, openSite, planCall, type Site } from "./harness.ts";
 
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
@@ -249,7 +249,7 @@ describe("where it connects", () => {
 });
 
 /** Judges as if localhost were called otherwise: a public name that leads here. */
-function judgeByName(name: string, judge: Site["judge"]): Site["judge"] {
+function judgeByName(name: string, judge: TestWorkspace["judge"]): TestWorkspace["judge"] {
   const byName = (ask: Ask) => judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
   return Object.assign(byName, { readDoubts: judge.readDoubts });
 }

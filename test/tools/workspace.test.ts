@@ -2,14 +2,14 @@ import { mkdir, symlink, writeFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { openTestWorkspace, type TestWorkspace } from "../../src/testing.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 import { pathAsks } from "../../src/tool/path-asks.ts";
 import { openWorkspace } from "../../src/tool/workspace.ts";
-import { openSite, type Site } from "./harness.ts";
 
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
@@ -17,16 +17,16 @@ const resolve = (path: string) => site.workspace.resolve(path);
 
 describe("resolve", () => {
   test("a relative path is resolved against the workspace and shown relative to it", async () => {
-    await mkdir(join(site.inside, "src"));
+    await mkdir(join(site.directory, "src"));
     const here = { external: false, isFolder: true, otherNames: false, isSpecial: false };
-    expect(await resolve("src")).toEqual({ ...here, absolute: join(site.inside, "src"), pattern: "src" });
-    expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.inside, pattern: "." });
+    expect(await resolve("src")).toEqual({ ...here, absolute: join(site.directory, "src"), pattern: "src" });
+    expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.directory, pattern: "." });
   });
 
   test("what does not exist yet is appended as written", async () => {
     const path = await resolve("a/b/../c.txt");
     expect(path).toEqual({
-      absolute: join(site.inside, "a/c.txt"),
+      absolute: join(site.directory, "a/c.txt"),
       pattern: "a/c.txt",
       external: false,
       isFolder: false,
@@ -36,8 +36,8 @@ describe("resolve", () => {
   });
 
   test("a sibling whose name begins like the workspace's is outside", async () => {
-    const path = await resolve(`${site.inside}-secret/key`);
-    expect(path).toMatchObject({ external: true, pattern: `${site.inside}-secret/key` });
+    const path = await resolve(`${site.directory}-secret/key`);
+    expect(path).toMatchObject({ external: true, pattern: `${site.directory}-secret/key` });
   });
 
   test("a name that begins with two dots is inside", async () => {
@@ -50,24 +50,24 @@ describe("resolve", () => {
   });
 
   test("a link that leads outside is outside, also in the middle of a path", async () => {
-    await symlink(site.outside, join(site.inside, "link"));
+    await symlink(site.outside, join(site.directory, "link"));
     expect(await resolve("link/new/file")).toMatchObject({ external: true, absolute: join(site.outside, "new/file") });
   });
 
   test("a link to a file that does not exist is followed to where it would be made", async () => {
-    await symlink("../other/missing", join(site.inside, "dangling"));
+    await symlink("../other/missing", join(site.directory, "dangling"));
     expect(await resolve("dangling")).toMatchObject({ external: true, absolute: join(site.outside, "missing") });
   });
 
   test(".. behind a link leaves the folder that the link leads to", async () => {
     await mkdir(join(site.outside, "deep"));
-    await symlink(join(site.outside, "deep"), join(site.inside, "link"));
+    await symlink(join(site.outside, "deep"), join(site.directory, "link"));
     expect((await resolve("link/../file")).absolute).toBe(join(site.outside, "file"));
   });
 
   test("links that lead to one another are an error", async () => {
-    await symlink("b", join(site.inside, "a"));
-    await symlink("a", join(site.inside, "b"));
+    await symlink("b", join(site.directory, "a"));
+    await symlink("a", join(site.directory, "b"));
     await expect(resolve("a")).rejects.toThrow("too many symbolic links");
   });
 
@@ -76,7 +76,7 @@ describe("resolve", () => {
   });
 
   test("a path below a file is resolved as if nothing were there", async () => {
-    await writeFile(join(site.inside, "file"), "");
+    await writeFile(join(site.directory, "file"), "");
     expect(await resolve("file/x")).toMatchObject({ pattern: "file/x", isFolder: false });
   });
 });
@@ -107,8 +107,8 @@ describe("asks", () => {
 
 test("a workspace is opened by its canonical path, and only in a folder", async () => {
   const link = join(site.outside, "link");
-  await symlink(site.inside, link);
-  expect((await openWorkspace("w", link)).directory).toBe(site.inside);
+  await symlink(site.directory, link);
+  expect((await openWorkspace("w", link)).directory).toBe(site.directory);
   const file = join(site.outside, "file");
   await writeFile(file, "");
   await expect(openWorkspace("w", file)).rejects.toThrow("is not a folder");

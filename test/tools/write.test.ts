@@ -1,20 +1,20 @@
 import { chmod, link, mkdir, readdir, readFile, rename, stat, symlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { readTool } from "../../src/tools/read.ts";
 import { createWrite } from "../../src/tools/write.ts";
-import { callTool, openSite, planCall, type Site } from "./harness.ts";
 
 const write = createWrite({ changes: createFileChanges() });
-let site: Site;
+let site: TestWorkspace;
 beforeEach(async () => {
-  site = await openSite();
+  site = await openTestWorkspace();
 });
 afterEach(() => site.remove());
 
-const at = (name: string) => join(site.inside, name);
+const at = (name: string) => join(site.directory, name);
 const put = (filePath: string, content: string) => callTool(site, write, { filePath, content });
 const show = (filePath: string) => callTool(site, readTool, { filePath });
 const text = (name: string) => readFile(at(name), "utf8");
@@ -149,7 +149,7 @@ test("of writes at the same time that saw the same file exactly one wins, and th
   const lost = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   expect(lost).toHaveLength(3);
   for (const error of lost) expect(error).toBeInstanceOf(ChangedAfterApproval);
-  expect(await readdir(site.inside)).toEqual(["new"]);
+  expect(await readdir(site.directory)).toEqual(["new"]);
 });
 
 test("what a killed write left is removed by a later one in its folder, unless it may still go on", async () => {
@@ -157,10 +157,10 @@ test("what a killed write left is removed by a later one in its folder, unless i
   const kept = [".toolgate-removed-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b", ".toolgate-notes"];
   for (const name of [left, ...kept]) await writeFile(at(name), "half");
   await put("a", "");
-  expect(await readdir(site.inside)).toEqual([left, ...kept, "a"].toSorted());
+  expect(await readdir(site.directory)).toEqual([left, ...kept, "a"].toSorted());
   const later = createFileChanges({ now: () => Date.now() + 3_600_000 });
   await callTool(site, createWrite({ changes: later }), { filePath: "b", content: "" });
-  expect(await readdir(site.inside)).toEqual([...kept, "a", "b"].toSorted());
+  expect(await readdir(site.directory)).toEqual([...kept, "a", "b"].toSorted());
 });
 
 describe("a link", () => {
