@@ -15,7 +15,6 @@ import { createReplica } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
 import { startTimers } from "./timers.ts";
-import "../writer-room.ts";
 
 /** A running service. */
 export interface Server {

@@ -1,11 +1,12 @@
 import { hash } from "node:crypto";
-import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary } from "@bufbuild/protobuf";
 import {
   type AuditEntry,
   AuditEntrySchema,
   type DecisionRecord,
   DecisionRecordSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { encodeMessage } from "../core/encode-message.ts";
 
 /** A record as a step writes it down: its bytes, and the digest by which the chain holds them. */
 export interface EncodedDecision {
@@ -15,7 +16,7 @@ export interface EncodedDecision {
 
 /** Encodes a record once, for the log of decisions and for its hash. */
 export function encodeDecision(record: DecisionRecord): EncodedDecision {
-  const content = toBinary(DecisionRecordSchema, record);
+  const content = encodeMessage(DecisionRecordSchema, record);
   return { content, sha256: hash("sha256", content, "hex") };
 }
 

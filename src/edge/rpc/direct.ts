@@ -8,7 +8,6 @@ import {
   type JsonReadOptions,
   type Message,
   type MessageInitShape,
-  toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
 import type { Validator } from "@bufbuild/protovalidate";
@@ -19,6 +18,7 @@ import {
   type MethodImplSpec,
   type ServiceImpl,
 } from "@connectrpc/connect";
+import { encodeMessage } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { AccessGate } from "../api/access.ts";
 import type { Request, Response } from "../http/sockets.ts";
@@ -126,7 +126,7 @@ async function run(
   const { output } = rpc.method;
   const encode = (given: MessageInitShape<DescMessage>) => {
     const message = create(output, given);
-    return isBinary ? toBinary(output, message) : Buffer.from(toJsonString(output, message));
+    return isBinary ? encodeMessage(output, message) : Buffer.from(toJsonString(output, message));
   };
   if (rpc.kind === "unary") return await answer.end(encode(await rpc.impl(message, context)));
   for await (const given of rpc.impl(message, context)) {

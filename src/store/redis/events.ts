@@ -1,12 +1,13 @@
-import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary } from "@bufbuild/protobuf";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { encodeMessage } from "../../core/encode-message.ts";
 import { eventTooLarge } from "../refusals.ts";
 
 /** An event as the log keeps it: without what the step adds (number, time) and what the log's name says (session). */
 export function encodeEvent(sessionId: string, event: SessionEvent["event"]): Uint8Array {
-  const bytes = toBinary(SessionEventSchema, create(SessionEventSchema, { event }));
+  const bytes = encodeMessage(SessionEventSchema, create(SessionEventSchema, { event }));
   const size = bytes.byteLength + sessionId.length + addedBytes;
   if (size > maxEventBytes) throw eventTooLarge(sessionId, size, maxEventBytes);
   return bytes;

@@ -1,6 +1,7 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { encodeMessage } from "../../core/encode-message.ts";
 import { tombstone, withoutLargeInput } from "../parts.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
@@ -26,5 +27,5 @@ export function encodeTombstone(part: ToolPart): Uint8Array {
 }
 
 function encodeWhole(part: ToolPart): Uint8Array {
-  return toBinary(SessionEventSchema, create(SessionEventSchema, { event: { case: "part", value: part } }));
+  return encodeMessage(SessionEventSchema, create(SessionEventSchema, { event: { case: "part", value: part } }));
 }

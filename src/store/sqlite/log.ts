@@ -1,9 +1,10 @@
 import type { DatabaseSync } from "node:sqlite";
-import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary } from "@bufbuild/protobuf";
 import { BinaryReader } from "@bufbuild/protobuf/wire";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LogPage } from "../../call/ports.ts";
+import { encodeMessage } from "../../core/encode-message.ts";
 import { createRecentEvents } from "../recent-events.ts";
 import { eventTooLarge } from "../refusals.ts";
 import type { Step } from "./commit.ts";
@@ -49,7 +50,7 @@ export function createSqliteLog({
     const head = sessions.change(step, sessionId);
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
-    const bytes = toBinary(SessionEventSchema, entry);
+    const bytes = encodeMessage(SessionEventSchema, entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
     insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
     head.lastSeq = seq;

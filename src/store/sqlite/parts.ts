@@ -1,6 +1,7 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { encodeMessage } from "../../core/encode-message.ts";
 import { withoutLargeInput } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import type { SqliteLog } from "./log.ts";
@@ -19,5 +20,5 @@ export function writePart(step: Step, log: SqliteLog, sessionId: string, given: 
   const bytes = log.append(step, sessionId, { case: "part", value: told });
   if (told === part) return { part, snapshot: bytes };
   const whole = create(SessionEventSchema, { event: { case: "part", value: part } });
-  return { part, snapshot: toBinary(SessionEventSchema, whole) };
+  return { part, snapshot: encodeMessage(SessionEventSchema, whole) };
 }
