@@ -5,8 +5,8 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { AskRecord } from "./ports.ts";
 
-/** An answer to an ask that is settled: the same one again is fine, another one is told who won. */
-export function settledBefore(
+/** Checks an answer to an ask that is already settled: returns if it repeats the winning answer, throws how the ask ended otherwise. */
+export function checkSameAnswer(
   settled: PermissionSettled,
   principal: Principal,
   { replyId, permissionId }: PermissionResponse,
@@ -43,7 +43,7 @@ function outcomeName(outcome: PermissionOutcome): string {
   return (name ?? "unspecified").toLowerCase();
 }
 
-/** The session has no ask of that id. */
+/** The session has no permission request of that ID. */
 export function noSuchPermission({ sessionId, permissionId }: PermissionResponse): RequestError {
   return new RequestError(
     ErrorReason.NO_SUCH_PERMISSION,
@@ -52,25 +52,25 @@ export function noSuchPermission({ sessionId, permissionId }: PermissionResponse
   );
 }
 
-/** Who made a call never answers for it. */
+/** The principal that made a call never answers its asks. */
 export function ownCall({ permissionId }: PermissionResponse, { id }: Principal): RequestError {
   return new RequestError(
     ErrorReason.OWN_CALL,
-    `permission request ${permissionId} belongs to a call that ${id} made; somebody else has to answer it`,
+    `permission request ${permissionId} belongs to a call that ${id} made; another principal has to answer it`,
     { permission_id: permissionId },
   );
 }
 
-/** What was shown is not what is asked. */
+/** The digest in the answer is not that of the permission request. */
 export function changedAsk({ id, digest }: PermissionRequest): RequestError {
   return new RequestError(
     ErrorReason.ASK_CHANGED,
-    `permission request ${id} is not what was shown: its digest is ${digest}; show it again`,
+    `permission request ${id} has changed since it was shown: its digest is now ${digest}; read and show it again`,
     { permission_id: id, digest },
   );
 }
 
-/** A grant would be dead when it is saved. */
+/** The grant would be expired when it is saved. */
 export function pastExpiry(expires: number): RequestError {
   return new RequestError(
     ErrorReason.INVALID_MESSAGE,
@@ -79,7 +79,7 @@ export function pastExpiry(expires: number): RequestError {
   );
 }
 
-/** Nothing can be saved, or not that. */
+/** The permission request has no such offer, or none at all. */
 export function noOffer({ id }: PermissionRequest, what: string): RequestError {
   return new RequestError(
     ErrorReason.NO_OFFER,
@@ -88,7 +88,7 @@ export function noOffer({ id }: PermissionRequest, what: string): RequestError {
   );
 }
 
-/** What runs already cannot be given other arguments. */
+/** The arguments of a running call cannot be changed. */
 export function notEditable({ request: { id }, part }: AskRecord): RequestError {
   return new RequestError(
     ErrorReason.NOT_EDITABLE,

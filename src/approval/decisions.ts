@@ -11,14 +11,14 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { display } from "../policy/display.ts";
 import type { AskRecord } from "./ports.ts";
 
-/** A call, as the audit names it. */
+/** The fields by which the audit identifies a call. */
 export interface DecidedCall {
   part: Pick<ToolPart, "sessionId" | "callId" | "tool" | "agent">;
-  /** Who made it. */
+  /** The principal that made it. */
   principal: string;
 }
 
-/** Records that rules and grants, or the people whose approval `permissionIds` name, decided about a call. */
+/** Builds the record of a decision on a call, by rules and grants or by the permission requests that `permissionIds` names. */
 export function decisionOn(
   { part, principal }: DecidedCall,
   kind: DecisionKind,
@@ -33,8 +33,8 @@ export function decisionOn(
   });
 }
 
-/** Records how each of these asks ended. */
-export function settlementsOf(
+/** Builds the records of how asks ended. */
+export function settlementRecords(
   asks: readonly AskRecord[],
   settled: readonly PermissionSettled[],
   grants: readonly Grant[],
@@ -49,8 +49,8 @@ export function settlementsOf(
   });
 }
 
-/** Records that somebody revoked a grant. */
-export function revocationOf(grant: Grant, by: string): DecisionRecord {
+/** Builds the record of a revoked grant. */
+export function revocationRecord(grant: Grant, by: string): DecisionRecord {
   const { sessionId, tool, agent } = grant;
   return create(DecisionRecordSchema, { kind: DecisionKind.REVOKED, sessionId, tool, agent, by, grants: [grant] });
 }

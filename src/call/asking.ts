@@ -13,9 +13,10 @@ import {
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { decisionOn } from "../approval/decisions.ts";
-import type { Permissions, UnapprovedAsk, Verdict } from "../approval/permissions.ts";
+import type { UnapprovedAsk, Verdict } from "../approval/judge-asks.ts";
+import type { Permissions } from "../approval/permissions.ts";
 import type { AskRecord } from "../approval/ports.ts";
-import { refusalText } from "../approval/settlements.ts";
+import { refusalText } from "../approval/refusal-text.ts";
 import type { Ask } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
 import type { ExpandedAsk } from "../policy/model.ts";

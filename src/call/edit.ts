@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { CallChanges } from "../approval/settlements.ts";
+import type { AnswerEffects } from "../approval/answer-effects.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { RequestError } from "../core/request-error.ts";
 import { difference } from "../policy/display.ts";
@@ -18,7 +18,7 @@ export function createInputEdit({
 }: {
   registry: Registry;
   inputBytes: number;
-}): CallChanges["edit"] {
+}): AnswerEffects["replaceInput"] {
   return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";

@@ -14,7 +14,8 @@ import {
   type ToolDefinition,
   ToolDefinitionSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { Permissions, Verdict } from "../approval/permissions.ts";
+import type { Verdict } from "../approval/judge-asks.ts";
+import type { Permissions } from "../approval/permissions.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";

@@ -2,8 +2,9 @@ import { join } from "node:path";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { createAuditReader } from "../call/audit.ts";
+import { createAuditReader } from "../approval/audit.ts";
 import type { Store } from "../call/ports.ts";
+import { readableRoot } from "../call/readable-root.ts";
 import { createReader } from "../call/reader.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
@@ -61,7 +62,10 @@ export function startListener({
         permissions,
         sessions,
         planner,
-        audit: createAuditReader({ calls: callStore, permissions: asks }),
+        audit: createAuditReader({
+          store: asks,
+          readableRoot: (...asked) => readableRoot(callStore, ...asked),
+        }),
         watcher: createWatcher({ store: callStore, asks, sessions }),
         store: callStore,
       });

@@ -9,7 +9,6 @@ import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
 import type { Config } from "../config/config.ts";
-import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { builtInAgents } from "../policy/agents.ts";
@@ -61,10 +60,9 @@ export function createReplica({
     layersFor,
     now,
     newId: (prefix) => newId(prefix, now()),
-    changes: {
-      refuse: (part, reason, error) => failed(part, { reason, error }, now()),
-      edit: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
-      canonical: canonicalJson,
+    effects: {
+      fail: (part, reason, error) => failed(part, { reason, error }, now()),
+      replaceInput: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
     },
   });
   const planning = createPlanning({ permissions, policy, layersFor, policyDigest });

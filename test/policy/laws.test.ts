@@ -7,7 +7,8 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { GrantSchema, GrantScope, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { coversAsk } from "../../src/approval/grants.ts";
-import { createPermissions, withGrants } from "../../src/approval/permissions.ts";
+import { createPermissions } from "../../src/approval/permissions.ts";
+import { withGrants } from "../../src/approval/with-grants.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createLayers } from "../../src/policy/layers.ts";
 import type { ExpandedAsk } from "../../src/policy/model.ts";
@@ -117,7 +118,7 @@ test("grants that come while an ask waits settle it exactly if they would let it
         store: store.permissions,
         policy,
         layersFor,
-        changes: { refuse: (part) => part, edit: () => "no difference", canonical: () => "" },
+        effects: { fail: (part) => part, replaceInput: () => "no difference" },
         newId: (prefix) => `${prefix}_1`,
         now: () => 1,
       });

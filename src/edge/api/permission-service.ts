@@ -4,8 +4,8 @@ import {
   type PermissionService,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { AuditReader } from "../../approval/audit.ts";
 import type { Permissions } from "../../approval/permissions.ts";
-import type { AuditReader } from "../../call/audit.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { CallStore } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";

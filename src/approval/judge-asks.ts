@@ -1,0 +1,127 @@
+import {
+  type Grant,
+  GrantScope,
+  PermissionAction,
+  type PermissionDecision,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { ExpandedAsk, Layers } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Policy } from "../policy/policy.ts";
+import type { Subject } from "../policy/subject.ts";
+import type { PermissionStore } from "./ports.ts";
+import { isAlwaysAsked, type JudgedAsk, withGrants } from "./with-grants.ts";
+
+/** The decisions on all asks of a call, and what they come to. */
+export interface Verdict {
+  /** The strictest of the decisions; ALLOW if there is no ask. */
+  action: PermissionAction;
+  decisions: PermissionDecision[];
+  /** The asks that an approver must answer: one per permission and working directory. */
+  unapproved: UnapprovedAsk[];
+  /** The rules version of the session tree at which grants were read; absent if none were read. */
+  rulesVersion?: number;
+}
+
+/** An ask that neither rules nor grants allow. */
+export interface UnapprovedAsk extends ExpandedAsk {
+  /** No grant can be saved for it: it asks each time. */
+  onceOnly?: boolean;
+}
+
+/** Options of a judgement that differs from that of a real call. */
+export interface JudgedBy {
+  /** Replaces the layers of the subject. */
+  layers?: Layers;
+  /** Use of grants: a call adopts the wider ones that it relies on (default), a preview only looks at them. */
+  grants?: "adopt" | "look" | "none";
+}
+
+/** Judges the asks of a call: by rules, then by grants where the rules ask. */
+export async function judgeAsks(
+  { store, policy }: { store: PermissionStore; policy: Policy },
+  asks: readonly ExpandedAsk[],
+  subject: Subject,
+  { layers, grants }: { layers: Layers; grants: NonNullable<JudgedBy["grants"]> },
+): Promise<Verdict> {
+  const byRules = asks.map((ask) => ({ ask, decisions: policy.judge(ask, layers) }));
+  const { session } = subject;
+  const { judged, rulesVersion } =
+    actionOf(byRules) === PermissionAction.ASK && grants !== "none" && session
+      ? await judgeByGrants(store, byRules, session, subject, grants === "adopt")
+      : { judged: byRules };
+  const unapproved = judged.filter(({ decisions }) => strictest(decisions) === PermissionAction.ASK);
+  return {
+    action: actionOf(judged),
+    decisions: judged.flatMap(({ decisions }) => decisions),
+    unapproved: mergeAsks(
+      unapproved.map(({ ask, decisions }) => ({
+        ...(ask.restricts ? onlyAsking(ask, decisions) : ask),
+        ...(isAlwaysAsked(decisions) && { onceOnly: true }),
+      })),
+    ),
+    ...(rulesVersion !== undefined && { rulesVersion }),
+  };
+}
+
+/** Applies the living grants, and returns the rules version at which they were read. Repeats without the grants that adoption finds dead. */
+async function judgeByGrants(
+  store: PermissionStore,
+  byRules: readonly JudgedAsk[],
+  { rootSessionId: root }: Session,
+  subject: Subject,
+  adopt: boolean,
+): Promise<{ judged: JudgedAsk[]; rulesVersion: number }> {
+  const { workspace, agent } = subject;
+  // The version is read before a grant is adopted, so that the start mark detects a revocation in between.
+  const { grants, rulesVersion } = await store.grantsFor({ root, workspace, agent });
+  for (let living = grants; ; ) {
+    const { judged, used } = withGrants(byRules, living, subject);
+    const dead: Grant[] = [];
+    for (const grant of used) {
+      if (adopt && grant.scope !== GrantScope.SESSION && !(await store.adoptGrant(root, grant.id))) dead.push(grant);
+    }
+    if (dead.length === 0) return { judged, rulesVersion };
+    living = living.filter((grant) => !dead.includes(grant));
+  }
+}
+
+/** The strictest action over all asks; ALLOW if there is none. */
+function actionOf(judged: readonly JudgedAsk[]): PermissionAction {
+  if (judged.length === 0) return PermissionAction.ALLOW;
+  return strictest(judged.map(({ decisions }) => ({ action: strictest(decisions) })));
+}
+
+/** Merges asks of the same permission and working directory into one with the patterns of all. */
+function mergeAsks(asks: readonly UnapprovedAsk[]): UnapprovedAsk[] {
+  const merged = new Map<string, UnapprovedAsk>();
+  for (const ask of asks) {
+    const key = `${ask.permission}\n${ask.cwd ?? ""}`;
+    const same = merged.get(key);
+    if (!same) {
+      merged.set(key, ask);
+      continue;
+    }
+    const added = ask.patterns
+      .map((pattern, i) => ({ pattern, path: ask.paths?.[i] }))
+      .filter(({ pattern }) => !same.patterns.includes(pattern));
+    merged.set(key, {
+      ...same,
+      always: [...(same.always ?? []), ...(ask.always ?? [])],
+      patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
+      ...(ask.onceOnly && { onceOnly: true }),
+      ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
+    });
+  }
+  return [...merged.values()];
+}
+
+/** Reduces an ask that only restricts to its asking patterns; another ask decided the rest. */
+function onlyAsking(ask: ExpandedAsk, decisions: readonly PermissionDecision[]): ExpandedAsk {
+  const isAsking = ask.patterns.map((_, i) => decisions[i]?.action === PermissionAction.ASK);
+  return {
+    ...ask,
+    patterns: ask.patterns.filter((_, i) => isAsking[i]),
+    ...(ask.paths && { paths: ask.paths.filter((_, i) => isAsking[i]) }),
+  };
+}

@@ -1,0 +1,35 @@
+import type { AskRecord, PermissionStore } from "./ports.ts";
+
+const pageSize = 500;
+
+/** Reads every open ask of a session tree. */
+export async function allOpenAsks(store: PermissionStore, root: string): Promise<AskRecord[]> {
+  const open: AskRecord[] = [];
+  for (;;) {
+    const after = open.at(-1)?.request.id;
+    const page = await store.openAsks({ root, ...(after && { after }), limit: pageSize });
+    open.push(...page);
+    if (page.length < pageSize) return open;
+  }
+}
+
+/** Reads a page of the open asks that `sees` admits, oldest first; `next` is the cursor of the following page. */
+export async function listOpenAsks(
+  store: PermissionStore,
+  filter: { root?: string; after?: string; limit: number; sees(ask: AskRecord): Promise<boolean> },
+): Promise<{ asks: AskRecord[]; next?: string }> {
+  const asks: AskRecord[] = [];
+  for (let after = filter.after; ; ) {
+    const page = await store.openAsks({
+      ...(filter.root && { root: filter.root }),
+      ...(after && { after }),
+      limit: pageSize,
+    });
+    for (const ask of page) {
+      if (await filter.sees(ask)) asks.push(ask);
+      if (asks.length === filter.limit) return { asks, next: ask.request.id };
+    }
+    after = page.at(-1)?.request.id;
+    if (page.length < pageSize) return { asks };
+  }
+}

@@ -1,0 +1,54 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { display, warningsAbout } from "../policy/display.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
+import type { Subject } from "../policy/subject.ts";
+import { offersFor } from "./grants.ts";
+import type { UnapprovedAsk } from "./judge-asks.ts";
+import { bindingOf } from "./with-grants.ts";
+
+/** Builds the permission request of an ask, with its offers; `fields` come from the call. It is not stored yet. */
+export function toPermissionRequest(
+  ask: UnapprovedAsk,
+  decisions: readonly PermissionDecision[],
+  fields: MessageInitShape<typeof PermissionRequestSchema>,
+  subject: Subject,
+): PermissionRequest {
+  const { permission, patterns, always = [] } = ask;
+  const { agent, workspace } = subject;
+  const binding = bindingOf(subject, ask);
+  const savable = {
+    permission,
+    patterns: askingPatterns(ask, decisions),
+    wildcards: always,
+    agent,
+    workspace,
+    binding,
+  };
+  const offers = ask.onceOnly ? [] : offersFor(savable);
+  return create(PermissionRequestSchema, {
+    ...fields,
+    permission,
+    patterns: [...patterns],
+    metadata: ask.metadata ?? {},
+    always: offers.slice(0, 1).map(({ text }) => text),
+    ancestry: [...subject.ancestors.map((ancestor) => ancestor.id), ...(subject.session ? [subject.session.id] : [])],
+    offers,
+    decisions: decisions.filter((decision) => isAbout(decision, ask)),
+    binding,
+    display: patterns.map(display),
+    warnings: [...new Set(patterns.flatMap(warningsAbout))],
+  });
+}
+
+/** The patterns of an ask for which the rules ask. A pattern that is allowed anyway needs no grant. */
+function askingPatterns(ask: ExpandedAsk, decisions: readonly PermissionDecision[]): string[] {
+  const asking = decisions.filter((decision) => decision.action === PermissionAction.ASK && isAbout(decision, ask));
+  return ask.patterns.filter((pattern) => asking.some((decision) => decision.pattern === pattern));
+}
+
+function isAbout({ permission, pattern }: PermissionDecision, ask: ExpandedAsk): boolean {
+  const isAsked = ask.patterns.length === 0 ? pattern === "" : ask.patterns.includes(pattern);
+  return permission === ask.permission && isAsked;
+}

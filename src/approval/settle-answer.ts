@@ -1,0 +1,67 @@
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Principal } from "../core/principal.ts";
+import { answerDigest } from "./answer-digest.ts";
+import { changedAsk, checkSameAnswer, noSuchPermission, ownCall, pastExpiry } from "./answer-refusals.ts";
+import type { AskRecord, Settlement } from "./ports.ts";
+import { type ApprovalContext, approveAsk, editAsk, refuseAsk } from "./settlements.ts";
+
+/**
+ * Settles an ask with an approver's answer. Of all answers and the deadline exactly one wins: this returns if it is this
+ * answer or an equal one, and throws otherwise. Reads again and retries if a record has changed in the meantime.
+ */
+export async function settleAnswer(
+  context: ApprovalContext,
+  principal: Principal,
+  workspace: string,
+  response: PermissionResponse,
+): Promise<void> {
+  const { store, now } = context;
+  if (response.expires !== 0 && response.expires <= now()) throw pastExpiry(response.expires);
+  for (;;) {
+    const ask = await store.getAsk(response.sessionId, response.permissionId);
+    if (!ask) throw noSuchPermission(response);
+    if (isOwnCall(ask, principal)) throw ownCall(response, principal);
+    if (ask.settled) return checkSameAnswer(ask.settled, principal, response, answerDigest(response));
+    if (response.expectedDigest !== "" && response.expectedDigest !== ask.request.digest) {
+      throw changedAsk(ask.request);
+    }
+    const outcome = await store.settle(await settlementFor(context, ask, principal, workspace, response));
+    if (outcome.result === "won") return;
+    if (outcome.result === "retry") continue;
+    if (outcome.settled) return checkSameAnswer(outcome.settled, principal, response, answerDigest(response));
+    // The deadline has passed, but the sweep has not run yet. The next round reports the outcome.
+    await expireAsk(context, ask);
+  }
+}
+
+/** Settles an ask whose deadline has passed; its call ends EXPIRED. Does nothing if an answer was first. */
+export async function expireAsk(context: ApprovalContext, ask: AskRecord): Promise<void> {
+  const { store } = context;
+  const { result } = await store.settle(await refuseAsk(context, ask, PermissionOutcome.EXPIRED));
+  if (result !== "retry") return;
+  const current = await store.getAsk(ask.call.sessionId, ask.request.id);
+  if (current && !current.settled) await expireAsk(context, current);
+}
+
+/** Whether the principal made the call of an ask, which they then never answer. */
+export function isOwnCall(ask: AskRecord, principal: Principal): boolean {
+  return ask.principal === principal.id && !principal.answersOwn;
+}
+
+async function settlementFor(
+  context: ApprovalContext,
+  ask: AskRecord,
+  principal: Principal,
+  workspace: string,
+  response: PermissionResponse,
+): Promise<Settlement> {
+  const { reply, replyId, message, input } = response;
+  const answer = { by: principal.id, replyId, answerDigest: answerDigest(response) };
+  if (reply === PermissionReply.REJECT)
+    return await refuseAsk(context, ask, PermissionOutcome.REJECT, { ...answer, message });
+  return (
+    (input && (await editAsk(context, ask, workspace, input, answer))) ??
+    (await approveAsk(context, ask, workspace, response, answer))
+  );
+}

@@ -1,0 +1,65 @@
+import {
+  type Grant,
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Subject } from "../policy/subject.ts";
+import { grantsFor, type Needed } from "./grants.ts";
+
+/** An ask with the decision on each of its patterns. */
+export interface JudgedAsk {
+  ask: ExpandedAsk;
+  decisions: PermissionDecision[];
+}
+
+/** Allows each ask whose asking patterns grants cover entirely; all other decisions stay as they are. */
+export function withGrants(
+  byRules: readonly JudgedAsk[],
+  grants: readonly Grant[],
+  subject: Subject,
+): { judged: JudgedAsk[]; used: Set<Grant> } {
+  const used = new Set<Grant>();
+  const judged = byRules.map(({ ask, decisions }) => {
+    const asking = decisions.filter(({ action }) => action === PermissionAction.ASK);
+    const isFinal = strictest(decisions) === PermissionAction.DENY || isAlwaysAsked(decisions);
+    const needed = isFinal ? undefined : neededFor(ask, asking, subject);
+    const covering = needed && grantsFor(grants, needed);
+    if (!covering) return { ask, decisions };
+    for (const grant of covering) used.add(grant);
+    return { ask, decisions: decisions.map((decision) => allowedBy(covering[asking.indexOf(decision)], decision)) };
+  });
+  return { judged, used };
+}
+
+/** The value of `Grant.binding` for an ask: for a command it includes the working directory. */
+export function bindingOf(subject: Subject, ask: ExpandedAsk): string {
+  return ask.cwd === undefined ? subject.binding : `${subject.binding}:${ask.cwd}`;
+}
+
+/** Whether no grant may answer: the engine itself asks, or a policy file could not be read. */
+export function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
+  return decisions.some(
+    ({ action, layer, reasonCode }) =>
+      action === PermissionAction.ASK &&
+      (layer === PermissionLayer.ENGINE || reasonCode === PermissionReason.BROKEN_POLICY),
+  );
+}
+
+/** Builds what grants have to cover; undefined for an ask without patterns, which no grant covers. */
+function neededFor(ask: ExpandedAsk, asking: readonly PermissionDecision[], subject: Subject): Needed | undefined {
+  const patterns = asking.map(({ pattern }) => pattern);
+  if (!patterns.every((pattern) => ask.patterns.includes(pattern))) return undefined;
+  const { tool, agent } = subject;
+  return { permission: ask.permission, patterns, tool, agent, binding: bindingOf(subject, ask) };
+}
+
+function allowedBy(grant: Grant | undefined, decision: PermissionDecision): PermissionDecision {
+  if (!grant) return decision;
+  const action = PermissionAction.ALLOW;
+  const by = { layer: PermissionLayer.GRANT, grantId: grant.id, reasonCode: PermissionReason.GRANT };
+  return { ...decision, action, ...by, reason: `grant ${grant.id}: ${grant.text}` };
+}
