@@ -1,95 +1,74 @@
-import { Command, type CommanderError, Option } from "commander";
-import { addAsks } from "./commands/asks.ts";
-import { addAudit } from "./commands/audit.ts";
-import { addCall } from "./commands/call.ts";
-import { addCheckConfig, type CheckedConfig } from "./commands/check-config.ts";
-import { addCompletion } from "./commands/completion.ts";
-import { addExplain, addPlan } from "./commands/explain.ts";
-import { addGrants } from "./commands/grants.ts";
-import { addOutput } from "./commands/output.ts";
-import { addReject } from "./commands/reject.ts";
-import { addReply } from "./commands/reply.ts";
-import { addRules } from "./commands/rules.ts";
-import { addRun, type Embedded, type EmbedFlags } from "./commands/run.ts";
-import { addServe, type Served, type ServeFlags } from "./commands/serve.ts";
-import { addStats } from "./commands/stats.ts";
-import { addTools } from "./commands/tools.ts";
-import { addTop } from "./commands/top.ts";
-import { addTrust, type TrustFolder } from "./commands/trust.ts";
-import { addWatch } from "./commands/watch.ts";
-import { defaultUrl } from "./connection.ts";
+import { Command, CommanderError, type Option } from "commander";
+import { commands } from "./commands.ts";
+import type { CliContext } from "./context.ts";
+import { defaultUrl } from "./environment.ts";
 import { exitCodes, exitCodesHelp } from "./exit-codes.ts";
-import { addInbox } from "./inbox/inbox.ts";
 
-export type { CheckedConfig } from "./commands/check-config.ts";
-export type { Embedded, EmbedFlags } from "./commands/run.ts";
-export type { Served, ServeFlags } from "./commands/serve.ts";
-export type { TrustFlags } from "./commands/trust.ts";
-
-/** What the command line needs of the rest of the program. */
-export interface CliParts {
-  /** Serves until the process is told to stop; tells when it does. */
-  serve(flags: ServeFlags, onStart: (served: Served) => void): Promise<void>;
-  /** Starts an engine for this process alone, with a store that ends with it. */
-  embed(flags: EmbedFlags): Promise<Embedded>;
-  /** Checks a configuration file; without a name the one that a server would read. */
-  checkConfig(file?: string): Promise<CheckedConfig>;
-  trust: TrustFolder;
-  version: string;
+/** Runs one command line to its end, prints its errors, and returns the exit code. */
+export async function runCli(args: readonly string[], context: Omit<CliContext, "setExitCode">): Promise<number> {
+  let exitCode: number = exitCodes.ok;
+  const whole: CliContext = {
+    ...context,
+    setExitCode: (code) => {
+      exitCode = code;
+    },
+  };
+  const program = await createProgram(whole, (name, global) => name === commandIn(args, global));
+  try {
+    await program.parseAsync(args, { from: "user" });
+  } catch (error) {
+    if (!(error instanceof CommanderError)) throw error;
+    return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage;
+  }
+  return exitCode;
 }
 
-/** The whole command line; `parseAsync` runs one command, prints its errors and sets the exit code. */
-export function cli({ serve, embed, trust, checkConfig, version }: CliParts): Command {
+/** Builds the command line; of a command for which `isNeeded` is false it has only the name and the summary. */
+export async function createProgram(
+  context: CliContext,
+  isNeeded: (name: string, global: readonly Option[]) => boolean,
+): Promise<Command> {
+  const { stdout, stderr } = context.io;
   const program = new Command("toolgate")
     .description("Runs tools for AI agents: policy, people, record.")
-    .version(version)
-    .addOption(new Option("--server <url>", "the server").env("TOOLGATE_URL").default(defaultUrl))
-    .addOption(
-      new Option("--token <token>", "your token; a file is safer: others can see command lines").env("TOOLGATE_TOKEN"),
-    )
+    .version(context.version)
+    .option("--server <url>", `the server (default: TOOLGATE_URL, else ${defaultUrl})`)
+    .option("--token <token>", "your token; others can see command lines, so TOOLGATE_TOKEN or a file is safer")
     .option(
       "--token-file <file>",
-      "a file with your token (default: tokens/caller or tokens/approver of the local data folder)",
+      "a file with your token (default: tokens/caller or tokens/approver of the local data directory)",
     )
-    .addOption(
-      new Option("--ca <file>", "the authority to trust for an https server instead of the public ones, PEM").env(
-        "TOOLGATE_CA",
-      ),
+    .option(
+      "--ca <file>",
+      "the authority to trust for an https server instead of the public ones, PEM (or TOOLGATE_CA)",
     )
-    .addOption(
-      new Option("--cert <file>", "your client certificate, if the server wants one, PEM").env("TOOLGATE_CERT"),
-    )
-    .addOption(new Option("--key <file>", "its private key, PEM").env("TOOLGATE_KEY"))
+    .option("--cert <file>", "your client certificate, if the server requires one, PEM (or TOOLGATE_CERT)")
+    .option("--key <file>", "its private key, PEM (or TOOLGATE_KEY)")
     .option("--json", "write one JSON object (proto JSON) per line to stdout, and nothing else there")
     .configureHelp({ showGlobalOptions: true })
+    .configureOutput({
+      writeOut: (text) => stdout.write(text),
+      writeErr: (text) => stderr.write(text),
+      getOutHelpWidth: () => stdout.columns ?? 80,
+      getErrHelpWidth: () => stderr.columns ?? 80,
+      getOutHasColors: () => stdout.hasColors?.() ?? false,
+      getErrHasColors: () => stderr.hasColors?.() ?? false,
+    })
     .showHelpAfterError("  next: add --help to see the arguments, options and examples")
-    .exitOverride(exitWith)
+    .exitOverride()
     .addHelpText("after", `${examples}\n${exitCodesHelp}`);
-  process.stdout.on("error", endIfReaderLeft);
-  addServe(program, serve);
-  addCall(program);
-  addRun(program, embed);
-  addCheckConfig(program, checkConfig);
-  addTrust(program, trust);
-  for (const add of [
-    addInbox,
-    addTop,
-    addAsks,
-    addReply,
-    addReject,
-    addGrants,
-    addWatch,
-    addOutput,
-    addTools,
-    addPlan,
-    addExplain,
-    addRules,
-    addStats,
-    addAudit,
-    addCompletion,
-  ])
-    add(program);
+  for (const { name, summary, load } of commands) {
+    const command = program.command(name).summary(summary).description(summary);
+    if (isNeeded(name, program.options)) (await load())(command, context);
+  }
   return program;
+}
+
+/** The command that a command line names: its first word that is no option and no option's value. */
+function commandIn(args: readonly string[], global: readonly Option[]): string | undefined {
+  const withValue = new Set(global.filter(({ required }) => required).map(({ long }) => long));
+  const words = args.filter((word, i) => !word.startsWith("-") && !withValue.has(args[i - 1]));
+  return words[0] === "help" ? words[1] : words[0];
 }
 
 const examples = `
@@ -97,13 +76,3 @@ Examples:
   toolgate serve
   toolgate call read '{"filePath": "README.md"}'
   toolgate asks --server https://tools.example:7420 --ca ca.pem --token-file ~/.toolgate-token`;
-
-function exitWith({ exitCode }: CommanderError): never {
-  process.exit(exitCode === 0 ? exitCodes.ok : exitCodes.usage);
-}
-
-/** `toolgate … | head`: who reads our output has enough. */
-function endIfReaderLeft(error: NodeJS.ErrnoException): void {
-  if (error.code === "EPIPE") process.exit(exitCodes.ok);
-  throw error;
-}

@@ -1,33 +1,33 @@
 import { randomUUID } from "node:crypto";
 import type { Command } from "commander";
-import {
-  connectServer,
-  findToken,
-  readCertificates,
-  type ServerConnection,
-  type ServerOptions,
-  serverUrl,
-  type TokenRole,
-} from "./connection.ts";
+import type { ServerConnection, ServerOptions, TokenRole } from "./connection/connection.ts";
+import { connectServer, findServerToken, readCertificates, serverUrl } from "./connection/connection.ts";
+import type { CliContext } from "./context.ts";
 import { exitCodes } from "./exit-codes.ts";
-import { commandFailure } from "./failure.ts";
+import { commandFailure } from "./failure/failure.ts";
 import { createScreen, type Screen } from "./terminal/screen.ts";
 
 /** The options that every command has. */
 export interface GlobalOptions extends ServerOptions {
   json?: boolean;
-  /** Of `watch`: the lines are for a program, too. */
+  /** Only of `watch`: its lines are for a program, like those of --json. */
   jsonForm?: boolean;
 }
 
 /** Runs a command's body against the server that its options name, with the token of a role. */
 export async function withServer(
+  context: CliContext,
   command: Command,
   role: TokenRole,
   body: (server: ServerConnection, screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
-  await withScreen(command, async (screen, options) => {
-    const server = connectServer(serverUrl(options.server), findToken(role, options), readCertificates(options));
+  await withScreen(context, command, async (screen, options) => {
+    const { env } = context.io;
+    const server = connectServer(
+      serverUrl(options, env),
+      findServerToken(role, options, env),
+      readCertificates(options, env),
+    );
     try {
       return await body(server, screen, options);
     } catch (error) {
@@ -40,24 +40,24 @@ export async function withServer(
   });
 }
 
-/** Runs a command's body, prints what goes wrong, and sets the exit code: the body's, or 0. */
+/** Runs a command's body, prints its error, and sets the exit code: the body's, or 0. */
 export async function withScreen(
+  { io, setExitCode }: CliContext,
   command: Command,
   body: (screen: Screen, options: GlobalOptions) => Promise<number | undefined>,
 ): Promise<void> {
   const options = command.optsWithGlobals<GlobalOptions>();
-  const json = options.json ?? options.jsonForm ?? false;
-  const screen = createScreen({ stdout: process.stdout, stderr: process.stderr, json });
+  const screen = createScreen(io, options.json ?? options.jsonForm ?? false);
   try {
-    process.exitCode = (await body(screen, options)) ?? exitCodes.ok;
+    setExitCode((await body(screen, options)) ?? exitCodes.ok);
   } catch (error) {
     const failure = commandFailure(error);
     screen.fail(failure);
-    process.exitCode = failure.exitCode;
+    setExitCode(failure.exitCode);
   }
 }
 
-/** A new id, made here so that a lost reply can be repeated. */
+/** Makes an id on the client, so that a request whose response was lost can be repeated. */
 export function newClientId(prefix: "ses" | "call"): string {
   return `${prefix}_${randomUUID().replaceAll("-", "")}`;
 }

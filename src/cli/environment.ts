@@ -1,18 +1,12 @@
-import { homedir } from "node:os";
-import { join } from "node:path";
+/** The address of a server that was started without --listen. */
+export const defaultUrl = "http://127.0.0.1:7420";
 
-/** The local server's data folder, where it left its tokens. */
-export function dataFolder(env: NodeJS.ProcessEnv = process.env): string {
-  if (env.TOOLGATE_DATA) return env.TOOLGATE_DATA;
-  return join(env.XDG_DATA_HOME || join(homedir(), ".local", "share"), "toolgate");
-}
-
-/** The command of the person's editor, as a shell takes it. */
-export function editorCommand(env: NodeJS.ProcessEnv = process.env): string {
+/** The command of the person's editor, to be run by a shell. */
+export function editorCommand(env: NodeJS.ProcessEnv): string {
   return env.VISUAL || env.EDITOR || "vi";
 }
 
-/** Whether the terminal cannot move its cursor. */
-export function isDumbTerminal(env: NodeJS.ProcessEnv = process.env): boolean {
+/** Checks whether the terminal cannot move its cursor. */
+export function isDumbTerminal(env: NodeJS.ProcessEnv): boolean {
   return (env.TERM ?? "dumb") === "dumb";
 }

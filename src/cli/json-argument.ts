@@ -1,11 +1,12 @@
 import { readFile } from "node:fs/promises";
 import { text } from "node:stream/consumers";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { UsageError } from "./failure.ts";
+import type { CliProcess } from "./context.ts";
+import { UsageError } from "./failure/failure.ts";
 
 /** Reads a JSON object from an argument: the text itself, `@FILE`, or `-` for stdin. */
-export async function readJsonObject(argument: string, name: string): Promise<JsonObject> {
-  return parseJsonObject(await readArgument(argument, name), name);
+export async function readJsonObject(argument: string, name: string, io: CliProcess): Promise<JsonObject> {
+  return parseJsonObject(await readArgument(argument, name, io), name);
 }
 
 /** Reads a JSON object from text that a person wrote; `name` is what they know it by. */
@@ -15,8 +16,8 @@ export function parseJsonObject(written: string, name: string): JsonObject {
   throw new UsageError(`${name} must be a JSON object, not ${written.trim().slice(0, 40)}`, example);
 }
 
-async function readArgument(argument: string, name: string): Promise<string> {
-  if (argument === "-") return await text(process.stdin);
+async function readArgument(argument: string, name: string, { stdin }: CliProcess): Promise<string> {
+  if (argument === "-") return await text(stdin);
   if (!argument.startsWith("@")) return argument;
   const file = argument.slice(1);
   try {

@@ -3,12 +3,12 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
-import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { findToken } from "../../src/cli/connection.ts";
+import { findToken } from "../../src/client/find-token.ts";
 import { type EventInit, type FakeRoutes, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
-import { startToolgate, toolgate } from "./toolgate.ts";
+import { spawnToolgate, startToolgate, toolgate } from "./toolgate.ts";
 
 let folder: string;
 let server: FakeServer;
@@ -131,7 +131,7 @@ describe("toolgate call", () => {
 
   test("the first Ctrl-C cancels the call", async () => {
     server.log(running);
-    const { child, sees, finished } = startToolgate(["call", "bash", "{}", "--call-id", "c1"], environment);
+    const { child, sees, finished } = spawnToolgate(["call", "bash", "{}", "--call-id", "c1"], environment);
     await sees("running");
     const cancelled = once(server.seen, "cancel");
     child.kill("SIGINT");
@@ -143,7 +143,7 @@ describe("toolgate call", () => {
 
   test("the second Ctrl-C leaves the call running and says how to come back", async () => {
     server.log(running);
-    const { child, sees, finished } = startToolgate(
+    const { child, sees, finished } = spawnToolgate(
       ["call", "bash", "{}", "--session", "ses_1", "--call-id", "c1"],
       environment,
     );
@@ -302,7 +302,7 @@ test("toolgate asks shows each open ask of every page", async () => {
 
 test("toolgate watch shows events with their numbers, from where it is told", async () => {
   server.log(running, output("one\n"), completed("one\n"));
-  const { child, sees, finished } = startToolgate(["watch", "ses_1", "--after", "1"], environment);
+  const { child, sees, finished } = spawnToolgate(["watch", "ses_1", "--after", "1"], environment);
   await sees("completed");
   child.kill();
   const { stdout } = await finished;
@@ -311,7 +311,7 @@ test("toolgate watch shows events with their numbers, from where it is told", as
 
 test("toolgate watch --json-form prints a line of opencode's JSON for each event, and nothing else", async () => {
   server.log(running, output("one\n"));
-  const { child, sees, finished } = startToolgate(["watch", "ses_1", "--json-form"], environment);
+  const { child, sees, finished } = spawnToolgate(["watch", "ses_1", "--json-form"], environment);
   await sees('"seq":2');
   child.kill();
   const { stdout, stderr } = await finished;
@@ -447,14 +447,10 @@ describe("tokens", () => {
   test("local tokens are not sent to other machines", async () => {
     await leaveTokens();
 
-    vi.stubEnv("TOOLGATE_DATA", folder);
-    try {
-      expect(findToken("caller", { server: "http://localhost:1" }).value).toBe("caller-secret");
-      expect(findToken("caller", { server: "https://127.0.0.1.example.com" }).value).toBeUndefined();
-      expect(findToken("caller", { server: "https://tools.example.com" }).value).toBeUndefined();
-    } finally {
-      vi.unstubAllEnvs();
-    }
+    const env = { TOOLGATE_DATA: folder };
+    expect(findToken("caller", "http://localhost:1", env)).toBe("caller-secret");
+    expect(findToken("caller", "https://127.0.0.1.example.com", env)).toBeUndefined();
+    expect(findToken("caller", "https://tools.example.com", env)).toBeUndefined();
   });
 });
 

@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { type Running, startProgramAtTerminal, toolgate } from "./toolgate.ts";
+import { type RunningProcess, startProgramAtTerminal, toolgate } from "./toolgate.ts";
 
 let folder: string;
 beforeAll(async () => {
@@ -18,7 +18,7 @@ beforeAll(async () => {
 afterAll(() => rm(folder, { recursive: true }));
 
 /** A shell that has the script, and in place of the program something that says what it was given. */
-async function openShell(shell: "bash" | "zsh"): Promise<Running> {
+async function openShell(shell: "bash" | "zsh"): Promise<RunningProcess> {
   const program = shell === "bash" ? ["bash", "--norc", "-i"] : ["zsh", "-f", "-i"];
   const running = startProgramAtTerminal(program, { HOME: folder });
   onTestFinished(() => void running.child.kill("SIGKILL"));

@@ -1,7 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { ErrorReasonSchema } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import { commandFailure } from "../../src/cli/failure.ts";
+import { commandFailure } from "../../src/cli/failure/failure.ts";
 import { refused } from "./fake-server.ts";
 
 const server = { url: "http://127.0.0.1:7420", tokenSource: "the token given by --token was sent" };

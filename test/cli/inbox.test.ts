@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type InboxServer, startInboxServer } from "./inbox-server.ts";
-import { type Running, startAtTerminal, startToolgate } from "./toolgate.ts";
+import { type RunningProcess, spawnToolgate, startAtTerminal } from "./toolgate.ts";
 
 const ask = {
   id: "per_1",
@@ -27,7 +27,7 @@ const ask = {
 };
 
 let server: InboxServer;
-let running: Running | undefined;
+let running: RunningProcess | undefined;
 let folder: string;
 
 beforeEach(async () => {
@@ -48,7 +48,7 @@ function environment(more: Record<string, string> = {}): Record<string, string> 
 }
 
 /** Opens the inbox at a terminal, with the ask on the screen and ready to be answered. */
-async function openInbox(more: Record<string, string> = {}): Promise<Running> {
+async function openInbox(more: Record<string, string> = {}): Promise<RunningProcess> {
   running = startAtTerminal(["inbox"], environment(more));
   await running.sees("live");
   server.ask(ask);
@@ -183,7 +183,7 @@ describe("the inbox at a terminal", () => {
 
 describe("the inbox without a terminal", () => {
   test("prints what is asked and settled, with the command that answers, and goes on", async () => {
-    running = startToolgate(["inbox"], environment());
+    running = spawnToolgate(["inbox"], environment());
     server.ask(ask);
     await running.sees("toolgate reply per_1 once");
     server.settle({ permissionId: "per_1", outcome: PermissionOutcome.ONCE, by: "alice" });

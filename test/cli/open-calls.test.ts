@@ -1,6 +1,6 @@
 import { expect, onTestFinished, test } from "vitest";
-import { connectServer } from "../../src/cli/connection.ts";
-import { createWaitingCalls } from "../../src/cli/open-calls.ts";
+import { connectServer } from "../../src/cli/connection/connection.ts";
+import { createWaitingCalls } from "../../src/cli/connection/open-calls.ts";
 import { startFakeServer } from "./fake-server.ts";
 
 async function look(sessions: Map<string, { lastSeq: bigint; closed?: number; open: string[] }>) {

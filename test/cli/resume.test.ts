@@ -1,6 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
-import { type Position, type Resumable, resume, withoutEnd } from "../../src/cli/commands/resume.ts";
+import { type Position, type Resumable, resume, withoutEnd } from "../../src/cli/connection/resume.ts";
 import { refused } from "./fake-server.ts";
 
 const frame = (lastSeq: number, storeId = "") => ({ lastSeq: BigInt(lastSeq), storeId });

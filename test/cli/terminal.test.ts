@@ -8,7 +8,7 @@ import { afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type EventInit, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
-import { type Running, startAtTerminal } from "./toolgate.ts";
+import { type RunningProcess, startAtTerminal } from "./toolgate.ts";
 
 const part = { sessionId: "ses_1", callId: "c1", tool: "edit" };
 const pending: EventInit = { case: "part", value: { ...part, state: { case: "pending", value: {} } } };
@@ -38,7 +38,7 @@ const settled = (outcome: PermissionOutcome, by: string): EventInit => ({
 });
 
 let server: FakeServer;
-let running: Running;
+let running: RunningProcess;
 let folder: string;
 /** What the next answer is refused with. */
 let refusal: Error | undefined;

@@ -7,8 +7,8 @@ import {
   ToolErrorReason,
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { parseRule } from "../../src/cli/commands/explain.ts";
-import { exitCodeOf } from "../../src/cli/exit-codes.ts";
+import { exitCodeOf } from "../../src/cli/call/exit-code-of.ts";
+import { parseRule } from "../../src/cli/commands/rule-option.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
 import { unsaid } from "../../src/cli/view/live-output.ts";

@@ -1,4 +1,4 @@
-import { type ExecFileException, execFile, spawn } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -6,25 +6,19 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test } from "vitest";
+import { toolgate as runToolgate } from "../cli/toolgate.ts";
+import { main } from "../main.ts";
 import { bearer, connect } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const service = useService({ ownTokens: true });
 
-/** Runs the product's command, without a terminal, against the service. */
-function toolgate(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
-  const env = {
-    PATH: process.env.PATH,
-    HOME: service.workspace,
-    TOOLGATE_URL: service.url,
-    TOOLGATE_DATA: service.data,
-  };
-  return new Promise((resolve) => {
-    execFile(process.execPath, ["src/main.ts", ...args], { env }, (error: ExecFileException | null, stdout, stderr) => {
-      resolve({ code: typeof error?.code === "number" ? error.code : error ? -1 : 0, stdout, stderr });
-    });
-  });
+/** Runs the product's command, without a terminal, against the service: in this process, unless it starts a service itself. */
+async function toolgate(...args: string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
+  const env = { HOME: service.workspace, TOOLGATE_URL: service.url, TOOLGATE_DATA: service.data };
+  const startsService = ["run", "serve", "trust", "check-config"].includes(args[0] ?? "");
+  return startsService ? await main(args, env) : await runToolgate(args, env);
 }
 
 test("call prints the output alone on stdout and exits 0", async () => {

@@ -2,24 +2,24 @@ import type { Command } from "commander";
 import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { replyCommand } from "../asking.ts";
+import { replyCommand } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { type Resumable, resume } from "../connection/resume.ts";
+import type { CliContext } from "../context.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { settledWords } from "../view/settled.ts";
-import { type Resumable, resume } from "./resume.ts";
 
-/** Adds `toolgate asks`. */
-export function addAsks(program: Command): void {
-  program
-    .command("asks")
+/** Defines `toolgate asks`. */
+export function defineAsks(command: Command, context: CliContext): void {
+  command
     .description("show what waits for an answer")
     .option("--session <id>", "only of this session and its descendants")
     .option("--watch", "go on showing what is asked and settled, until Ctrl-C; `toolgate inbox` also answers")
-    .action((options: AsksOptions, command: Command) =>
-      withServer(command, "approver", (server, screen) =>
+    .action((options: AsksOptions) =>
+      withServer(context, command, "approver", (server, screen) =>
         options.watch ? printAsks(server, screen, options.session) : list(server, screen, options),
       ),
     );

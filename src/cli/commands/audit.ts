@@ -10,44 +10,42 @@ import {
   DecisionRecordSchema,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withScreen, withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { allSessions } from "../connection/open-calls.ts";
+import type { CliContext, CliProcess } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure.ts";
-import { allSessions } from "../open-calls.ts";
+import { CommandError, UsageError } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
-/** Adds `toolgate audit export` and `toolgate audit verify`. */
-export function addAudit(program: Command): void {
-  const audit = program
-    .command("audit")
-    .description("what was decided, by whom and by which rule, as a chain of hashes");
-  audit
+/** Defines `toolgate audit export` and `toolgate audit verify`. */
+export function defineAudit(command: Command, context: CliContext): void {
+  command
     .command("export")
     .description("write the audit as JSON lines, session tree by session tree")
     .option(
       "--session <id>",
       "only of this session's tree; also a root that is gone (default: of all there are, and all that are gone)",
     )
-    .action((options: { session?: string }, command: Command) =>
-      withServer(command, "approver", async (server, screen) => {
+    .action((options: { session?: string }) =>
+      withServer(context, command, "approver", async (server, screen) => {
         for await (const root of rootsOf(server, options.session)) {
           for await (const entry of entriesOf(server, root)) screen.emit(AuditEntrySchema, entry);
         }
         return undefined;
       }),
     );
-  audit
+  command
     .command("verify")
     .description("compute the chains anew and name the first record that is not what it was")
     .argument("[file]", "what `audit export` wrote, or - for stdin (default: what the server has)")
     .option("--session <id>", "only of this session's tree")
     .addHelpText("after", verifyHelp)
-    .action((file: string | undefined, options: { session?: string }, command: Command) =>
+    .action((file: string | undefined, options: { session?: string }) =>
       file === undefined
-        ? withServer(command, "approver", (server, screen) => verify(stored(server, options.session), screen))
-        : withScreen(command, (screen) => verify(exported(file), screen)),
+        ? withServer(context, command, "approver", (server, screen) => verify(stored(server, options.session), screen))
+        : withScreen(context, command, (screen) => verify(exported(file, screen.io), screen)),
     );
 }
 
@@ -79,8 +77,8 @@ async function* stored(server: ServerConnection, session: string | undefined): A
   for await (const root of rootsOf(server, session)) yield* entriesOf(server, root);
 }
 
-async function* exported(file: string): AsyncGenerator<AuditEntry> {
-  const input = file === "-" ? process.stdin : createReadStream(file);
+async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<AuditEntry> {
+  const input = file === "-" ? stdin : createReadStream(file);
   let number = 0;
   for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) {
     number += 1;

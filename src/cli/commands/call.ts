@@ -1,11 +1,12 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { CallToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { replyCommand } from "../asking.ts";
+import { replyCommand } from "../call/ask-prompt.ts";
+import { execute } from "../call/execute.ts";
+import { exitCodeOf } from "../call/exit-code-of.ts";
 import { newClientId, withServer } from "../command.ts";
-import { findToken, type ServerConnection, serverWords } from "../connection.ts";
-import { execute } from "../execute.ts";
-import { exitCodeOf } from "../exit-codes.ts";
+import { findLocalToken, type ServerConnection, serverWords } from "../connection/connection.ts";
+import type { CliContext, CliProcess } from "../context.ts";
 import { readJsonObject } from "../json-argument.ts";
 import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
@@ -29,11 +30,9 @@ export interface CallFields {
   metadata?: JsonObject;
 }
 
-/** Adds `toolgate call`. */
-export function addCall(program: Command): void {
-  program
-    .command("call")
-    .summary("run a tool on a server")
+/** Defines `toolgate call`. */
+export function defineCall(command: Command, context: CliContext): void {
+  command
     .description(
       "Run a tool on a server and follow it to its end; the output goes to stdout, everything else to stderr",
     )
@@ -52,15 +51,16 @@ export function addCall(program: Command): void {
     .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
     .option("--detach", "return as soon as the call is accepted")
     .addHelpText("after", `${callExamples}\n${promptHelp}`)
-    .action((tool: string, json: string, options: CallCommandOptions, command: Command) =>
-      withServer(command, "caller", (server, screen) => call(server, screen, tool, json, options)),
+    .action((tool: string, json: string, options: CallCommandOptions) =>
+      withServer(context, command, "caller", (server, screen) => call(server, screen, tool, json, options)),
     );
 }
 
 /** Reads a call's arguments. */
-export async function readCall(tool: string, json: string, options: CallOptions): Promise<CallFields> {
-  const input = await readJsonObject(json, "the input");
-  const metadata = options.metadata === undefined ? undefined : await readJsonObject(options.metadata, "--metadata");
+export async function readCall(tool: string, json: string, options: CallOptions, io: CliProcess): Promise<CallFields> {
+  const input = await readJsonObject(json, "the input", io);
+  const metadata =
+    options.metadata === undefined ? undefined : await readJsonObject(options.metadata, "--metadata", io);
   return { tool, input, agent: options.agent ?? "", timeoutMs: options.timeout ?? 0, ...(metadata && { metadata }) };
 }
 
@@ -85,14 +85,14 @@ async function call(
   json: string,
   options: CallCommandOptions,
 ): Promise<number> {
-  const fields = await readCall(tool, json, options);
+  const fields = await readCall(tool, json, options, screen.io);
   const sessionId = options.session ?? newClientId("ses");
   const callId = options.callId ?? newClientId("call");
   const storeId = options.session === undefined ? await createSession(server, sessionId, options) : "";
   screen.note(screen.paint.err("dim", `session ${sessionId}  call ${callId}`));
   const request = { ...fields, sessionId, callId };
   if (options.detach) return await detach(server, screen, request, storeId);
-  const approver = hasTerminal() ? approverBeside(server) : undefined;
+  const approver = hasTerminal(screen.io) ? approverBeside(server, screen.io) : undefined;
   const words = [
     "toolgate",
     "call",
@@ -129,8 +129,8 @@ async function createSession(
 }
 
 /** Somebody who may answer what this connection's principal asks: the local approver, or anybody where no tokens are used. */
-function approverBeside(server: ServerConnection): ServerConnection | undefined {
-  const token = findToken("approver", { server: server.url });
+function approverBeside(server: ServerConnection, { env }: CliProcess): ServerConnection | undefined {
+  const token = findLocalToken("approver", server.url, env);
   if (token.value === undefined && server.hasToken) return undefined;
   return server.as(token);
 }

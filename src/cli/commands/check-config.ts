@@ -1,34 +1,23 @@
 import type { Command } from "commander";
 import { withScreen } from "../command.ts";
+import type { CheckedConfig, CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure.ts";
+import { CommandError } from "../failure/failure.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
-/** What a configuration's check found. */
-export interface CheckedConfig {
-  /** Where the configuration was read. */
-  file: string;
-  /** How many rules and tests it has. */
-  rules: number;
-  tests: number;
-  /** In order of lines. An error stops a start, a warning does not. */
-  findings: readonly { severity: "error" | "warning"; line: number | undefined; message: string }[];
-}
-
-/** Adds `toolgate check-config`. */
-export function addCheckConfig(program: Command, check: (file?: string) => Promise<CheckedConfig>): void {
-  program
-    .command("check-config")
-    .summary("check a configuration without starting anything")
+/** Defines `toolgate check-config`. */
+export function defineCheckConfig(command: Command, context: CliContext): void {
+  command
     .description(
       "Check a configuration file: its settings, its rules and their tests ([[permission_test]]), permissions that nothing asks for, rules that never decide. Nothing is started or created",
     )
     .argument("[file]", "the file, or a workspace's .opencode/config.toml (default: what `toolgate serve` would read)")
     .addHelpText("after", checkExamples)
-    .action((file: string | undefined, _options: object, command: Command) =>
-      withScreen(command, async (screen) => {
-        const checked = await check(file);
+    .action((file: string | undefined) =>
+      withScreen(context, command, async (screen) => {
+        const service = await context.loadService();
+        const checked = await service.checkConfig(file);
         const { findings } = checked;
         for (const finding of findings)
           screen.write(

@@ -1,27 +1,26 @@
 import type { Command } from "commander";
 import { type Grant, GrantSchema, GrantScopeSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import type { CliContext } from "../context.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { momentOf, wordOf } from "../view/words.ts";
 
-/** Adds `toolgate grants` and `toolgate grants revoke`. */
-export function addGrants(program: Command): void {
-  const grants = program
-    .command("grants")
-    .description('show what was approved with "always"')
+/** Defines `toolgate grants` and `toolgate grants revoke`. */
+export function defineGrants(command: Command, context: CliContext): void {
+  command
     .option("--all", "also what was revoked or has expired")
     .option("--session <id>", "only what serves this session")
-    .action((options: GrantsOptions, command: Command) =>
-      withServer(command, "approver", (server, screen) => list(server, screen, options)),
+    .action((options: GrantsOptions) =>
+      withServer(context, command, "approver", (server, screen) => list(server, screen, options)),
     );
-  grants
+  command
     .command("revoke")
     .description("end a grant; no call starts on the strength of it afterwards")
     .argument("<id>", "the grant")
-    .action((grantId: string, _options: object, command: Command) =>
-      withServer(command, "approver", async ({ permissions }, screen) => {
+    .action((grantId: string) =>
+      withServer(context, command, "approver", async ({ permissions }, screen) => {
         const { grant } = await permissions.revokeGrant({ grantId });
         if (grant) screen.show(GrantSchema, grant, (paint) => grantLines(grant, paint));
         return undefined;

@@ -1,18 +1,18 @@
 import type { Command } from "commander";
 import { PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { withServer } from "../command.ts";
+import type { CliContext } from "../context.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { settledWords } from "../view/settled.ts";
 
-/** Adds `toolgate reject`. */
-export function addReject(program: Command): void {
-  program
-    .command("reject")
+/** Defines `toolgate reject`. */
+export function defineReject(command: Command, context: CliContext): void {
+  command
     .description("reject everything that waits in a session and its descendants")
     .argument("<session>", "the session")
     .option("-m, --message <text>", "what the model is told", "")
-    .action((sessionId: string, { message }: { message: string }, command: Command) =>
-      withServer(command, "approver", async ({ permissions }, screen) => {
+    .action((sessionId: string, { message }: { message: string }) =>
+      withServer(context, command, "approver", async ({ permissions }, screen) => {
         const { settled } = await permissions.rejectPermissions({ sessionId, message });
         for (const end of settled) {
           screen.show(PermissionSettledSchema, end, (paint) => [

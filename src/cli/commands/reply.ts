@@ -6,19 +6,19 @@ import {
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { sendReply } from "../connection/send-reply.ts";
+import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, UsageError } from "../failure.ts";
+import { CommandError, UsageError } from "../failure/failure.ts";
 import { readJsonObject } from "../json-argument.ts";
-import { sendReply } from "../reply.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { askLines } from "../view/ask-view.ts";
 import { openAsks } from "./asks.ts";
 
-/** Adds `toolgate reply`. */
-export function addReply(program: Command): void {
-  program
-    .command("reply")
+/** Defines `toolgate reply`. */
+export function defineReply(command: Command, context: CliContext): void {
+  command
     .description("answer an ask; the first answer wins")
     .argument("<id>", "the ask; `toolgate asks` lists them")
     .addArgument(
@@ -33,8 +33,8 @@ export function addReply(program: Command): void {
     .option("--whole-call", "answer all open asks of the call")
     .option("--session <id>", "the session of the ask (default: it is looked for)")
     .addHelpText("after", examples)
-    .action((id: string, word: keyof typeof replies, options: ReplyOptions, command: Command) =>
-      withServer(command, "approver", (server, screen) => answerAsk(server, screen, id, word, options)),
+    .action((id: string, word: keyof typeof replies, options: ReplyOptions) =>
+      withServer(context, command, "approver", (server, screen) => answerAsk(server, screen, id, word, options)),
     );
 }
 
@@ -56,7 +56,7 @@ async function answerAsk(
 ): Promise<undefined> {
   const { message, offer, for: lifeMs, edit, wholeCall } = options;
   checkOnlyFor(word, options);
-  const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input");
+  const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
   const ask = await findAsk(server, id, session);
   // A closed ask is answered all the same if its session is named: the server then says who won.
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };

@@ -6,15 +6,14 @@ import {
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { ListRulesResponseSchema } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { withServer } from "../command.ts";
+import type { CliContext } from "../context.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { wordOf } from "../view/words.ts";
 
-/** Adds `toolgate rules`. */
-export function addRules(program: Command): void {
-  program
-    .command("rules")
-    .summary("show every rule that holds, list by list")
+/** Defines `toolgate rules`. */
+export function defineRules(command: Command, context: CliContext): void {
+  command
     .description(
       "Show every rule that holds for an agent. Defaults, config and agent are one list, of which the last match decides; every other list can only narrow",
     )
@@ -25,8 +24,8 @@ export function addRules(program: Command): void {
         "session",
       ),
     )
-    .action(({ agent = "", session, workspace }: RulesOptions, command: Command) =>
-      withServer(command, "approver", async ({ permissions }, screen) => {
+    .action(({ agent = "", session, workspace }: RulesOptions) =>
+      withServer(context, command, "approver", async ({ permissions }, screen) => {
         const answer = await permissions.listRules({
           agent,
           ...(session !== undefined && { place: { case: "sessionId", value: session } }),

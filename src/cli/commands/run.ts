@@ -1,32 +1,18 @@
 import type { Command } from "commander";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Answering } from "../asking.ts";
+import type { Answering } from "../call/ask-prompt.ts";
+import { execute } from "../call/execute.ts";
 import { newClientId, withScreen } from "../command.ts";
-import { connectServer, type ServerConnection } from "../connection.ts";
-import { execute } from "../execute.ts";
-import { commandFailure } from "../failure.ts";
+import { connectServer, type ServerConnection } from "../connection/connection.ts";
+import type { CliContext, EmbedFlags, LocalService } from "../context.ts";
+import { commandFailure } from "../failure/failure.ts";
 import { answeringAtTerminal, hasTerminal, promptHelp } from "../terminal/prompt.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { type CallOptions, readCall, wholeNumber } from "./call.ts";
 
-/** What an embedded engine is started with. */
-export interface EmbedFlags {
-  workspace?: string;
-  config?: string;
-}
-
-/** An engine of this process alone: who has its tokens may call and approve. */
-export interface Embedded {
-  url: string;
-  tokens: { caller: string; approver: string };
-  close(): Promise<void>;
-}
-
-/** Adds `toolgate run`. */
-export function addRun(program: Command, embed: (flags: EmbedFlags) => Promise<Embedded>): void {
-  program
-    .command("run")
-    .summary("run a tool here, without a server")
+/** Defines `toolgate run`. */
+export function defineRun(command: Command, context: CliContext): void {
+  command
     .description(
       "Run a tool here, without a server; asks are answered at this terminal, and refused where there is none",
     )
@@ -38,30 +24,30 @@ export function addRun(program: Command, embed: (flags: EmbedFlags) => Promise<E
     .option("--timeout <ms>", "how long the tool may run", wholeNumber)
     .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
     .addHelpText("after", `${runExamples}\n${promptHelp}`)
-    .action((tool: string, json: string, options: CallOptions & EmbedFlags, command: Command) =>
-      withScreen(command, (screen) => run(screen, embed, tool, json, options)),
+    .action((tool: string, json: string, options: CallOptions & EmbedFlags) =>
+      withScreen(context, command, async (screen) => run(screen, await context.loadService(), tool, json, options)),
     );
 }
 
 async function run(
   screen: Screen,
-  embed: (flags: EmbedFlags) => Promise<Embedded>,
+  service: LocalService,
   tool: string,
   json: string,
   { workspace, config, ...options }: CallOptions & EmbedFlags,
 ): Promise<number> {
-  const fields = await readCall(tool, json, options);
-  const engine = await embed({
+  const fields = await readCall(tool, json, options, screen.io);
+  const embedded = await service.embed({
     ...(workspace !== undefined && { workspace }),
     ...(config !== undefined && { config }),
   });
-  const server = connectServer(engine.url, {
-    value: engine.tokens.caller,
-    source: "the embedded engine's own token was sent",
+  const server = connectServer(embedded.url, {
+    value: embedded.tokens.caller,
+    source: "the token of the embedded service was sent",
   });
-  const approver = connectServer(engine.url, {
-    value: engine.tokens.approver,
-    source: "the embedded engine's own token was sent",
+  const approver = connectServer(embedded.url, {
+    value: embedded.tokens.approver,
+    source: "the token of the embedded service was sent",
   });
   const sessionId = newClientId("ses");
   try {
@@ -71,7 +57,7 @@ async function run(
       screen,
       request: { ...fields, sessionId, callId: newClientId("call") },
       storeId,
-      answering: hasTerminal() ? answeringAtTerminal(approver, screen) : () => refusing(approver),
+      answering: hasTerminal(screen.io) ? answeringAtTerminal(approver, screen) : () => refusing(approver),
       leftBehind: "the call ends with this command",
     });
   } catch (error) {
@@ -81,7 +67,7 @@ async function run(
   } finally {
     server.close();
     approver.close();
-    await engine.close();
+    await embedded.close();
   }
 }
 

@@ -1,17 +1,16 @@
 import type { Command } from "commander";
 import { type ToolStats, ToolStatsSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { withServer } from "../command.ts";
+import type { CliContext } from "../context.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf, momentOf } from "../view/words.ts";
 
-/** Adds `toolgate stats`. */
-export function addStats(program: Command): void {
-  program
-    .command("stats")
-    .summary("how calls went, by tool")
+/** Defines `toolgate stats`. */
+export function defineStats(command: Command, context: CliContext): void {
+  command
     .description("Show how calls went, by tool: all that ended at this server since it started")
-    .action((_options: object, command: Command) =>
-      withServer(command, "approver", async ({ tools: server }, screen) => {
+    .action((_options: object) =>
+      withServer(context, command, "approver", async ({ tools: server }, screen) => {
         const { since, tools } = await server.getToolStats({});
         screen.note(`since ${momentOf(since)}`);
         if (screen.json) for (const tool of tools) screen.emit(ToolStatsSchema, tool);

@@ -6,20 +6,20 @@ import {
   ToolDefinitionSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { withServer } from "../command.ts";
+import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError } from "../failure.ts";
+import { CommandError } from "../failure/failure.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 
-/** Adds `toolgate tools`. */
-export function addTools(program: Command): void {
-  program
-    .command("tools")
+/** Defines `toolgate tools`. */
+export function defineTools(command: Command, context: CliContext): void {
+  command
     .description("list the tools, or show one with its fields")
     .argument("[name]", "the tool to show")
     .option("--agent <name>", "what this agent may see (default: build)")
-    .action((name: string | undefined, { agent = "" }: { agent?: string }, command: Command) =>
-      withServer(command, "caller", async (server, screen) => {
+    .action((name: string | undefined, { agent = "" }: { agent?: string }) =>
+      withServer(context, command, "caller", async (server, screen) => {
         const { tools, problems } = await server.tools.listTools({ agent });
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));

@@ -3,26 +3,25 @@ import { ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
-import { createWaitingCalls, type WaitingCall } from "../open-calls.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { createWaitingCalls, type WaitingCall } from "../connection/open-calls.ts";
+import { isCut } from "../connection/resume.ts";
+import type { CliContext } from "../context.ts";
 import { clipRow, hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
-import { isCut } from "./resume.ts";
 
-/** Adds `toolgate top`. */
-export function addTop(program: Command): void {
-  program
-    .command("top")
-    .summary("see what runs and what waits, live")
+/** Defines `toolgate top`. */
+export function defineTop(command: Command, context: CliContext): void {
+  command
     .description(
       "See the calls that run or wait, in all sessions and at all replicas, live, until q; without a terminal, or with --json, once",
     )
-    .action((_options: object, command: Command) =>
-      withServer(command, "approver", (server, screen) =>
-        screen.json || !hasFullScreen() ? printOnce(server, screen) : top(server, screen),
+    .action((_options: object) =>
+      withServer(context, command, "approver", (server, screen) =>
+        screen.json || !hasFullScreen(screen.io) ? printOnce(server, screen) : top(server, screen),
       ),
     );
 }

@@ -3,27 +3,26 @@ import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/too
 import type { WatchSessionResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { toJsonForm } from "../../view/json-form/convert.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { resume } from "../connection/resume.ts";
+import type { CliContext } from "../context.ts";
 import type { Paint, Screen } from "../terminal/screen.ts";
 import { createSafeDecoder, terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
 import { settledWords } from "../view/settled.ts";
 import { wholeNumber } from "./call.ts";
-import { resume } from "./resume.ts";
 
-/** Adds `toolgate watch`. */
-export function addWatch(program: Command): void {
-  program
-    .command("watch")
-    .summary("follow what happens in a session")
+/** Defines `toolgate watch`. */
+export function defineWatch(command: Command, context: CliContext): void {
+  command
     .description("Follow what happens in a session, across lost connections, until Ctrl-C")
     .argument("<session>", "the session")
     .option("--after <n>", "only what comes after this event", wholeNumber, 0)
     .option("--call <id>", "only this call")
     .option("--json-form", "like --json, in the words of opencode's JSON: see gen/jsonschema/sessionEvent.schema.json")
-    .action((session: string, options: WatchOptions, command: Command) =>
-      withServer(command, "approver", (server, screen) => watch(server, screen, session, options)),
+    .action((session: string, options: WatchOptions) =>
+      withServer(context, command, "approver", (server, screen) => watch(server, screen, session, options)),
     );
 }
 

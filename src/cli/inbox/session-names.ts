@@ -1,4 +1,4 @@
-import type { ServerConnection } from "../connection.ts";
+import type { ServerConnection } from "../connection/connection.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
 /** Names sessions as people know them, by title; asks the server for each once, and tells when one has come. */

@@ -1,10 +1,10 @@
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
-import { isOpen, type Mode } from "../terminal/keyboard.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
 import { durationOf } from "../view/words.ts";
 import { type Card, endWords } from "./cards.ts";
+import { isOpen, type Mode } from "./keyboard.ts";
 
 /** What an inbox looks like now. */
 export interface InboxView {

@@ -1,5 +1,6 @@
 import { emitKeypressEvents } from "node:readline";
 import wrapAnsi from "wrap-ansi";
+import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
 import { createPasteReader, markPastes } from "./typing.ts";
 
@@ -23,8 +24,8 @@ export interface FullScreen {
 }
 
 /** Whether this process has a whole terminal to draw on and to read keys from. */
-export function hasFullScreen(): boolean {
-  return process.stdin.isTTY === true && process.stdout.isTTY === true && !isDumbTerminal();
+export function hasFullScreen({ stdin, stdout, env }: CliProcess): boolean {
+  return stdin.isTTY === true && stdout.isTTY === true && !isDumbTerminal(env);
 }
 
 /** Takes over the terminal; close gives it back as it was. */

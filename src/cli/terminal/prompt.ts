@@ -1,18 +1,19 @@
 import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Answering } from "../asking.ts";
-import type { ServerConnection } from "../connection.ts";
+import type { Answering } from "../call/ask-prompt.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import type { ReplyAnswer } from "../connection/send-reply.ts";
+import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
-import { commandFailure } from "../failure.ts";
-import type { ReplyAnswer } from "../reply.ts";
+import { commandFailure } from "../failure/failure.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
 
 /** Whether a person can be asked at this process's terminal. */
-export function hasTerminal(): boolean {
-  return process.stdin.isTTY === true && process.stderr.isTTY === true;
+export function hasTerminal({ stdin, stderr }: CliProcess): boolean {
+  return stdin.isTTY === true && stderr.isTTY === true;
 }
 
 /** Has asks answered by the person at this terminal; nothing that was pasted, or typed before the ask was seen, approves one. */
@@ -20,12 +21,14 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
   return (onInterrupt) => ({
     approver,
     async decide(ask, signal) {
-      const prompt = { paint: screen.paint.err, signal, onInterrupt };
+      const prompt = { io: screen.io, paint: screen.paint.err, signal, onInterrupt };
       await dropTyped(prompt);
       while (!signal.aborted) {
         const choice = await promptFor(ask, prompt);
         if (choice !== "edit") return choice;
-        const input = await editCall(approver, ask).catch((error) => screen.fail(commandFailure(error, approver)));
+        const input = await editCall(approver, ask, screen.io).catch((error) =>
+          screen.fail(commandFailure(error, approver)),
+        );
         if (input) return { reply: PermissionReply.ONCE, input };
       }
       return undefined;
@@ -34,6 +37,7 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
 }
 
 interface Prompt {
+  io: CliProcess;
   paint: Paint;
   /** Takes the question back, such as when somebody else answered. */
   signal: AbortSignal;
@@ -42,28 +46,31 @@ interface Prompt {
 }
 
 /** Drops what was typed before the ask, and what is until there is a pause: it cannot be meant as an answer. */
-async function dropTyped({ signal, onInterrupt }: Prompt): Promise<void> {
+async function dropTyped({ io: { stdin }, signal, onInterrupt }: Prompt): Promise<void> {
   let readyAt = performance.now() + inertMs;
   const drop = (typed: Buffer) => {
     readyAt = performance.now() + inertMs;
     if (typed.includes(ctrlC)) onInterrupt();
   };
-  process.stdin.setRawMode(true).on("data", drop).resume();
+  stdin.setRawMode?.(true);
+  stdin.on("data", drop).resume();
   try {
     for (let left = inertMs; left > 0 && !signal.aborted; left = readyAt - performance.now())
       await sleep(left, undefined, { signal }).catch(() => undefined);
   } finally {
-    process.stdin.pause().off("data", drop).setRawMode(false);
+    stdin.pause().off("data", drop);
+    stdin.setRawMode?.(false);
   }
 }
 
 /** Asks the person at the terminal; undefined if the question was taken back or the person leaves it open (Ctrl-D). */
 async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyAnswer | "edit" | undefined> {
-  const reader = createInterface({ input: process.stdin, output: process.stderr });
+  const { stdin, stderr, env } = prompt.io;
+  const reader = createInterface({ input: stdin, output: stderr });
   const left = new AbortController();
   reader.once("close", () => left.abort());
   reader.on("SIGINT", () => {
-    process.stderr.write("\n");
+    stderr.write("\n");
     prompt.onInterrupt();
   });
   const signal = AbortSignal.any([prompt.signal, left.signal]);
@@ -77,18 +84,18 @@ async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyA
     const line = await reader.question(text, { signal });
     return { text: line.trim(), isTyped: !hasPasted };
   }
-  process.stdin.on("keypress", notePaste);
-  const canMark = !isDumbTerminal();
-  if (canMark) process.stderr.write(markPastes.on);
+  stdin.on("keypress", notePaste);
+  const canMark = !isDumbTerminal(env);
+  if (canMark) stderr.write(markPastes.on);
   try {
-    return await readAnswer(ask, prompt.paint, question);
+    return await readAnswer(ask, prompt, question);
   } catch (error) {
     if (!signal.aborted) throw error;
-    process.stderr.write("\n");
+    stderr.write("\n");
     return undefined;
   } finally {
-    if (canMark) process.stderr.write(markPastes.off);
-    process.stdin.off("keypress", notePaste);
+    if (canMark) stderr.write(markPastes.off);
+    stdin.off("keypress", notePaste);
     reader.close();
   }
 }
@@ -101,7 +108,11 @@ interface Line {
 
 type Question = (text: string) => Promise<Line>;
 
-async function readAnswer(ask: PermissionRequest, paint: Paint, question: Question): Promise<ReplyAnswer | "edit"> {
+async function readAnswer(
+  ask: PermissionRequest,
+  { paint, io }: Prompt,
+  question: Question,
+): Promise<ReplyAnswer | "edit"> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const always = ask.offers.length > 0 ? [key("a", "always")] : [];
   const keys = [key("o", "once"), ...always, key("r", "reject"), key("e", "edit")].join("   ");
@@ -114,7 +125,7 @@ async function readAnswer(ask: PermissionRequest, paint: Paint, question: Questi
       return reject(rest.join(" ") || (await question("  what should it do instead? (may be empty) › ")).text);
     const approval = await readApproval(ask, choice, rest[0], question);
     if (approval?.isTyped && line.isTyped) return approval.answer;
-    if (approval) process.stderr.write("  pasted text approves nothing: type it\n");
+    if (approval) io.stderr.write("  pasted text approves nothing: type it\n");
   }
 }
 

@@ -1,6 +1,7 @@
 import { styleText } from "node:util";
 import { type DescMessage, type MessageShape, toJsonString } from "@bufbuild/protobuf";
-import type { CommandFailure } from "../failure.ts";
+import type { CliProcess, OutputStream } from "../context.ts";
+import type { CommandFailure } from "../failure/failure.ts";
 
 /** Colours text if the stream that it is for shows colours. */
 export type Paint = (format: Parameters<typeof styleText>[0], text: string) => string;
@@ -8,6 +9,8 @@ export type Paint = (format: Parameters<typeof styleText>[0], text: string) => s
 /** Where a command's words go: results to stdout, everything for the person beside them to stderr. */
 export interface Screen {
   readonly json: boolean;
+  /** The streams and the environment of the command. */
+  readonly io: CliProcess;
   /** Whether colours of tools may pass to stdout. */
   readonly coloured: boolean;
   readonly paint: { readonly out: Paint; readonly err: Paint };
@@ -26,15 +29,14 @@ export interface Screen {
   status(text: (() => string) | undefined): void;
 }
 
-type Stream = NodeJS.WriteStream;
-
 /** Makes the screen of one command. */
-export function createScreen({ stdout, stderr, json }: { stdout: Stream; stderr: Stream; json: boolean }): Screen {
+export function createScreen(io: CliProcess, json: boolean): Screen {
+  const { stdout, stderr } = io;
   // Whether the terminal's cursor is in the middle of a line of stdout, where words on stderr would stick to it.
   let midLine = false;
   const status = createStatus(stderr, () => !midLine);
   const paintFor =
-    (stream: Stream): Paint =>
+    (stream: OutputStream): Paint =>
     (format, text) =>
       styleText(format, text, { stream });
   const out = paintFor(stdout);
@@ -44,7 +46,7 @@ export function createScreen({ stdout, stderr, json }: { stdout: Stream; stderr:
     if (text.length === 0) return;
     status.hide();
     stdout.write(text);
-    midLine = stdout.isTTY && text.at(-1) !== "\n" && text.at(-1) !== 10;
+    midLine = stdout.isTTY === true && text.at(-1) !== "\n" && text.at(-1) !== 10;
     status.show();
   }
   function emit<D extends DescMessage>(schema: D, message: MessageShape<D>): void {
@@ -59,7 +61,8 @@ export function createScreen({ stdout, stderr, json }: { stdout: Stream; stderr:
   }
   return {
     json,
-    coloured: stdout.isTTY && stdout.hasColors(),
+    io,
+    coloured: stdout.isTTY === true && stdout.hasColors?.() === true,
     paint: { out, err },
     write,
     emit,
@@ -80,7 +83,7 @@ export function createScreen({ stdout, stderr, json }: { stdout: Stream; stderr:
   };
 }
 
-function createStatus(stderr: Stream, isFree: () => boolean) {
+function createStatus(stderr: OutputStream, isFree: () => boolean) {
   let text: (() => string) | undefined;
   let timer: NodeJS.Timeout | undefined;
   let drawn = false;

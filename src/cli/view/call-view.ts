@@ -7,7 +7,7 @@ import {
   type ToolStateCompleted,
   type ToolStateError,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { serverWords } from "../connection.ts";
+import { serverWords } from "../connection/connection.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { commandLine, durationOf, sizeOf, wordOf } from "./words.ts";

@@ -1,7 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
-import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
-import { exitCodes } from "./exit-codes.ts";
-import { terminalSafe } from "./terminal/terminal-safe.ts";
+import { ErrorInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { tlsFailure } from "./tls-failure.ts";
 
 /** A command that cannot go on, with the one thing to do next. */

@@ -1,18 +1,19 @@
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
-import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { type Answering, createAskPrompt } from "./asking.ts";
-import { isCut, type Position, resume } from "./commands/resume.ts";
-import type { ServerConnection } from "./connection.ts";
-import { exitCodeOf, exitCodes } from "./exit-codes.ts";
-import { CommandError, commandFailure } from "./failure.ts";
-import type { Screen } from "./terminal/screen.ts";
-import { terminalLine } from "./terminal/terminal-safe.ts";
-import { partLines } from "./view/call-view.ts";
-import { createLiveOutput } from "./view/live-output.ts";
-import { durationOf } from "./view/words.ts";
+import { type SessionEvent, SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ExecuteToolRequestSchema, ExecuteToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { isCut, type Position, resume } from "../connection/resume.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError, commandFailure } from "../failure/failure.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { partLines } from "../view/call-view.ts";
+import { createLiveOutput } from "../view/live-output.ts";
+import { durationOf } from "../view/words.ts";
+import { type Answering, createAskPrompt } from "./ask-prompt.ts";
+import { exitCodeOf } from "./exit-code-of.ts";
 
 /** A call to run and to follow to its end. */
 export interface Execution {

@@ -1,5 +1,5 @@
 import type { ConnectError } from "@connectrpc/connect";
-import { terminalSafe } from "./terminal/terminal-safe.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
 
 /** Says why the two ends did not come to terms about TLS, and what to do; undefined if that was not the matter. */
 export function tlsFailure(error: ConnectError, url: string): { message: string; next: string } | undefined {

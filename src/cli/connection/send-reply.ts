@@ -2,9 +2,9 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
-import type { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorInfoOf } from "./failure.ts";
+import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { errorInfoOf } from "../failure/failure.ts";
 
 /** A person's answer to an ask. */
 export interface ReplyAnswer {

@@ -1,12 +1,12 @@
-import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { type ServerConnection, serverWords } from "./connection.ts";
-import { commandFailure } from "./failure.ts";
-import { isSettledElsewhere, type ReplyAnswer, sendReply } from "./reply.ts";
-import type { Screen } from "./terminal/screen.ts";
-import { askLines } from "./view/ask-view.ts";
-import { isApproval, settledWords } from "./view/settled.ts";
-import { commandLine, durationOf } from "./view/words.ts";
+import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { type ServerConnection, serverWords } from "../connection/connection.ts";
+import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
+import { commandFailure } from "../failure/failure.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { askLines } from "../view/ask-view.ts";
+import { isApproval, settledWords } from "../view/settled.ts";
+import { commandLine, durationOf } from "../view/words.ts";
 
 /** Who answers here, and how; whoever is first, here or elsewhere, wins. */
 export interface Answering {

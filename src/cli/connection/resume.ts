@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { exitCodes } from "../exit-codes.ts";
-import { CommandError, errorInfoOf } from "../failure.ts";
+import { CommandError, errorInfoOf } from "../failure/failure.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf } from "../view/words.ts";
 

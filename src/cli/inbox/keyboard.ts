@@ -1,8 +1,8 @@
 import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import type { Card, Cards } from "../inbox/cards.ts";
-import type { ReplyAnswer } from "../reply.ts";
-import type { Key } from "./full-screen.ts";
+import type { ReplyAnswer } from "../connection/send-reply.ts";
+import type { Key } from "../terminal/full-screen.ts";
+import type { Card, Cards } from "./cards.ts";
 
 /** What the next key means. */
 export type Mode =

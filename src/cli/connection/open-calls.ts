@@ -1,5 +1,5 @@
-import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import type { PermissionRequest, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ServerConnection } from "./connection.ts";
 
 /** A call that has not ended, and what it waits for. */

@@ -1,32 +1,31 @@
 import type { Command } from "commander";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { withServer } from "../command.ts";
-import { askChanges, printAsks } from "../commands/asks.ts";
-import { withoutEnd } from "../commands/resume.ts";
-import type { ServerConnection } from "../connection.ts";
-import { commandFailure } from "../failure.ts";
-import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../reply.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { withoutEnd } from "../connection/resume.ts";
+import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
+import type { CliContext } from "../context.ts";
+import { commandFailure } from "../failure/failure.ts";
+import { type Card, createCards } from "../inbox/cards.ts";
+import { createKeyboard } from "../inbox/keyboard.ts";
+import { createInboxSessionNames } from "../inbox/session-names.ts";
+import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
-import { createKeyboard } from "../terminal/keyboard.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { type Card, createCards } from "./cards.ts";
-import { createInboxSessionNames } from "./session-names.ts";
-import { createInboxView } from "./view.ts";
+import { askChanges, printAsks } from "./asks.ts";
 
-/** Adds `toolgate inbox`. */
-export function addInbox(program: Command): void {
-  program
-    .command("inbox")
-    .summary("see what waits for an answer, live, and answer it")
+/** Defines `toolgate inbox`. */
+export function defineInbox(command: Command, context: CliContext): void {
+  command
     .description(
       "See what waits for an answer in all sessions, live, and answer it with one key; without a terminal, or with --json, print what is asked and settled",
     )
     .option("--session <id>", "only of this session and its descendants")
     .addHelpText("after", inboxHelp)
-    .action(({ session = "" }: { session?: string }, command: Command) =>
-      withServer(command, "approver", (server, screen) =>
-        screen.json || !hasFullScreen() ? printAsks(server, screen, session) : inbox(server, screen, session),
+    .action(({ session = "" }: { session?: string }) =>
+      withServer(context, command, "approver", (server, screen) =>
+        screen.json || !hasFullScreen(screen.io) ? printAsks(server, screen, session) : inbox(server, screen, session),
       ),
     );
 }
@@ -89,7 +88,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   async function editArguments({ asks }: Card): Promise<void> {
     state.isLent = true;
     const input = await terminal
-      .lend(() => editCall(server, asks[0]))
+      .lend(() => editCall(server, asks[0], screen.io))
       .finally(() => {
         state.isLent = false;
         redraw();

@@ -1,0 +1,47 @@
+_toolgate() {
+  local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
+  for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
+    case "$place/$word" in
+      /serve|/demo|/call|/run|/check-config|/trust|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/completion) place="$place/$word" ;;
+    esac
+  done
+  COMPREPLY=()
+  case "$prev" in
+    --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
+    --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
+    --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--message|-m|--offer|--for|--edit|--after|--call|--rule) return ;;
+  esac
+  case "$place" in
+    "") words=$'serve\ndemo\ncall\nrun\ncheck-config\ntrust\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/call") words=$'--session\n--call-id\n--agent\n--timeout\n--workspace\n--metadata\n--detach\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/run") words=$'--workspace\n--config\n--agent\n--timeout\n--metadata\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/check-config") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/trust") words=$'--remove\n--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/top") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/reply") words=$'once\nalways\nreject\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/reject") words=$'--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/grants") words=$'revoke\n--all\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/grants/revoke") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/watch") words=$'--after\n--call\n--json-form\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/output") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/tools") words=$'--agent\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/plan") words=$'--agent\n--session\n--rule\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/explain") words=$'--agent\n--session\n--rule\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/rules") words=$'--agent\n--session\n--workspace\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/stats") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/audit") words=$'export\nverify\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/audit/export") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  case "$place" in
+    "/check-config"|"/trust"|"/audit/verify") COMPREPLY+=($(compgen -f -- "$cur")) ;;
+  esac
+}
+complete -F _toolgate toolgate

@@ -1,0 +1,121 @@
+import type { Command } from "commander";
+import type { CliContext } from "./context.ts";
+
+/** Adds a command's description, arguments, options and action. */
+export type DefineCommand = (command: Command, context: CliContext) => void;
+
+/** A command as the program's help lists it. Its module is imported only to run it or to print its own help. */
+export interface CommandEntry {
+  name: string;
+  summary: string;
+  load(): Promise<DefineCommand>;
+}
+
+/** All commands, in the order of the help. */
+export const commands: readonly CommandEntry[] = [
+  {
+    name: "serve",
+    summary: "start the service",
+    load: async () => (await import("./commands/serve.ts")).defineServe,
+  },
+  {
+    name: "demo",
+    summary: "show an agent that asks, and answer it yourself",
+    load: async () => (await import("./commands/demo.ts")).defineDemo,
+  },
+  {
+    name: "call",
+    summary: "run a tool on a server",
+    load: async () => (await import("./commands/call.ts")).defineCall,
+  },
+  {
+    name: "run",
+    summary: "run a tool here, without a server",
+    load: async () => (await import("./commands/run.ts")).defineRun,
+  },
+  {
+    name: "check-config",
+    summary: "check a configuration without starting anything",
+    load: async () => (await import("./commands/check-config.ts")).defineCheckConfig,
+  },
+  {
+    name: "trust",
+    summary: "let a workspace's own tools run in the service",
+    load: async () => (await import("./commands/trust.ts")).defineTrust,
+  },
+  {
+    name: "inbox",
+    summary: "show open permission requests live, and answer them",
+    load: async () => (await import("./commands/inbox.ts")).defineInbox,
+  },
+  {
+    name: "top",
+    summary: "show running and waiting calls live",
+    load: async () => (await import("./commands/top.ts")).defineTop,
+  },
+  {
+    name: "asks",
+    summary: "list open permission requests",
+    load: async () => (await import("./commands/asks.ts")).defineAsks,
+  },
+  {
+    name: "reply",
+    summary: "answer a permission request; the first answer wins",
+    load: async () => (await import("./commands/reply.ts")).defineReply,
+  },
+  {
+    name: "reject",
+    summary: "reject all open permission requests of a session and its descendants",
+    load: async () => (await import("./commands/reject.ts")).defineReject,
+  },
+  {
+    name: "grants",
+    summary: 'list what was approved with "always"',
+    load: async () => (await import("./commands/grants.ts")).defineGrants,
+  },
+  {
+    name: "watch",
+    summary: "follow the events of a session",
+    load: async () => (await import("./commands/watch.ts")).defineWatch,
+  },
+  {
+    name: "output",
+    summary: "fetch a whole output or attachment",
+    load: async () => (await import("./commands/output.ts")).defineOutput,
+  },
+  {
+    name: "tools",
+    summary: "list the tools, or show one with its fields",
+    load: async () => (await import("./commands/tools.ts")).defineTools,
+  },
+  {
+    name: "plan",
+    summary: "show what a call would do and ask, without running it",
+    load: async () => (await import("./commands/plan.ts")).definePlan,
+  },
+  {
+    name: "explain",
+    summary: "show which rule decides for patterns",
+    load: async () => (await import("./commands/explain.ts")).defineExplain,
+  },
+  {
+    name: "rules",
+    summary: "show every rule in effect, list by list",
+    load: async () => (await import("./commands/rules.ts")).defineRules,
+  },
+  {
+    name: "stats",
+    summary: "show call counts and durations by tool",
+    load: async () => (await import("./commands/stats.ts")).defineStats,
+  },
+  {
+    name: "audit",
+    summary: "export or verify the audit: every decision, in chains of hashes",
+    load: async () => (await import("./commands/audit.ts")).defineAudit,
+  },
+  {
+    name: "completion",
+    summary: "print a completion script for your shell",
+    load: async () => (await import("./commands/completion.ts")).defineCompletion,
+  },
+];

@@ -1,0 +1,99 @@
+import type { Readable, Writable } from "node:stream";
+import type { ReadStream, WriteStream } from "node:tty";
+
+/** A stream that may be a terminal. */
+export type InputStream = Readable & Partial<Pick<ReadStream, "isTTY" | "setRawMode">>;
+
+/** A stream that may be a terminal. */
+export type OutputStream = Writable & Partial<Pick<WriteStream, "isTTY" | "columns" | "rows" | "hasColors">>;
+
+/** The streams and the environment of one command line; `process` is one. */
+export interface CliProcess {
+  readonly stdin: InputStream;
+  readonly stdout: OutputStream;
+  readonly stderr: OutputStream;
+  readonly env: NodeJS.ProcessEnv;
+}
+
+/** Settings to start a server with; the configuration file, then the defaults, fill in absent ones. */
+export interface ServeFlags {
+  listen?: string;
+  workspace?: string;
+  data?: string;
+  config?: string;
+  tlsCert?: string;
+  tlsKey?: string;
+  tlsClientCa?: string;
+  insecureNoAuth?: boolean;
+  allowInsecureListen?: boolean;
+  unattended?: "wait" | "deny";
+  logLevel?: "debug" | "info" | "warn" | "error";
+}
+
+/** A server that has started. */
+export interface Served {
+  url: string;
+  dataDirectory: string;
+  /** Name → directory. */
+  workspaces: ReadonlyMap<string, string>;
+  isTls: boolean;
+  isOpenToAll: boolean;
+  unattended: "wait" | "deny";
+  /** The file of the generated caller token, if there is one. */
+  callerTokenFile?: string;
+  /** The generated approver token, if the server accepts it. */
+  approverToken?: { file: string; value: string };
+}
+
+/** Settings to embed a service with. */
+export interface EmbedFlags {
+  workspace?: string;
+  config?: string;
+}
+
+/** A service inside this process; only holders of its two tokens can call and approve. */
+export interface Embedded {
+  url: string;
+  tokens: { caller: string; approver: string };
+  close(): Promise<void>;
+}
+
+/** Paths that `toolgate trust` works with. */
+export interface TrustFlags {
+  data?: string;
+  config?: string;
+  remove?: boolean;
+}
+
+/** The result of a configuration check. */
+export interface CheckedConfig {
+  /** The file that was read. */
+  file: string;
+  /** The number of rules and of tests in it. */
+  rules: number;
+  tests: number;
+  /** Ordered by line. An error prevents a start, a warning does not. */
+  findings: readonly { severity: "error" | "warning"; line: number | undefined; message: string }[];
+}
+
+/** The service itself, for the commands that run it or read its files; the others only talk to one. */
+export interface LocalService {
+  /** Serves until the process gets a signal to stop; calls `onStart` once it listens. */
+  serve(flags: ServeFlags, onStart: (served: Served) => void): Promise<void>;
+  /** Starts a service whose store is deleted when it closes. */
+  embed(flags: EmbedFlags): Promise<Embedded>;
+  /** Checks a configuration file; without a name, the file that a server would read. */
+  checkConfig(file?: string): Promise<CheckedConfig>;
+  /** Lets the code in a workspace's `.opencode` run in the service, or stops that; returns its tool files. */
+  trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[] }>;
+}
+
+/** Everything that a command gets from the program around it. */
+export interface CliContext {
+  readonly io: CliProcess;
+  readonly version: string;
+  /** Loads the service; commands that only talk to one do not pay for it. */
+  loadService(): Promise<LocalService>;
+  /** Sets the exit code of the command line. */
+  setExitCode(code: number): void;
+}

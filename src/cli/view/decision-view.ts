@@ -1,0 +1,42 @@
+import {
+  PermissionAction,
+  PermissionActionSchema,
+  type PermissionDecision,
+  PermissionLayerSchema,
+  PermissionReasonSchema,
+  type RuleMatch,
+} from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Paint } from "../terminal/screen.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
+import { wordOf } from "./words.ts";
+
+/** A decision as lines: the action, why, and the rules that matched. */
+export function decisionLines(decision: PermissionDecision, paint: Paint): string[] {
+  const { action, permission, pattern, reason, reasonCode, matches, moreMatches } = decision;
+  const code = wordOf(PermissionReasonSchema, reasonCode);
+  return [
+    `${paintAction(action, paint)}  ${terminalLine(permission)}  ${terminalSafe(pattern)}`,
+    `       ${paint("dim", `${terminalLine(reason)} [${code}]`)}`,
+    ...(moreMatches > 0 ? [`         ${paint("dim", `… ${moreMatches} earlier rules match, too`)}`] : []),
+    ...matches.map((match) => matchLine(match, paint)),
+  ];
+}
+
+/** One rule that matched, such as `→ config 3  bash "git push *" deny`; the arrow marks the deciding one. */
+function matchLine({ layer, source, ruleIndex, rule, text, decided }: RuleMatch, paint: Paint): string {
+  const place = [
+    wordOf(PermissionLayerSchema, layer),
+    ruleIndex,
+    ...(source === "" ? [] : [`(${terminalLine(source)})`]),
+  ];
+  const action = wordOf(PermissionActionSchema, rule?.action ?? PermissionAction.UNSPECIFIED);
+  const words = `${place.join(" ")}  ${terminalLine(rule?.permission ?? "")} ${JSON.stringify(rule?.pattern)} ${action}`;
+  const met = text === "" ? "" : `  meets ${terminalSafe(JSON.stringify(text))}`;
+  return paint(decided ? "reset" : "dim", `       ${decided ? "→" : " "} ${terminalSafe(words)}${met}`);
+}
+
+/** An action in its colour, padded to the length of the longest one. */
+export function paintAction(action: PermissionAction, paint: Paint): string {
+  const colour = action === PermissionAction.ALLOW ? "green" : action === PermissionAction.DENY ? "red" : "yellow";
+  return paint(colour, wordOf(PermissionActionSchema, action).padEnd(5));
+}

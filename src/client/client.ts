@@ -1,0 +1,9 @@
+/** The public module `toolgate/client`: connects a program to a running service. */
+export * from "../../gen/opencode/tool/v1/event_pb.ts";
+export * from "../../gen/opencode/tool/v1/permission_pb.ts";
+export * from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+export * from "../../gen/opencode/tool/v1/session_service_pb.ts";
+export * from "../../gen/opencode/tool/v1/tool_pb.ts";
+export * from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+export { type ConnectOptions, connect, type ToolgateClient } from "./connect.ts";
+export { findToken, type TokenRole } from "./find-token.ts";

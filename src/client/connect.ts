@@ -1,0 +1,54 @@
+import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
+import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+
+/** Address, credentials and certificates of a connection. */
+export interface ConnectOptions {
+  /** Such as `http://127.0.0.1:7420`. */
+  url: string;
+  /** Sent as bearer token with each request. */
+  token?: string;
+  /** The authority that signed the server's certificate, PEM; default: the public ones. */
+  ca?: string;
+  /** A client certificate and its private key, PEM. */
+  cert?: string;
+  key?: string;
+}
+
+/** The generated clients over one HTTP/2 connection. */
+export interface ToolgateClient {
+  readonly url: string;
+  readonly tools: Client<typeof ToolService>;
+  readonly sessions: Client<typeof SessionService>;
+  readonly permissions: Client<typeof PermissionService>;
+  /** Ends the connection and all streams on it. */
+  close(): void;
+}
+
+/** Connects to a service over gRPC. Nothing is sent before the first request. */
+export function connect({ url, token, ...certificates }: ConnectOptions): ToolgateClient {
+  // Pings detect a dead connection; without them a stream would wait on it forever.
+  const sessionManager = new Http2SessionManager(url, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, certificates);
+  const transport = createGrpcTransport({
+    baseUrl: url,
+    sessionManager,
+    interceptors: token === undefined ? [] : [bearer(token)],
+    defaultTimeoutMs: 30_000,
+  });
+  return {
+    url,
+    tools: createClient(ToolService, transport),
+    sessions: createClient(SessionService, transport),
+    permissions: createClient(PermissionService, transport),
+    close: () => sessionManager.abort(),
+  };
+}
+
+function bearer(token: string): Interceptor {
+  return (next) => (request) => {
+    request.header.set("authorization", `Bearer ${token}`);
+    return next(request);
+  };
+}

@@ -1,0 +1,125 @@
+import { createHash, randomBytes } from "node:crypto";
+import { once } from "node:events";
+import { existsSync, readFileSync } from "node:fs";
+import { mkdir, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type Config, checkConfig, type Flags, findService, loadConfig, readEnvironment } from "../config/config.ts";
+import { createLogger } from "../core/logger.ts";
+
+/** A server that has started, as its first lines describe it. */
+export interface StartedServer {
+  url: string;
+  dataDirectory: string;
+  workspaces: ReadonlyMap<string, string>;
+  isTls: boolean;
+  isOpenToAll: boolean;
+  unattended: "wait" | "deny";
+  callerTokenFile?: string;
+  approverToken?: { file: string; value: string };
+}
+
+// Checking a configuration needs nothing of the server, and loading that takes longer than the check.
+const loadServer = () => import("./server.ts");
+
+/** Serves until the process gets SIGTERM or SIGINT, then drains; a second signal ends the process at once. */
+export async function serveUntilStopped(flags: Flags, onStart: (started: StartedServer) => void): Promise<void> {
+  const config = loadConfig(flags, readEnvironment());
+  const log = createLogger({ level: config.logLevel, file: join(config.dataDirectory, "log", "toolgate.log") });
+  const { startServer } = await loadServer();
+  const server = await startServer(config, log);
+  onStart(describeServer(config, server.url));
+  const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
+  process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
+  log.info("stopping", { reason: String(signal[0] ?? "signal") });
+  await server.close();
+}
+
+/** Starts a service for this process alone, with its own store and tokens, and deletes both when it closes. */
+export async function embedService({ workspace, config: file }: { workspace?: string; config?: string }) {
+  const data = await mkdtemp(join(tmpdir(), "toolgate-run-"));
+  const tokens = { caller: randomToken(), approver: randomToken() };
+  const config = await configOfEmbedded(data, {
+    ...(workspace !== undefined && { workspace }),
+    ...(file !== undefined && { config: file }),
+  });
+  const { startServer } = await loadServer();
+  const server = await startServer(
+    { ...config, tokens: [configuredToken("caller", tokens.caller), configuredToken("approver", tokens.approver)] },
+    createLogger({ level: "error", file: join(data, "log", "toolgate.log") }),
+  );
+  return {
+    url: server.url,
+    tokens,
+    async close() {
+      await server.close();
+      await rm(data, { recursive: true, force: true });
+    },
+  };
+}
+
+/** Trusts the code of a workspace's tools as it is now, or no longer. */
+export async function trustDirectory(
+  directory: string,
+  { data, config: file, remove }: { data?: string; config?: string; remove?: boolean },
+) {
+  const flags: Flags = {
+    workspace: directory,
+    ...(data !== undefined && { data }),
+    ...(file !== undefined && { config: file }),
+  };
+  const config = loadConfig(flags, readEnvironment());
+  const { trustWorkspace } = await import("../tool/files/trust-workspace.ts");
+  return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
+}
+
+/** Checks a configuration file against the permissions that the built-in tools declare; without a name, the file that a server would read. */
+export async function checkConfiguration(file?: string) {
+  const { declaredTools } = await import("./built-in-tools.ts");
+  return await checkConfig(file, readEnvironment(), await declaredTools());
+}
+
+async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
+  const { env, ...place } = readEnvironment();
+  // The directories that the person's service trusts and protects are trusted and protected here as well.
+  const service = findService(flags, { env, ...place });
+  // The sandbox can only hide what exists, and no tool can create what cannot be created here.
+  await mkdir(service.serviceDirectory, { recursive: true, mode: 0o700 }).catch(() => {});
+  return {
+    ...loadConfig({ ...flags, listen: "127.0.0.1:0", data }, { env: { ...env, TOOLGATE_STORE: "sqlite" }, ...place }),
+    ...service,
+    tls: undefined,
+    tracing: false,
+    drainMs: 2_000,
+  };
+}
+
+function describeServer(config: Config, url: string): StartedServer {
+  const { dataDirectory, workspaces, tls, insecureNoAuth, unattended } = config;
+  const caller = join(dataDirectory, "tokens", "caller");
+  const approverToken = generatedApprover(config);
+  return {
+    url,
+    dataDirectory,
+    workspaces,
+    isTls: tls !== undefined,
+    isOpenToAll: insecureNoAuth,
+    unattended,
+    ...(existsSync(caller) && { callerTokenFile: caller }),
+    ...(approverToken && { approverToken }),
+  };
+}
+
+/** The generated approver token, if the server accepts it: configured tokens replace it. */
+function generatedApprover({ dataDirectory, tokens }: Config): { file: string; value: string } | undefined {
+  const file = join(dataDirectory, "tokens", "approver");
+  const value = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
+  return tokens.some(({ sha256 }) => sha256 === hashOf(value)) ? { file, value } : undefined;
+}
+
+function configuredToken(role: "caller" | "approver", value: string): Config["tokens"][number] {
+  return { id: role, roles: [role], agents: ["*"], sha256: hashOf(value) };
+}
+
+const randomToken = () => randomBytes(32).toString("base64url");
+const hashOf = (token: string) => createHash("sha256").update(token).digest("hex");

@@ -1,0 +1,27 @@
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+/** Whether the program runs from its TypeScript sources. */
+export const isCheckout = import.meta.filename.endsWith(".ts");
+/** The checkout, or the package's `dist`. */
+const root = isCheckout ? join(import.meta.dirname, "../..") : import.meta.dirname;
+const place = (inCheckout: string, inPackage: string) => join(root, isCheckout ? inCheckout : inPackage);
+
+/** Files that the program reads or starts at run time: paths in a checkout (TypeScript), and in the package (one bundle). */
+export const assets = {
+  /** The whole program; stack frames inside it are our own. */
+  root,
+  /** The built web console. */
+  console: place("dist/console", "console"),
+  /** Directory of the completion scripts. */
+  completionScripts: place("gen/completion", "completion"),
+  /** Directory of the Redis scripts. */
+  redisScripts: place("src/store/redis/scripts", "redis"),
+  /** The shell script that supervises commands. */
+  supervisor: place("src/tools/process/supervisor.sh", "supervisor.sh"),
+  /** Entry of the thread that converts HTML. */
+  htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
+  /** The modules `toolgate/plugin` and `zod` for tool files, by URL: the same instances that the service uses. */
+  plugin: pathToFileURL(place("src/tool/plugin.ts", "plugin.js")).href,
+  zod: isCheckout ? import.meta.resolve("zod") : pathToFileURL(place("", "zod.js")).href,
+} as const;

@@ -1,0 +1,22 @@
+import type { CliProcess, LocalService } from "../../src/cli/context.ts";
+
+/** Stands in for the service: prints what it was started with, and embeds the server at TEST_ENGINE_URL. */
+export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<LocalService> {
+  return async () => ({
+    async serve(flags) {
+      stdout.write(`${JSON.stringify(flags)}\n`);
+    },
+    async embed(flags) {
+      stderr.write(`embedded ${JSON.stringify(flags)}\n`);
+      return {
+        url: env.TEST_ENGINE_URL ?? "",
+        tokens: { caller: "caller-token", approver: "approver-token" },
+        async close() {
+          stderr.write("engine closed\n");
+        },
+      };
+    },
+    checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [] }),
+    trust: () => Promise.reject(new Error("not used")),
+  });
+}
