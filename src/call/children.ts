@@ -6,14 +6,14 @@ import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import type { CallRecord } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
-/** Calls that start together: each arrives when it may start, and goes on when all have arrived. */
+/** Barrier for calls that start together: each arrives when it may start, and goes on when all have arrived. */
 export interface StartGate {
   readonly isOpen: boolean;
-  /** Throws the signal's reason if that is aborted before. */
+  /** Resolves when all have arrived; throws the signal's reason if that is aborted first. */
   arrive(signal: AbortSignal): Promise<void>;
 }
 
-/** Makes a gate for so many calls. */
+/** Creates a gate for `count` calls. */
 export function createStartGate(count: number): StartGate {
   const all = Promise.withResolvers<void>();
   let missing = count;
@@ -37,82 +37,83 @@ export function createStartGate(count: number): StartGate {
   };
 }
 
-/** The call that a tool's calls belong to. */
+/** The call whose body makes child calls. */
 export interface Parent {
   record: CallRecord;
   opened: OpenSession;
   signal: AbortSignal;
-  /** What its calls belong to: the step that makes them. */
+  /** Trace context of the step that makes the calls. */
   trace?: TraceContext;
 }
 
-/** A call that is to be made for another one. */
+/** A child call before it is accepted. */
 export interface ChildRequest extends ChildCall {
   callId: string;
   gate: StartGate | undefined;
 }
 
-/** Makes calls for a tool: each is judged, asked for and recorded like any other, and ends when the call it is made for is aborted. */
-export function createChildren({
-  enter,
-  ended,
-  cancel,
-}: {
-  enter(parent: Parent, request: ChildRequest): Promise<CallRef>;
+/** Steps of the engine that child calls take. */
+export interface ChildSteps {
+  enter(request: ChildRequest): Promise<CallRef>;
   ended(ref: CallRef): Promise<ToolPart>;
   cancel(ref: CallRef, message: string): Promise<unknown>;
-}) {
-  return async (
-    parent: Parent,
-    children: readonly ChildCall[],
-    { atomic }: { atomic: boolean },
-  ): Promise<ChildResult[]> => {
-    const gate = atomic ? createStartGate(children.length) : undefined;
-    const entered = new Map<string, CallRef>();
-    /** Why those that are not over yet are to end, once they are. */
-    let over: string | undefined;
-
-    async function endAll(why: string): Promise<void> {
-      over ??= why;
-      await Promise.all([...entered.values()].map((ref) => cancel(ref, why)));
-    }
-
-    const stop = () => {
-      // What cannot be cancelled now is, like this call, given up by its own deadline.
-      endAll("The call that made this one was stopped.").catch(() => {});
-    };
-
-    async function make(child: ChildCall, number: number): Promise<ChildResult> {
-      const callId = childId(parent.record.ref.callId, number);
-      try {
-        const ref = await enter(parent, { ...child, callId, gate });
-        entered.set(callId, ref);
-        if (over !== undefined) await cancel(ref, over);
-        return resultOf(callId, await ended(ref));
-      } catch (error) {
-        if (!(error instanceof RequestError)) throw error;
-        return { callId, status: "error", title: child.tool, text: error.message, attachments: [] };
-      } finally {
-        entered.delete(callId);
-        if (gate && !gate.isOpen) await endAll(`Nothing was run, because call ${callId} beside it could not start.`);
-      }
-    }
-
-    parent.signal.addEventListener("abort", stop, { once: true });
-    try {
-      return await Promise.all(children.map((child, index) => make(child, index + 1)));
-    } finally {
-      parent.signal.removeEventListener("abort", stop);
-    }
-  };
 }
 
-/** Whether a call waits for others before it starts: another replica does not know of them, so it must not take it up. */
+/**
+ * Runs calls for a body at the same time and returns their results. Each is judged, asked for and recorded like any other
+ * call, and is cancelled when the parent is aborted. With `atomic` none starts before all may.
+ */
+export async function runChildren(
+  parent: Parent,
+  children: readonly ChildCall[],
+  { atomic }: { atomic: boolean },
+  { enter, ended, cancel }: ChildSteps,
+): Promise<ChildResult[]> {
+  const gate = atomic ? createStartGate(children.length) : undefined;
+  const entered = new Map<string, CallRef>();
+  /** Reason for which open children end, and later ones end at once. */
+  let endReason: string | undefined;
+
+  async function endAll(reason: string): Promise<void> {
+    endReason ??= reason;
+    await Promise.all([...entered.values()].map((ref) => cancel(ref, reason)));
+  }
+
+  const stop = () => {
+    // A child that cannot be cancelled now is stopped by its own deadline.
+    endAll("The call that made this one was stopped.").catch(() => {});
+  };
+
+  async function run(child: ChildCall, number: number): Promise<ChildResult> {
+    const callId = childId(parent.record.ref.callId, number);
+    try {
+      const ref = await enter({ ...child, callId, gate });
+      entered.set(callId, ref);
+      if (endReason !== undefined) await cancel(ref, endReason);
+      return resultOf(callId, await ended(ref));
+    } catch (error) {
+      if (!(error instanceof RequestError)) throw error;
+      return { callId, status: "error", title: child.tool, text: error.message, attachments: [] };
+    } finally {
+      entered.delete(callId);
+      if (gate && !gate.isOpen) await endAll(`Nothing was run, because call ${callId} beside it could not start.`);
+    }
+  }
+
+  parent.signal.addEventListener("abort", stop, { once: true });
+  try {
+    return await Promise.all(children.map((child, index) => run(child, index + 1)));
+  } finally {
+    parent.signal.removeEventListener("abort", stop);
+  }
+}
+
+/** True for a call of an atomic batch. Only the replica of the batch knows when it may start, so no other may claim it. */
 export function startsWithOthers({ metadata }: ToolPart): boolean {
   return metadata?.startsWithOthers === true;
 }
 
-/** Ids have at most 128 characters. */
+/** Returns the id of a child call, which has at most 128 characters. */
 function childId(parentId: string, number: number): string {
   const prefix = parentId.length <= 120 ? parentId : createHash("sha256").update(parentId).digest("hex");
   return `${prefix}.${number}`;

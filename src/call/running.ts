@@ -1,6 +1,7 @@
 import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Tool } from "../tool/tool.ts";
@@ -13,52 +14,61 @@ import type { CallRecord, Fence } from "./ports.ts";
 import type { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
 
-/** What a run and whoever launched it have to do with each other. */
-export interface Hold {
-  /** What the call waits for before it starts, besides people. */
-  gate?: StartGate | undefined;
-  /** Whether the lease is sure to be alive. */
-  isSure(): boolean;
-  /** The start mark is about to be written: from then on only this run can end the call. */
-  starting(): void;
-}
-
-/** A call on its way, as its steps share it. */
+/** State of one running call, shared by the steps of its life. */
 export interface Running {
+  /** The call as last read or written. */
   record: CallRecord;
   readonly opened: OpenSession;
+  /** Aborts the call's own signal; the reason is a `CallEnd`, or a `CallGone` for a call that is no longer ours. */
   readonly controller: AbortController;
   readonly signal: AbortSignal;
   readonly fence: Fence;
-  readonly hold: Hold;
+  /** When the renewal that the store confirmed last was sent, by this process's monotonic clock. */
+  leaseConfirmed: number;
+  /** The start mark may have been written: from then on only this run can end the call. */
+  isStarting: boolean;
+  /** Holds the start back until the other calls of an atomic batch may start too. */
+  readonly gate: StartGate | undefined;
   readonly observed: CallObservation;
-  /** What was resolved for it. */
-  tool?: Tool;
-  /** Its asks as they were read with the record; not known of one that was just opened or claimed. */
-  asks?: readonly AskRecord[];
   readonly hooks: CallHooks;
+  /** The resolved tool. */
+  tool?: Tool;
+  /** Its asks, read together with the record; absent for a call that was just opened or claimed. */
+  asks?: readonly AskRecord[];
   progress?: ReturnType<typeof createProgress>;
   output?: CallOutput;
 }
 
-/** A call that may start as soon as it is accepted. */
+/** A running call in the engine's table of runs. */
+export interface Run {
+  readonly call: Running;
+  /** Resolves to the call as this run ended it; undefined if another step ended it. Never rejects. */
+  readonly done: Promise<ToolPart | undefined>;
+}
+
+/** A call that was judged before it was accepted and may start in the same step. */
 export interface Ready extends Judged {
   tool: Tool;
   input: unknown;
   /** The running part. */
   start: ToolPart;
-  /** What lets it start. */
+  /** The decision that lets it start. */
   decision: DecisionRecord;
-  /** A call that repeats those before it more often than this takes the steps one by one, of which one may be to ask. */
+  /** A call with more repeats than this is accepted only: it takes the steps one by one, of which one may ask. */
   maxRepeats: number;
 }
 
-/** What the store knows this hold of the call by. */
+/** Key of a call in the engine's tables. */
+export function runKeyOf({ sessionId, callId }: CallRef): string {
+  return `${sessionId} ${callId}`;
+}
+
+/** Fence that the store checks for each write of this run. */
 export function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
   return { ref, owner, epoch };
 }
 
-/** Whose call it is, as policy and grants see it. */
+/** Subject of a call for policy and grants. */
 export function subjectFor(
   opened: Pick<OpenSession, "session" | "ancestors" | "workspace"> | Pick<OpenSession, "workspace">,
   agent: string,
@@ -75,7 +85,7 @@ export function subjectFor(
   };
 }
 
-/** Whose a call is that is on its way. */
+/** Subject of a running call. */
 export function subjectOf({ opened, record }: Running, tool: Tool): Subject {
   return subjectFor(opened, record.part.agent, tool);
 }

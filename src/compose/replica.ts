@@ -1,7 +1,6 @@
 import { createPermissions } from "../approval/permissions.ts";
-import { type Calls, createCalls } from "../call/calls.ts";
+import { createCalls } from "../call/calls.ts";
 import { createInputEdit } from "../call/edit.ts";
-import { createExecutor } from "../call/executor.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import { createPlanning } from "../call/planning.ts";
@@ -68,31 +67,20 @@ export function createReplica({
   const planning = createPlanning({ permissions, policy, layersFor, policyDigest });
   const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
-  const executor = createExecutor({
+  const calls = createCalls({
     store: callStore,
     outputs,
+    sessions,
     permissions,
     asksOf: asks.asksOf,
     planning,
     layersFor,
     registry,
     hooks,
-    limits: { ...config.limits, askMs: config.askMs },
-    unattended: config.unattended,
     observer,
-    makeCalls: (...made) => calls.makeCalls(...made),
-    log,
-  });
-  const calls: Calls = createCalls({
-    store: callStore,
-    outputs,
-    sessions,
-    permissions,
-    asksOf: asks.asksOf,
-    executor,
-    registry,
+    limits: { ...config.limits, askMs: config.askMs, leaseMs: config.leaseMs },
+    unattended: config.unattended,
     replicaId,
-    limits: { ...config.limits, leaseMs: config.leaseMs },
     log,
   });
   const planner = createPlanner({

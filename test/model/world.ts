@@ -90,7 +90,7 @@ export async function createWorld(setting: Setting) {
           },
           async ({ calls }) => {
             await calls.supervise();
-            await calls.heedCancels();
+            await calls.handleCancels();
             if (isLooking) await calls.recover();
           },
         ));

@@ -1,0 +1,195 @@
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { CreateSessionRequest } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { type CallToolRequest, CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { newId } from "../core/ids.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
+import { cancelCall } from "./cancel.ts";
+import { type ChildRequest, type Parent, runChildren, type StartGate } from "./children.ts";
+import type { Engine } from "./engine.ts";
+import { maxLifeMs, waitForEnd } from "./follow.ts";
+import { launchCall } from "./launch.ts";
+import type { CallRecord } from "./ports.ts";
+import { prepareStart } from "./prepare.ts";
+import { digestOfRequest } from "./request-digest.ts";
+import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
+import { checkSize, type OpenSession } from "./sessions.ts";
+import { pendingPart } from "./state.ts";
+
+/** Fields that CallTool and ExecuteTool have in common. */
+export type CallRequest = Pick<
+  CallToolRequest,
+  | "sessionId"
+  | "messageId"
+  | "callId"
+  | "agent"
+  | "tool"
+  | "input"
+  | "metadata"
+  | "timeoutMs"
+  | "providerId"
+  | "modelId"
+  | "definitionId"
+  | "expectedStoreId"
+>;
+
+/** An accepted call, or the one that a request attached to. */
+export interface Accepted {
+  record: CallRecord;
+  opened: OpenSession;
+}
+
+/** Accepts a call, or attaches to the call of that id. */
+export async function acceptCall(
+  engine: Engine,
+  principal: Principal,
+  request: CallRequest,
+  trace?: TraceContext,
+): Promise<Accepted> {
+  checkNotDraining(engine);
+  return await beforeDrain(engine, openAndEnter(engine, principal, request, trace));
+}
+
+async function openAndEnter(
+  engine: Engine,
+  principal: Principal,
+  request: CallRequest,
+  trace?: TraceContext,
+): Promise<Accepted> {
+  const { sessions } = engine;
+  sessions.checkStore(request.expectedStoreId);
+  checkSize("metadata", request.metadata, 64 * 1024);
+  const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
+  const agent = sessions.agentFor(principal, request.agent, opened.session);
+  return await enterCall(engine, { ...request, agent }, opened, principal.id, { trace });
+}
+
+async function newSession({ sessions }: Engine, principal: Principal): Promise<string> {
+  const request: CreateSessionRequest = create(CreateSessionRequestSchema);
+  return (await sessions.create(principal, request)).id;
+}
+
+/** Accepts a call in an open session, for an agent that the principal may use, and launches it unless it exists. */
+async function enterCall(
+  engine: Engine,
+  request: CallRequest,
+  opened: OpenSession,
+  principal: string,
+  { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
+): Promise<Accepted> {
+  const { limits, replicaId, store } = engine;
+  const call = describeCall(engine, request, opened, principal, trace);
+  const ready = gate ? undefined : await prepareStart(engine, call, opened);
+  const sent = performance.now();
+  const { record, created } = await whileClaiming(engine, call.ref, () =>
+    store.openCall({
+      ...call,
+      start: ready?.start,
+      decisions: ready && [ready.decision],
+      maxRepeats: ready?.maxRepeats,
+      owner: replicaId,
+      leaseMs: limits.leaseMs,
+      maxOpenCalls: limits.runningCalls,
+    }),
+  );
+  if (created) launchCall(engine, record, opened, sent, { ready: record.attempts > 0 ? ready : undefined, gate });
+  else checkAttach(record, call.spec.requestDigest);
+  return { record, opened };
+}
+
+/** Builds the pending part and the spec of a request; throws if its input is too large. */
+function describeCall(
+  { limits, registry, store }: Engine,
+  request: CallRequest,
+  { session, workspace }: OpenSession,
+  principal: string,
+  trace: TraceContext | undefined,
+): Pick<CallRecord, "ref" | "part" | "spec"> {
+  const input = request.input ?? {};
+  const canonical = canonicalJson(input);
+  if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
+  const now = store.now();
+  const callId = request.callId || newId("call", now);
+  return {
+    ref: { root: session.rootSessionId, sessionId: session.id, callId },
+    part: pendingPart({
+      id: newId("prt", now),
+      sessionId: session.id,
+      messageId: request.messageId || newId("msg", now),
+      callId,
+      tool: request.tool,
+      agent: request.agent,
+      input,
+      ...(request.metadata && { metadata: request.metadata }),
+    }),
+    spec: {
+      principal,
+      requestDigest: digestOfRequest(request.tool, canonical),
+      timeoutMs: request.timeoutMs,
+      providerId: request.providerId,
+      modelId: request.modelId,
+      definitionId:
+        request.definitionId ||
+        (registry.get(request.tool, workspaceRoot(workspace.name))?.definition.definitionId ?? ""),
+      accepted: now,
+      ...(trace && { trace }),
+    },
+  };
+}
+
+/** Checks that a request may attach to a call: the tool and input are the same, and the result is still stored. */
+export function checkAttach({ ref, part, spec, expired }: CallRecord, requestDigest: string): void {
+  if (spec.requestDigest !== requestDigest) {
+    throw new RequestError(
+      ErrorReason.CALL_ID_REUSED,
+      `call ${ref.callId} of session ${ref.sessionId} was another one (tool ${part.tool}, other input); nothing was run. Use a new call_id`,
+      { call_id: ref.callId, tool: part.tool },
+    );
+  }
+  if (!expired) return;
+  throw new RequestError(
+    ErrorReason.CALL_EXPIRED,
+    `call ${ref.callId} ended (${part.state.case}) and its result is no longer kept; it is not run again`,
+    { call_id: ref.callId, state: part.state.case ?? "" },
+  );
+}
+
+/** Accepts the calls that a tool's body makes, and waits for their ends. They belong to the session and principal of the parent. */
+export async function makeCalls(
+  engine: Engine,
+  parent: Parent,
+  children: readonly ChildCall[],
+  options: { atomic: boolean },
+): Promise<ChildResult[]> {
+  return await runChildren(parent, children, options, {
+    enter: (request) => enterChild(engine, parent, request),
+    ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, new AbortController().signal)).part,
+    cancel: (ref, message) => cancelCall(engine, ref, message),
+  });
+}
+
+async function enterChild(
+  engine: Engine,
+  { record: { part, spec }, opened, trace }: Parent,
+  { tool, input, callId, gate }: ChildRequest,
+): Promise<CallRef> {
+  checkNotDraining(engine);
+  const request = create(CallToolRequestSchema, {
+    sessionId: part.sessionId,
+    messageId: part.messageId,
+    callId,
+    agent: part.agent,
+    tool,
+    input,
+    metadata: { ...part.metadata, parentCallId: part.callId, ...(gate && { startsWithOthers: true }) },
+    providerId: spec.providerId,
+    modelId: spec.modelId,
+  });
+  return (await beforeDrain(engine, enterCall(engine, request, opened, spec.principal, { gate, trace }))).record.ref;
+}

@@ -1,0 +1,135 @@
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { JudgedBy } from "../approval/judge-asks.ts";
+import type { Subject } from "../policy/subject.ts";
+import type { PlanContext, Tool } from "../tool/tool.ts";
+import { answersTo, isOnce, nothingAsked, openMissingAsks, waitUntilSettled } from "./asks.ts";
+import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
+import { allowed } from "./decided.ts";
+import { CallGone, denied } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import type { Judged } from "./planning.ts";
+import { decodeInput, planContext } from "./prepare.ts";
+import { type Running, subjectOf } from "./running.ts";
+import { isLeaseValid } from "./runs.ts";
+import { running } from "./state.ts";
+
+/** A plan that was allowed and whose start mark is written, with the input it was made from. */
+export interface Approved extends Judged {
+  input: unknown;
+}
+
+/** State of the approval loop of one call. */
+interface Approval {
+  readonly tool: Tool;
+  readonly ctx: PlanContext;
+  readonly subject: Subject;
+  /** Asks of the call are open. */
+  isAsking: boolean;
+}
+
+/**
+ * Steps 4 to 7: plans, judges and asks, waits for the asks, and starts over until the plan that is allowed is the one that
+ * carries the start mark. An attempt keeps nothing while approvers think, which may take hours.
+ */
+export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
+  const approval: Approval = {
+    tool,
+    ctx: planContext(engine, call.record, call.opened, call.hooks.environment),
+    subject: subjectOf(call, tool),
+    isAsking: call.record.part.permissionIds.length > 0,
+  };
+  for (;;) {
+    call.signal.throwIfAborted();
+    const step = approval.isAsking ? waitForAnswers(engine, call, approval) : attemptStart(engine, call, approval);
+    const approved = await step.catch((cause: unknown) => pauseIfUnavailable(engine, call, cause));
+    if (approved) return approved;
+  }
+}
+
+/** Waits until the call's asks are settled. An open ask is for the approver to decide: a new grant meanwhile must not start the call. */
+async function waitForAnswers(engine: Engine, call: Running, approval: Approval): Promise<undefined> {
+  await waitUntilSettled(engine, call);
+  approval.isAsking = false;
+}
+
+/** Plans and judges once. Returns undefined if asks were opened or if what the decision rests on has changed. */
+async function attemptStart(
+  engine: Engine,
+  call: Running,
+  approval: Approval,
+  grants?: JudgedBy["grants"],
+): Promise<Approved | undefined> {
+  const { tool, ctx, subject } = approval;
+  const input = decodeInput(engine, tool, call.record);
+  // After a "once" grants are read only if it does not cover everything.
+  const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };
+  const { judged, preview, problem } = await call.observed.step("plan", () =>
+    judgeAndInspect(engine, call, tool, input, ctx, subject, by),
+  );
+  if (problem) throw problem;
+  const isAsked = judged.verdict.action === PermissionAction.ASK;
+  const answers = isAsked ? await answersTo(engine, call, tool, judged) : nothingAsked;
+  if (answers.missing.length > 0) {
+    if (by.grants === "none") return await attemptStart(engine, call, approval, "adopt");
+    await openMissingAsks(engine, call, judged, answers, preview, subject);
+    approval.isAsking = true;
+    return undefined;
+  }
+  if (call.gate && !call.gate.isOpen) {
+    await call.gate.arrive(call.signal);
+    // Rules and files may have changed while the other calls of the batch were not ready.
+    return undefined;
+  }
+  if (await writeStartMark(engine, call, judged, answers.approved)) return { ...judged, input };
+  await refreshCall(engine, call);
+  return undefined;
+}
+
+async function judgeAndInspect(
+  { layersFor, planning }: Engine,
+  call: Running,
+  tool: Tool,
+  input: unknown,
+  ctx: PlanContext,
+  subject: Subject,
+  by: JudgedBy,
+) {
+  const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats, by);
+  if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
+  return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
+}
+
+/** Step 7, start mark: durable before the body is entered. Returns false if something the decision rests on has changed. */
+export async function writeStartMark(
+  engine: Engine,
+  call: Running,
+  judged: Judged,
+  approved: readonly PermissionRequest[],
+): Promise<boolean> {
+  const { store } = engine;
+  const { plan, verdict } = judged;
+  call.signal.throwIfAborted();
+  // Without the lease another replica can still claim the call; once it is marked none can.
+  if (!isLeaseValid(engine, call)) throw new CallGone();
+  call.isStarting = true;
+  const { attempts } = call.record;
+  const part = running(call.record.part, plan.title, store.now());
+  const outcome = await store.startCall({
+    fence: call.fence,
+    version: call.record.version,
+    ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
+    grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
+    part,
+    decisions: [allowed(call.record, judged, approved)],
+  });
+  if (outcome === "retry") return false;
+  if (outcome === "fenced") {
+    // A start mark under our fence is ours: the store's answer to it was lost.
+    await refreshCall(engine, call);
+    if (call.record.attempts === attempts) throw new CallGone();
+    return true;
+  }
+  call.record = { ...call.record, part, attempts: attempts + 1 };
+  return true;
+}

@@ -1,0 +1,206 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  DecisionKind,
+  PermissionAction,
+  PermissionDecisionSchema,
+  PermissionOutcome,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type PermissionRequest,
+  PermissionToolContextSchema,
+  type Preview,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { decisionOn } from "../approval/decisions.ts";
+import type { UnapprovedAsk, Verdict } from "../approval/judge-asks.ts";
+import type { AskRecord } from "../approval/ports.ts";
+import { refusalText } from "../approval/refusal-text.ts";
+import { newId } from "../core/ids.ts";
+import type { ExpandedAsk } from "../policy/model.ts";
+import type { Subject } from "../policy/subject.ts";
+import type { Plan, Tool } from "../tool/tool.ts";
+import { refreshCall } from "./call-record.ts";
+import { decidedCall } from "./decided.ts";
+import { CallEnd, denied } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import type { Inspected, Judged } from "./planning.ts";
+import type { Running } from "./running.ts";
+import { storePreview } from "./spill.ts";
+import { inputOf } from "./state.ts";
+
+/** Settlements of a call's asks that concern one plan, which is named by its digest. */
+export interface CallAnswers {
+  digest: string;
+  /** All asks of the call. */
+  asks: readonly AskRecord[];
+  /** Requests for exactly this plan that were approved. */
+  approved: readonly PermissionRequest[];
+  /** What the plan needs and no approval covers. */
+  missing: readonly UnapprovedAsk[];
+}
+
+/** Answers for a plan that needs no ask. */
+export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], missing: [] };
+
+/** Collects the approvals of exactly this plan, and what it needs beyond them. */
+export async function answersTo(
+  { asksOf, planning }: Engine,
+  call: Running,
+  tool: Tool,
+  { plan, verdict }: Judged,
+): Promise<CallAnswers> {
+  const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
+  const asks = call.asks ?? (await asksOf(call.record.ref));
+  const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
+  const missing = verdict.unapproved.filter(
+    (ask) => !call.hooks.allows(digest, ask) && !given.some((asked) => isFor(ask, asked)),
+  );
+  return { digest, asks, approved: given.map(({ request }) => request), missing };
+}
+
+/** Step 6, ask: opens a permission request for everything missing, and withdraws those of an earlier plan. */
+export async function openMissingAsks(
+  engine: Engine,
+  call: Running,
+  judged: Judged,
+  { digest, asks, missing }: CallAnswers,
+  preview: Inspected["preview"],
+  subject: Subject,
+): Promise<void> {
+  if (call.record.attempts > 0) {
+    // A body that was entered is not asked for again, not even for a repeat after a crash.
+    throw new CallEnd(
+      ToolErrorReason.EXECUTOR_LOST,
+      "The executor stopped responding while the tool ran. It is not run again, as it would have to be asked for again: repeat the call.",
+    );
+  }
+  const open = asks.filter(({ settled }) => !settled);
+  const isOpen = (ask: ExpandedAsk) => open.some((asked) => asked.request.digest === digest && isFor(ask, asked));
+  const isStale = (asked: AskRecord) => asked.request.digest !== digest || !missing.some((ask) => isFor(ask, asked));
+  const stale = open.filter(isStale);
+  const unopened = missing.filter((ask) => !isOpen(ask));
+  const unasked = await askHooks(call, unopened, judged.plan, digest);
+  if (stale.length > 0 || unasked.length > 0) {
+    const shown = preview && (await storePreview(engine, call, preview()));
+    const requests = unasked.map((ask) =>
+      requestFor(engine, call, { ...judged, ask }, { preview: shown, subject, digest }),
+    );
+    await openPermissionRequests(engine, call, requests, judged.verdict, stale);
+  }
+}
+
+/** Lets hooks decide before approvers are asked. Returns the asks they leave open; throws if a hook denies one. */
+export async function askHooks(
+  { hooks }: Running,
+  asks: readonly ExpandedAsk[],
+  plan: Plan,
+  digest: string,
+): Promise<ExpandedAsk[]> {
+  const open: ExpandedAsk[] = [];
+  for (const ask of asks) {
+    const decided = await hooks.decide(digest, ask, plan);
+    if (decided === "ask") open.push(ask);
+    if (decided !== "deny") continue;
+    const { permission, patterns } = ask;
+    const by = { permission, action: PermissionAction.DENY, reason: "a plugin denies it" };
+    const decisions = patterns.map((pattern) => create(PermissionDecisionSchema, { ...by, pattern }));
+    throw denied({ decisions });
+  }
+  return open;
+}
+
+/** Builds the permission request for one ask of a call. */
+export function requestFor(
+  { limits, permissions, store }: Engine,
+  call: Running,
+  { ask, plan, verdict }: Pick<Judged, "plan" | "verdict"> & { ask: ExpandedAsk },
+  { preview, subject, digest }: { preview?: Preview | undefined; subject: Subject; digest: string },
+): PermissionRequest {
+  const { part } = call.record;
+  const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
+  return permissions.request(
+    { ...ask, ...(metadata && { metadata }) },
+    verdict.decisions,
+    {
+      sessionId: part.sessionId,
+      agent: part.agent,
+      digest,
+      expires: store.now() + limits.askMs,
+      preview,
+      tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
+    },
+    subject,
+    newId("per", store.now()),
+  );
+}
+
+/** Opens requests and withdraws stale ones in one step. Returns false if the call has changed since it was read. */
+export async function openPermissionRequests(
+  { limits, permissions, store, unattended }: Engine,
+  call: Running,
+  asks: PermissionRequest[],
+  { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
+  stale: readonly AskRecord[],
+): Promise<boolean> {
+  const permissionIds = asks.map(({ id }) => id);
+  const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
+  const isOpened = await store.openAsks({
+    fence: call.fence,
+    version: call.record.version,
+    ...(rulesVersion !== undefined && { rulesVersion }),
+    asks,
+    withdraw: stale.map(({ request }) => request.id),
+    message: "What would run has changed since it was asked.",
+    maxOpenAsks: limits.openAsks,
+    decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
+  });
+  if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);
+  return isOpened;
+}
+
+/** Waits until no ask of the call is open, and leaves the call refreshed. */
+export async function waitUntilSettled(engine: Engine, call: Running): Promise<void> {
+  const wait = await engine.waits.begin(call.record.ref);
+  try {
+    await refreshCall(engine, call);
+    if (call.record.part.permissionIds.length === 0) return;
+    await call.observed.step("wait", async () => {
+      do {
+        await wait.news(call.signal);
+        await refreshCall(engine, call);
+      } while (call.record.part.permissionIds.length > 0);
+    });
+  } finally {
+    wait.end();
+  }
+}
+
+/** Throws the end of a call whose ask was not settled by once or always; it aborts the call, so that its body cannot go on. */
+export function checkApproved(call: Running, request: PermissionRequest): void {
+  const asked = call.asks?.find(({ request: { id } }) => id === request.id);
+  if (asked && isGranted(asked)) return;
+  const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
+  call.controller.abort(end);
+  throw end;
+}
+
+/** True if an approver answered this ask with once. */
+export const isOnce = ({ settled }: AskRecord) => settled?.outcome === PermissionOutcome.ONCE;
+
+function isGranted({ settled }: AskRecord): boolean {
+  return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+/** True if the ask was approved. An ask that only another call's grant covers is worth no more than that grant. */
+function isApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
+  const { settledWith = "" } = ask.settled ?? {};
+  return isGranted(ask) && (settledWith === "" || ofCall.some(({ request }) => request.id === settledWith));
+}
+
+function isFor({ permission, patterns }: ExpandedAsk, { request }: AskRecord): boolean {
+  return request.permission === permission && areEqual(request.patterns, patterns);
+}
+
+function areEqual(a: readonly string[], b: readonly string[]): boolean {
+  return a.length === b.length && a.every((text, i) => text === b[i]);
+}

@@ -1,0 +1,114 @@
+import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { newId } from "../core/ids.ts";
+import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.ts";
+import type { Approved } from "./approve.ts";
+import { askInBody } from "./ask-in-body.ts";
+import { createDeadline, orAborted } from "./deadline.ts";
+import { CallEnd, CallGone } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { type CallOutput, createCallOutput } from "./output.ts";
+import { planContext } from "./prepare.ts";
+import { createProgress } from "./progress.ts";
+import type { Running } from "./running.ts";
+import { isLeaseValid } from "./runs.ts";
+
+/** Result of a body and the output that it wrote. */
+export interface Returned {
+  result: ToolResult;
+  output: CallOutput;
+}
+
+/** One entered body. */
+interface Body {
+  readonly tool: Tool;
+  readonly approved: Approved;
+  readonly deadline: ReturnType<typeof createDeadline>;
+  readonly progress: ReturnType<typeof createProgress>;
+  readonly output: CallOutput;
+}
+
+/** Step 8, execute: enters the body under the call's own signal and deadline; the request that made the call may end. */
+export async function executeBody(engine: Engine, call: Running, tool: Tool, approved: Approved): Promise<Returned> {
+  // The lease of a process that was suspended after the start mark may have lapsed; nothing may run then.
+  if (!isLeaseValid(engine, call)) throw new CallGone();
+  const body = openBody(engine, call, tool, approved);
+  call.progress = body.progress;
+  call.output = body.output;
+  try {
+    const result = await call.observed.step("execute", (trace) =>
+      orAborted(tool.execute(approved.input, approved.plan, toolContext(engine, call, body, trace)), call.signal),
+    );
+    call.signal.throwIfAborted();
+    await body.output.end();
+    return { result, output: body.output };
+  } finally {
+    body.deadline.clear();
+    body.progress.stop();
+  }
+}
+
+/** Starts the deadline, and opens output and progress, which abort the call if its events are fenced off. */
+function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool, approved: Approved): Body {
+  const { ref, spec } = call.record;
+  const deadline = createDeadline(spec.timeoutMs || approved.plan.timeoutMs || limits.timeoutMs, (ms) =>
+    call.controller.abort(
+      new CallEnd(
+        ToolErrorReason.TIMEOUT,
+        `The call took longer than ${ms} ms and was stopped. Give it a longer timeout_ms, or less to do.`,
+      ),
+    ),
+  );
+  const record = async (events: (ToolOutput | ToolProgress)[]) => {
+    if (await store.recordEvents(call.fence, events)) return;
+    call.controller.abort(new CallGone());
+    throw new CallGone();
+  };
+  const output = createCallOutput({
+    root: ref.root,
+    callId: ref.callId,
+    id: newId("out", store.now()),
+    store: outputs,
+    limit: limits.outputBytes,
+    keep: tool.keep,
+    record,
+  });
+  return { tool, approved, deadline, progress: createProgress(ref.callId, (event) => record([event])), output };
+}
+
+/** Context in which a body runs. */
+function toolContext(
+  engine: Engine,
+  call: Running,
+  { tool, approved, deadline, progress, output }: Body,
+  trace: TraceContext | undefined,
+): ToolContext {
+  const { outputs, store } = engine;
+  const { ref, part, spec } = call.record;
+  const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
+  return {
+    ...planContext(engine, call.record, call.opened, call.hooks.environment),
+    messageId: part.messageId,
+    model: { providerId: spec.providerId, modelId: spec.modelId },
+    signal: call.signal,
+    outside: approved.outside,
+    reads: {
+      get: (path) => store.getRead(ref.root, path),
+      record: (path, sha256) => store.recordRead(ref.root, path, sha256),
+    },
+    state: {
+      async get(name) {
+        const value = await store.getState(ref, name);
+        return value === undefined ? undefined : JSON.parse(value);
+      },
+      set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
+    },
+    outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
+    metadata: progress.update,
+    output: output.write,
+    calls: (children, options) => deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),
+    ask: (ask) => deadline.whilePaused(() => askInBody(engine, call, tool, approved.plan, ask)),
+    extra: part.metadata ?? {},
+    ...(trace && { trace }),
+  };
+}

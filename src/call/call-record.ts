@@ -1,0 +1,42 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { RequestError } from "../core/request-error.ts";
+import { CallGone } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import type { Fence } from "./ports.ts";
+import type { Running } from "./running.ts";
+import { isLeaseValid } from "./runs.ts";
+import { isTerminal } from "./state.ts";
+
+/** Pause before a step is tried again while the store is unavailable. */
+const retryMs = 250;
+
+/** Reads a call and its asks again; throws `CallGone` if it has ended or another replica owns it. */
+export async function refreshCall({ store }: Engine, call: Running): Promise<void> {
+  const now = await store.getCallWithAsks(call.record.ref);
+  if (now) Object.assign(call, now);
+  if (!now || isTerminal(now.record.part)) throw new CallGone();
+  if (now.record.epoch !== call.fence.epoch || now.record.owner !== call.fence.owner) throw new CallGone();
+}
+
+/** Stores what changes no state: answers of hooks, or decisions made while the body runs. Throws `CallGone` if fenced off. */
+export async function noteCall(
+  { store }: Engine,
+  fence: Fence,
+  noted: { hooked?: string; decisions?: readonly DecisionRecord[] },
+): Promise<void> {
+  if (!(await store.noteCall({ fence, ...noted }))) throw new CallGone();
+}
+
+/**
+ * Handles a failed step before the start mark: pauses if the store is unavailable, so that the caller tries again; rethrows
+ * everything else. Nothing has run yet, so every step may be repeated while the lease is valid.
+ */
+export async function pauseIfUnavailable(engine: Engine, call: Running, cause: unknown): Promise<undefined> {
+  if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;
+  if (!isLeaseValid(engine, call)) throw new CallGone();
+  engine.log.warn("a call waits for the store", { error: cause, callId: call.record.ref.callId });
+  await delay(retryMs, undefined, { signal: call.signal });
+  return undefined;
+}

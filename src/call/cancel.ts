@@ -1,0 +1,61 @@
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
+import { CallEnd, CallGone } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { waitForEnd } from "./follow.ts";
+import { runKeyOf } from "./running.ts";
+import { failed, isTerminal } from "./state.ts";
+
+/** Ends a call with CANCELLED and returns the stored part; returns a call that has ended as it is. */
+export async function cancelCall(engine: Engine, ref: CallRef, message: string): Promise<ToolPart> {
+  const { claiming, runs, store } = engine;
+  const reason = message === "" ? "The call was cancelled." : message;
+  for (;;) {
+    const record = await store.getCall(ref.sessionId, ref.callId);
+    if (!record) throw new Error(`call ${ref.callId} is gone while it was cancelled`);
+    if (isTerminal(record.part)) return record.part;
+    const run = runs.get(runKeyOf(ref));
+    if (record.part.state.case === "pending") {
+      const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
+      if (await store.finishCall({ ref, guard: { version: record.version }, part }))
+        run?.call.controller.abort(new CallGone());
+      continue;
+    }
+    if (run) {
+      run.call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, reason));
+      await run.done;
+      continue;
+    }
+    // Just accepted or claimed here: it has a run in a moment, which can then be aborted.
+    const claimed = claiming.get(runKeyOf(ref));
+    if (claimed) {
+      await claimed;
+      continue;
+    }
+    await store.requestCancel(ref, reason);
+    await waitForEnd(engine, record, 60_000, new AbortController().signal);
+  }
+}
+
+/** Aborts runs of this replica that another replica was asked to cancel. Calls that have not started were ended there. */
+export async function handleCancels({ runs, sessionsWithNews, store }: Engine): Promise<void> {
+  const started = Map.groupBy(runs.values(), ({ call }) => (call.isStarting ? call.record.ref.sessionId : undefined));
+  const sessionIds = [...sessionsWithNews];
+  // News that arrive during this round are for the next one, with the runs of that moment.
+  sessionsWithNews.clear();
+  for (const sessionId of sessionIds) {
+    for (const { call } of started.get(sessionId) ?? []) {
+      const record = await store.getCall(sessionId, call.record.ref.callId).catch((cause: unknown) => {
+        for (const each of sessionIds) sessionsWithNews.add(each);
+        throw cause;
+      });
+      if (record?.cancel !== undefined) call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, record.cancel));
+    }
+  }
+}
+
+/** Refuses new calls in a session and its descendants, and cancels the open ones. */
+export async function closeSession(engine: Engine, sessionId: string): Promise<void> {
+  const open = await engine.store.closeSession(sessionId);
+  await Promise.all(open.map((ref) => cancelCall(engine, ref, "The session was closed.")));
+}

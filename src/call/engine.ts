@@ -1,0 +1,77 @@
+import type { Permissions } from "../approval/permissions.ts";
+import type { AskRecord } from "../approval/ports.ts";
+import type { CallRef } from "../core/call-ref.ts";
+import type { Logger } from "../core/logger.ts";
+import type { Layers } from "../policy/model.ts";
+import type { Subject } from "../policy/subject.ts";
+import type { HookChain } from "../tool/hooks.ts";
+import type { Registry } from "../tool/registry.ts";
+import type { ChildCall, ChildResult } from "../tool/tool.ts";
+import type { Parent } from "./children.ts";
+import type { createFilling } from "./log.ts";
+import type { CallObserver } from "./observer.ts";
+import type { Planning } from "./planning.ts";
+import type { CallStore, OutputStore } from "./ports.ts";
+import type { Run } from "./running.ts";
+import type { Sessions } from "./sessions.ts";
+import type { Waits } from "./waits.ts";
+
+/** Limits of one replica and of each call. */
+export interface CallLimits {
+  inputBytes: number;
+  outputBytes: number;
+  /** Calls of one session that may be open at once. */
+  runningCalls: number;
+  openAsks: number;
+  leaseMs: number;
+  askMs: number;
+  /** Deadline of a body for which neither the call nor its plan sets one, and the longest that a call may set. */
+  timeoutMs: number;
+  maxTimeoutMs: number;
+}
+
+/** Dependencies of the engine. */
+export interface EngineParts {
+  store: CallStore;
+  outputs: OutputStore;
+  sessions: Sessions;
+  permissions: Permissions;
+  /** Reads the asks of a call, settled ones included. */
+  asksOf(call: CallRef): Promise<AskRecord[]>;
+  planning: Planning;
+  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
+  registry: Registry;
+  hooks: HookChain;
+  observer: CallObserver;
+  limits: CallLimits;
+  /** Outcome of an ask when no approver is expected: it waits, or is denied at once. */
+  unattended: "wait" | "deny";
+  replicaId: string;
+  log: Logger;
+}
+
+/** State of one replica's engine: its dependencies and the calls that it runs. The modules of this folder are functions over it. */
+export interface Engine extends EngineParts {
+  /** Runs of this replica, by `runKeyOf`. */
+  readonly runs: Map<string, Run>;
+  /** Calls that are being accepted or claimed: the store names this replica as their owner, but they have no run yet. */
+  readonly claiming: Map<string, Promise<void>>;
+  /** Work that may launch a call. A drain waits for it first, so that it sees every run. */
+  readonly launching: Set<Promise<unknown>>;
+  /** Sessions with news since cancel requests were last read. */
+  readonly sessionsWithNews: Set<string>;
+  readonly stopNews: () => void;
+  isDraining: boolean;
+  readonly filling: ReturnType<typeof createFilling>;
+  readonly waits: Waits;
+  /** `makeCalls` of accept.ts. A body may make calls, and a call leads to a body: a field avoids the circular import. */
+  readonly makeCalls: MakeCalls;
+}
+
+/** Makes calls for the body of a running call. */
+export type MakeCalls = (
+  engine: Engine,
+  parent: Parent,
+  children: readonly ChildCall[],
+  options: { atomic: boolean },
+) => Promise<ChildResult[]>;

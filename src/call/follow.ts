@@ -1,0 +1,119 @@
+import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import type { Engine } from "./engine.ts";
+import { createBell, type FollowedEvent, followLog, madeEvent } from "./log.ts";
+import type { CallRecord } from "./ports.ts";
+import { runKeyOf } from "./running.ts";
+import { isTerminal } from "./state.ts";
+
+/** Longest life of a call, waits for approvers included. */
+export const maxLifeMs = 24 * 3_600_000;
+
+/** Returns the call when it has ended, or as it is after `ms`. */
+export async function waitForEnd(
+  { runs, store }: Engine,
+  { ref }: Pick<CallRecord, "ref">,
+  ms: number,
+  signal: AbortSignal,
+): Promise<Pick<CallRecord, "ref" | "part">> {
+  const until = performance.now() + ms;
+  const run = runs.get(runKeyOf(ref));
+  // A run of this replica resolves by itself: no need to read every event of its session.
+  const part = run && (await resultWithin(run.done, ms, signal));
+  if (part) return { ref, part };
+  const bell = createBell();
+  const off = store.onNews(ref.sessionId, bell.ring);
+  try {
+    for (;;) {
+      const record = await store.getCall(ref.sessionId, ref.callId);
+      if (!record) throw new Error(`call ${ref.callId} is gone while it was waited for`);
+      const left = until - performance.now();
+      if (isTerminal(record.part) || left <= 0) return record;
+      await bell.wait(left, signal);
+    }
+  } finally {
+    off();
+  }
+}
+
+/** Yields the call's events after a number, until its terminal state. */
+export async function* callEvents(
+  { filling, store }: Engine,
+  { record }: { record: CallRecord },
+  afterSeq: number,
+  signal: AbortSignal,
+): AsyncGenerator<FollowedEvent> {
+  if (isTerminal(record.part) && afterSeq >= Number(record.part.revision)) {
+    yield { lastSeq: afterSeq };
+    return;
+  }
+  const { sessionId, callId, root } = record.ref;
+  const from = Math.max(afterSeq, record.openedSeq - 1);
+  for await (const followed of filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root)) {
+    yield followed;
+    if (isEnd(followed.event)) return;
+  }
+}
+
+/** A request to watch a session. */
+export interface WatchOptions {
+  sessionId: string;
+  afterSeq: number;
+  /** Only events of this call. */
+  callId?: string | undefined;
+  /** Starts with the open calls and asks instead of `afterSeq`. */
+  snapshot: boolean;
+}
+
+/** Yields a session's events after a number; with `snapshot` first the open calls and asks, then the events after them. */
+export async function* watchSession(
+  engine: Engine,
+  root: string,
+  { sessionId, afterSeq, callId, snapshot }: WatchOptions,
+  signal: AbortSignal,
+): AsyncGenerator<FollowedEvent & { snapshotEnd?: boolean }> {
+  const { filling, store } = engine;
+  let from = afterSeq;
+  if (snapshot) {
+    // The number is read first: an event in between is in the snapshot and sent again, never missed.
+    from = Number((await store.getSession(sessionId))?.lastSeq ?? 0n);
+    yield* snapshotOf(engine, sessionId, callId, from);
+    yield { lastSeq: from, snapshotEnd: true };
+  }
+  yield* filling.from(followLog(store, { sessionId, afterSeq: from, callId }, signal), root);
+}
+
+async function* snapshotOf(
+  { asksOf, store }: Engine,
+  sessionId: string,
+  callId: string | undefined,
+  lastSeq: number,
+): AsyncGenerator<FollowedEvent> {
+  const made = (event: SessionEvent["event"]) => ({
+    event: madeEvent(sessionId, lastSeq, store.now(), event),
+    lastSeq,
+  });
+  for (const { ref, part } of await store.listCalls({ sessionId, open: true, limit: 10_000 })) {
+    if (callId !== undefined && ref.callId !== callId) continue;
+    yield made({ case: "part", value: part });
+    for (const { request, settled } of part.permissionIds.length > 0 ? await asksOf(ref) : [])
+      if (!settled) yield made({ case: "permissionAsked", value: request });
+  }
+}
+
+function isEnd(event: SessionEvent | undefined): boolean {
+  return event?.event.case === "part" && isTerminal(event.event.value);
+}
+
+/** Resolves to the result of the work, or to undefined after `ms`; throws the signal's reason. */
+async function resultWithin<T>(work: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
+  signal.throwIfAborted();
+  const { promise: over, resolve } = Promise.withResolvers<undefined>();
+  const stop = () => resolve(undefined);
+  const timer = setTimeout(stop, ms);
+  signal.addEventListener("abort", stop, { once: true });
+  const result = await Promise.race([work, over]);
+  clearTimeout(timer);
+  signal.removeEventListener("abort", stop);
+  signal.throwIfAborted();
+  return result;
+}

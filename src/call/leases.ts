@@ -1,0 +1,127 @@
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallRef } from "../core/call-ref.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import { startsWithOthers } from "./children.ts";
+import { CallEnd, CallGone } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { maxLifeMs } from "./follow.ts";
+import { launchCall } from "./launch.ts";
+import type { CallRecord } from "./ports.ts";
+import { runKeyOf } from "./running.ts";
+import { beforeDrain, isLeaseValid, isTaken, whileClaiming } from "./runs.ts";
+import { failed, isTerminal } from "./state.ts";
+
+/** An orphaned call that no replica claims for this long ends. */
+const maxUnclaimedMs = 60_000;
+/** Times that the body of an idempotent tool may be entered. */
+const maxIdempotentAttempts = 3;
+const unclaimedText = "No replica took the call up again after its executor stopped responding. It was not run.";
+const lostText = (attempts: number) =>
+  `The executor stopped responding while the tool ran. It ran at most ${attempts > 1 ? `${attempts} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
+
+/** Renews this replica's leases. Aborts runs whose call it no longer owns or that are older than a day. */
+export async function renewLeases(engine: Engine): Promise<void> {
+  const { limits, replicaId, runs, store } = engine;
+  const before = [...runs];
+  const sent = performance.now();
+  const held = await store.renewLeases(replicaId, limits.leaseMs);
+  const keys = new Set(held.map(runKeyOf));
+  for (const [key, { call }] of before) {
+    if (!keys.has(key)) call.controller.abort(new CallGone());
+    call.leaseConfirmed = sent;
+    if (store.now() - call.record.spec.accepted > maxLifeMs)
+      call.controller.abort(
+        new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
+      );
+  }
+  for (const ref of held) if (!runs.has(runKeyOf(ref))) await beforeDrain(engine, resumeCall(engine, ref, sent));
+  // The lease counts from when the renewal was sent: after a slow answer the next regular round may be too late.
+  if (performance.now() - sent > limits.leaseMs / 5) await renewLeases(engine);
+}
+
+/**
+ * Resumes a call whose lease is ours but that has no run: its last step could not be recorded, or its lease lapsed and no
+ * other replica claimed it.
+ */
+async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number): Promise<void> {
+  const { replicaId, sessions, store } = engine;
+  const record = await store.getCall(ref.sessionId, ref.callId);
+  if (!record || isTerminal(record.part) || record.owner !== replicaId) return;
+  if (isTaken(engine, ref) || engine.isDraining) return;
+  if (record.part.state.case === "running") return await loseCall(engine, record, lostText(record.attempts));
+  if (startsWithOthers(record.part)) return await loseCall(engine, record, unclaimedText);
+  const opened = await sessions.load(ref.sessionId);
+  if (opened) launchCall(engine, record, opened, leaseConfirmed);
+}
+
+/** Aborts the runs whose lease is no longer valid. Reads nothing from the store, since it matters most when that is away. */
+export async function stopLapsedRuns(engine: Engine): Promise<void> {
+  for (const { call } of engine.runs.values()) if (!isLeaseValid(engine, call)) call.controller.abort(new CallGone());
+}
+
+/** Settles expired asks, then claims orphaned calls; those whose body was entered, or that no replica claims, end as lost. */
+export async function recoverCalls(engine: Engine): Promise<void> {
+  const { permissions, store } = engine;
+  await permissions.expireAsks();
+  for (const { record, started, openAsks, since } of await store.orphans(100)) {
+    if (isTaken(engine, record.ref)) continue;
+    if (openAsks === 0 && (await beforeDrain(engine, claimCall(engine, record)))) continue;
+    if (started) await loseCall(engine, record, lostText(record.attempts));
+    else if (openAsks === 0 && store.now() - since > maxUnclaimedMs)
+      await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
+  }
+}
+
+/** Claims an orphaned call and launches it, if this replica serves its workspace and definition and its body may be entered once more. */
+export async function claimCall(engine: Engine, { ref, part, spec, attempts }: CallRecord): Promise<boolean> {
+  const { limits, log, registry, replicaId, sessions, store } = engine;
+  if (engine.isDraining || attempts >= maxIdempotentAttempts || startsWithOthers(part)) return false;
+  const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
+    log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
+    return undefined;
+  });
+  const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
+  const maxAttempts = tool?.idempotent ? maxIdempotentAttempts : 1;
+  if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
+  const sent = performance.now();
+  const claimed =
+    opened && (await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
+  if (!claimed) return false;
+  launchCall(engine, claimed, opened, sent);
+  return true;
+}
+
+/** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */
+async function loseCall({ store }: Engine, { ref, part, version }: CallRecord, error: string): Promise<void> {
+  const lost = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
+  await store.finishCall({ ref, guard: { version }, part: lost });
+}
+
+/** Accepts no more calls, hands waiting ones back to other replicas, gives running ones `ms` to end, then stops them. */
+export async function drainCalls(engine: Engine, ms: number): Promise<void> {
+  const { launching, replicaId, runs, store } = engine;
+  engine.isDraining = true;
+  await Promise.allSettled(launching);
+  // First of all: what is pending afterwards can no longer start here, and what was just starting is running.
+  await store.releaseCalls(replicaId);
+  for (const { call } of [...runs.values()]) {
+    const { sessionId, callId } = call.record.ref;
+    const record = await store.getCall(sessionId, callId);
+    if (record?.part.state.case === "pending") call.controller.abort(new CallGone());
+  }
+  await endedWithin(ms, engine);
+  for (const { call } of runs.values()) {
+    call.controller.abort(new CallEnd(ToolErrorReason.CANCELLED, "The service was stopped while the call ran."));
+  }
+  await Promise.allSettled([...runs.values()].map(({ done }) => done));
+  engine.stopNews();
+}
+
+async function endedWithin(ms: number, { runs }: Engine): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ms);
+  });
+  await Promise.race([Promise.allSettled([...runs.values()].map(({ done }) => done)), late]);
+  clearTimeout(timer);
+}

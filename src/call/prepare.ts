@@ -1,0 +1,118 @@
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { JudgedBy } from "../approval/judge-asks.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import { similar } from "../tool/similar.ts";
+import type { PlanContext, Tool } from "../tool/tool.ts";
+import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
+import { allowed } from "./decided.ts";
+import { CallEnd } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { maxRepeats } from "./planning.ts";
+import type { CallRecord } from "./ports.ts";
+import { type Ready, type Running, subjectFor } from "./running.ts";
+import type { OpenSession } from "./sessions.ts";
+import { inputOf, prepared, running } from "./state.ts";
+
+/** A call before or after it was accepted. */
+type Described = Pick<CallRecord, "ref" | "part" | "spec">;
+
+/**
+ * Takes the steps up to the decision for a call that is about to be accepted: a call that rules allow without an ask or a
+ * grant is accepted and started in one step. Returns undefined for any other call; `runCall` then takes the steps one by one.
+ */
+export async function prepareStart(engine: Engine, call: Described, opened: OpenSession): Promise<Ready | undefined> {
+  const { hooks, layersFor, planning, store } = engine;
+  // These hooks run once, and the input they leave is stored before it is planned.
+  if (hooks.has("tool.execute.before", "shell.env")) return undefined;
+  try {
+    const tool = resolveTool(engine, call, opened);
+    const input = decodeInput(engine, tool, call);
+    const subject = subjectFor(opened, call.part.agent, tool);
+    const layers = layersFor(subject);
+    // Only the step that accepts the call knows its repeats: it checks `maxRepeats`.
+    const by: JudgedBy = { layers, grants: "none" };
+    const judged = await planning.judge(tool, input, planContext(engine, call, opened, noEnvironment), subject, 0, by);
+    if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
+    const { problem } = await planning.inspect(judged, layers);
+    if (problem) return undefined;
+    return {
+      tool,
+      input,
+      ...judged,
+      start: running(call.part, judged.plan.title, store.now()),
+      decision: allowed(call, judged),
+      maxRepeats,
+    };
+  } catch {
+    return undefined;
+  }
+}
+
+/** Step 1, resolve: returns the registration that serves now. The call keeps it, whatever is registered later. */
+export function resolveTool({ registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
+  const workspace = workspaceRoot(opened.workspace.name);
+  const tool = registry.get(part.tool, workspace);
+  if (!tool) {
+    const known = registry.list(workspace).map(({ name }) => name);
+    const [meant] = similar(part.tool, known, 1);
+    const hint = meant === undefined ? "" : ` Did you mean "${meant}"?`;
+    throw new CallEnd(
+      ToolErrorReason.UNKNOWN_TOOL,
+      `There is no tool "${part.tool}".${hint} Use one of: ${known.join(", ")}.`,
+    );
+  }
+  if (spec.definitionId !== "" && spec.definitionId !== tool.definition.definitionId) {
+    throw new CallEnd(
+      ToolErrorReason.STALE_TOOL,
+      `The tool "${part.tool}" has changed since it was offered. List the tools again and repeat the call as it is now.`,
+    );
+  }
+  return tool;
+}
+
+/** Step 2, before hooks: runs them once and stores the input that they leave, so that every replica plans with the same input. */
+export async function runBeforeHooks(engine: Engine, call: Running): Promise<void> {
+  const { part, prepared: isPrepared } = call.record;
+  if (isPrepared || part.state.case !== "pending") return;
+  const input = inputOf(part);
+  const args = await call.hooks.before(input);
+  if (args === undefined) return;
+  const changed = canonicalJson(args) === canonicalJson(input) ? undefined : prepared(part, args);
+  const step = { fence: call.fence, part: changed };
+  const store = () => engine.store.prepareCall(step).catch((cause: unknown) => pauseIfUnavailable(engine, call, cause));
+  while ((await store()) === undefined);
+  await refreshCall(engine, call);
+}
+
+/** Step 3, decode: throws for input that does not fit the tool's schema, so that it never reaches the tool. */
+export function decodeInput({ limits }: Engine, tool: Tool, { part, spec }: Described): unknown {
+  if (spec.timeoutMs > limits.maxTimeoutMs) {
+    throw new CallEnd(
+      ToolErrorReason.INVALID_INPUT,
+      `timeout_ms is ${spec.timeoutMs}, over the limit of ${limits.maxTimeoutMs}. Use a shorter one.`,
+    );
+  }
+  return tool.decode(inputOf(part));
+}
+
+/** Context in which a tool plans a call. */
+export function planContext(
+  { layersFor, planning, store }: Engine,
+  { ref, part }: Pick<CallRecord, "ref" | "part">,
+  opened: OpenSession,
+  environment: PlanContext["environment"],
+): PlanContext {
+  return {
+    environment,
+    sessionId: ref.sessionId,
+    callId: ref.callId,
+    agent: part.agent,
+    workspace: opened.workspace,
+    reads: { get: (path) => store.getRead(ref.root, path) },
+    judge: planning.judging(layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent })),
+  };
+}
+
+const noEnvironment = async () => ({});

@@ -1,0 +1,26 @@
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { approveCall } from "./approve.ts";
+import { executeBody } from "./body.ts";
+import type { Engine } from "./engine.ts";
+import { resolveTool, runBeforeHooks } from "./prepare.ts";
+import type { Ready, Running } from "./running.ts";
+import { failCall, settleCall } from "./settle.ts";
+
+/**
+ * Runs a call that this replica holds the lease of, from resolving its tool to its terminal state. Never throws: every failure
+ * becomes the call's state, unless the call is no longer ours to write. Returns the call as this run ended it.
+ */
+export async function runCall(engine: Engine, call: Running, ready?: Ready): Promise<ToolPart | undefined> {
+  try {
+    const tool = ready?.tool ?? resolveTool(engine, call.record, call.opened);
+    call.tool = tool;
+    await runBeforeHooks(engine, call);
+    const approved = ready ?? (await approveCall(engine, call, tool));
+    const returned = await executeBody(engine, call, tool, approved);
+    return await settleCall(engine, call, approved.plan, returned);
+  } catch (cause) {
+    return await failCall(engine, call, cause);
+  } finally {
+    call.observed.over(call.record.part);
+  }
+}

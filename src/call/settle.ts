@@ -1,0 +1,114 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { HookFailure } from "../tool/errors.ts";
+import type { Plan, ToolResult } from "../tool/tool.ts";
+import type { Returned } from "./body.ts";
+import { deniedBy } from "./decided.ts";
+import { noteOfEdit } from "./edit.ts";
+import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { fileParts } from "./file-parts.ts";
+import type { CallOutput } from "./output.ts";
+import type { Bounded } from "./output-window.ts";
+import type { Running } from "./running.ts";
+import { storeError, storeOutput, storeStructured } from "./spill.ts";
+import { completed, failed, isTerminal } from "./state.ts";
+
+/** Steps 10 and 11: bounds what the model sees, runs the after hooks and writes the completed part. */
+export async function settleCall(
+  engine: Engine,
+  call: Running,
+  plan: Plan,
+  { result, output }: Returned,
+): Promise<ToolPart | undefined> {
+  const { text, ...sizes } = await boundOutput(result, output);
+  const structured = await storeStructured(engine, call, result.structured);
+  const metadata: JsonObject = {
+    ...call.progress?.shown.metadata,
+    ...result.metadata,
+    ...sizes,
+    ...structured.metadata,
+    truncated: sizes.truncated || result.metadata?.truncated === true,
+  };
+  const attachments = await fileParts(result.attachments ?? [], (bytes) => storeOutput(engine, call, bytes));
+  const shown = await call.hooks.after(call.record.part, "completed", {
+    title: result.title ?? call.progress?.shown.title ?? plan.title,
+    output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
+    metadata,
+  });
+  const part = completed(
+    call.record.part,
+    {
+      ...shown,
+      attachments,
+      ...(structured.value && { structuredOutput: structured.value }),
+    },
+    engine.store.now(),
+  );
+  return await writeEnd(engine, call, part);
+}
+
+/** Step 10, bound: returns what the model sees of the returned text, or of what the body wrote if it returned none. */
+export async function boundOutput({ output: text }: ToolResult, output: CallOutput): Promise<Bounded> {
+  return text === undefined ? output.written() : await output.whole(text);
+}
+
+/**
+ * Ends a call without a result: expected failure, refusal, abort or defect. Writes nothing for a call that is no longer ours.
+ * Returns the part as stored.
+ */
+export async function failCall(engine: Engine, call: Running, thrown: unknown): Promise<ToolPart | undefined> {
+  const cause = call.signal.aborted ? call.signal.reason : thrown;
+  if (cause instanceof CallGone || isTerminal(call.record.part)) return undefined;
+  try {
+    // Output written so far is stored and named, unless storing it is what failed.
+    await call.output?.end().catch(() => undefined);
+    const written = call.output?.written();
+    const { text: _, ...sizes } = written ?? { text: "" };
+    const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
+    const failure = await failureAfterHooks(engine, call, cause, metadata);
+    const text = [failure.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+    const error = await storeError(engine, call, text);
+    const part = failed(call.record.part, { ...failure, error }, engine.store.now());
+    const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
+    return await writeEnd(engine, call, part, decisions);
+  } catch (error) {
+    // The lease lapses and recovery ends the call.
+    engine.log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
+    return undefined;
+  }
+}
+
+/** Builds the failure to report; if the body ran, after hooks may rewrite it. */
+async function failureAfterHooks(
+  { log }: Engine,
+  call: Running,
+  cause: unknown,
+  metadata: JsonObject | undefined,
+): Promise<CallFailure> {
+  const failure = { ...callFailure(cause, call, log), ...(metadata && { metadata }) };
+  // An after hook that failed is not run again.
+  if (call.record.part.state.case !== "running" || cause instanceof HookFailure) return failure;
+  const title = call.progress?.shown.title ?? "";
+  try {
+    const shown = { title, output: failure.error, metadata: metadata ?? {} };
+    const rewritten = await call.hooks.after(call.record.part, "error", shown);
+    return { ...failure, error: rewritten.output, ...(metadata && { metadata: rewritten.metadata }) };
+  } catch (error) {
+    if (!(error instanceof HookFailure)) throw error;
+    return { ...failure, error: `${failure.error}\n${error.message}` };
+  }
+}
+
+/** Step 11, settle: one atomic step writes the terminal part, its event and the end of the lease. Undefined if fenced off. */
+async function writeEnd(
+  { store }: Engine,
+  call: Running,
+  part: ToolPart,
+  decisions: readonly DecisionRecord[] = [],
+): Promise<ToolPart | undefined> {
+  const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
+  if (written) call.record = { ...call.record, part: written };
+  return written;
+}
