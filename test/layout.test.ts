@@ -98,7 +98,6 @@ const knownLongFunctions: readonly string[] = [
 
   "edge/api/tool-service.ts toolService",
 
-  "policy/policy.ts createPolicy",
   "policy/shell/reader.ts createReader",
 
   "store/redis/calls.ts createRedisCalls",

@@ -4,21 +4,24 @@ import { isPathKind } from "./rule-list.ts";
 import { type Command, readCommands } from "./shell/command.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
-/** What no rule, grant or person opens to a tool. All paths are canonical. */
+/** The paths that are denied to every tool, whatever rules, grants and approvers say. All paths are canonical. */
 export interface Guard {
   dataDirectory: string;
-  /** The data directory of the user's service, where that is another one. */
+  /** The data directory of this user's service, if it differs from `dataDirectory`. */
   serviceDirectory?: string;
-  /** Absent where the server runs without one. */
+  /** Absent if the service runs without a configuration file. */
   configFile?: string;
 }
 
-/** The folders and files of which the engine denies everything, folded. */
-export function keptPaths(guard: Guard): string[] {
-  return kept(guard).map(({ path }) => path);
+/** Denies what the engine itself protects: returns the reason, or undefined. `at` is the place in the ask's patterns, `commands` that pattern as already analysed. */
+export type FileGuard = (ask: Ask, at: number, commands?: readonly Command[]) => string | undefined;
+
+/** Lists the directories and files that the engine denies, with their case folded. */
+export function deniedPaths(guard: Guard): string[] {
+  return deniedPlaces(guard).map(({ path }) => path);
 }
 
-function kept({ dataDirectory, serviceDirectory, configFile }: Guard): { path: string; what: string }[] {
+function deniedPlaces({ dataDirectory, serviceDirectory, configFile }: Guard): { path: string; what: string }[] {
   const places = [
     { path: dataDirectory, what: "Toolgate's data directory" },
     { path: serviceDirectory, what: "Toolgate's data directory" },
@@ -28,64 +31,61 @@ function kept({ dataDirectory, serviceDirectory, configFile }: Guard): { path: s
   return places.flatMap(({ path, what }) => (path === undefined ? [] : [{ path: foldCase(path), what }]));
 }
 
-/**
- * Makes the test for what the engine itself denies: it says why, or nothing. `at` is the place in the question's patterns,
- * `commands` what is already known of that one.
- */
-export function createFileGuard(guard: Guard, home: string) {
-  const places = kept(guard).map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
+/** Creates the guard of the engine's own files. */
+export function createFileGuard(guard: Guard, home: string): FileGuard {
+  const places = deniedPlaces(guard).map((place) => ({ ...place, spellings: spellings(place.path, foldCase(home)) }));
 
-  function keptAt(path: string): string | undefined {
+  function ownerOf(path: string): string | undefined {
     const folded = foldCase(path);
     return places.find(({ path }) => folded === path || folded.startsWith(`${path}/`))?.what;
   }
 
-  function ofPath(permission: string, path: string): string | undefined {
-    if (!path.startsWith("/")) return permission === "edit" ? ofPolicyFile(path) : undefined;
-    const what = keptAt(normalize(path));
+  function checkPath(permission: string, path: string): string | undefined {
+    if (!path.startsWith("/")) return permission === "edit" ? checkPolicyFile(path) : undefined;
+    const what = ownerOf(normalize(path));
     if (what) return `${path} belongs to ${what}, which no tool may touch`;
-    return permission === "edit" ? ofPolicyFile(normalize(path)) : undefined;
+    return permission === "edit" ? checkPolicyFile(normalize(path)) : undefined;
   }
 
-  function ofCommand(line: string, cwd: string | undefined, commands?: readonly Command[]): string | undefined {
+  function checkCommand(line: string, cwd: string | undefined, commands?: readonly Command[]): string | undefined {
     const folded = foldCase(line);
     const named = places.find(({ spellings }) => spellings.some((spelling) => isNamed(folded, spelling)));
     if (named) return `the command names ${named.what}, which no tool may touch`;
     if (cwd === undefined) return undefined;
-    const around = keptAt(cwd);
+    const around = ownerOf(cwd);
     if (around) return `the command would run in ${around}, which no tool may touch`;
     const reached = (commands ?? readCommands(line)).flatMap(({ folder, uses }) =>
-      uses.map(({ path }) => keptAt(resolve(cwd, folder, path))),
+      uses.map(({ path }) => ownerOf(resolve(cwd, folder, path))),
     );
     const what = reached.find((found) => found !== undefined);
     return what && `the command reaches into ${what}, which no tool may touch`;
   }
 
-  return ({ permission, patterns, paths, cwd }: Ask, at: number, commands?: readonly Command[]) => {
+  return ({ permission, patterns, paths, cwd }, at, commands) => {
     const pattern = patterns[at] ?? "";
-    if (permission === "bash") return ofCommand(pattern, cwd, commands);
+    if (permission === "bash") return checkCommand(pattern, cwd, commands);
     const shown = permission === "external_directory" ? pattern.replace(/\/\*$/, "") : toSlashes(pattern);
-    const refused = isPathKind(permission) ? ofPath(permission, shown) : undefined;
-    return refused ?? ofPath(permission, paths?.[at] ?? "");
+    const refused = isPathKind(permission) ? checkPath(permission, shown) : undefined;
+    return refused ?? checkPath(permission, paths?.[at] ?? "");
   };
 }
 
-/** Files that hold rules: who may edit them could widen what is allowed. */
-function ofPolicyFile(path: string): string | undefined {
+/** Denies edits of files that hold rules: an edit could widen what is allowed. */
+function checkPolicyFile(path: string): string | undefined {
   const folded = foldCase(path);
   const name = basename(folded);
   const isPolicy = name === "toolgate.toml" || (name === "config.toml" && basename(dirname(folded)) === ".opencode");
   return isPolicy ? `${path} is a policy file, which no tool may edit` : undefined;
 }
 
-/** How a command line may write a path that lies in the home folder. */
+/** The spellings by which a command line may name a path, with its home directory also as `~` or `$HOME`. */
 function spellings(path: string, home: string): string[] {
   if (!path.startsWith(`${home}/`)) return [path];
   const rest = path.slice(home.length);
   return [path, ...["~", "$HOME", `\${HOME}`].map((start) => foldCase(start) + rest)];
 }
 
-/** Whether a line holds a path and not only the beginning of a longer name. */
+/** Whether a line contains a path, and not only the beginning of a longer name. */
 function isNamed(line: string, path: string): boolean {
   for (let at = line.indexOf(path); at !== -1; at = line.indexOf(path, at + 1)) {
     if (!/[\w.-]/.test(line[at + path.length] ?? "")) return true;

@@ -5,26 +5,26 @@ import { secretWords } from "./protected-files.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, toSlashes } from "./wildcard.ts";
 
-/** A folder that is searched: its canonical path, and how rules and people see it. */
+/** A directory that is searched: its canonical path, and the form that rules match and approvers see. */
 export interface ReadPlace {
   absolute: string;
   pattern: string;
 }
 
 /**
- * The words of which the name of a file below a folder must hold one, in lower case, for `read` of it not to be allowed;
- * only for plain names (printable ASCII, no long run of spaces). None has a slash. Undefined: any file may be one.
- * It is for searches, which find more files than they can have judged one by one.
+ * Returns the substrings that identify possibly restricted files below a directory: a name that contains none of them, in
+ * lower case, is readable. Applies to plain names only (printable ASCII, no long run of spaces). No substring has a slash.
+ * Undefined if any file may be restricted. Searches use it, since they find more files than they can judge one by one.
  */
 export function readDoubts(
   { absolute, pattern }: ReadPlace,
   { wide, narrow }: Layers,
-  { about, kept, home }: { about(list: LayerRules): readonly Rule[]; kept: readonly string[]; home: string },
+  { about, denied, home }: { about(list: LayerRules): readonly Rule[]; denied: readonly string[]; home: string },
 ): string[] | undefined {
   const place = foldCase(toSlashes(absolute));
   const shown = pattern === "." ? "" : foldCase(toSlashes(pattern));
   if (kernel.test(`${place}/`) || warningsAbout(absolute).length > 0) return undefined;
-  if (kept.some((path) => isWithin(place, path) || isWithin(path, place))) return undefined;
+  if (denied.some((path) => isWithin(place, path) || isWithin(path, place))) return undefined;
   if (narrow.some(({ problem }) => problem !== undefined)) return undefined;
   const rules = [exceptions(wide.flatMap(about)), ...narrow.map((list) => doubtsOf(list, about(list)))];
   const words = rules.map((list) =>
@@ -38,18 +38,18 @@ export function readDoubts(
   return known.length < all.length ? undefined : shortest(known);
 }
 
-/** Where every path leads to the kernel, or may. */
+/** Directories below which paths are the kernel's, or may be. */
 const kernel = /^\/(\/|proc\/|sys\/|dev\/)/;
 
 const isWithin = (path: string, folder: string) => path === folder || path.startsWith(`${folder}/`);
 
-/** The rules that may win over the last one that allows everything; undefined if there is none such. */
+/** The rules that may override the last one that allows everything; undefined without such a rule. */
 function exceptions(rules: readonly Rule[]): Rule[] | undefined {
   const all = rules.findLastIndex(allowsAll);
   return all === -1 ? undefined : rules.slice(all + 1).filter(({ action }) => action !== PermissionAction.ALLOW);
 }
 
-/** The same of a list that can only narrow, and that is of no opinion where no rule matches. */
+/** The same for a list that can only narrow, and has no opinion where no rule matches. */
 function doubtsOf({ layer }: LayerRules, rules: readonly Rule[]): Rule[] {
   const isInherited = layer === PermissionLayer.INHERITED;
   return rules
@@ -59,13 +59,13 @@ function doubtsOf({ layer }: LayerRules, rules: readonly Rule[]): Rule[] {
 
 const allowsAll = ({ pattern, action }: Rule) => pattern === "*" && action === PermissionAction.ALLOW;
 
-/** The longest part of a pattern that must stand in one part of a path's name, and not in the folder before it. */
+/** The longest part of a pattern that a segment of a matching path must contain, and that the directory does not. */
 function wordOf(pattern: string, folder: string): string | undefined {
   const words = pattern.split(/[*?/]/).filter((word) => word !== "" && !folder.includes(word));
   return words.toSorted((one, other) => other.length - one.length)[0];
 }
 
-/** Without those that hold another one. */
+/** Removes words that contain another one. */
 function shortest(words: readonly string[]): string[] {
   const distinct = [...new Set(words)];
   return distinct.filter((word) => !distinct.some((other) => other !== word && word.includes(other)));

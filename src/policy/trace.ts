@@ -2,27 +2,27 @@ import { create } from "@bufbuild/protobuf";
 import { type RuleMatch, RuleMatchSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Match } from "./opinion.ts";
 
-/** What a decision tells of the rules that matched. */
+/** The part of a decision that lists the rules that matched. */
 export interface Trace {
   matches: RuleMatch[];
   moreMatches: number;
 }
 
-/** A match, and the spelling that was met, where that is not the pattern itself. */
-export interface Met extends Match {
+/** A match, and the spelling that matched, where that is not the pattern itself. */
+export interface TracedMatch extends Match {
   text: string;
 }
 
-/** A decision is kept with its trace, and whoever writes rules decides how many there are. */
-const most = 50;
+/** Bounds the trace: decisions are stored with it, and the authors of rules decide how many rules there are. */
+const maxMatches = 50;
 
-/** Tells the rules that met a pattern or another spelling of it, in order; the deciding one is never left out. */
-export function traceOf(met: readonly Met[], decided: Match | undefined): Trace {
+/** Builds the trace from the matches in order: the last ones, and always the deciding one. */
+export function traceOf(matches: readonly TracedMatch[], decided: Match | undefined): Trace {
   const isDeciding = (match: Match) => match.rule === decided?.rule && match.layer === decided.layer;
-  const first = Math.max(0, met.length - most);
-  const kept = met.filter((match, place) => place >= first || isDeciding(match));
+  const first = Math.max(0, matches.length - maxMatches);
+  const traced = matches.filter((match, place) => place >= first || isDeciding(match));
   return {
-    matches: kept.map((match) =>
+    matches: traced.map((match) =>
       create(RuleMatchSchema, {
         layer: match.layer,
         source: match.source,
@@ -32,6 +32,18 @@ export function traceOf(met: readonly Met[], decided: Match | undefined): Trace 
         decided: isDeciding(match),
       }),
     ),
-    moreMatches: met.length - kept.length,
+    moreMatches: matches.length - traced.length,
   };
+}
+
+/** Returns each rule of a list once, with the first of the texts that it matches; empty for the pattern itself, which comes first. */
+export function firstMatchOfEach(found: readonly { text: string; matches: readonly Match[] }[]): TracedMatch[] {
+  const [first, ...others] = found;
+  if (first && others.length === 0) return first.matches.map((match) => ({ ...match, text: "" }));
+  const byIndex = new Map<number, TracedMatch>();
+  for (const [i, { text, matches }] of found.entries()) {
+    for (const match of matches)
+      if (!byIndex.has(match.index)) byIndex.set(match.index, { ...match, text: i === 0 ? "" : text });
+  }
+  return [...byIndex.values()].sort((one, other) => one.index - other.index);
 }

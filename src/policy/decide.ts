@@ -1,0 +1,177 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionDecisionSchema,
+  PermissionLayer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Address, readAddress } from "./address.ts";
+import { addressCaution, caution, hiddenText } from "./caution.ts";
+import type { CompiledRules } from "./compiled-rules.ts";
+import type { FileGuard } from "./guard.ts";
+import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
+import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
+import { namedParts, refusedAddress } from "./named-address.ts";
+import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
+import { targetOf } from "./rule-list.ts";
+import { readCommands } from "./shell/command.ts";
+import { judgeCommand } from "./shell/judge.ts";
+import { firstMatchOfEach, traceOf } from "./trace.ts";
+
+/** Everything that decisions depend on, other than the ask and its layers. */
+export interface PolicyState {
+  compiled: CompiledRules;
+  guard: FileGuard;
+}
+
+/** Decides on one pattern of an ask. `analyse` reads a command line into its commands; otherwise the text is judged as given. */
+export function decidePattern(
+  state: PolicyState,
+  ask: ExpandedAsk,
+  at: number,
+  layers: Layers,
+  { analyse }: { analyse: boolean },
+): PermissionDecision {
+  const { compiled, guard } = state;
+  const { permission, patterns, paths } = ask;
+  const pattern = patterns[at] ?? "";
+  const address = permission === "webfetch" ? readAddress(pattern) : undefined;
+  const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
+  const refused = guard(ask, at, commands) ?? (address && refusedAddress(compiled, address, ask.leadsTo, layers));
+  if (refused) return toDecision(permission, pattern, protectedBy(refused));
+
+  const line = ask.line ?? pattern;
+  const matchRules = createMatchCache(compiled);
+  const matchesOf = (group: readonly LayerRules[], text: string) =>
+    matchRules(group, targetOf(permission, text, paths?.[at]));
+  const opinionOf = (group: readonly LayerRules[], unmatched?: Opinion): Opinion | undefined => {
+    if (commands) {
+      const matches = (text: string) => matchesOf(group, text);
+      const rules = { matches, narrower: () => findNarrowerRule(compiled, layers, "bash"), unmatched };
+      return strictestOf(commands.flatMap((command) => judgeCommand(command, line, rules) ?? []));
+    }
+    const last = matchesOf(group, pattern).at(-1);
+    if (ask.restricts && last?.rule.action === PermissionAction.ALLOW) return undefined;
+    return last ? opinionBy(last) : unmatched;
+  };
+  const opinion = strictestOpinion(layers, opinionOf, ask.restricts ? notRestricted : noMatch);
+  const final = cautionFor(compiled, opinion, ask, at, layers, address) ?? opinion;
+
+  const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
+  const matched = [...layers.wide, ...layers.narrow].flatMap((list) =>
+    firstMatchOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),
+  );
+  return Object.assign(toDecision(permission, pattern, final), traceOf(matched, final.match));
+}
+
+/** Decides on an ask without patterns, which no rule may allow. */
+export function decideWithoutPattern(state: PolicyState, ask: ExpandedAsk, layers: Layers): PermissionDecision {
+  const decision = decidePattern(state, { ...ask, patterns: [""] }, 0, layers, { analyse: true });
+  return decision.action === PermissionAction.ALLOW ? toDecision(ask.permission, "", noPattern) : decision;
+}
+
+/** Decides on a line of several commands as a whole, where a rule for the line asks or denies: no grant for one command may answer that. */
+export function decideLine(
+  { compiled }: PolicyState,
+  { line, patterns }: ExpandedAsk,
+  layers: Layers,
+): PermissionDecision[] {
+  if (line === undefined || patterns.length === 1) return [];
+  const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) =>
+    matchRule(compiled, group, targetOf("bash", line)),
+  );
+  const stricter = matches
+    .filter((match) => match !== undefined)
+    .filter(({ rule }) => rule.action !== PermissionAction.ALLOW && rule.pattern !== "*");
+  const strictest = strictestOf(stricter.map(opinionBy));
+  return strictest ? [toDecision("bash", line, strictest)] : [];
+}
+
+/** Returns the strictest opinion of the wide layers, of each narrow one, and of policy files that cannot be read. */
+function strictestOpinion(
+  layers: Layers,
+  opinionOf: (group: readonly LayerRules[], unmatched?: Opinion) => Opinion | undefined,
+  unmatched: Opinion,
+): Opinion {
+  const unreadable = layers.narrow.flatMap(({ problem }) => (problem === undefined ? [] : [unreadableRules(problem)]));
+  const narrow = layers.narrow.flatMap((list) => {
+    const opinion = opinionOf([list]);
+    const counts = list.layer !== PermissionLayer.INHERITED || opinion?.action === PermissionAction.DENY;
+    return opinion && counts ? [opinion] : [];
+  });
+  return strictestOf([...unreadable, opinionOf(layers.wide, unmatched) ?? unmatched, ...narrow]) ?? unmatched;
+}
+
+/** Returns the caution that forces an ask even where rules or grants allow; undefined if there is none. */
+function cautionFor(
+  compiled: CompiledRules,
+  { action }: Opinion,
+  ask: ExpandedAsk,
+  at: number,
+  layers: Layers,
+  address: Address | undefined,
+): Opinion | undefined {
+  if (action === PermissionAction.DENY) return undefined;
+  const hidden = hiddenText(ask.patterns[at] ?? "");
+  if (hidden) return hidden;
+  if (!address) return caution(ask, at);
+  if (action === PermissionAction.ASK) return undefined;
+  return addressCaution(address, namedParts(compiled, address, undefined, layers).port);
+}
+
+const noMatch: Opinion = {
+  action: PermissionAction.ASK,
+  layer: PermissionLayer.UNSPECIFIED,
+  reason: "no rule matches: ask",
+  code: PermissionReason.NO_RULE,
+};
+const noPattern: Opinion = {
+  ...noMatch,
+  reason: "nothing says what would be touched: ask",
+  code: PermissionReason.NO_PATTERN,
+};
+const notRestricted: Opinion = {
+  action: PermissionAction.ALLOW,
+  layer: PermissionLayer.UNSPECIFIED,
+  reason: "no rule asks or denies it",
+  code: PermissionReason.NO_RULE,
+};
+
+function protectedBy(reason: string): Opinion {
+  return {
+    action: PermissionAction.DENY,
+    layer: PermissionLayer.ENGINE,
+    reason: `engine: ${reason}`,
+    code: PermissionReason.PROTECTED,
+  };
+}
+
+function unreadableRules(problem: string): Opinion {
+  return {
+    action: PermissionAction.ASK,
+    layer: PermissionLayer.WORKSPACE,
+    reason: `${problem}: everything asks`,
+    code: PermissionReason.BROKEN_POLICY,
+  };
+}
+
+function toDecision(
+  permission: string,
+  pattern: string,
+  { action, layer, reason, match, code = PermissionReason.RULE }: Opinion,
+): PermissionDecision {
+  return create(PermissionDecisionSchema, {
+    permission,
+    pattern,
+    action,
+    layer,
+    reason,
+    reasonCode: code,
+    ...(match && ruleOf(match)),
+  });
+}
+
+function ruleOf({ index, rule: { permission, pattern, action } }: Match) {
+  return { ruleIndex: index, rule: { permission, pattern, action } };
+}
