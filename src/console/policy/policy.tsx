@@ -4,8 +4,6 @@ import { DecisionsPage } from "./decisions.tsx";
 import { Explain } from "./explain.tsx";
 import { GrantsPage } from "./grants.tsx";
 import { Rules } from "./rules.tsx";
-import "../parts.css";
-import "./policy.css";
 
 const sections: Readonly<Record<string, { title: string; Section: FunctionComponent<PageProps> }>> = {
   rules: { title: "Rules", Section: Rules },

@@ -7,8 +7,6 @@ import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import { createHandSession } from "./hand-session.ts";
 import { ToolView } from "./tool-view.tsx";
-import "../parts.css";
-import "./tools.css";
 
 /** What an agent is offered, on the left the tools, on the right the chosen one with a form to call it. */
 export function Tools({ connection, route, feed }: PageProps) {
