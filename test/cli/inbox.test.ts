@@ -169,7 +169,7 @@ describe("the inbox at a terminal", () => {
     const { sees } = await openInbox();
     server.forget("per_1");
     server.cut();
-    await sees(onceKey, "not live", "settled while the connection was away");
+    await sees(onceKey, "not live", "settled while disconnected");
   });
 
   test("is left by q, with the terminal as it was", async () => {

@@ -12,7 +12,7 @@ import { parseRule } from "../../src/cli/commands/rule-option.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
 import { unsaid } from "../../src/cli/view/live-output.ts";
-import { commandLine, durationOf, sizeOf } from "../../src/cli/view/words.ts";
+import { commandLine } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
 const failed = (reason: ToolErrorReason, effects: ToolEffects = ToolEffects.NONE) =>
@@ -165,18 +165,6 @@ test("a rule may have blanks in its pattern", () => {
 test("what is no rule is refused with an example", () => {
   expect(() => parseRule("bash deny")).toThrow('"bash deny" is not a rule');
   expect(() => parseRule("bash git forbid")).toThrow('"bash git forbid" is not a rule');
-});
-
-test("times and sizes read as people say them", () => {
-  expect([0, 999, 1_234, 59_000, 65_000, 3_660_000].map(durationOf)).toEqual([
-    "0 ms",
-    "999 ms",
-    "1.2 s",
-    "59 s",
-    "1m 05s",
-    "1h 01m",
-  ]);
-  expect([12, 2_048, 5_242_880].map(sizeOf)).toEqual(["12 bytes", "2.0 KiB", "5.0 MiB"]);
 });
 
 test("a printed command can be pasted: odd words are quoted", () => {

@@ -81,7 +81,7 @@ test("a screen reader is told how many wait, and keys alone lead from the list t
   const call = await ask(service, { command: "echo by keys" });
   const page = await browsers.open(service, "approver");
   await page.getByRole("status").getByText("1 waiting for an answer").waitFor({ state: "attached" });
-  await page.getByRole("list", { name: "Calls that wait for an answer" }).getByRole("link").focus();
+  await page.getByRole("list", { name: "Calls waiting for an answer" }).getByRole("link").focus();
   await page.keyboard.press("Enter");
   await untilArmed(page);
   const once = page.getByRole("button", { name: /Approve once/ });

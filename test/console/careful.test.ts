@@ -50,7 +50,7 @@ test("hostile text is shown as what it is: nothing of it becomes part of the pag
   expect(await page.locator("#app :is(img, script, b:text('bold'))").count()).toBe(0);
   expect(await page.title()).toBe("(1) Inbox · Toolgate");
   await page.goto(`${service.url}/#/sessions/${call.sessionId}/c1`);
-  await page.getByRole("region", { name: "The call" }).getByText("<script>").first().waitFor();
+  await page.getByRole("region", { name: "Call", exact: true }).getByText("<script>").first().waitFor();
   expect(await hiddenIn(page)).toEqual([]);
 });
 

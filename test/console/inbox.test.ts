@@ -36,7 +36,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await card.getByRole("heading", { name: "build asks to run a command" }).waitFor();
     await card.getByRole("link", { name: "Count to two" }).waitFor();
     await expect.poll(() => card.locator(".reason-text").allInnerTexts()).toEqual(["echo one", "echo two"]);
-    expect(await card.locator(".reason-why").first().innerText()).toContain("No rule covers it.");
+    expect(await card.locator(".reason-why").first().innerText()).toContain("No rule matches, so it needs approval.");
     await card.getByText(/\d+:\d\d left/).waitFor();
     await expect.poll(() => page.title()).toBe("(1) Inbox · Toolgate");
     expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
@@ -143,7 +143,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     const call = await ask(service(), { command: "echo seen" });
     const page = await browsers.open(service(), "watcher");
     await page.getByRole("article").getByText("echo seen").first().waitFor();
-    await page.getByText("only a token with the role approver can answer").waitFor();
+    await page.getByText("Only the role approver can answer").waitFor();
     expect(await page.getByRole("button", { name: /Approve|Reject/ }).count()).toBe(0);
     await call.agent.tools.cancelTool({ sessionId: call.call.sessionId, callId: call.call.callId });
     await page.getByText("All quiet").waitFor();

@@ -41,7 +41,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
       "0\tbash\tls *\tallow",
       "1\tbash\tgit push *\tdeny",
     ]);
-    await page.getByLabel("Where").selectOption({ label: "Tidy up (plan)" });
+    await page.getByLabel("Workspace or session").selectOption({ label: "Tidy up (plan)" });
     const own = page.getByRole("table", { name: /^The session’s own rules/ });
     await own.getByRole("cell", { name: "secret/*" }).waitFor();
     await page.getByRole("table", { name: "The agent’s limits (plan)" }).waitFor();
@@ -52,7 +52,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
 
   test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
     const page = await browsers.open(service(), "approver", { path: "/policy/grants" });
-    await page.getByText("Nothing is granted").waitFor();
+    await page.getByText("No grants").waitFor();
     const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
     const card = page.getByRole("listitem").filter({ hasText: "exactly a.txt" });
     await card.getByText("the session it was asked in, and its children").waitFor();
@@ -63,7 +63,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await card.waitFor({ state: "detached" });
     const call = { sessionId, callId: "c2", ...write("a.txt") };
     await read(connect(service(), "caller").tools.executeTool(call)).until("permissionAsked");
-    await page.getByLabel("Also those that were revoked").check();
+    await page.getByLabel("Show revoked and expired grants").check();
     await card.getByText(/^revoked /).waitFor();
     expect(await card.getByRole("button", { name: "Revoke" }).count()).toBe(0);
   });
@@ -73,15 +73,15 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByRole("textbox", { name: "Command" }).fill("ls -l && git push origin main");
     await page.getByRole("button", { name: "Explain" }).click();
     const verdict = page.getByRole("status", { name: "What would happen" });
-    await verdict.getByText("No. It is denied, and nobody is asked.").waitFor();
+    await verdict.getByText("No. It is denied without asking.").waitFor();
     const pieces = verdict.getByRole("list").first().getByRole("listitem");
     await pieces.filter({ hasText: "ls -l" }).getByText("The configuration says bash “ls *” = allow.").waitFor();
     await pieces.filter({ hasText: "git push origin main" }).getByText("bash “git push *” = deny").waitFor();
     await page.getByText(`toolgate plan bash '{"command":"ls -l && git push origin main"}'`).waitFor();
-    await page.getByText("What if there were one more rule?").click();
-    await page.getByLabel("Its pattern").fill("git push origin main");
+    await page.getByText("Try one more rule").click();
+    await page.getByLabel("Rule’s pattern").fill("git push origin main");
     await page.getByRole("button", { name: "Explain" }).click();
-    await verdict.getByText("Yes. It runs without a question.").waitFor();
+    await verdict.getByText("Yes. It runs without asking.").waitFor();
     await page.getByText("--rule 'bash git push origin main allow'").waitFor();
   });
 
@@ -94,9 +94,9 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByRole("button", { name: "Explain" }).click();
     await page.getByText("The built-in policy says read “*.env” = ask.").waitFor();
     await page.getByLabel("have a permission").check();
-    await page.getByLabel("Patterns, one a line").fill("src/main.ts");
+    await page.getByLabel("Patterns, one per line").fill("src/main.ts");
     await page.getByRole("button", { name: "Explain" }).click();
-    await page.getByText("No. It is denied, and nobody is asked.").waitFor();
+    await page.getByText("No. It is denied without asking.").waitFor();
     await page.getByText("toolgate explain edit src/main.ts --agent plan").waitFor();
   });
 
@@ -105,7 +105,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     const call = { sessionId, tool: "bash", input: { command: "git push" } };
     await connect(service(), "caller").tools.callTool(call);
     const page = await browsers.open(service(), "watcher", { path: `/policy/decisions/${sessionId}` });
-    await page.getByText("The chain is whole up to record 4").waitFor();
+    await page.getByText("The hash chain is intact up to record 4").waitFor();
     const headlines = page.locator(".card-head b");
     expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule", "Ran", "Approved once by approver", "Asked"]);
     await page.getByLabel("Tool").selectOption("bash");
@@ -113,17 +113,17 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByLabel("Tool").selectOption("");
     await page.getByLabel("Outcome").selectOption("approved");
     expect(await headlines.allInnerTexts()).toEqual(["Approved once by approver"]);
-    await page.getByLabel("Who").selectOption("caller");
+    await page.getByLabel("Principal").selectOption("caller");
     await page.getByText("1 of 4 decisions, newest first").waitFor();
   });
 
   test("who may not see rules and grants is told so, and may still ask", async () => {
     const page = await browsers.open(service(), "caller", { path: "/policy/rules" });
-    await page.getByRole("heading", { name: "Rules are for who looks after them" }).waitFor();
+    await page.getByRole("heading", { name: "This token cannot list rules" }).waitFor();
     await page.getByRole("link", { name: "Explain" }).click();
     await page.getByRole("textbox", { name: "Command" }).fill("ls");
     await page.getByRole("textbox", { name: "Command" }).press("Control+Enter");
-    await page.getByText("Yes. It runs without a question.").waitFor();
+    await page.getByText("Yes. It runs without asking.").waitFor();
   });
 
   const looks: readonly BrowserContextOptions[] = [

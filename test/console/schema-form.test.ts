@@ -116,8 +116,8 @@ describe("what the service says does not fit", () => {
       { path: "todos.0", message: "must have required property 'status'" },
     );
     expect([...at]).toEqual([
-      ["name", "is needed"],
-      ["todos.0.status", "is needed"],
+      ["name", "is required"],
+      ["todos.0.status", "is required"],
     ]);
   });
 

@@ -65,12 +65,12 @@ describe.each(stores)("a session, on %s", (store) => {
     const page = await browsers.open(service(), "approver", { path });
     const line = (text: string) => page.locator(".output-line").getByText(text, { exact: true });
     await line("1").waitFor();
-    await page.getByRole("button", { name: "To the end" }).click();
-    await page.getByRole("button", { name: "From the start" }).waitFor();
+    await page.getByRole("button", { name: "Go to end" }).click();
+    await page.getByRole("button", { name: "Go to start" }).waitFor();
     await line("300000").waitFor();
-    await page.getByRole("button", { name: "From the start" }).click();
+    await page.getByRole("button", { name: "Go to start" }).click();
     await line("1").waitFor();
-    await page.getByRole("button", { name: "Read on" }).click();
+    await page.getByRole("button", { name: "Load more" }).click();
     await page.getByText("512.0 KiB of").waitFor();
   });
 

@@ -53,28 +53,28 @@ export default tool({
     const tool = page.getByRole("article");
     await tool.getByText("Who it is for").first().waitFor();
     expect(await tool.locator(".schema > li").first().innerText()).toContain(
-      "name text · at least 2 characters · needed",
+      "name text · at least 2 characters · required",
     );
-    await page.getByLabel("To the agent").selectOption("explore");
+    await page.getByLabel(/^Agent/).selectOption("explore");
     await page.getByRole("link", { name: /^write / }).waitFor({ state: "detached" });
     await page.getByRole("link", { name: /^read / }).waitFor();
   });
 
   test("a form made from the schema calls the tool with exactly what is filled in", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
-    await page.getByLabel("To the agent").selectOption("free");
+    await page.getByLabel(/^Agent/).selectOption("free");
     const form = page.locator(".input-form");
     await form.getByLabel("name", { exact: false }).first().fill("Ada");
     await form.getByLabel("count").fill("5");
     await form.getByLabel("loud").check();
     await form.getByLabel("colour").selectOption("green");
-    await form.getByRole("button", { name: "Fill in tags" }).click();
+    await form.getByRole("button", { name: "Add tags" }).click();
     await form.getByRole("button", { name: "Add to tags" }).click();
     await form.getByLabel("tags 1").fill("first");
     await form.getByRole("button", { name: "Add to tags" }).click();
     await form.getByLabel("tags 2").fill("second");
     await form.getByRole("button", { name: "Remove tags 1" }).click();
-    await form.getByRole("button", { name: "Fill in place" }).click();
+    await form.getByRole("button", { name: "Add place" }).click();
     await form.getByLabel("street").fill("Main");
     await form.getByLabel("number number").fill("1.05");
     await form.getByLabel("any").fill('{"deep": [1, null]}');
@@ -97,7 +97,7 @@ export default tool({
 
   test("what the service says of a field is shown at the field, which takes the focus", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
-    await page.getByLabel("To the agent").selectOption("free");
+    await page.getByLabel(/^Agent/).selectOption("free");
     const form = page.locator(".input-form");
     await form.getByLabel("count").fill("12");
     await form.getByRole("button", { name: "Call shape" }).click();
@@ -111,18 +111,18 @@ export default tool({
     await name.fill("Ada");
     await form.getByLabel("count").fill("nine");
     await form.getByRole("button", { name: "Call shape" }).click();
-    expect(await form.locator("input:invalid").evaluateAll(messages)).toEqual(["Write a number."]);
+    expect(await form.locator("input:invalid").evaluateAll(messages)).toEqual(["Enter a number."]);
   });
 
   test("the same input can be written as JSON and goes back into the fields", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
     const form = page.locator(".input-form");
     await form.getByRole("textbox", { name: /^name/ }).fill("Ada");
-    await form.getByRole("button", { name: "Write it as JSON" }).click();
+    await form.getByRole("button", { name: "Edit as JSON" }).click();
     const json = form.getByLabel("Input as JSON");
     expect(JSON.parse(await json.inputValue())).toEqual({ name: "Ada", loud: false });
     await json.fill('{"name": "Bob", "place": {"street": "Main"}, "extra": 1}');
-    await form.getByRole("button", { name: "Back to the fields" }).click();
+    await form.getByRole("button", { name: "Edit as form" }).click();
     expect(await form.getByRole("textbox", { name: /^name/ }).inputValue()).toBe("Bob");
     expect(await form.getByLabel("street").inputValue()).toBe("Main");
     await page
@@ -135,9 +135,9 @@ export default tool({
     const other = await browsers.open(service(), "approver");
     await page.locator(".input-form").getByLabel("command").fill("echo by hand");
     await page.getByRole("button", { name: "What would happen?" }).click();
-    await page.getByText("Only if a person approves. It would ask.").waitFor();
+    await page.getByText("Only if someone approves it.").waitFor();
     await page.getByRole("button", { name: "Call bash" }).click();
-    await page.getByRole("link", { name: "Look at the question" }).waitFor();
+    await page.getByRole("link", { name: "Open the request" }).waitFor();
     await answer(other, /Approve once/);
     await page.locator(".call .state-word").getByText("completed").waitFor();
     await page.locator(".call").getByText("by hand").last().waitFor();
@@ -167,9 +167,9 @@ export default tool({
     for (const look of looks) {
       const page = await browsers.open(service(), "admin", { path: "/tools/shape", ...look });
       const form = page.locator(".input-form");
-      await form.getByRole("button", { name: "Fill in tags" }).click();
+      await form.getByRole("button", { name: "Add tags" }).click();
       await form.getByRole("button", { name: "Add to tags" }).click();
-      await form.getByRole("button", { name: "Fill in place" }).click();
+      await form.getByRole("button", { name: "Add place" }).click();
       await form.getByRole("textbox", { name: /^name/ }).fill("x".repeat(300));
       await page.getByText("JSON Schema").click();
       expect(await findings(page)).toEqual([]);

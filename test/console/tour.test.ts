@@ -31,7 +31,7 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   await picture(page, "command");
 
   await page.keyboard.press("j");
-  await page.getByRole("heading", { name: "The change of src/login.ts" }).waitFor();
+  await page.getByRole("heading", { name: "Change to src/login.ts" }).waitFor();
   await untilArmed(page);
   await picture(page, "change");
   await answer(page, /Approve once/);
@@ -41,7 +41,7 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   await page.getByRole("article").getByText("Run the login tests").waitFor();
   await untilArmed(page);
   await page.keyboard.press("a");
-  await page.getByText("From now on, without a question:").waitFor();
+  await page.getByText("From now on, allow without asking:").waitFor();
   await picture(page, "always");
   await page.getByRole("radio").nth(1).check();
   await answer(page, "Approve and remember");
@@ -79,7 +79,7 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   });
   await why.getByRole("textbox", { name: "Command" }).fill("git status && npm run build -- --watch && rm -rf dist");
   await why.getByRole("button", { name: "Explain" }).click();
-  await why.getByText("Only if a person approves. It would ask.").waitFor();
+  await why.getByText("Only if someone approves it.").waitFor();
   await picture(why, "explain");
 });
 

@@ -1,9 +1,9 @@
 import { randomUUID } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { type Client, Code, ConnectError } from "@connectrpc/connect";
+import type { Client } from "@connectrpc/connect";
 import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { replyTimeoutMs, retryReply } from "../../view/reply.ts";
 import { errorInfoOf } from "../failure/failure.ts";
 
 /** A person's answer to an ask. */
@@ -37,16 +37,7 @@ export async function sendReply(
     expectedDigest: ask.digest,
     replyId: randomUUID(),
   };
-  for (const pauseMs of [500, 2_000]) {
-    try {
-      await permissions.respondToPermission(response);
-      return;
-    } catch (error) {
-      if (!(error instanceof ConnectError && error.code === Code.Unavailable)) throw error;
-      await sleep(pauseMs);
-    }
-  }
-  await permissions.respondToPermission(response);
+  await retryReply(() => permissions.respondToPermission(response, { timeoutMs: replyTimeoutMs }));
 }
 
 /** Whether an answer failed because the ask had ended before it: its settlement, which is on its way to watchers, says how. */

@@ -1,7 +1,8 @@
 import { PermissionOutcome, type PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { inertMs } from "../terminal/typing.ts";
+import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
+import { settledUnseen } from "../../view/outcomes.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
 
 /** A call that waits for people; a change makes a new card with the same key. */
@@ -46,7 +47,7 @@ export function createCards(clock: () => number): Cards {
 
   function opened(ask: PermissionRequest): void {
     snapshot?.add(ask.id);
-    const key = keyOf(ask);
+    const key = callKeyOf(ask);
     const card = cards.get(key);
     const waits = card !== undefined && card.endedAt === undefined;
     // A snapshot sends again what is known.
@@ -68,7 +69,7 @@ export function createCards(clock: () => number): Cards {
     for (const { asks, endedAt } of all())
       for (const { id } of asks)
         if (endedAt === undefined && !known.has(id))
-          ended(id, { words: "settled while the connection was away", approved: false, withdrawn: false });
+          ended(id, { words: settledUnseen, approved: false, withdrawn: false });
   }
 
   return {
@@ -115,10 +116,3 @@ function endOf(settled: PermissionSettled): Card["ends"][number] {
     withdrawn: outcome === PermissionOutcome.WITHDRAWN,
   };
 }
-
-/** Several asks of one call are one question to a person. */
-function keyOf({ id, sessionId, tool }: PermissionRequest): string {
-  return `${sessionId} ${tool?.callId ?? id}`;
-}
-
-const farewellMs = 4_000;

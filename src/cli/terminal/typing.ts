@@ -1,5 +1,4 @@
-/** How long an ask is on the screen before it can be approved, in ms: nobody can mean to answer what came up just now. */
-export const inertMs = 500;
+export { inertMs } from "../../view/asks.ts";
 
 /** What makes a terminal mark pasted text, and what ends that. */
 export const markPastes = { on: "\x1b[?2004h", off: "\x1b[?2004l" };

@@ -1,5 +1,6 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { repetitionWords } from "../../view/asks.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
@@ -14,7 +15,7 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
-    ...field("again", repetition(ask), paint),
+    ...field("again", [repetitionWords(ask)].filter(Boolean), paint),
     ...previewLines(preview, paint),
     ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
     ...field(
@@ -42,11 +43,6 @@ function mixedPieces({ patterns, display, decisions }: PermissionRequest): strin
 function reasonsFor({ decisions }: PermissionRequest): string[] {
   const asked = decisions.filter(({ action, reason }) => action === PermissionAction.ASK && reason !== "");
   return [...new Set(asked.map(({ reason }) => reason))];
-}
-
-function repetition({ permission, metadata }: PermissionRequest): string[] {
-  const repeats = permission === "doom_loop" ? Number(metadata?.repeats) : 0;
-  return repeats > 0 ? [`the same call, ${repeats + 1} times in a row`] : [];
 }
 
 /** What would happen, as lines. */

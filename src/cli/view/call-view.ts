@@ -2,15 +2,15 @@ import {
   type FilePart,
   ToolEffects,
   ToolErrorReason,
-  ToolErrorReasonSchema,
   type ToolPart,
   type ToolStateCompleted,
   type ToolStateError,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { effectsWords, errorReasonWords } from "../../view/calls.ts";
 import { serverWords } from "../connection/connection.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
-import { commandLine, durationOf, sizeOf, wordOf } from "./words.ts";
+import { commandLine, durationOf, sizeOf } from "./words.ts";
 
 /** What the lines of a call are made with. */
 export interface PartView {
@@ -93,12 +93,12 @@ function errorLines(tool: string, { reason, error, effects, time }: ToolStateErr
   const ran = time && time.end > time.start ? `  ${paint("dim", durationOf(time.end - time.start))}` : "";
   const next = nextStepOf(tool, reason);
   return [
-    `${stateLine(paint("red", `✗ ${wordOf(ToolErrorReasonSchema, reason)}`), tool)}${ran}`,
+    `${stateLine(paint("red", `✗ ${errorReasonWords(reason)}`), tool)}${ran}`,
     ...terminalSafe(error)
       .trimEnd()
       .split("\n")
       .map((line) => `  ${line}`),
-    ...(effects === ToolEffects.UNKNOWN ? [`  ${paint("yellow", "it may have changed something")}`] : []),
+    ...(effects === ToolEffects.UNKNOWN ? [`  ${paint("yellow", effectsWords(effects))}`] : []),
     ...(next === "" ? [] : [`  ${paint("dim", "next:")} ${next}`]),
   ];
 }

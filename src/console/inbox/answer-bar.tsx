@@ -76,7 +76,7 @@ export function AnswerBar({
   if (!connection.may("approver", "admin")) {
     return (
       <p class="answer-bar hint">
-        You see this as {connection.server.roles.join(", ")}; only a token with the role approver can answer.
+        You are signed in as {connection.server.roles.join(", ")}. Only the role approver can answer.
       </p>
     );
   }
@@ -100,7 +100,7 @@ export function AnswerBar({
           <button
             type="button"
             aria-disabled={!isReady || !hasOffers}
-            title={hasOffers ? undefined : "Nothing about this can be approved for later"}
+            title={hasOffers ? undefined : "This cannot be approved for later calls"}
             onClick={() => hasOffers && open("always")}
           >
             Always… <kbd>a</kbd>

@@ -1,7 +1,9 @@
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { repetitionWords } from "../../view/asks.ts";
+import { timeLeft } from "../../view/quantities.ts";
 import type { SessionNames } from "../parts/session-names.ts";
+import { isApproved, settledText } from "../parts/settled.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { isApproval, settledWords, timeLeft } from "../parts/words.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -63,11 +65,14 @@ export function AskCard({
 }
 
 function intentOf({ asks }: AskGroup): string {
-  const { preview, permission, metadata } = asks[0]?.request ?? {};
+  const request = asks[0]?.request;
+  if (request === undefined) return "use a tool";
+  const { preview, permission } = request;
   if (preview?.command) return "run a command";
   if (preview?.diff) return "change a file";
-  if (permission === "doom_loop") return `repeat itself: the same call for the ${Number(metadata?.repeats) + 1}th time`;
-  return intents.get(permission ?? "") ?? `use ${visibleText(permission ?? "a tool")}`;
+  const repetition = repetitionWords(request);
+  if (repetition !== "") return `repeat itself: ${repetition}`;
+  return intents.get(permission) ?? `use ${visibleText(permission)}`;
 }
 
 const intents = new Map([
@@ -104,7 +109,7 @@ function Claim({ group: { asks } }: { group: AskGroup }) {
   if (typeof claim !== "string" || claim === "") return null;
   return (
     <p class="claim">
-      Its own words: <q>{visibleText(claim)}</q>
+      Agent’s description (unverified): <q>{visibleText(claim)}</q>
     </p>
   );
 }
@@ -142,8 +147,8 @@ function Farewell({ group: { asks } }: { group: AskGroup }) {
   const settled = asks.find(({ settled }) => settled !== "unseen" && settled?.by)?.settled ?? asks[0]?.settled;
   if (settled === undefined) return null;
   return (
-    <p class="farewell" role="status" data-approved={isApproval(settled)}>
-      {settledWords(settled)}
+    <p class="farewell" role="status" data-approved={isApproved(settled)}>
+      {settledText(settled)}
     </p>
   );
 }

@@ -1,6 +1,7 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { farewellMs } from "../../view/asks.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
 import { createAskList, type InboxAsk } from "./ask-list.ts";
@@ -13,8 +14,6 @@ export interface AskFeed {
   onNew(listener: (ask: PermissionRequest) => void): void;
 }
 
-/** How long a settled ask stays in sight. */
-const farewellMs = 4_000;
 const firstScreen = 30;
 
 /** Listens for asks as long as the page is open, also while nobody looks. */

@@ -1,12 +1,14 @@
 import type { PermissionSettled } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { WatchPermissionsResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { callKeyOf } from "../../view/asks.ts";
+import type { SettledAsk } from "../parts/settled.ts";
 
 /** An ask as the console knows it. */
 export interface InboxAsk {
   readonly request: PermissionRequest;
   /** How it ended; "unseen" if that happened while nobody listened. It stays for a moment, so that people see it. */
-  readonly settled?: PermissionSettled | "unseen";
+  readonly settled?: SettledAsk;
 }
 
 /** The asks of a call, which are answered together. */
@@ -81,8 +83,7 @@ export function createAskList(): AskList {
 export function groupByCall(asks: readonly InboxAsk[]): readonly AskGroup[] {
   const groups = new Map<string, InboxAsk[]>();
   for (const ask of asks) {
-    const { sessionId, tool, id } = ask.request;
-    const key = `${sessionId} ${tool?.callId ?? id}`;
+    const key = callKeyOf(ask.request);
     const group = groups.get(key);
     if (group === undefined) groups.set(key, [ask]);
     else group.push(ask);

@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { sizeOf } from "../../view/quantities.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { sizeOf } from "../parts/words.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 
@@ -13,9 +13,9 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
   if (preview === undefined) {
     return (
       <section class="block">
-        <h3>What</h3>
-        <LongText lines={linesOf(display)} label="What is asked for" line={(text, i) => <p key={i}>{text}</p>} />
-        <p class="hint">What it holds is not shown: reading it is not allowed without a question either.</p>
+        <h3>Request</h3>
+        <LongText lines={linesOf(display)} label="Request" line={(text, i) => <p key={i}>{text}</p>} />
+        <p class="hint">The content is not shown, because reading it needs approval too.</p>
       </section>
     );
   }
@@ -25,10 +25,10 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
     <>
       {command !== "" && (
         <section class="block">
-          <h3>The command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
+          <h3>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
           <LongText
             lines={linesOf([command])}
-            label="The command"
+            label="Command"
             line={(text, i) => (
               <p key={i} class="command-line">
                 {text}
@@ -39,7 +39,7 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
       )}
       {hosts.length > 0 && (
         <section class="block">
-          <h3>The address</h3>
+          <h3>Address</h3>
           {display.map((address) => (
             <p key={address} class="address mono">
               {visibleText(address)}
@@ -56,14 +56,14 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
       )}
       {diff !== "" && (
         <section class="block">
-          <h3>{paths.length === 1 ? `The change of ${visibleText(paths[0] ?? "")}` : "The change"}</h3>
+          <h3>{paths.length === 1 ? `Change to ${visibleText(paths[0] ?? "")}` : "Change"}</h3>
           <Diff diff={diff} url={url} request={request} connection={connection} />
         </section>
       )}
       {command === "" && diff === "" && hosts.length === 0 && (
         <section class="block">
-          <h3>What</h3>
-          <LongText lines={linesOf(display)} label="What is asked for" line={(text, i) => <p key={i}>{text}</p>} />
+          <h3>Request</h3>
+          <LongText lines={linesOf(display)} label="Request" line={(text, i) => <p key={i}>{text}</p>} />
         </section>
       )}
     </>

@@ -1,8 +1,8 @@
 import { PermissionAction, type PermissionDecision } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { actionWord, decisionWords, layerWords, ruleWords } from "../../view/decisions.ts";
 import { Pre } from "../parts/long-text.tsx";
-import { visibleLines } from "../parts/visible-text.ts";
-import { actionWord, layerWords, ruleWords, whyOf } from "../parts/words.ts";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { PermissionMark } from "./permission-mark.tsx";
 
 /** More patterns than anybody reads one by one are shown on demand; the command or change above shows all of what happens. */
@@ -12,7 +12,7 @@ const shownAtOnce = 50;
 export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
   return (
     <section class="block">
-      <h3>Piece by piece, and why it asks</h3>
+      <h3>Why this needs approval</h3>
       <ul class="reasons">
         {asks.flatMap((ask) => {
           const pieces = piecesOf(ask);
@@ -26,7 +26,7 @@ export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
             rest > 0 && (
               <li key={`${ask.id} rest`}>
                 <details>
-                  <summary>{rest} more pieces</summary>
+                  <summary>{rest} more</summary>
                   <Pre
                     text={pieces
                       .slice(shownAtOnce)
@@ -73,11 +73,11 @@ function Piece({
       <div class="reason-head">
         {isMixed && <PermissionMark kind={ask.permission} />}
         <Pre text={text} look="reason-text" />
-        <span class="verdict">{action === PermissionAction.ALLOW ? "allowed" : "asks"}</span>
+        <span class="verdict">{action === PermissionAction.ALLOW ? "allowed" : "needs approval"}</span>
       </div>
       {decision && (
         <p class="reason-why">
-          {whyOf(decision)}
+          {decisionWords(decision, visibleText)}
           <Matches decision={decision} />
         </p>
       )}
@@ -94,7 +94,7 @@ export function Matches({ decision: { matches } }: { decision: PermissionDecisio
       <ol>
         {matches.map((match, i) => (
           <li key={i}>
-            {layerWords(match.layer)}: <code>{match.rule && ruleWords(match.rule)}</code>
+            {layerWords(match.layer)}: <code>{match.rule && ruleWords(match.rule, visibleText)}</code>
             {match.decided && <b> decides</b>}
           </li>
         ))}

@@ -1,6 +1,7 @@
+import { timeLeft } from "../../view/quantities.ts";
 import type { SessionNames } from "../parts/session-names.ts";
+import { isApproved, settledText } from "../parts/settled.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { isApproval, settledWords, timeLeft } from "../parts/words.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { AskGroup } from "./ask-list.ts";
@@ -22,7 +23,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
       class="ask-row"
       href={`#${pathOf("inbox", group.id)}`}
       aria-current={isCurrent ? "true" : undefined}
-      data-settled={settled === undefined ? undefined : isApproval(settled) ? "approved" : "ended"}
+      data-settled={settled === undefined ? undefined : isApproved(settled) ? "approved" : "ended"}
     >
       <span class="ask-row-head">
         {kindsOf(asks).map((kind) => (
@@ -32,7 +33,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
           {settled === undefined ? timeLeft(expires - now) : ""}
         </span>
       </span>
-      <span class="ask-row-what mono">{settled === undefined ? whatOf(group) : settledWords(settled)}</span>
+      <span class="ask-row-what mono">{settled === undefined ? whatOf(group) : settledText(settled)}</span>
       <small class="ask-row-who">
         <b>{visibleText(agent)}</b> in {names.of(sessionId)}
       </small>

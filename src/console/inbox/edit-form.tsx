@@ -49,7 +49,9 @@ export function EditForm({
   };
   return (
     <form class="answer-form" onSubmit={submit}>
-      <p class="hint">Change what will run. The new arguments are judged again: you will see what they need.</p>
+      <p class="hint">
+        Edit the arguments. They are evaluated again: you’ll be asked again for anything new they need.
+      </p>
       {fields.value?.map(({ name, isText, value }, i) => (
         <label key={name}>
           <span>
@@ -98,7 +100,7 @@ function inputOf(fields: readonly Field[]): JsonObject | string {
     try {
       input[name] = isText ? value : (JSON.parse(value) satisfies JsonValue);
     } catch {
-      return `${name} is not JSON; write text in quotes`;
+      return `${name} is not valid JSON: put text in quotes`;
     }
   }
   return input;

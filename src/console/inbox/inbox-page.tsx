@@ -44,11 +44,11 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   const waiting = groups.value.filter(({ open }) => open.length > 0).length;
   return (
     <div class="split" data-chosen={isChosen && group !== undefined}>
-      <section class="pane list-pane" aria-label="What waits">
+      <section class="pane list-pane" aria-label="Requests">
         <header class="pane-head">
           <h1>Inbox</h1>
           <p class="hint">
-            {waiting === 0 ? "Nothing waits" : `${waiting} waiting`}
+            {waiting === 0 ? "Nothing waiting" : `${waiting} waiting`}
             <span class="keys">
               {" "}
               <kbd>j</kbd> <kbd>k</kbd> to move
@@ -57,20 +57,20 @@ export function InboxPage({ connection, feed, route }: PageProps) {
         </header>
         {groups.value.length === 0 ? (
           <Empty title={feed.liveness.value === "live" ? "All quiet" : "Connecting…"}>
-            {feed.liveness.value === "live" && "When an agent needs a decision, it appears here by itself."}
+            {feed.liveness.value === "live" && "Requests appear here when an agent needs approval."}
           </Empty>
         ) : (
           <VirtualList
             items={groups.value}
             rowHeight={askRowHeight}
-            label="Calls that wait for an answer"
+            label="Calls waiting for an answer"
             keyOf={({ id }) => id}
             current={current}
             row={(item, index) => <AskRow group={item} isCurrent={index === current} names={names} />}
           />
         )}
       </section>
-      <section class="pane detail-pane" aria-label="The question">
+      <section class="pane detail-pane" aria-label="Request">
         {group !== undefined && (
           <AskCard
             key={group.id}

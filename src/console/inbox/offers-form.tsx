@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { momentOf } from "../parts/words.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
@@ -20,7 +20,7 @@ export function OffersForm({ group, isReady, send, back }: FormProps & { group: 
       }}
     >
       <fieldset class="offers">
-        <legend>From now on, without a question:</legend>
+        <legend>From now on, allow without asking:</legend>
         {main.offers.map(({ id, text, expires }, i) => (
           <label key={id}>
             <input
@@ -43,9 +43,9 @@ export function OffersForm({ group, isReady, send, back }: FormProps & { group: 
         ))}
       </fieldset>
       {others.length > 0 && (
-        <p class="hint">Saved with it: {others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}</p>
+        <p class="hint">Also saved: {others.map(({ offers }) => visibleText(offers[0]?.text ?? "")).join("; ")}</p>
       )}
-      <p class="hint">It never beats a rule that denies, and can be revoked under Policy.</p>
+      <p class="hint">Rules that deny still apply. You can revoke this under Policy.</p>
       <FormEnd back={back}>
         <button type="submit" class="primary" aria-disabled={!isReady}>
           Approve and remember

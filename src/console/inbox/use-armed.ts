@@ -1,8 +1,6 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-
-/** So long a question has to be in sight before it takes an answer: a click or key meant for what was there before hits nothing. */
-const inertMs = 500;
+import { inertMs } from "../../view/asks.ts";
 
 /** Whether what `key` names has been in sight long enough; it begins again when that changes, or the page was out of sight. */
 export function useArmed(key: string): boolean {

@@ -1,10 +1,11 @@
 import { useSignal } from "@preact/signals";
+import { shellCommand } from "../../view/words.ts";
 import { visibleText } from "./visible-text.ts";
 
 /** The same in a terminal: a command line that can be copied. */
 export function CopyCommand({ words }: { words: readonly string[] }) {
   const isCopied = useSignal(false);
-  const line = ["toolgate", ...words].map(shellWord).join(" ");
+  const line = shellCommand(["toolgate", ...words]);
   const copy = async () => {
     await navigator.clipboard.writeText(line);
     isCopied.value = true;
@@ -21,8 +22,4 @@ export function CopyCommand({ words }: { words: readonly string[] }) {
       )}
     </p>
   );
-}
-
-function shellWord(word: string): string {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }

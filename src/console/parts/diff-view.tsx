@@ -13,7 +13,7 @@ export function DiffView({ diff }: { diff: string }) {
         <span class="added">+{added}</span> <span class="removed">−{removed}</span>{" "}
         <span class="unseen">lines added and removed</span>
       </figcaption>
-      <LongText lines={lines} label="What will change" line={(line, i) => <Line key={i} line={line} />} />
+      <LongText lines={lines} label="Change" line={(line, i) => <Line key={i} line={line} />} />
     </figure>
   );
 }

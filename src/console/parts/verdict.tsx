@@ -1,12 +1,12 @@
 import { PermissionAction, type PermissionDecision } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { PlanToolResponse } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { actionWord, decisionWords } from "../../view/decisions.ts";
 import { Matches } from "../inbox/ask-reasons.tsx";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { DiffView } from "./diff-view.tsx";
 import { Pre } from "./long-text.tsx";
 import { visibleLines, visibleText } from "./visible-text.ts";
-import { actionWord, whyOf } from "./words.ts";
 
 /** What a call would do and what would be asked, or why it would not run; it is read out when it is there. */
 export function PlanVerdict({ plan }: { plan: PlanToolResponse | undefined }) {
@@ -79,7 +79,7 @@ export function DecisionList({ decisions }: { decisions: readonly PermissionDeci
             <span class="verdict">{verdicts.get(decision.action)}</span>
           </div>
           <p class="reason-why">
-            {whyOf(decision)}
+            {decisionWords(decision, visibleText)}
             <Matches decision={decision} />
           </p>
         </li>
@@ -89,13 +89,13 @@ export function DecisionList({ decisions }: { decisions: readonly PermissionDeci
 }
 
 const answers = new Map<PermissionAction, string>([
-  [PermissionAction.ALLOW, "Yes. It runs without a question."],
-  [PermissionAction.ASK, "Only if a person approves. It would ask."],
-  [PermissionAction.DENY, "No. It is denied, and nobody is asked."],
+  [PermissionAction.ALLOW, "Yes. It runs without asking."],
+  [PermissionAction.ASK, "Only if someone approves it."],
+  [PermissionAction.DENY, "No. It is denied without asking."],
 ]);
 
 const verdicts = new Map<PermissionAction, string>([
   [PermissionAction.ALLOW, "allowed"],
-  [PermissionAction.ASK, "asks"],
+  [PermissionAction.ASK, "needs approval"],
   [PermissionAction.DENY, "denied"],
 ]);

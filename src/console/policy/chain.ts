@@ -21,9 +21,9 @@ export async function checkChain(entries: readonly AuditEntry[], before?: AuditE
 
 async function problemOf(entry: AuditEntry, before: AuditEntry | undefined): Promise<string | undefined> {
   const { seq, time, previous, hash, content } = entry;
-  if (before !== undefined && seq !== before.seq + 1n) return "what was before it is missing";
-  if (before !== undefined && previous !== before.hash) return "it does not follow from the record before";
-  if (before === undefined && seq === 1n && previous !== "") return "it is the first and names one before";
+  if (before !== undefined && seq !== before.seq + 1n) return "the record before it is missing";
+  if (before !== undefined && previous !== before.hash) return "it does not name the hash of the record before";
+  if (before === undefined && seq === 1n && previous !== "") return "it is the first but names a record before";
   const link = [previous, seq, time, await hex("SHA-256", content)].join("\n");
   if ((await hex("SHA-1", new TextEncoder().encode(link))) !== hash) return "its content, number or time was changed";
   return undefined;

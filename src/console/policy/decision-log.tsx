@@ -1,9 +1,10 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
+import { settledText } from "../parts/settled.ts";
 import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { momentOf, settledWords } from "../parts/words.ts";
 import { failureText } from "../shell/load.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
@@ -40,7 +41,7 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
       </p>
     );
   }
-  if (log.value === undefined) return <p role="status">Reading…</p>;
+  if (log.value === undefined) return <p role="status">Loading…</p>;
   const { decisions, chain, isMore } = log.value;
   const wanted = decisions.filter(({ record }) => isWanted(record, filter.value)).toReversed();
   return (
@@ -54,7 +55,7 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
             : `${wanted.length} of ${decisions.length} decisions, newest first`}
         </p>
         <button type="button" class="quiet" onClick={() => void read(new AbortController().signal)}>
-          {isMore ? "Read on: there are newer ones" : "Look for newer ones"}
+          {isMore ? "Load newer ones" : "Check for newer ones"}
         </button>
       </div>
       <ol class="cards">
@@ -73,19 +74,19 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
 
 function ChainState({ chain }: { chain: Chain }) {
   if (chain.state === "unchecked") {
-    return <p class="hint">The chain is not checked here; toolgate audit verify does it.</p>;
+    return <p class="hint">This browser cannot check the hash chain. Run toolgate audit verify instead.</p>;
   }
   if (chain.state === "broken") {
     return (
       <p class="warning" role="alert">
-        Record {String(chain.seq)} is not what it was: {chain.problem}. Do not trust it and what follows; compare with
-        an export.
+        Record {String(chain.seq)} was changed: {chain.problem}. Do not trust it and later records; compare them with an
+        export.
       </p>
     );
   }
   return (
     <p class="chain">
-      <span class="dot" /> The chain is whole up to record {String(chain.seq)} <code>{chain.hash}</code>
+      <span class="dot" /> The hash chain is intact up to record {String(chain.seq)} <code>{chain.hash}</code>
     </p>
   );
 }
@@ -102,7 +103,10 @@ function Filters({
   const choices: Readonly<Record<keyof DecisionFilter, { title: string; values: readonly string[] }>> = {
     outcome: { title: "Outcome", values: Object.keys(outcomes) },
     tool: { title: "Tool", values: namesOf(decisions.map(({ record }) => record.tool)) },
-    principal: { title: "Who", values: namesOf(decisions.flatMap(({ record }) => [record.principal, record.by])) },
+    principal: {
+      title: "Principal",
+      values: namesOf(decisions.flatMap(({ record }) => [record.principal, record.by])),
+    },
   };
   return (
     <div class="pickers">
@@ -147,7 +151,7 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
 }
 
 function headline({ kind, by, settled, grants }: Decision["record"]): string {
-  if (kind === DecisionKind.SETTLED && settled !== undefined) return settledWords(settled);
+  if (kind === DecisionKind.SETTLED && settled !== undefined) return settledText(settled);
   if (kind === DecisionKind.REVOKED) {
     return `Grant revoked by ${visibleText(by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
   }

@@ -1,5 +1,5 @@
+import { momentOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { momentOf } from "../parts/words.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
@@ -19,9 +19,9 @@ export function DecisionsPage({ connection, route }: PageProps) {
   const isListed = roots.value?.some(({ id }) => id === sessionId);
   return (
     <section aria-label="Decisions">
-      <p class="hint">Every decision about a call is a record in a chain of hashes, kept 90 days.</p>
+      <p class="hint">Every decision about a call is a record in a hash chain, stored for 90 days.</p>
       <label class="labelled">
-        <span>Session, with its children</span>
+        <span>Session and its children</span>
         <select
           value={sessionId}
           aria-busy={roots.isLoading}
@@ -40,7 +40,7 @@ export function DecisionsPage({ connection, route }: PageProps) {
           {roots.problem}
         </p>
       )}
-      {sessionId === "" && !roots.isLoading && <Empty title="No session yet">Decisions are made about calls.</Empty>}
+      {sessionId === "" && !roots.isLoading && <Empty title="No sessions yet">Decisions are made about calls.</Empty>}
       {sessionId !== "" && <DecisionLog key={sessionId} connection={connection} sessionId={sessionId} />}
     </section>
   );

@@ -9,7 +9,7 @@ import { emptyDraft, noProblems, readProblems } from "../schema-form/draft.ts";
 import { objectOf, readSchema } from "../schema-form/field.ts";
 import { InputForm } from "../schema-form/input-form.tsx";
 import { failureText, useLoaded } from "../shell/load.ts";
-import { flagsOf, type QuestionProps } from "./explain.tsx";
+import { flagsOf, type QuestionProps } from "./question.ts";
 
 /** May the agent run this command line? */
 export function ExplainCommand(props: QuestionProps) {

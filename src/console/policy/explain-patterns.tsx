@@ -3,7 +3,7 @@ import type { ExplainPermissionResponse } from "../../../gen/opencode/tool/v1/pe
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { RulesVerdict } from "../parts/verdict.tsx";
 import { failureText } from "../shell/load.ts";
-import { flagsOf, type QuestionProps } from "./explain.tsx";
+import { flagsOf, type QuestionProps } from "./question.ts";
 
 /** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */
 export function ExplainPatterns(props: QuestionProps) {
@@ -51,7 +51,7 @@ export function ExplainPatterns(props: QuestionProps) {
           </datalist>
         </label>
         <label class="labelled">
-          <span>Patterns, one a line</span>
+          <span>Patterns, one per line</span>
           <textarea
             class="mono"
             required
@@ -64,7 +64,7 @@ export function ExplainPatterns(props: QuestionProps) {
           />
         </label>
         <p class="hint">
-          They are taken as they are written: no path is resolved, no command is read, no grant is looked at.
+          Patterns are matched as written: paths are not resolved, commands are not analysed, grants are not checked.
         </p>
         <div class="actions">
           <button type="submit" class="primary">

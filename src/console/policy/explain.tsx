@@ -1,23 +1,12 @@
 import { useSignal } from "@preact/signals";
 import type { FunctionComponent } from "preact";
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { actionWord } from "../parts/words.ts";
 import type { PageProps } from "../shell/page.tsx";
-import type { ConsoleConnection } from "../stream/connection.ts";
 import { ExplainCall, ExplainCommand } from "./explain-call.tsx";
 import { ExplainPatterns } from "./explain-patterns.tsx";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
+import type { QuestionProps } from "./question.ts";
 import { RuleInput, type TypedRule } from "./rule-input.tsx";
-
-/** A question that is not finished: who would act, and where. */
-export interface QuestionProps {
-  connection: ConsoleConnection;
-  agent: string;
-  /** Empty: in no session. */
-  sessionId: string;
-  /** Tried as if they were the last ones of the configuration. */
-  rules: readonly TypedRule[];
-}
 
 const questions: Readonly<Record<string, { title: string; Question: FunctionComponent<QuestionProps> }>> = {
   command: { title: "run a command", Question: ExplainCommand },
@@ -39,7 +28,7 @@ export function Explain({ connection }: PageProps) {
   const sessionId = place.value.case === "sessionId" ? place.value.value : "";
   return (
     <section aria-label="Explain">
-      <p class="hint">Ask what would happen. Nothing is run and nothing is recorded.</p>
+      <p class="hint">See what would happen. Nothing runs and nothing is recorded.</p>
       <div class="pickers">
         <AgentPicker connection={connection} agent={agent} />
         <PlacePicker connection={connection} workspaces={["default"]} place={place} />
@@ -67,13 +56,4 @@ export function Explain({ connection }: PageProps) {
       />
     </section>
   );
-}
-
-/** The flags with which `toolgate` asks the same. */
-export function flagsOf({ agent, sessionId, rules }: QuestionProps): readonly string[] {
-  return [
-    ...(agent === "" ? [] : ["--agent", agent]),
-    ...(sessionId === "" ? [] : ["--session", sessionId]),
-    ...rules.flatMap(({ permission, pattern, action }) => ["--rule", `${permission} ${pattern} ${actionWord(action)}`]),
-  ];
 }

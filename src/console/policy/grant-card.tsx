@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import { type Grant, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
 import { PermissionMark } from "../inbox/permission-mark.tsx";
 import { CopyCommand } from "../parts/copy-command.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { momentOf } from "../parts/words.ts";
 import { failureText } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
@@ -39,7 +39,7 @@ export function GrantCard({
           by {visibleText(grantedBy)}, {momentOf(created)}, in <a href={`#/sessions/${sessionId}`}>{sessionId}</a>
         </dd>
         <dt>Last used</dt>
-        <dd>{lastUsed > 0 ? momentOf(lastUsed) : "not yet"}</dd>
+        <dd>{lastUsed > 0 ? momentOf(lastUsed) : "never"}</dd>
         <dt>Ends</dt>
         <dd>{life.words}</dd>
       </dl>
@@ -89,7 +89,7 @@ function Revoke({
         )}
         <CopyCommand words={["grants", "revoke", grantId]} />
       </div>
-      {isSure.value && <p class="hint">No call starts on the strength of it afterwards. Those that run go on.</p>}
+      {isSure.value && <p class="hint">No new call can use it. Running calls continue.</p>}
       {problem.value !== "" && (
         <p class="problem" role="alert">
           {problem}
@@ -101,11 +101,11 @@ function Revoke({
 
 function matchWords({ match }: Grant) {
   const covered = match?.match;
-  if (covered === undefined || covered.case === undefined) return "nothing that this page knows";
+  if (covered === undefined || covered.case === undefined) return "a kind of match that this page does not know";
   const { before, text } =
     covered.case === "prefix"
       ? { before: "commands that begin with", text: covered.value.words.join(" ") }
-      : { before: covered.case === "exact" ? "exactly" : "all that matches", text: covered.value };
+      : { before: covered.case === "exact" ? "exactly" : "everything that matches", text: covered.value };
   return (
     <>
       {before} <code>{visibleText(text)}</code>
@@ -121,7 +121,7 @@ function scopeWords({ scope, agent }: Grant): string {
 
 function lifeOf({ revoked, expires }: Grant, now: number): { isOver: boolean; words: string } {
   if (revoked > 0) return { isOver: true, words: `revoked ${momentOf(revoked)}` };
-  if (expires === 0) return { isOver: false, words: "when it is revoked, or with its session" };
+  if (expires === 0) return { isOver: false, words: "when it is revoked, or when its session ends" };
   if (expires <= now) return { isOver: true, words: `expired ${momentOf(expires)}` };
   return { isOver: false, words: momentOf(expires) };
 }

@@ -19,15 +19,15 @@ export function GrantsPage({ connection, feed }: PageProps) {
   );
   if (!mayRead) {
     return (
-      <Empty title="Grants are for who looks after them">
-        Sign in with a token of the role approver, watcher or admin.
+      <Empty title="This token cannot list grants">
+        Sign in with a token that has the role approver, watcher or admin.
       </Empty>
     );
   }
   return (
     <section aria-label="Grants" aria-busy={grants.isLoading}>
       <p class="hint">
-        What people approved with “always”. A grant answers only where the rules ask; it never beats a rule that denies.
+        Saved approvals. A grant applies only where the rules ask; it never overrides a rule that denies.
       </p>
       <div class="actions">
         <label class="check">
@@ -36,10 +36,10 @@ export function GrantsPage({ connection, feed }: PageProps) {
             checked={withDead.value}
             onChange={({ currentTarget }) => (withDead.value = currentTarget.checked)}
           />
-          Also those that were revoked or have expired
+          Show revoked and expired grants
         </label>
         <button type="button" class="quiet" onClick={grants.reload}>
-          Look again
+          Refresh
         </button>
       </div>
       {grants.problem !== "" && (
@@ -48,7 +48,7 @@ export function GrantsPage({ connection, feed }: PageProps) {
         </p>
       )}
       {grants.value?.grants.length === 0 && (
-        <Empty title="Nothing is granted">When somebody approves an ask with “always”, it appears here.</Empty>
+        <Empty title="No grants">Approve a request with “Always…” to create one.</Empty>
       )}
       <ul class="cards">
         {grants.value?.grants.map((grant) => (

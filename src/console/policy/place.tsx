@@ -15,7 +15,7 @@ export function AgentPicker({ connection, agent }: { connection: ConsoleConnecti
     <label class="labelled">
       <span>Agent</span>
       <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
-        <option value="">build, or the session’s own</option>
+        <option value="">build, or the agent of the session</option>
         {connection.server.agents.map((name) => (
           <option key={name} value={name}>
             {visibleText(name)}
@@ -46,7 +46,7 @@ export function PlacePicker({
   ];
   return (
     <label class="labelled">
-      <span>Where</span>
+      <span>Workspace or session</span>
       <select
         value={keyOf(place.value)}
         onChange={({ currentTarget }) => {

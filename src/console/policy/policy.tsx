@@ -20,7 +20,7 @@ export function PolicyPage(props: PageProps) {
   return (
     <div class="page policy">
       <h1>Policy</h1>
-      <nav class="tabs" aria-label="Parts of the policy">
+      <nav class="tabs" aria-label="Policy sections">
         {Object.entries(sections).map(([name, { title }]) => (
           <a key={name} href={`#/policy/${name}`} aria-current={name === current ? "page" : undefined}>
             {title}

@@ -1,6 +1,6 @@
 import type { Signal } from "@preact/signals";
 import { PermissionAction, type PermissionRule } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { actionWord } from "../parts/words.ts";
+import { actionWord } from "../../view/decisions.ts";
 
 /** A rule as it is written. */
 export type TypedRule = Pick<PermissionRule, "permission" | "pattern" | "action">;
@@ -12,10 +12,10 @@ export function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
   };
   return (
     <details class="what-if">
-      <summary>What if there were one more rule?</summary>
+      <summary>Try one more rule</summary>
       <div class="pickers">
         <label class="labelled">
-          <span>Its permission</span>
+          <span>Rule’s permission</span>
           <input
             class="mono"
             autocapitalize="off"
@@ -24,7 +24,7 @@ export function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
           />
         </label>
         <label class="labelled">
-          <span>Its pattern</span>
+          <span>Rule’s pattern</span>
           <input
             class="mono"
             autocapitalize="off"
@@ -34,7 +34,7 @@ export function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
           />
         </label>
         <label class="labelled">
-          <span>Its action</span>
+          <span>Rule’s action</span>
           <select
             value={String(rule.value.action)}
             onChange={({ currentTarget }) =>

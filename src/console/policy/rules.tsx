@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { PermissionLayer, type PermissionRule, type RuleList } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { actionWord, layerWords } from "../../view/decisions.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { actionWord, layerWords } from "../parts/words.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
@@ -20,9 +20,9 @@ export function Rules({ connection }: PageProps) {
   );
   if (!mayRead) {
     return (
-      <Empty title="Rules are for who looks after them">
-        Sign in with a token of the role approver, watcher or admin. What they mean for one call you can ask under
-        Explain.
+      <Empty title="This token cannot list rules">
+        Sign in with a token that has the role approver, watcher or admin. Explain shows what the rules mean for one
+        call.
       </Empty>
     );
   }
@@ -51,13 +51,13 @@ export function Rules({ connection }: PageProps) {
       {lists.length > 0 && (
         <>
           <h2>One list, read from top to bottom</h2>
-          <p class="hint">The last rule that matches decides. Where none matches, a person is asked.</p>
+          <p class="hint">The last matching rule decides. Without a match, a call needs approval.</p>
           {lists.filter(isWide).map((list) => (
             <ListOfRules key={list.layer} list={list} meets={meets} />
           ))}
-          <h2>Lists that can only narrow</h2>
-          <p class="hint">Each is read on its own; of all that match, the strictest wins.</p>
-          {lists.every(isWide) && <p class="soft">There is none here.</p>}
+          <h2>Lists that can only restrict</h2>
+          <p class="hint">Each list is evaluated separately; the strictest result wins.</p>
+          {lists.every(isWide) && <p class="soft">None here.</p>}
           {lists
             .filter((list) => !isWide(list))
             .map((list) => (
@@ -76,10 +76,10 @@ function ListOfRules({ list, meets }: { list: RuleList; meets: (rule: Permission
   return (
     <section class="rule-list">
       <h3>{title}</h3>
-      {layer === PermissionLayer.INHERITED && <p class="hint">Only what it denies counts here.</p>}
-      {problem !== "" && <p class="warning">{visibleText(problem)}: everything asks until it is mended.</p>}
+      {layer === PermissionLayer.INHERITED && <p class="hint">Only its rules that deny apply here.</p>}
+      {problem !== "" && <p class="warning">{visibleText(problem)}: everything needs approval until this is fixed.</p>}
       {shown.length === 0 ? (
-        <p class="soft">{rules.length === 0 ? "No rules." : "No rule like that."}</p>
+        <p class="soft">{rules.length === 0 ? "No rules." : "No matching rules."}</p>
       ) : (
         <table class="rules">
           <caption class="unseen">{title}</caption>

@@ -76,7 +76,7 @@ function Choice({
       value={String(index)}
       onChange={({ currentTarget }) => onChange(values[Number(currentTarget.value)])}
     >
-      <option value="-1">{common["aria-required"] ? "Choose…" : "left out"}</option>
+      <option value="-1">{common["aria-required"] ? "Choose…" : "not set"}</option>
       {values.map((one, i) => (
         <option key={i} value={String(i)}>
           {typeof one === "string" ? visibleText(one) : JSON.stringify(one)}
@@ -121,7 +121,7 @@ function Written({
 
 function readNumber(text: string): { value: Draft; problem: string } {
   const value = text.trim() === "" ? undefined : Number(text);
-  return Number.isFinite(value ?? 0) ? { value, problem: "" } : { value: undefined, problem: "Write a number." };
+  return Number.isFinite(value ?? 0) ? { value, problem: "" } : { value: undefined, problem: "Enter a number." };
 }
 
 function readJson(text: string): { value: Draft; problem: string } {
@@ -129,6 +129,6 @@ function readJson(text: string): { value: Draft; problem: string } {
   try {
     return { value: JSON.parse(text), problem: "" };
   } catch (error) {
-    return { value: undefined, problem: `Write JSON: ${error instanceof Error ? error.message : ""}` };
+    return { value: undefined, problem: `Invalid JSON: ${error instanceof Error ? error.message : ""}` };
   }
 }

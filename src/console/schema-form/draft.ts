@@ -40,7 +40,7 @@ export function readProblems(message: string, field: Field): Problems {
     const parent = path === "input" ? "" : path;
     const full = [parent, missing].filter((part) => part !== undefined && part !== "").join(".");
     if (text === "" || full === "" || fieldAt(field, full) === undefined) return true;
-    at.set(full, missing === undefined ? text : "is needed");
+    at.set(full, missing === undefined ? text : "is required");
     return false;
   });
   return { at, rest: at.size > 0 && lines.length <= 2 ? "" : lines.join("\n") };

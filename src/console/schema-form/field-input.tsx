@@ -95,7 +95,7 @@ function Nested(props: InputProps) {
       )}
       {!isRequired && (
         <button type="button" class="quiet" onClick={() => onChange(isThere ? undefined : emptyDraft(field))}>
-          {isThere ? "Leave out" : "Fill in"} <span class="unseen">{visibleText(name)}</span>
+          {isThere ? "Remove" : "Add"} <span class="unseen">{visibleText(name)}</span>
         </button>
       )}
     </fieldset>
@@ -131,5 +131,5 @@ function Items({ item, name, path, value, problems, onChange }: InputProps & { i
 }
 
 function fallbackWords({ fallback }: Field): string {
-  return `left out, it is ${JSON.stringify(fallback)}`;
+  return `default: ${JSON.stringify(fallback)}`;
 }

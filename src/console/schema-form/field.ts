@@ -125,16 +125,16 @@ const hintWords: Readonly<Record<string, (value: string) => string>> = {
   multipleOf: (value) => `a multiple of ${value}`,
   minLength: (value) => `at least ${value} characters`,
   maxLength: (value) => `at most ${value} characters`,
-  pattern: (value) => `fits ${value}`,
+  pattern: (value) => `matches ${value}`,
   format: (value) => value,
-  minItems: (value) => `at least ${value} of them`,
-  maxItems: (value) => `at most ${value} of them`,
+  minItems: (value) => `at least ${value} items`,
+  maxItems: (value) => `at most ${value} items`,
 };
 
 /** The kind of a value for people. */
 export function kindWords({ shape }: Field): string {
   if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
-  if (shape.kind === "boolean") return "yes or no";
+  if (shape.kind === "boolean") return "boolean";
   if (shape.kind === "choice") return "choice";
   if (shape.kind === "list") return `list of ${kindWords(shape.item)}`;
   return shape.kind === "json" ? "JSON" : shape.kind;

@@ -47,7 +47,9 @@ export function InputForm({
           onChange={(value) => (input.value = objectOf(value))}
         />
       )}
-      {shape.kind === "object" && !isJson.value && shape.fields.length === 0 && <p class="soft">It takes no input.</p>}
+      {shape.kind === "object" && !isJson.value && shape.fields.length === 0 && (
+        <p class="soft">This tool takes no input.</p>
+      )}
       {isJson.value && <JsonInput input={input} problems={problems} />}
       {problems.rest !== "" && (
         <pre class="problem" role="alert">
@@ -58,7 +60,7 @@ export function InputForm({
         {children}
         {shape.kind === "object" && (
           <button type="button" class="quiet" onClick={() => (isJson.value = !isJson.value)}>
-            {isJson.value ? "Back to the fields" : "Write it as JSON"}
+            {isJson.value ? "Edit as form" : "Edit as JSON"}
           </button>
         )}
       </div>
@@ -97,10 +99,10 @@ function JsonInput({ input, problems }: { input: Signal<JsonObject>; problems: P
 function readObject(text: string, input: Signal<JsonObject>): string {
   try {
     const value: unknown = JSON.parse(text);
-    if (typeof value !== "object" || value === null || Array.isArray(value)) return "Write a JSON object: { … }";
+    if (typeof value !== "object" || value === null || Array.isArray(value)) return "Enter a JSON object: { … }";
     input.value = JSON.parse(text);
     return "";
   } catch (error) {
-    return `Write JSON: ${error instanceof Error ? error.message : ""}`;
+    return `Invalid JSON: ${error instanceof Error ? error.message : ""}`;
   }
 }

@@ -1,8 +1,8 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { FilePart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { sizeOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
-import { sizeOf } from "../parts/words.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 

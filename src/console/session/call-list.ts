@@ -1,4 +1,5 @@
-import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { errorReasonWords } from "../../view/calls.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the timeline shows it; the whole of it is asked for when it is chosen. */
@@ -72,17 +73,11 @@ function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: Tool
     agent,
     title: visibleText((title || summaryOf(state.value?.input ?? {})).slice(0, 300)),
     state: permissionIds.length > 0 && state.case === "pending" ? "waiting" : (state.case ?? "pending"),
-    reason: state.case === "error" ? reasonWord(state.value.reason) : "",
+    reason: state.case === "error" ? errorReasonWords(state.value.reason) : "",
     start: time?.start ?? 0,
     end: time !== undefined && "end" in time ? time.end : 0,
     revision,
   };
-}
-
-/** `executor lost`, for people. */
-export function reasonWord(reason: ToolErrorReason): string {
-  const name = Object.entries(ToolErrorReason).find(([, value]) => value === reason)?.[0];
-  return (name ?? "failed").toLowerCase().replaceAll("_", " ");
 }
 
 /** What a call is about, before it says so itself: its first text. */

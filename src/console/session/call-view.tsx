@@ -2,21 +2,17 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import {
-  type FilePart,
-  ToolEffects,
-  type ToolPart,
-  type ToolStateError,
-} from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { effectsWords, errorReasonWords } from "../../view/calls.ts";
+import { durationOf, momentOf } from "../../view/quantities.ts";
+import { capitalized } from "../../view/words.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { durationOf, momentOf } from "../parts/words.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AttachmentView } from "./attachment.tsx";
-import { reasonWord } from "./call-list.ts";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
 
@@ -60,7 +56,7 @@ export function CallView({
   }, [sessionId, callId]);
 
   const call = part.value;
-  if (call === undefined) return problem.value === "" ? null : <Empty title="No such call">{problem}</Empty>;
+  if (call === undefined) return problem.value === "" ? null : <Empty title="Call not found">{problem}</Empty>;
   const { state } = call;
   const waits = asks.asks.value.filter(
     ({ request, settled }) =>
@@ -86,14 +82,14 @@ export function CallView({
       </header>
       {waits[0] && (
         <p class="waits">
-          It waits for an answer. <a href={`#${pathOf("inbox", waits[0].request.id)}`}>Look at the question</a>
+          Waiting for an answer. <a href={`#${pathOf("inbox", waits[0].request.id)}`}>Open the request</a>
         </p>
       )}
       {state.case === "error" && <Failure error={state.value} />}
       <Input input={state.value?.input} />
       {call.editedBy !== "" && (
         <p class="hint">
-          Edited by <b>{visibleText(call.editedBy)}</b>; sent was <code>{json(call.originalInput)}</code>
+          Edited by <b>{visibleText(call.editedBy)}</b>; the agent sent <code>{json(call.originalInput)}</code>
         </p>
       )}
       <OutputView part={call} connection={connection} feed={feed} />
@@ -107,7 +103,7 @@ function StateWord({ part: { state, permissionIds } }: { part: ToolPart }) {
   const isWaiting = state.case === "pending" && permissionIds.length > 0;
   return (
     <span class="state-word" data-state={isWaiting ? "waiting" : state.case}>
-      {state.case === "error" ? reasonWord(state.value.reason) : isWaiting ? "waiting" : state.case}
+      {state.case === "error" ? errorReasonWords(state.value.reason) : isWaiting ? "waiting" : state.case}
     </span>
   );
 }
@@ -165,11 +161,7 @@ function Failure({ error: { error, effects } }: { error: ToolStateError }) {
   return (
     <div class="failure">
       <Pre text={visibleLines(error)} />
-      <p>
-        {effects === ToolEffects.NONE
-          ? "Nothing was changed."
-          : "Whether it changed anything is not known: none, some or all of its effects may have happened."}
-      </p>
+      <p>{capitalized(effectsWords(effects))}.</p>
     </div>
   );
 }

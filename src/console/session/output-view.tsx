@@ -2,8 +2,8 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { sizeOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
-import { sizeOf } from "../parts/words.ts";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Watch } from "../stream/stream.ts";
@@ -175,20 +175,20 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
       />
       {output !== undefined && extent !== undefined && extent.before + extent.after > 0 && (
         <p class="paging">
-          {sizeOf(extent.total - extent.before - extent.after)} of {sizeOf(extent.total)} are shown.
+          {sizeOf(extent.total - extent.before - extent.after)} of {sizeOf(extent.total)} shown.
           {extent.before > 0 && (
             <button type="button" onClick={() => void toStart()}>
-              From the start
+              Go to start
             </button>
           )}
           {extent.after > 0 && (
             <button type="button" onClick={() => void output.more()}>
-              Read on
+              Load more
             </button>
           )}
           {extent.after > 0 && (
             <button type="button" onClick={() => void toEnd()}>
-              To the end
+              Go to end
             </button>
           )}
         </p>

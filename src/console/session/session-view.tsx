@@ -2,9 +2,9 @@ import { ConnectError } from "@connectrpc/connect";
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { durationOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { durationOf } from "../parts/words.ts";
 import { useNow } from "../shell/now.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
@@ -86,9 +86,9 @@ export function SessionView({
           row={(row) => <CallLine row={row} sessionId={sessionId} isCurrent={row.callId === callId} />}
         />
       </section>
-      <section class="pane detail-pane" aria-label="The call">
+      <section class="pane detail-pane" aria-label="Call">
         {callId === "" ? (
-          <Empty title="Choose a call">Its input, output and state are shown here.</Empty>
+          <Empty title="Select a call">Its input, output and state are shown here.</Empty>
         ) : (
           <CallView
             key={callId}

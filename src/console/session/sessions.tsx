@@ -2,9 +2,9 @@ import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
-import { momentOf } from "../parts/words.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import { SessionView } from "./session-view.tsx";
@@ -66,7 +66,7 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
         </p>
       )}
       {shown.length === 0 ? (
-        <Empty title={found.value.length === 0 ? "No session yet" : "None fits"}>
+        <Empty title={found.value.length === 0 ? "No sessions yet" : "No matches"}>
           {found.value.length === 0 && "A session begins with an agent’s first call."}
         </Empty>
       ) : (
@@ -99,7 +99,7 @@ function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boole
       </small>
       {isWaiting && (
         <span class="state-word" data-state="waiting">
-          waits
+          waiting
         </span>
       )}
       {closed > 0 && <span class="state-word">closed</span>}

@@ -45,7 +45,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
   return (
     <div class="shell">
       <button type="button" class="skip" onClick={() => document.getElementById("main")?.focus()}>
-        Skip to the page
+        Skip to content
       </button>
       <aside class="side">
         <div class="brand">
@@ -76,7 +76,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
         <Page connection={connection} feed={feed} route={route} />
       </main>
       <p class="unseen" role="status">
-        {waiting.value === 0 ? "Nothing waits for an answer" : `${waiting.value} waiting for an answer`}
+        {waiting.value === 0 ? "Nothing is waiting for an answer" : `${waiting.value} waiting for an answer`}
       </p>
     </div>
   );
@@ -114,7 +114,7 @@ function Who({ connection: { server }, signIn }: { connection: ConsoleConnection
 
 function NotFound() {
   return (
-    <Empty title="There is no such page">
+    <Empty title="Page not found">
       <a href="#/inbox">Go to the inbox</a>
     </Empty>
   );

@@ -20,6 +20,6 @@ export function lazyPage(load: () => Promise<FunctionComponent<PageProps>>): Fun
     const { Page, problem } = page.value;
     if (Page !== undefined) return <Page {...props} />;
     if (problem === undefined) return <p class="unseen">Loading…</p>;
-    return <Empty title="This page could not be loaded">{problem} Reload the browser's page.</Empty>;
+    return <Empty title="This page could not be loaded">{problem} Reload the page to try again.</Empty>;
   };
 }

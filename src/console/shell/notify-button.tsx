@@ -19,7 +19,7 @@ export function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
   };
   return (
     <button type="button" class="quiet" onClick={() => void request()}>
-      Notify me of new asks
+      Notify me of new requests
     </button>
   );
 }

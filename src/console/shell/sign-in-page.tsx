@@ -23,7 +23,7 @@ export function SignInPage({ signIn }: { signIn: SignIn }) {
   return (
     <main class="sign-in">
       <h1>Toolgate</h1>
-      <p>Agents ask here before they act. Sign in with a token to see what they want.</p>
+      <p>Agents ask here for approval. Sign in with a token to see their requests.</p>
       <form onSubmit={submit}>
         <label for="token">Token</label>
         <input
@@ -42,7 +42,7 @@ export function SignInPage({ signIn }: { signIn: SignIn }) {
         {problem !== "" && <p role="alert">{problem}</p>}
       </form>
       <p class="hint">
-        <code>toolgate serve</code> prints a link that signs you in. Without it: the token for people is in the file{" "}
+        <code>toolgate serve</code> prints a link that signs you in. The same token is in the file{" "}
         <code>tokens/approver</code> of the data directory.
       </p>
     </main>

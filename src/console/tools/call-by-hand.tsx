@@ -15,13 +15,13 @@ import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { HandSession } from "./hand-session.ts";
 
-/** What came of the form last. */
+/** The last result of the form. */
 type Outcome =
   | { readonly kind: "nothing" }
   | { readonly kind: "planned"; readonly plan: PlanToolResponse }
   | { readonly kind: "called"; readonly session: HandSession; readonly callId: string };
 
-/** Calls a tool with what is filled in, and shows what comes of it; or only says what would. */
+/** Calls a tool with the input of a form and shows the call, or plans it without running anything. */
 export function CallByHand({
   tool,
   field,
@@ -47,7 +47,7 @@ export function CallByHand({
     problems.value = readProblems(message, field);
   };
 
-  /** One thing at a time; what was wrong before is forgotten. */
+  /** Sends one request at a time and clears earlier problems. */
   const send = async (request: () => Promise<Outcome>) => {
     if (isSending.value) return;
     isSending.value = true;
@@ -72,11 +72,11 @@ export function CallByHand({
       const { definitionId, name } = tool;
       const request = { sessionId: opened.id, callId, tool: name, input: input.value, agent, definitionId };
       await connection.tools.callTool({ ...request, waitMs: 0 });
-      void tellProblems(request);
+      void showInvalidInput(request);
       return { kind: "called", session: opened, callId };
     });
-  /** What does not fit is known at once, and told by field; all else of the call is shown below the form. */
-  const tellProblems = async (request: { sessionId: string; callId: string; tool: string; input: JsonObject }) => {
+  /** Shows invalid input at its fields; every other outcome is shown below the form. */
+  const showInvalidInput = async (request: { sessionId: string; callId: string; tool: string; input: JsonObject }) => {
     const { part } = await connection.tools.callTool({ ...request, waitMs: 5_000 });
     if (part?.state.case !== "error" || part.state.value.reason !== ToolErrorReason.INVALID_INPUT) return;
     if (outcome.value.kind === "called" && outcome.value.callId === request.callId) fail(part.state.value.error);
@@ -84,8 +84,8 @@ export function CallByHand({
 
   const came = outcome.value;
   return (
-    <section class="by-hand" aria-label="Call it by hand">
-      <h2>Call it by hand</h2>
+    <section class="by-hand" aria-label="Call this tool">
+      <h2>Call this tool</h2>
       {!mayCall && <WhyNot connection={connection} />}
       {(mayCall || mayPlan) && (
         <InputForm
@@ -111,7 +111,7 @@ export function CallByHand({
       {came.kind === "called" && (
         <div ref={intoView}>
           <p class="hint">
-            In a session of its own: <a href={`#${pathOf("sessions", came.session.id)}`}>{came.session.id}</a>
+            In a separate session: <a href={`#${pathOf("sessions", came.session.id)}`}>{came.session.id}</a>
           </p>
           <CallView
             key={came.callId}
@@ -131,14 +131,14 @@ export function CallByHand({
 function WhyNot({ connection: { server } }: { connection: ConsoleConnection }) {
   return (
     <p class="soft">
-      You are signed in as {visibleText(server.principal)}, with the role {server.roles.join(" and ")}. Calls need the
-      role caller or admin: who answers what is asked does not ask it. Sign in with such a token, or use it in a
-      terminal.
+      You are signed in as {visibleText(server.principal)}, with the role {server.roles.join(" and ")}. Calling tools
+      needs the role caller or admin, so that nobody approves their own calls. Sign in with such a token, or use one in
+      a terminal.
     </p>
   );
 }
 
-/** Below a long form one would not see that something came. */
+/** Scrolls the result into view: below a long form it would be out of sight. */
 function intoView(element: HTMLElement | null): void {
   element?.scrollIntoView({ block: "nearest" });
 }

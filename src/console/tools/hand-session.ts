@@ -1,17 +1,17 @@
 import { createSessionFeed, type SessionFeed } from "../session/session-feed.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
-/** A session of its own for what a person calls by hand. */
+/** The session of calls that were made in the console. */
 export interface HandSession {
   readonly id: string;
   readonly feed: SessionFeed;
 }
 
-/** Opens it with the first call, and again with the next one if that failed; it is one for all tools of a visit. */
+/** Opens one session for all tools of a visit: with the first call, and again with the next one after a failure. */
 export function createHandSession(connection: ConsoleConnection): { open(): Promise<HandSession>; close(): void } {
   let opened: Promise<HandSession> | undefined;
   async function open(): Promise<HandSession> {
-    const { session } = await connection.sessions.createSession({ title: "By hand, from the console" });
+    const { session } = await connection.sessions.createSession({ title: "Calls from the console" });
     const id = session?.id ?? "";
     return { id, feed: createSessionFeed(connection, id) };
   }
@@ -23,7 +23,7 @@ export function createHandSession(connection: ConsoleConnection): { open(): Prom
       });
       return opened;
     },
-    /** Stops listening; the session stays, with what was called in it. */
+    /** Unsubscribes from the session, which stays with its calls. */
     close() {
       opened?.then(
         ({ feed }) => feed.close(),

@@ -1,7 +1,7 @@
 import { visibleText } from "../parts/visible-text.ts";
 import { type Field, kindWords, type NamedField } from "../schema-form/field.ts";
 
-/** The fields of a value, what each is for, and what it may hold. */
+/** The fields of a value with their types, limits and descriptions. */
 export function SchemaView({ field }: { field: Field }) {
   const fields = fieldsOf(field);
   if (fields === undefined) return <p>{kindWords(field)}</p>;
@@ -32,6 +32,6 @@ function notesOf(field: NamedField): readonly string[] {
   const { shape, isRequired, hints, fallback } = field;
   const of = shape.kind === "list" ? shape.item.shape : shape;
   const choices = of.kind === "choice" ? [of.values.map((value) => JSON.stringify(value)).join(", ")] : [];
-  const leftOut = fallback === undefined ? "optional" : `optional, else ${JSON.stringify(fallback)}`;
-  return [kindWords(field), ...choices, ...hints, isRequired ? "needed" : leftOut];
+  const leftOut = fallback === undefined ? "optional" : `optional, default ${JSON.stringify(fallback)}`;
+  return [kindWords(field), ...choices, ...hints, isRequired ? "required" : leftOut];
 }

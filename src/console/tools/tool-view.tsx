@@ -1,9 +1,9 @@
 import { useMemo } from "preact/hooks";
 import type { ToolAnnotations, ToolDefinition, ToolStats } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { countOf, durationOf } from "../../view/quantities.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
-import { durationOf } from "../parts/words.ts";
 import { readSchema } from "../schema-form/field.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { CallByHand } from "./call-by-hand.tsx";
@@ -67,10 +67,10 @@ function annotationWords(annotations: ToolAnnotations | undefined): readonly str
   if (annotations === undefined) return [];
   const { readOnly, idempotent, destructive, openWorld } = annotations;
   const words = [
-    readOnly && "changes nothing",
-    idempotent && "may run again",
-    destructive && "may remove or overwrite",
-    openWorld && "reaches beyond the workspace",
+    readOnly && "read-only",
+    idempotent && "idempotent",
+    destructive && "destructive",
+    openWorld && "reaches outside the workspace",
   ];
   return words.filter((word) => word !== false);
 }
@@ -79,5 +79,5 @@ function statsWords(stats: ToolStats | undefined): readonly string[] {
   if (stats === undefined) return [];
   const { count, avgDuration, errors, timeouts } = stats;
   const failed = errors > 0n ? `, ${errors} failed${timeouts > 0n ? ` (${timeouts} by timeout)` : ""}` : "";
-  return [`${count} calls since the start${failed}, ${durationOf(avgDuration)} on average`];
+  return [`${countOf(count, "call")} since the start${failed}, ${durationOf(avgDuration)} on average`];
 }

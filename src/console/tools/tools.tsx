@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { ToolDefinition, ToolProblem, ToolStats } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { countOf } from "../../view/quantities.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
@@ -30,14 +31,14 @@ export function Tools({ connection, route, feed }: PageProps) {
   const tool = tools.find((one) => one.name === name) ?? (name === undefined ? tools[0] : undefined);
   return (
     <div class="split" data-chosen={name !== undefined}>
-      <section class="pane list-pane" aria-label="What there is" aria-busy={listed.isLoading}>
+      <section class="pane list-pane" aria-label="Tools" aria-busy={listed.isLoading}>
         <header class="pane-head">
           <h1>Tools</h1>
-          <p class="hint">{tools.length} offered</p>
+          <p class="hint">{tools.length} available</p>
         </header>
         <div class="tool-filter">
           <label class="labelled">
-            <span>To the agent</span>
+            <span>Agent</span>
             <select value={agent.value} onChange={({ currentTarget }) => (agent.value = currentTarget.value)}>
               {agents.map((one) => (
                 <option key={one} value={one}>
@@ -66,7 +67,7 @@ export function Tools({ connection, route, feed }: PageProps) {
           ))}
         </ul>
       </section>
-      <section class="pane detail-pane" aria-label="The tool">
+      <section class="pane detail-pane" aria-label="Tool">
         {tool !== undefined && (
           <ToolView
             key={`${tool.name} ${tool.definitionId}`}
@@ -79,8 +80,8 @@ export function Tools({ connection, route, feed }: PageProps) {
           />
         )}
         {tool === undefined && !listed.isLoading && (
-          <Empty title="No such tool">
-            This agent is offered none of that name. <a href="#/tools">Look at all</a>
+          <Empty title="Tool not found">
+            This agent has no tool of that name. <a href="#/tools">Show all tools</a>
           </Empty>
         )}
       </section>
@@ -135,7 +136,8 @@ function ToolRow({
       <small>{visibleText(sentence)}</small>
       {stats !== undefined && (
         <small>
-          {String(stats.count)} calls{stats.errors > 0n && `, ${stats.errors} failed`}
+          {countOf(stats.count, "call")}
+          {stats.errors > 0n && `, ${stats.errors} failed`}
         </small>
       )}
     </a>

@@ -1,0 +1,21 @@
+import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+
+/**
+ * How long an ask has to be visible before it can be answered: a key press or click that was meant for what was on screen
+ * before has no effect.
+ */
+export const inertMs = 500;
+
+/** How long a settled ask stays visible. */
+export const farewellMs = 4_000;
+
+/** Identifies the call of an ask: all asks of one call are shown as one question. */
+export function callKeyOf({ id, sessionId, tool }: Pick<PermissionRequest, "id" | "sessionId" | "tool">): string {
+  return `${sessionId} ${tool?.callId ?? id}`;
+}
+
+/** The number of identical calls in a row, such as `the same call, 3 times in a row`; empty unless that is why it asks. */
+export function repetitionWords({ permission, metadata }: Pick<PermissionRequest, "permission" | "metadata">): string {
+  const repeats = permission === "doom_loop" ? Number(metadata?.repeats) : 0;
+  return repeats > 0 ? `the same call, ${repeats + 1} times in a row` : "";
+}

@@ -1,0 +1,38 @@
+import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+
+/** Removes whatever could deceive the reader from text of unknown origin; terminal and console have one each. */
+export type TextFilter = (text: string) => string;
+
+/** The outcome of an ask and who answered, such as `rejected by alice: use the staging database`. */
+export function outcomeWords(
+  { outcome, by, message }: Pick<PermissionSettled, "outcome" | "by" | "message">,
+  filter: TextFilter,
+): string {
+  const who = by === "" ? "" : ` by ${filter(by)}`;
+  const why = message === "" ? "" : `: ${filter(message)}`;
+  return `${verbs.get(outcome) ?? "settled"}${who}${why}`;
+}
+
+/** Tells approvals, after which the call can run (as it was or with edited arguments), from other outcomes. */
+export function isApproval(outcome: PermissionOutcome): boolean {
+  return approvals.has(outcome);
+}
+
+/** The outcome of an ask that was settled while this client was disconnected. */
+export const settledUnseen = "settled while disconnected";
+
+const approvals: ReadonlySet<PermissionOutcome> = new Set([
+  PermissionOutcome.ONCE,
+  PermissionOutcome.ALWAYS,
+  PermissionOutcome.EDITED,
+]);
+
+const verbs: ReadonlyMap<PermissionOutcome, string> = new Map([
+  [PermissionOutcome.ONCE, "approved once"],
+  [PermissionOutcome.ALWAYS, "approved always"],
+  [PermissionOutcome.REJECT, "rejected"],
+  [PermissionOutcome.EXPIRED, "expired: no answer in time"],
+  [PermissionOutcome.WITHDRAWN, "withdrawn"],
+  [PermissionOutcome.EDITED, "edited"],
+  [PermissionOutcome.DENIED, "denied: the service is unattended"],
+]);
