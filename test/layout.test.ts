@@ -95,8 +95,6 @@ const knownLongFunctions: readonly string[] = [
 
   "edge/api/tool-service.ts toolService",
 
-  "policy/shell/reader.ts createReader",
-
   "store/redis/calls.ts createRedisCalls",
   "store/redis/grants.ts createRedisGrants",
   "store/redis/link.ts openLink",
