@@ -7,10 +7,10 @@ import { ToolFailure } from "../tool/errors.ts";
 import { doubtAbout, externalAsks } from "../tool/path-asks.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
-import { applyChunks } from "./fs/apply-chunks.ts";
+import { applyChunks } from "./apply-patch/apply-chunks.ts";
+import { type FilePatch, PatchSyntaxError, parsePatch } from "./apply-patch/parse-patch.ts";
 import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./fs/change-file.ts";
 import { compare, type FileChange } from "./fs/diff.ts";
-import { type FilePatch, PatchSyntaxError, parsePatch } from "./fs/parse-patch.ts";
 import { type AsideFile, replaceFile, setAside } from "./fs/replace-file.ts";
 
 /** Changes several files by one patch: all of it is verified before anything is written, and an error undoes what was. */

@@ -13,7 +13,8 @@ import type { Pipes } from "./process/pipe.ts";
 import type { Sandbox } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { readTool } from "./read.ts";
-import { todoread, todowrite } from "./todo.ts";
+import { todoread } from "./todoread.ts";
+import { todowrite } from "./todowrite.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 

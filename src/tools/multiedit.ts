@@ -3,7 +3,7 @@ import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
-import { applyEdit, isChange, noChange, replacement, type Wanted } from "./edit.ts";
+import { applyEdit, isChange, noChange, replacement, type Wanted } from "./fs/apply-edit.ts";
 import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
 
 /** Makes several edits of one file: all of them in one step, or none. */

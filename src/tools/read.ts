@@ -11,7 +11,7 @@ import { filePath, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./fs/file-kind.ts";
 import { nameOnOneLine } from "./fs/found-files.ts";
 import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./fs/open-file.ts";
-import { pieceLength, showText, type TextSource, type WantedLines } from "./fs/show-text.ts";
+import { pieceLength, showText, type TextSource, type WantedLines } from "./read/show-text.ts";
 
 const maxLines = 2_000;
 const maxFolderBytes = 51_200;

@@ -5,10 +5,10 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
+import { applyChunks } from "../../src/tools/apply-patch/apply-chunks.ts";
+import { type Chunk, parsePatch } from "../../src/tools/apply-patch/parse-patch.ts";
 import { createApplyPatch } from "../../src/tools/apply-patch.ts";
-import { applyChunks } from "../../src/tools/fs/apply-chunks.ts";
 import { createFileChanges } from "../../src/tools/fs/change-file.ts";
-import { type Chunk, parsePatch } from "../../src/tools/fs/parse-patch.ts";
 import { readTool } from "../../src/tools/read.ts";
 
 const applyPatch = createApplyPatch({ changes: createFileChanges() });

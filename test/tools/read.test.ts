@@ -7,7 +7,7 @@ import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
-import { createLineWindow } from "../../src/tools/fs/line-window.ts";
+import { createLineWindow } from "../../src/tools/read/line-window.ts";
 import { readTool } from "../../src/tools/read.ts";
 
 let site: TestWorkspace;

@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { callTool, openTestWorkspace, planCall, type TestWorkspace } from "../../src/testing.ts";
 import { InvalidInput } from "../../src/tool/errors.ts";
-import { todoread, todowrite } from "../../src/tools/todo.ts";
+import { todoread } from "../../src/tools/todoread.ts";
+import { todowrite } from "../../src/tools/todowrite.ts";
 
 let site: TestWorkspace;
 beforeEach(async () => {

@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
 import { ToolFailure } from "../../tool/errors.ts";
-import { type MarkedEncoding, markedEncoding } from "./file-kind.ts";
+import { type MarkedEncoding, markedEncoding } from "../fs/file-kind.ts";
+import type { ReadAt } from "../fs/open-file.ts";
 import { createLineWindow, type LineWindow } from "./line-window.ts";
 import { notebookText } from "./notebook.ts";
-import type { ReadAt } from "./open-file.ts";
 
 /** What of a text is wanted: from the line `offset`, counted from 1, so many lines. */
 export interface WantedLines {

@@ -1,5 +1,5 @@
 import { ToolFailure } from "../../tool/errors.ts";
-import { plain } from "./find-text.ts";
+import { plain } from "../fs/find-text.ts";
 import type { Chunk } from "./parse-patch.ts";
 
 /** A text after its patch. */
