@@ -101,8 +101,6 @@ const knownLongFunctions: readonly string[] = [
   "store/redis/sessions.ts createRedisSessions",
   "store/redis/sweep.ts createRedisSweep",
   "store/sqlite/calls.ts createSqliteCalls",
-
-  "tool/files/custom-tools.ts createCustomTools",
 ];
 
 /** Names that are still exported by several files. Remove an entry with its second meaning. */

@@ -197,7 +197,7 @@ async function list(folder: string): Promise<Entry[]> {
   const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
   return entries.map((entry) => ({
     name: entry.name,
-    isFolder: entry.isDirectory(),
+    isDirectory: entry.isDirectory(),
     isLink: entry.isSymbolicLink(),
   }));
 }

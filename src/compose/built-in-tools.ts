@@ -18,8 +18,8 @@ export async function startSandbox(
     agents: wanted.agents,
     writable: wanted.writable,
     hidden: [
-      { path: dataDirectory, kind: "folder" as const },
-      ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "folder" as const }] : []),
+      { path: dataDirectory, kind: "directory" as const },
+      ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "directory" as const }] : []),
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });

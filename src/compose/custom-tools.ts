@@ -18,11 +18,11 @@ export async function openCustomTools(
   const isInWorkspace = [...workspaces.values()].some((root) => user === root || user.startsWith(`${root}/`));
   const [first = "/"] = workspaces.values();
   const custom = createCustomTools({
-    places: [
+    directories: [
       // Tools must not load from a directory that tools can write to.
-      ...(isInWorkspace ? [] : [{ folder: user }]),
+      ...(isInWorkspace ? [] : [{ path: user }]),
       ...[...workspaces].map(([name, directory]) => ({
-        folder: join(directory, ".opencode"),
+        path: join(directory, ".opencode"),
         workspace: { name, directory },
       })),
     ],

@@ -74,7 +74,12 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
   const place = (path: string, cwd: string) => {
     const absolute = resolve(cwd, expandHome(path, home));
     const external = absolute !== workspace && !absolute.startsWith(`${workspace}/`);
-    return { absolute, pattern: external ? absolute : relative(workspace, absolute) || ".", external, isFolder: false };
+    return {
+      absolute,
+      pattern: external ? absolute : relative(workspace, absolute) || ".",
+      external,
+      isDirectory: false,
+    };
   };
   return async ({ permission, pattern, agent = "build" }) => {
     const asked = {

@@ -2,7 +2,7 @@ import { dirname, join } from "node:path";
 import type { Ask } from "../core/ask.ts";
 import type { ResolvedPath } from "./workspace.ts";
 
-/** The asks for touching one file or folder: `external_directory` in addition where it lies outside. */
+/** The asks for touching one file or directory: `external_directory` in addition where it lies outside. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
   const own = {
     permission,
@@ -27,16 +27,16 @@ export function doubtAbout({
 /** Package managers link what they install to their store, and nobody keeps secrets there. */
 const sharedByInstallers = /\/(node_modules|site-packages)\//;
 
-/** The ask for looking into a folder outside the workspace; none inside. */
+/** The ask for looking into a directory outside the workspace; none inside. */
 export function externalAsks(path: ResolvedPath): Ask[] {
   if (!path.external) return [];
-  const folder = path.isFolder ? path.absolute : dirname(path.absolute);
+  const directory = path.isDirectory ? path.absolute : dirname(path.absolute);
   return [
     {
       permission: "external_directory",
-      patterns: [join(folder, "*")],
-      paths: [folder],
-      metadata: { filepath: path.absolute, parentDir: folder },
+      patterns: [join(directory, "*")],
+      paths: [directory],
+      metadata: { filepath: path.absolute, parentDir: directory },
     },
   ];
 }

@@ -17,10 +17,10 @@ export interface Judgement {
 export interface Judge {
   (ask: Ask): Judgement;
   /**
-   * The words of which the name of a file below a folder must hold one, in lower case, for `read` of it not to be allowed;
+   * The words of which the name of a file below a directory must hold one, in lower case, for `read` of it not to be allowed;
    * only for names of printable ASCII without a long run of spaces. Undefined: any file may be one.
    */
-  readDoubts(folder: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
+  readDoubts(directory: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
 }
 
 /** What a call would do. It is made from the input and from resolved paths alone, so it never fails because of what a file holds or lacks. */
@@ -53,7 +53,7 @@ export interface PlanContext {
   callId: string;
   agent: string;
   workspace: Workspace;
-  /** What plugins add to the environment of commands that run in a folder. */
+  /** What plugins add to the environment of commands that run in a directory. */
   environment(cwd: string): Promise<Record<string, string>>;
   /** What this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
@@ -74,7 +74,7 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   model: { providerId: string; modelId: string };
   /** Aborted on cancel, on the call's deadline and when the replica loses the call; the reason says which. */
   signal: AbortSignal;
-  /** The folders outside the workspace that this call was allowed to touch, canonical. */
+  /** The directories outside the workspace that this call was allowed to touch, canonical. */
   outside: readonly string[];
   reads: {
     get(path: string): Promise<string | undefined>;

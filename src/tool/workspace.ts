@@ -14,17 +14,17 @@ export interface ResolvedPath {
   pattern: string;
   /** Whether it lies outside the workspace. */
   external: boolean;
-  /** Whether it is a folder that exists. */
-  isFolder: boolean;
+  /** Whether it is a directory that exists. */
+  isDirectory: boolean;
   /** Whether it is a file with other names (hard links), which rules about names do not see. */
   otherNames: boolean;
   /** Whether it is a pipe, a socket or a device. */
   isSpecial: boolean;
 }
 
-/** The folder in which an agent works. */
+/** The directory in which an agent works. */
 export interface Workspace {
-  /** `NAME` or `NAME/folder`. */
+  /** `NAME` or `NAME/directory`. */
   name: string;
   /** Its canonical absolute path. */
   directory: string;
@@ -32,15 +32,18 @@ export interface Workspace {
   resolve(path: string): Promise<ResolvedPath>;
 }
 
-/** Opens the workspace in a folder that exists. */
+/** Opens the workspace in a directory that exists. */
 export async function openWorkspace(name: string, directory: string): Promise<Workspace> {
   const root = await realpath(directory).catch((cause: unknown) => {
-    throw new Error(`workspace ${name}: the folder ${directory} cannot be opened; create it or configure another one`, {
-      cause,
-    });
+    throw new Error(
+      `workspace ${name}: the directory ${directory} cannot be opened; create it or configure another one`,
+      {
+        cause,
+      },
+    );
   });
   if (!(await stat(root)).isDirectory()) {
-    throw new Error(`workspace ${name}: ${directory} is not a folder; configure a folder`);
+    throw new Error(`workspace ${name}: ${directory} is not a directory; configure a directory`);
   }
   return {
     name,
@@ -67,7 +70,7 @@ const maxAhead = 32;
 /** Half of what `lstat` of fs/promises takes, and every call looks at paths. */
 const lstat = promisify(lstatWith);
 
-/** Goes from a canonical folder along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
+/** Goes from a canonical directory along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
   const ahead = path.split("/").reverse();
   const looks = lookAhead(from, path);
@@ -92,14 +95,14 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     at = "/";
     found = undefined;
   }
-  // Not a part of it was looked at: it is the folder where it began.
+  // Not a part of it was looked at: it is the directory where it began.
   found ??= await look(at, path);
-  const isFolder = found?.isDirectory() ?? false;
+  const isDirectory = found?.isDirectory() ?? false;
   return {
     absolute: at,
-    isFolder,
-    otherNames: found !== undefined && !isFolder && found.nlink > 1,
-    isSpecial: found !== undefined && !isFolder && !found.isFile(),
+    isDirectory,
+    otherNames: found !== undefined && !isDirectory && found.nlink > 1,
+    isSpecial: found !== undefined && !isDirectory && !found.isFile(),
   };
 }
 

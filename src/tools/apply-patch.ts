@@ -118,14 +118,14 @@ function asksFor(targets: readonly Target[]): Ask[] {
   const paths = targets.flatMap(pathsOf);
   const outside = paths.flatMap(externalAsks);
   const patterns = [...new Set(outside.flatMap((ask) => ask.patterns))];
-  const folders = [...new Set(outside.flatMap((ask) => ask.paths ?? []))];
+  const directories = [...new Set(outside.flatMap((ask) => ask.paths ?? []))];
   const files = targets.map(({ patch, path, to }) => ({
     type: patch.kind,
     filepath: path.absolute,
     ...(to && { movePath: to.absolute }),
   }));
   return [
-    ...(outside.length > 0 ? [{ permission: "external_directory", patterns, paths: folders }] : []),
+    ...(outside.length > 0 ? [{ permission: "external_directory", patterns, paths: directories }] : []),
     {
       permission: "edit",
       patterns: paths.map(({ pattern }) => pattern),

@@ -30,7 +30,7 @@ export function createBash({
     name: "bash",
     description: [
       "Run a command line with bash and return what it prints, stdout and stderr together.",
-      "Each call starts a new shell in the workspace; to run in another folder set workdir instead of using cd.",
+      "Each call starts a new shell in the workspace; to run in another directory set workdir instead of using cd.",
       "Input is empty. Of a long output the end is returned.",
     ].join(" "),
     input: z.object({
@@ -41,7 +41,7 @@ export function createBash({
         .max(maxTimeoutSeconds)
         .default(120_000)
         .describe("Milliseconds after which the command is stopped"),
-      workdir: filePath.optional().describe("Folder to run in; default the workspace"),
+      workdir: filePath.optional().describe("Directory to run in; default the workspace"),
       description: z.string().optional().describe("What the command does, in 5 to 10 words"),
     }),
     permissions: ["bash"],
@@ -49,39 +49,39 @@ export function createBash({
     openWorld: true,
     keep: { end: "tail" },
     async plan({ command, timeout, workdir, description }, { workspace, environment }) {
-      const folder = await workspace.resolve(workdir ?? ".");
-      const env = await environment(folder.absolute);
+      const directory = await workspace.resolve(workdir ?? ".");
+      const env = await environment(directory.absolute);
       const about = description === undefined ? {} : { description };
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
         asks: [
-          ...externalAsks({ ...folder, isFolder: true }),
+          ...externalAsks({ ...directory, isDirectory: true }),
           {
             permission: "bash",
             patterns: [command],
-            cwd: folder.absolute,
-            metadata: { command, workdir: folder.pattern, ...about },
+            cwd: directory.absolute,
+            metadata: { command, workdir: directory.pattern, ...about },
           },
         ],
-        cwd: folder.absolute,
+        cwd: directory.absolute,
         env,
         searchPath: environmentOf(env).PATH,
         timeoutMs: timeout + grace,
-        reveals: folder.external ? [folder] : [],
-        folder,
+        reveals: directory.external ? [directory] : [],
+        directory,
         async inspect() {
-          await checkFolder(workspace, folder);
-          return { preview: () => ({ command, paths: [folder.pattern] }) };
+          await checkDirectory(workspace, directory);
+          return { preview: () => ({ command, paths: [directory.pattern] }) };
         },
       };
     },
     async execute({ command, timeout, description = "" }, ctx) {
-      await checkFolder(ctx.workspace, ctx.plan.folder);
+      await checkDirectory(ctx.workspace, ctx.plan.directory);
       const marks = await supervisor.watch(ctx).catch((cause: unknown) => {
         throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
       });
-      const cwd = ctx.plan.folder.absolute;
-      const place = { agent: ctx.agent, cwd, workspace: ctx.workspace.directory, folders: ctx.outside };
+      const cwd = ctx.plan.directory.absolute;
+      const place = { agent: ctx.agent, cwd, workspace: ctx.workspace.directory, directories: ctx.outside };
       const ended = await runCommand({
         argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
         cwd,
@@ -117,26 +117,26 @@ const command = z
   )
   .refine(
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
-    "a cd on its own has no effect on later calls; set workdir on the call that needs the folder",
+    "a cd on its own has no effect on later calls; set workdir on the call that needs the directory",
   );
 
-/** The folder must still be the one that the path was resolved to. */
-async function checkFolder(workspace: Workspace, folder: ResolvedPath): Promise<void> {
-  const now = await workspace.resolve(folder.absolute);
-  if (now.absolute !== folder.absolute) {
-    throw new ChangedAfterApproval(`workdir ${folder.absolute} now leads to ${now.absolute}. Call the tool again.`);
+/** The directory must still be the one that the path was resolved to. */
+async function checkDirectory(workspace: Workspace, directory: ResolvedPath): Promise<void> {
+  const now = await workspace.resolve(directory.absolute);
+  if (now.absolute !== directory.absolute) {
+    throw new ChangedAfterApproval(`workdir ${directory.absolute} now leads to ${now.absolute}. Call the tool again.`);
   }
-  if (!now.isFolder)
-    throw new ToolFailure(`workdir ${folder.absolute} is not a folder. Create it or name another one.`);
+  if (!now.isDirectory)
+    throw new ToolFailure(`workdir ${directory.absolute} is not a directory. Create it or name another one.`);
 }
 
-/** What a command gets. Where PATH is relative it would lead into any folder that a command runs in: that is left out. */
+/** What a command gets. Where PATH is relative it would lead into any directory that a command runs in: that is left out. */
 function environmentOf(added: Readonly<Record<string, string>>) {
   const env = { ...inherited(), ...added };
   return {
     ...env,
     PATH: env.PATH.split(":")
-      .filter((folder) => folder.startsWith("/"))
+      .filter((directory) => directory.startsWith("/"))
       .join(":"),
   };
 }

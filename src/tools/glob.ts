@@ -15,14 +15,14 @@ import {
   searchNotes,
 } from "./fs/found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./fs/glob-pattern.ts";
-import { openFolder } from "./fs/open-file.ts";
+import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;
 
-/** A folder to search, and the patterns that begin there. */
+/** A directory to search, and the patterns that begin there. */
 interface Root {
-  folder: ResolvedPath;
+  directory: ResolvedPath;
   patterns: GlobPattern[];
 }
 
@@ -35,23 +35,23 @@ export const glob = defineTool({
   ].join(" "),
   input: z.object({
     pattern: filePath.describe("The glob pattern"),
-    path: filePath.optional().describe("Folder to search; default the workspace"),
+    path: filePath.optional().describe("Directory to search; default the workspace"),
   }),
   permissions: ["glob"],
   readOnly: true,
   idempotent: true,
   async plan({ pattern, path = "." }, { workspace }) {
-    const folder = await workspace.resolve(path);
+    const directory = await workspace.resolve(path);
     const roots: Root[] = [];
     for (const alternative of readGlob(pattern)) {
-      const base = /^[/~]/.test(alternative.base) ? alternative.base : `${folder.absolute}/${alternative.base}`;
+      const base = /^[/~]/.test(alternative.base) ? alternative.base : `${directory.absolute}/${alternative.base}`;
       const resolved = await workspace.resolve(base);
-      const known = roots.find((root) => root.folder.absolute === resolved.absolute);
+      const known = roots.find((root) => root.directory.absolute === resolved.absolute);
       if (known) known.patterns.push(alternative);
-      else roots.push({ folder: resolved, patterns: [alternative] });
+      else roots.push({ directory: resolved, patterns: [alternative] });
     }
-    const outside = [folder, ...roots.map((root) => root.folder)].filter(({ external }) => external);
-    const asked = [...new Map(outside.map((place) => [place.absolute, { ...place, isFolder: true }])).values()];
+    const outside = [directory, ...roots.map((root) => root.directory)].filter(({ external }) => external);
+    const asked = [...new Map(outside.map((place) => [place.absolute, { ...place, isDirectory: true }])).values()];
     return {
       title: pattern,
       asks: [
@@ -59,27 +59,27 @@ export const glob = defineTool({
         {
           permission: "glob",
           patterns: [pattern],
-          paths: [folder.absolute],
-          metadata: { pattern, path: folder.pattern },
+          paths: [directory.absolute],
+          metadata: { pattern, path: directory.pattern },
         },
       ],
-      reveals: [folder, ...asked],
-      folder,
+      reveals: [directory, ...asked],
+      directory,
       roots,
       async inspect() {
-        if (!folder.isFolder) throw new ToolFailure(`glob path must be a directory: ${folder.absolute}`);
-        return { preview: () => ({ paths: roots.map((root) => root.folder.pattern) }) };
+        if (!directory.isDirectory) throw new ToolFailure(`glob path must be a directory: ${directory.absolute}`);
+        return { preview: () => ({ paths: roots.map((root) => root.directory.pattern) }) };
       },
     };
   },
   async execute(_input, ctx) {
-    const { folder, roots } = ctx.plan;
-    if (!folder.isFolder) throw new ToolFailure(`glob path must be a directory: ${folder.absolute}`);
+    const { directory, roots } = ctx.plan;
+    if (!directory.isDirectory) throw new ToolFailure(`glob path must be a directory: ${directory.absolute}`);
     const found = new Map<string, DatedFile>();
     let [total, leftOut] = [0, 0];
     let stopped: string | undefined;
     const late = searchTime();
-    for (const root of roots.filter(({ folder }) => folder.isFolder)) {
+    for (const root of roots.filter(({ directory }) => directory.isDirectory)) {
       const result = await search(root, ctx, late);
       for (const file of result.newest) found.set(file.absolute, file);
       total += result.total;
@@ -110,12 +110,12 @@ export const glob = defineTool({
  * as it would have been shown.
  */
 async function search(
-  { folder, patterns }: Root,
+  { directory, patterns }: Root,
   { judge, metadata, signal }: Pick<ToolContext, "judge" | "metadata" | "signal">,
   late: AbortSignal,
 ) {
-  using opened = openFolder(folder.absolute);
-  const searched = { ...folder, opened };
+  using opened = openDirectory(directory.absolute);
+  const searched = { ...directory, opened };
   const passed = passedGlob(patterns);
   const names: string[] = [];
   const args = [...everySearch, "--files", "--null", "--sortr=modified", ...nameFilter(patterns), "--", "./"];

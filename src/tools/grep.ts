@@ -15,7 +15,7 @@ import {
   searchNotes,
 } from "./fs/found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./fs/glob-pattern.ts";
-import { type OpenFile, openFile, openFolder } from "./fs/open-file.ts";
+import { type OpenFile, openDirectory, openFile } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxMatches = 100;
@@ -24,14 +24,14 @@ const outputPrefix = "toolgate-output:";
 
 const input = z.object({
   pattern: z.string().min(1, "pattern is required").describe("A regular expression, as ripgrep understands it"),
-  path: filePath.optional().describe("File or folder to search, or toolgate-output:ID; default the workspace"),
+  path: filePath.optional().describe("File or directory to search, or toolgate-output:ID; default the workspace"),
   include: filePath.optional().describe('Which files to search, as a glob: "*.ts", "src/**/*.{ts,tsx}"'),
   context: z.int().min(0).max(20).default(0).describe("How many lines to show before and after each match"),
   multiline: z.boolean().default(false).describe("Whether a match may span lines; `.` then means line ends too"),
   show: z
     .enum(["lines", "files", "count"])
     .default("lines")
-    .describe("Of a folder: matching lines, only the files that have any, or how many each has"),
+    .describe("Of a directory: matching lines, only the files that have any, or how many each has"),
 });
 type Input = z.output<typeof input>;
 
@@ -48,41 +48,46 @@ export const grep = defineTool({
   idempotent: true,
   async plan({ pattern, path = ".", include }, { workspace }) {
     if (path.startsWith(outputPrefix)) return { title: pattern, asks: [] };
-    const folder = await workspace.resolve(path);
-    const metadata = { pattern, path: folder.pattern, ...(include !== undefined && { include }) };
+    const directory = await workspace.resolve(path);
+    const metadata = { pattern, path: directory.pattern, ...(include !== undefined && { include }) };
     return {
       title: pattern,
-      asks: [...externalAsks(folder), { permission: "grep", patterns: [pattern], paths: [folder.absolute], metadata }],
-      reveals: [folder],
-      folder,
+      asks: [
+        ...externalAsks(directory),
+        { permission: "grep", patterns: [pattern], paths: [directory.absolute], metadata },
+      ],
+      reveals: [directory],
+      directory,
       async inspect() {
-        checkPlace(folder);
-        return { preview: () => ({ paths: [folder.pattern] }) };
+        checkPlace(directory);
+        return { preview: () => ({ paths: [directory.pattern] }) };
       },
     };
   },
   async execute(input, ctx) {
-    const { folder } = ctx.plan;
-    if (folder === undefined) return await searchOutput(input, ctx);
-    checkPlace(folder);
-    return folder.isFolder ? await searchFolder(input, folder, ctx) : await searchFile(input, folder, ctx);
+    const { directory } = ctx.plan;
+    if (directory === undefined) return await searchOutput(input, ctx);
+    checkPlace(directory);
+    return directory.isDirectory
+      ? await searchDirectory(input, directory, ctx)
+      : await searchFile(input, directory, ctx);
   },
 });
 
 function checkPlace(path: ResolvedPath): void {
-  if (path.isFolder) return;
+  if (path.isDirectory) return;
   using file = openFile(path);
   if (file === undefined) throw new ToolFailure(`Search path not found: ${path.absolute}`);
 }
 
-async function searchFolder(input: Input, folder: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
+async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
   const { include, show } = input;
-  using opened = openFolder(folder.absolute);
-  const searched = { ...folder, opened };
+  using opened = openDirectory(directory.absolute);
+  const searched = { ...directory, opened };
   const patterns = include === undefined ? [] : readGlob(include);
   if (patterns.some(({ base }) => /^[/~]|(^|\/)\.\.(\/|$)/.test(base))) {
     throw new ToolFailure(
-      `include ${include} leads out of the folder. Name the folder as path, and the files in it as include.`,
+      `include ${include} leads out of the directory. Name the directory as path, and the files in it as include.`,
     );
   }
   const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));

@@ -5,47 +5,47 @@ import { ToolFailure } from "../tool/errors.ts";
 import { pathAsks } from "../tool/path-asks.ts";
 import { filePath } from "../tool/workspace.ts";
 import { createSieve, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
-import { openFolder } from "./fs/open-file.ts";
+import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;
 /** What nobody wants to see, also where no .gitignore says so. */
 const noise = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
 
-/** Shows the files of a folder and of the folders in it as a tree. */
+/** Shows the files of a directory and of the directories in it as a tree. */
 export const listTool = defineTool({
   name: "list",
   description: [
-    "List the files below a folder as a tree, at most 100. Files that git ignores are left out, and folders of dependencies and builds.",
-    "To see all of one folder use read; to find files by name use glob.",
+    "List the files below a directory as a tree, at most 100. Files that git ignores are left out, and directories of dependencies and builds.",
+    "To see all of one directory use read; to find files by name use glob.",
   ].join(" "),
   input: z.object({
-    path: filePath.optional().describe("Folder; default the workspace"),
+    path: filePath.optional().describe("Directory; default the workspace"),
     ignore: z.array(filePath).max(50).default([]).describe("Globs of what to leave out besides"),
   }),
   permissions: ["list"],
   readOnly: true,
   idempotent: true,
   async plan({ path = "." }, { workspace }) {
-    const folder = await workspace.resolve(path);
-    const checkFolder = () => {
-      if (!folder.isFolder) throw new ToolFailure(`list path must be a directory: ${folder.absolute}`);
+    const directory = await workspace.resolve(path);
+    const checkDirectory = () => {
+      if (!directory.isDirectory) throw new ToolFailure(`list path must be a directory: ${directory.absolute}`);
     };
     return {
-      title: folder.pattern,
-      asks: pathAsks("list", folder),
-      reveals: [folder],
-      folder,
-      checkFolder,
+      title: directory.pattern,
+      asks: pathAsks("list", directory),
+      reveals: [directory],
+      directory,
+      checkDirectory,
       async inspect() {
-        checkFolder();
-        return { preview: () => ({ paths: [folder.pattern] }) };
+        checkDirectory();
+        return { preview: () => ({ paths: [directory.pattern] }) };
       },
     };
   },
-  async execute({ ignore }, { plan: { folder, checkFolder }, judge, metadata, signal }) {
-    checkFolder();
-    using opened = openFolder(folder.absolute);
+  async execute({ ignore }, { plan: { directory, checkDirectory }, judge, metadata, signal }) {
+    checkDirectory();
+    using opened = openDirectory(directory.absolute);
     const names: string[] = [];
     // Only to leave out: a glob that takes in would bring back what git ignores.
     const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
@@ -55,17 +55,17 @@ export const listTool = defineTool({
       names.push(record.slice(2));
       if (names.length % 1_000 === 1) metadata({ metadata: { count: names.length } });
     });
-    const { mayRead } = createSieve({ ...folder, opened }, judge);
+    const { mayRead } = createSieve({ ...directory, opened }, judge);
     const files = names.filter(mayRead);
     const shown = files.slice(0, maxShown);
     const notes = [
       ...(files.length > shown.length
-        ? [`(Showing the first ${maxShown} of ${files.length} files. Name a folder further down.)`]
+        ? [`(Showing the first ${maxShown} of ${files.length} files. Name a directory further down.)`]
         : []),
       ...searchNotes({ leftOut: names.length - files.length, stopped }),
     ];
     return {
-      output: [`${folder.absolute}/`, ...tree(shown), ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
+      output: [`${directory.absolute}/`, ...tree(shown), ...(notes.length > 0 ? ["", ...notes] : [])].join("\n"),
       metadata: {
         count: shown.length,
         total: files.length,
@@ -75,13 +75,13 @@ export const listTool = defineTool({
   },
 });
 
-/** Files under their folders, each level indented further; they come sorted. */
+/** Files under their directories, each level indented further; they come sorted. */
 function tree(names: readonly string[]): string[] {
   const known = new Set<string>(["."]);
-  const open = (folder: string): string[] => {
-    if (known.has(folder)) return [];
-    known.add(folder);
-    return [...open(dirname(folder)), `${indent(folder)}${nameOnOneLine(basename(folder))}/`];
+  const open = (directory: string): string[] => {
+    if (known.has(directory)) return [];
+    known.add(directory);
+    return [...open(dirname(directory)), `${indent(directory)}${nameOnOneLine(basename(directory))}/`];
   };
   return names.flatMap((name) => [...open(dirname(name)), `${indent(name)}${nameOnOneLine(basename(name))}`]);
 }

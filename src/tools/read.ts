@@ -10,26 +10,26 @@ import type { Plan, ToolContext, ToolResult } from "../tool/tool.ts";
 import { filePath, type ResolvedPath } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./fs/file-kind.ts";
 import { nameOnOneLine } from "./fs/found-files.ts";
-import { bytesOf, openFile, openFolder, type ReadAt, readThrough } from "./fs/open-file.ts";
+import { bytesOf, openDirectory, openFile, type ReadAt, readThrough } from "./fs/open-file.ts";
 import { pieceLength, showText, type TextSource, type WantedLines } from "./read/show-text.ts";
 
 const maxLines = 2_000;
-const maxFolderBytes = 51_200;
+const maxDirectoryBytes = 51_200;
 const maxAttachmentBytes = 5 * 1024 * 1024;
 const outputPrefix = "toolgate-output:";
 /** Nothing that could lead out of the store. */
 const outputId = /^[A-Za-z0-9_-]+$/;
 
-/** Shows a file in numbered lines, a folder as a list, an image or a PDF as an attachment, a notebook as its cells. */
+/** Shows a file in numbered lines, a directory as a list, an image or a PDF as an attachment, a notebook as its cells. */
 export const readTool = defineTool({
   name: "read",
   description: [
-    "Read a file or list a folder. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
+    "Read a file or list a directory. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
     "continue with offset. Images (JPEG, PNG, GIF, WebP) and PDF files are returned as attachments, notebooks (.ipynb) as their cells.",
     "`toolgate-output:ID` reads the whole output of an earlier call.",
   ].join(" "),
   input: z.object({
-    filePath: filePath.describe("File or folder, absolute or relative to the workspace, or toolgate-output:ID"),
+    filePath: filePath.describe("File or directory, absolute or relative to the workspace, or toolgate-output:ID"),
     offset: z.int().min(0).optional().describe("First line to show, counted from 1"),
     limit: z.int().positive().optional().describe("How many lines to show; default and most 2000"),
   }),
@@ -64,7 +64,7 @@ export const readTool = defineTool({
 
 async function readPath(path: ResolvedPath, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
   using file = await openExisting(path);
-  if (file.stats.isDirectory()) return await listFolder(path, window);
+  if (file.stats.isDirectory()) return await listDirectory(path, window);
   const source = { name: path.absolute, readAt: bytesOf(file), size: Number(file.stats.size) };
   const { sha256, ...result } = await show(source, window, ctx.signal);
   if (sha256 !== undefined) await ctx.reads.record(path.absolute, sha256);
@@ -90,12 +90,12 @@ async function openExisting(path: ResolvedPath) {
   const file = openFile(path);
   if (file !== undefined) return file;
   const wanted = basename(path.absolute).toLowerCase();
-  const folder = dirname(path.absolute);
-  const names = await readdir(folder).catch(() => []);
+  const directory = dirname(path.absolute);
+  const names = await readdir(directory).catch(() => []);
   const parts = names.filter((name) => name.toLowerCase().includes(wanted) || wanted.includes(name.toLowerCase()));
   const candidates = [...new Set([...parts, ...similar(basename(path.absolute), names, 3)])]
     .slice(0, 3)
-    .map((name) => join(folder, name));
+    .map((name) => join(directory, name));
   const suggestion = candidates.length === 0 ? "" : `\n\nDid you mean one of these?\n${candidates.join("\n")}`;
   throw new ToolFailure(`File not found: ${path.absolute}${suggestion}`);
 }
@@ -132,20 +132,23 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
   };
 }
 
-async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }: WantedLines): Promise<ToolResult> {
-  using opened = openFolder(folder);
+async function listDirectory(
+  { absolute: directory }: ResolvedPath,
+  { offset, limit }: WantedLines,
+): Promise<ToolResult> {
+  using opened = openDirectory(directory);
   const entries = await readdir(opened.path, { withFileTypes: true });
   entries.sort((a, b) => (a.name < b.name ? -1 : 1));
   if (offset > Math.max(entries.length, 1)) {
-    throw new ToolFailure(`Offset ${offset} is out of range for this folder (${entries.length} entries)`);
+    throw new ToolFailure(`Offset ${offset} is out of range for this directory (${entries.length} entries)`);
   }
   const shown: string[] = [];
   let bytes = 0;
   for (const entry of entries.slice(offset - 1, offset - 1 + limit)) {
     bytes += Buffer.byteLength(entry.name) + 2;
-    if (bytes > maxFolderBytes) break;
+    if (bytes > maxDirectoryBytes) break;
     const name = nameOnOneLine(entry.name);
-    shown.push((await isFolder(entry)) ? `${name}/` : name);
+    shown.push((await isDirectory(entry)) ? `${name}/` : name);
   }
   const last = offset - 1 + shown.length;
   const truncated = last < entries.length;
@@ -153,14 +156,14 @@ async function listFolder({ absolute: folder }: ResolvedPath, { offset, limit }:
     ? `(Showing ${shown.length} of ${entries.length} entries. Use 'offset' parameter to read beyond entry ${last})`
     : `(${entries.length} entries)`;
   return {
-    output: [`<path>${folder}</path>`, "<type>directory</type>", "<entries>", ...shown, "", tail, "</entries>"].join(
+    output: [`<path>${directory}</path>`, "<type>directory</type>", "<entries>", ...shown, "", tail, "</entries>"].join(
       "\n",
     ),
     metadata: { preview: shown.slice(0, 20).join("\n"), truncated },
   };
 }
 
-async function isFolder(entry: Dirent): Promise<boolean> {
+async function isDirectory(entry: Dirent): Promise<boolean> {
   if (!entry.isSymbolicLink()) return entry.isDirectory();
   const target = await stat(join(entry.parentPath, entry.name)).catch(() => undefined);
   return target?.isDirectory() ?? false;

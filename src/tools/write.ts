@@ -9,7 +9,7 @@ export function createWrite({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "write",
     description: [
-      "Write a whole file, creating it and its folders if they are missing.",
+      "Write a whole file, creating it and its directories if they are missing.",
       "Read an existing file with the read tool before overwriting it.",
     ].join(" "),
     input: z.object({

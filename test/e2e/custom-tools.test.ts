@@ -172,7 +172,7 @@ export default Tool.define("my_custom_tool", async () => ({
     await writeTools(service, { "tool/count.ts": "export default {;" });
     expect(await list(service)).toMatchObject({
       names: ["count", "greet"],
-      problems: [{ line: 1, reason: expect.stringContaining("what was there before still serves") }],
+      problems: [{ line: 1, reason: expect.stringContaining("the version before it still serves") }],
     });
     await rm(join(dirname(service.config), "tool/count.ts"));
     expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });

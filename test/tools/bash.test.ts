@@ -247,7 +247,7 @@ describe("workdir", () => {
   test("that is a file is refused before anyone is asked", async () => {
     await writeFile(join(site.directory, "file"), "");
     const { plan } = await planCall(site, bash, { command: "pwd", workdir: "file" });
-    await expect(plan.inspect?.()).rejects.toThrow("is not a folder");
+    await expect(plan.inspect?.()).rejects.toThrow("is not a directory");
   });
 
   test("that a link has replaced after the approval is not entered", async () => {

@@ -258,7 +258,7 @@ describe("what is not text", () => {
     const server = createServer().listen(join(site.directory, "socket"));
     for (const path of ["pipe", "socket", "/dev/zero"]) {
       const call = await planCall(site, readTool, { filePath: path });
-      await expect(call.plan.inspect?.()).rejects.toThrow("neither a file nor a folder");
+      await expect(call.plan.inspect?.()).rejects.toThrow("neither a file nor a directory");
       await expect(call.run()).rejects.toThrow(ToolFailure);
     }
     server.close();

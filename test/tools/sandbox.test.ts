@@ -45,7 +45,7 @@ async function run(
   const wanted = { profile: "workspace-write", network: true, ...confinement } as const;
   const { writable = [], agents = new Map(), timeout } = options;
   const hidden = [
-    { path: secrets, kind: "folder" },
+    { path: secrets, kind: "directory" },
     { path: join(outside, "toolgate.toml"), kind: "file" },
   ] as const;
   const sandbox = await openSandbox({ wanted, agents, writable, hidden });

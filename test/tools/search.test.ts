@@ -184,7 +184,7 @@ describe("grep", () => {
     const files = async (include: string) => (await search("x", { include, show: "files" })).output;
     expect(await files("*.ts")).toBe("Found 2 files\nsrc/c/d.ts\na.ts");
     expect(await files("src/**/*.{ts,tsx}")).toBe("Found 2 files\nsrc/c/d.ts\nsrc/b.tsx");
-    await expect(search("x", { include: "../*.ts" })).rejects.toThrow("leads out of the folder");
+    await expect(search("x", { include: "../*.ts" })).rejects.toThrow("leads out of the directory");
   });
 
   test("counts, by file", async () => {
@@ -289,7 +289,7 @@ describe("grep", () => {
     execFileSync("mkfifo", [at("pipe")]);
     await put({ "a.txt": "x" });
     expect((await search("x")).output).toContain("a.txt");
-    await expect(search("x", { path: "pipe" })).rejects.toThrow("neither a file nor a folder");
+    await expect(search("x", { path: "pipe" })).rejects.toThrow("neither a file nor a directory");
   });
 });
 

@@ -18,7 +18,7 @@ const resolve = (path: string) => site.workspace.resolve(path);
 describe("resolve", () => {
   test("a relative path is resolved against the workspace and shown relative to it", async () => {
     await mkdir(join(site.directory, "src"));
-    const here = { external: false, isFolder: true, otherNames: false, isSpecial: false };
+    const here = { external: false, isDirectory: true, otherNames: false, isSpecial: false };
     expect(await resolve("src")).toEqual({ ...here, absolute: join(site.directory, "src"), pattern: "src" });
     expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.directory, pattern: "." });
   });
@@ -29,7 +29,7 @@ describe("resolve", () => {
       absolute: join(site.directory, "a/c.txt"),
       pattern: "a/c.txt",
       external: false,
-      isFolder: false,
+      isDirectory: false,
       otherNames: false,
       isSpecial: false,
     });
@@ -77,7 +77,7 @@ describe("resolve", () => {
 
   test("a path below a file is resolved as if nothing were there", async () => {
     await writeFile(join(site.directory, "file"), "");
-    expect(await resolve("file/x")).toMatchObject({ pattern: "file/x", isFolder: false });
+    expect(await resolve("file/x")).toMatchObject({ pattern: "file/x", isDirectory: false });
   });
 });
 
@@ -111,6 +111,6 @@ test("a workspace is opened by its canonical path, and only in a folder", async 
   expect((await openWorkspace("w", link)).directory).toBe(site.directory);
   const file = join(site.outside, "file");
   await writeFile(file, "");
-  await expect(openWorkspace("w", file)).rejects.toThrow("is not a folder");
+  await expect(openWorkspace("w", file)).rejects.toThrow("is not a directory");
   await expect(openWorkspace("w", join(site.outside, "none"))).rejects.toThrow("cannot be opened");
 });

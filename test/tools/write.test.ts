@@ -133,7 +133,7 @@ test("a long diff is cut in the metadata", async () => {
 
 test("a folder and a place below a file are refused", async () => {
   await mkdir(at("folder"));
-  await expect(put("folder", "x")).rejects.toThrow("is a folder, not a file");
+  await expect(put("folder", "x")).rejects.toThrow("is a directory, not a file");
   await writeFile(at("file"), "");
   await expect(put("file/below", "x")).rejects.toThrow(ToolFailure);
 });

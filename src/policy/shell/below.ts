@@ -20,14 +20,14 @@ export async function filesBelow(folder: string, reach: Below, list: ListFolder)
   const ahead = [""];
   let seen = 0;
   for (let at = ahead.pop(); at !== undefined; at = ahead.pop()) {
-    for (const { name, isFolder, isLink } of await list(join(folder, at))) {
+    for (const { name, isDirectory, isLink } of await list(join(folder, at))) {
       seen += 1;
       if (seen > maxEntries) return { ...found, more: true };
       if (name.startsWith(".") && !reach.hidden) continue;
       const path = at === "" ? name : `${at}/${name}`;
-      if (isFolder && !reach.except?.includes(name)) ahead.push(path);
+      if (isDirectory && !reach.except?.includes(name)) ahead.push(path);
       if (isLink && reach.links) found.links.push(path);
-      if (!isFolder && !isLink && isReached(name)) found.files.push(path);
+      if (!isDirectory && !isLink && isReached(name)) found.files.push(path);
     }
   }
   return found;

@@ -10,7 +10,7 @@ export interface ExpandPlace {
   absolute: string;
   pattern: string;
   external: boolean;
-  isFolder: boolean;
+  isDirectory: boolean;
   /** Why touching it is asked each time, although rules allow it. */
   alwaysAsk?: string;
 }
@@ -70,11 +70,11 @@ function createTouched(mayRead: MayRead) {
   const scripts = new Set<string>();
 
   function put(place: ExpandPlace, use: Use): void {
-    if (place.external) outside.add(place.isFolder ? place.absolute : dirname(place.absolute));
+    if (place.external) outside.add(place.isDirectory ? place.absolute : dirname(place.absolute));
     if (use.as === "read" || (use.as === "may" && isLikeFile(use.path))) read.set(place.absolute, place);
     if (use.as === "change") changed.set(place.absolute, place);
     if (use.as !== "write") return;
-    const targets = place.isFolder && use.names ? use.names.map((name) => within(place, name)) : [place];
+    const targets = place.isDirectory && use.names ? use.names.map((name) => within(place, name)) : [place];
     for (const target of targets) written.set(target.absolute, target);
   }
 
@@ -89,7 +89,7 @@ function createTouched(mayRead: MayRead) {
         const place = await files.resolve(one, cwd).catch(() => undefined);
         if (place) put(place, use);
         else outside.add(join(cwd, dirname(one)));
-        if (place?.isFolder && !place.external && use.below) await this.readBelow(place, use.below, files);
+        if (place?.isDirectory && !place.external && use.below) await this.readBelow(place, use.below, files);
       }
     },
     /** What lies below a folder outside is asked about with the folder; inside, only what a rule is about. */
@@ -160,6 +160,6 @@ function within(folder: ExpandPlace, name: string): ExpandPlace {
     ...folder,
     absolute: join(folder.absolute, name),
     pattern: folder.pattern === "." ? name : join(folder.pattern, name),
-    isFolder: false,
+    isDirectory: false,
   };
 }

@@ -1,7 +1,7 @@
 /** A name in a folder, and what stands there. */
 export interface Entry {
   name: string;
-  isFolder: boolean;
+  isDirectory: boolean;
   isLink: boolean;
 }
 

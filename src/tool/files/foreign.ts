@@ -17,9 +17,9 @@ export interface ForeignContext {
   messageID: string;
   callID: string;
   agent: string;
-  /** The folder that the session works in. */
+  /** The directory that the session works in. */
   directory: string;
-  /** The folder of the repository around it, else the same. */
+  /** The directory of the repository around it, else the same. */
   worktree: string;
   abort: AbortSignal;
   model: { providerID: string; modelID: string };
@@ -177,9 +177,9 @@ async function asksOf(
 }
 
 async function worktreeOf(directory: string): Promise<string> {
-  for (let folder = directory; ; folder = dirname(folder)) {
-    if (await stat(join(folder, ".git")).catch(() => undefined)) return folder;
-    if (folder === dirname(folder)) return directory;
+  for (let at = directory; ; at = dirname(at)) {
+    if (await stat(join(at, ".git")).catch(() => undefined)) return at;
+    if (at === dirname(at)) return directory;
   }
 }
 

@@ -6,7 +6,7 @@ import { within } from "./modules.ts";
 
 /** What a plugin that is a function is called with. */
 export interface PluginInput {
-  /** The folder of the first workspace. */
+  /** The directory of the first workspace. */
   directory: string;
   worktree: string;
 }

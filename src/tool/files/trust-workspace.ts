@@ -12,8 +12,8 @@ export async function trustWorkspace(
   remove: boolean,
 ): Promise<{ directory: string; tools: string[] }> {
   const trust = createTrust(trustDirectory);
-  const folder = join(directory, ".opencode");
-  const { entries, digest } = await readSources(folder, [folder]);
+  const codeDirectory = join(directory, ".opencode");
+  const { entries, digest } = await readSources(codeDirectory, [codeDirectory]);
   if (remove) await trust.remove(directory);
   else await trust.set(directory, digest);
   return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };

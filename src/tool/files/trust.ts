@@ -3,35 +3,36 @@ import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as z from "zod";
 
-/** Whose code may run in the service: workspaces by canonical path, each with the code that was looked at. */
+/** The workspaces whose code may run in the service, by canonical path, each with the digest of the code that was reviewed. */
 export interface Trust {
-  /** The digest of the code that is trusted; undefined if none is. */
-  get(directory: string): Promise<string | undefined>;
-  set(directory: string, digest: string): Promise<void>;
-  remove(directory: string): Promise<void>;
+  /** Returns the digest of the trusted code; undefined if none is trusted. */
+  get(workspace: string): Promise<string | undefined>;
+  set(workspace: string, digest: string): Promise<void>;
+  remove(workspace: string): Promise<void>;
 }
 
 const record = z.object({ directory: z.string(), digest: z.string() });
 
-/** Keeps trust in a folder of the data directory, which no tool may touch: a file for each workspace. */
-export function createTrust(folder: string): Trust {
-  const fileOf = (directory: string) => join(folder, `${createHash("sha256").update(directory).digest("hex")}.json`);
+/** Stores trust in a directory that no tool may touch, one file for each workspace. */
+export function createTrust(storeDirectory: string): Trust {
+  const fileOf = (workspace: string) =>
+    join(storeDirectory, `${createHash("sha256").update(workspace).digest("hex")}.json`);
   return {
-    async get(directory) {
+    async get(workspace) {
       try {
-        const read = record.parse(JSON.parse(await readFile(fileOf(directory), "utf8")));
-        return read.directory === directory ? read.digest : undefined;
+        const { directory, digest } = record.parse(JSON.parse(await readFile(fileOf(workspace), "utf8")));
+        return directory === workspace ? digest : undefined;
       } catch {
-        // None, or none that can be read: nothing is trusted.
+        // A record that is missing or cannot be read grants nothing.
         return undefined;
       }
     },
-    async set(directory, digest) {
-      await mkdir(folder, { recursive: true, mode: 0o700 });
-      await writeFile(fileOf(directory), `${JSON.stringify({ directory, digest })}\n`, { mode: 0o600 });
+    async set(workspace, digest) {
+      await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
+      await writeFile(fileOf(workspace), `${JSON.stringify({ directory: workspace, digest })}\n`, { mode: 0o600 });
     },
-    async remove(directory) {
-      await rm(fileOf(directory), { force: true });
+    async remove(workspace) {
+      await rm(fileOf(workspace), { force: true });
     },
   };
 }

@@ -173,7 +173,7 @@ function openTarget(path: ResolvedPath): OpenFile | undefined {
   const file = openFile(path);
   if (file === undefined) return undefined;
   try {
-    if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a folder, not a file. Name a file.`);
+    if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a directory, not a file. Name a file.`);
     if (file.stats.nlink > 1n) {
       throw new ToolFailure(
         `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,

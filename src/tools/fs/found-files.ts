@@ -4,11 +4,11 @@ import { setImmediate } from "node:timers/promises";
 import { doubtAbout } from "../../tool/path-asks.ts";
 import type { Judge } from "../../tool/tool.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
-import type { OpenFolder } from "./open-file.ts";
+import type { OpenDirectory } from "./open-file.ts";
 
-/** A file that a search found in a folder. */
+/** A file that a search found in a directory. */
 export interface FoundFile {
-  /** Its path from that folder on. */
+  /** Its path from that directory on. */
   name: string;
   absolute: string;
   /** As people and rules see it: relative to the workspace inside it. */
@@ -19,13 +19,13 @@ export interface FoundFile {
 /** A file and when it was modified, in milliseconds. */
 export type DatedFile = FoundFile & { modified: number };
 
-/** The folder that a search looks through. */
-export interface SearchedFolder extends Pick<ResolvedPath, "absolute" | "pattern"> {
-  opened: OpenFolder;
+/** The directory that a search looks through. */
+export interface SearchedDirectory extends Pick<ResolvedPath, "absolute" | "pattern"> {
+  opened: OpenDirectory;
 }
 
 /** The files of these names, of which nothing is known but that. */
-export function named(names: readonly string[], { absolute, pattern }: SearchedFolder): FoundFile[] {
+export function named(names: readonly string[], { absolute, pattern }: SearchedDirectory): FoundFile[] {
   const [before, shownBefore] = [absolute, pattern].map((path) =>
     path === "." ? "" : path === "/" ? "/" : `${path}/`,
   );
@@ -46,8 +46,8 @@ export function readable<File extends FoundFile>(files: readonly File[], judge: 
   });
 }
 
-/** Tells which files of a folder rules allow to read. Nearly all it knows by a look at their names; only the others are judged. */
-export function createSieve(searched: SearchedFolder, judge: Judge) {
+/** Tells which files of a directory rules allow to read. Nearly all it knows by a look at their names; only the others are judged. */
+export function createSieve(searched: SearchedDirectory, judge: Judge) {
   const words = judge.readDoubts(searched);
   /** Whether one of several names, with NULs between them, may be that of a file that must not be read. */
   const isDoubtful = (names: string) => {
@@ -66,7 +66,7 @@ const unplain = /[^ -~\0]| {64}/;
 const maxConcurrent = 500;
 
 /** Looks when files were modified, and sorts them by that, the newest first. What is gone by now was not found. */
-export async function byDate(files: readonly FoundFile[], { opened }: SearchedFolder): Promise<DatedFile[]> {
+export async function byDate(files: readonly FoundFile[], { opened }: SearchedDirectory): Promise<DatedFile[]> {
   const dated: DatedFile[] = [];
   for (const [index, file] of files.entries()) {
     // They were found a moment ago, so each takes microseconds; others have their turn in between.

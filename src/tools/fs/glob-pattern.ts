@@ -6,7 +6,7 @@ const maxAlternatives = 64;
 export interface GlobPattern {
   /** The path before the first wildcard, as written: where it leads. Empty where it begins with a wildcard. */
   base: string;
-  /** What follows, by folder; without a slash in the whole pattern it is found at any depth. */
+  /** What follows, by directory; without a slash in the whole pattern it is found at any depth. */
   rest: readonly Segment[];
 }
 
@@ -16,20 +16,20 @@ interface Segment {
   tokens: readonly Token[];
 }
 
-/** Reads a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders; `\` takes the next character as it is. */
+/** Reads a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories; `\` takes the next character as it is. */
 export function readGlob(glob: string): GlobPattern[] {
   return alternatives(glob).map((pattern) => {
     const segments = pattern.split("/");
     if (segments.length === 1) return { base: "", rest: [segment("**"), segment(pattern)] };
     const last = segments.pop() || "**";
-    // Below a folder, not the folder's own name.
+    // Below a directory, not the directory's own name.
     const name = last === "**" ? ["**", "*"] : [last];
     const wild = segments.findIndex(hasWildcard);
     const fixed = wild === -1 ? segments : segments.slice(0, wild);
     const rest = [...segments.slice(fixed.length), ...name].filter((part) => part !== "." && part !== "");
     if (rest.includes("..")) {
       throw new ToolFailure(
-        `${glob} has \`..\` behind a wildcard, so nobody can say where it leads. Name the folder as path.`,
+        `${glob} has \`..\` behind a wildcard, so nobody can say where it leads. Name the directory as path.`,
       );
     }
     const base = fixed.map(unescaped).join("/");
@@ -40,12 +40,12 @@ export function readGlob(glob: string): GlobPattern[] {
 /** Makes the test for paths below the base of patterns whose names `nameFilter` has let pass. */
 export function passedGlob(patterns: readonly GlobPattern[]): (path: string) => boolean {
   const [{ rest } = { rest: [] }, ...others] = patterns;
-  const isName = others.length === 0 && rest.length === 2 && rest.slice(0, 1).every(isAnyFolders);
+  const isName = others.length === 0 && rest.length === 2 && rest.slice(0, 1).every(isAnyDirectories);
   return isName ? () => true : (path) => patterns.some((pattern) => meetsGlob(pattern, path));
 }
 
 function meetsGlob({ rest }: GlobPattern, path: string): boolean {
-  return meets(rest, path.split("/"), isAnyFolders, meetsSegment);
+  return meets(rest, path.split("/"), isAnyDirectories, meetsSegment);
 }
 
 /** Whether a path is one that a pattern means, from its base on. */
@@ -93,7 +93,7 @@ function meets<Pattern, Item>(
 }
 
 const segment = (text: string): Segment => ({ text, tokens: tokensOf(text) });
-const isAnyFolders = ({ text }: Segment) => text === "**";
+const isAnyDirectories = ({ text }: Segment) => text === "**";
 
 function meetsSegment({ tokens }: Segment, name: string): boolean {
   return meets(tokens, /^[ -~]*$/.test(name) ? name : Array.from(name), isAnyRun, (token, character) =>

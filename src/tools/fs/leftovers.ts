@@ -1,5 +1,5 @@
 import { lstat, readdir, rm } from "node:fs/promises";
-import { inFolder, openFolder } from "./open-file.ts";
+import { inDirectory, openDirectory } from "./open-file.ts";
 
 /** The name of a file that is written before it takes its place. */
 export const temporaryName = (id: string) => `.toolgate-${id}`;
@@ -12,15 +12,15 @@ const isTemporary = (name: string) => /^\.toolgate-[0-9a-f]{8}(-[0-9a-f]{4}){3}-
 const maxWriteMs = 600_000;
 const maxKnown = 10_000;
 
-/** Removes what writes left in folders when they were killed. */
+/** Removes what writes left in directories when they were killed. */
 export function createLeftovers({ now }: { now(): number }) {
   const clean = new Set<string>();
 
   async function removeFrom(absolute: string): Promise<boolean> {
-    using folder = openFolder(absolute);
+    using directory = openDirectory(absolute);
     let isClean = true;
-    for (const name of (await readdir(folder.path)).filter(isTemporary)) {
-      const path = inFolder(folder, name);
+    for (const name of (await readdir(directory.path)).filter(isTemporary)) {
+      const path = inDirectory(directory, name);
       // Only the kernel sets the time of the last change, so no tool makes a file look old.
       if (now() - (await lstat(path)).ctimeMs > maxWriteMs) await rm(path);
       else isClean = false;
@@ -29,7 +29,7 @@ export function createLeftovers({ now }: { now(): number }) {
   }
 
   return {
-    /** Looks through a folder, once unless something in it is too young to tell; what it cannot remove stays. */
+    /** Looks through a directory, once unless something in it is too young to tell; what it cannot remove stays. */
     async removeFrom(absolute: string): Promise<void> {
       if (clean.has(absolute)) return;
       const isClean = await removeFrom(absolute).catch(() => false);

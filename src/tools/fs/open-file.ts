@@ -16,14 +16,14 @@ import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 
-/** A file or folder that was opened for reading, and what it was then. */
+/** A file or directory that was opened for reading, and what it was then. */
 export interface OpenFile extends Disposable {
   readonly fd: number;
   readonly stats: BigIntStats;
 }
 
 /**
- * Opens the file or folder that a path was resolved to; undefined if there is none. Everything that could wait or have
+ * Opens the file or directory that a path was resolved to; undefined if there is none. Everything that could wait or have
  * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since. It does not wait: the
  * file system has just answered for the path, and each step takes microseconds.
  */
@@ -53,17 +53,17 @@ export function openFile({
   }
 }
 
-/** A folder that was opened: what is done in it happens there, whatever takes the place of its path. */
-export interface OpenFolder extends Disposable {
+/** A directory that was opened: what is done in it happens there, whatever takes the place of its path. */
+export interface OpenDirectory extends Disposable {
   /** A path to it that leads nowhere else; its plain path where the system has none. */
   readonly path: string;
   /** Throws `ChangedAfterApproval` if its path leads elsewhere by now. */
   check(): void;
 }
 
-/** Opens the folder of a canonical path; throws `ChangedAfterApproval` if that leads elsewhere, and what `open` throws. */
-export function openFolder(absolute: string): OpenFolder {
-  const fd = openFolderAt(absolute);
+/** Opens the directory of a canonical path; throws `ChangedAfterApproval` if that leads elsewhere, and what `open` throws. */
+export function openDirectory(absolute: string): OpenDirectory {
+  const fd = openDirectoryAt(absolute);
   const check = () => {
     // Opened without following a link at its end, it can only lie elsewhere because of one above it.
     if (location(fd, absolute) !== absolute) throw replaced(absolute);
@@ -78,7 +78,7 @@ export function openFolder(absolute: string): OpenFolder {
   return { path, check, [Symbol.dispose]: () => closeSync(fd) };
 }
 
-function openFolderAt(absolute: string): number {
+function openDirectoryAt(absolute: string): number {
   try {
     return openSync(absolute, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
   } catch (error) {
@@ -87,8 +87,8 @@ function openFolderAt(absolute: string): number {
   }
 }
 
-/** The path of a child of an open folder, by its name alone. */
-export function inFolder({ path }: OpenFolder, child: string): string {
+/** The path of a child of an open directory, by its name alone. */
+export function inDirectory({ path }: OpenDirectory, child: string): string {
   return join(path, basename(child));
 }
 
@@ -149,6 +149,6 @@ function missing(error: unknown, absolute: string): undefined {
 }
 
 const special = (absolute: string) =>
-  new ToolFailure(`${absolute} is neither a file nor a folder (a pipe, socket or device). Name a regular file.`);
+  new ToolFailure(`${absolute} is neither a file nor a directory (a pipe, socket or device). Name a regular file.`);
 const replaced = (absolute: string) =>
   new ChangedAfterApproval(`${absolute} was replaced after its path was resolved. Call the tool again.`);

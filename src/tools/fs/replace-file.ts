@@ -18,12 +18,12 @@ import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 import { temporaryName } from "./leftovers.ts";
-import { inFolder, type OpenFolder, openFolder, smallFile } from "./open-file.ts";
+import { inDirectory, type OpenDirectory, openDirectory, smallFile } from "./open-file.ts";
 
 /**
- * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing folders. `before` is that
+ * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing directories. `before` is that
  * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws
- * `ChangedAfterApproval`. All of it happens in the folder that was opened and checked, whatever takes the place of its path.
+ * `ChangedAfterApproval`. All of it happens in the directory that was opened and checked, whatever takes the place of its path.
  * A file that is moved here brings mode and owner of `like`. `meanwhile` is done while the disk is at work; if it throws,
  * nothing changes.
  */
@@ -34,13 +34,13 @@ export async function replaceFile(
   { like = before, meanwhile = async () => {} }: { like?: BigIntStats; meanwhile?(): Promise<void> } = {},
 ): Promise<void> {
   try {
-    using folder = makeFolder(dirname(absolute));
-    const target = inFolder(folder, absolute);
-    const temporary = inFolder(folder, temporaryName(randomUUID()));
+    using directory = makeDirectory(dirname(absolute));
+    const target = inDirectory(directory, absolute);
+    const temporary = inDirectory(directory, temporaryName(randomUUID()));
     try {
       await writeNew(temporary, like, content, meanwhile);
       checkUntouched(target, absolute, before);
-      folder.check();
+      directory.check();
       renameSync(temporary, target);
     } catch (error) {
       await rm(temporary, { force: true }).catch(() => {});
@@ -52,7 +52,7 @@ export async function replaceFile(
   }
 }
 
-/** A file that is out of its place, under another name in the same folder. */
+/** A file that is out of its place, under another name in the same directory. */
 export interface AsideFile {
   putBack(): Promise<void>;
   remove(): Promise<void>;
@@ -63,10 +63,10 @@ export async function setAside({ absolute }: ResolvedPath, before: BigIntStats):
   // It may come to be all that is left of the file, so it has another name than what can be removed.
   const aside = join(dirname(absolute), `.toolgate-removed-${randomUUID()}`);
   try {
-    using folder = openFolder(dirname(absolute));
-    checkUntouched(inFolder(folder, absolute), absolute, before);
-    folder.check();
-    renameSync(inFolder(folder, absolute), inFolder(folder, aside));
+    using directory = openDirectory(dirname(absolute));
+    checkUntouched(inDirectory(directory, absolute), absolute, before);
+    directory.check();
+    renameSync(inDirectory(directory, absolute), inDirectory(directory, aside));
   } catch (error) {
     if (!(error instanceof Error && "code" in error)) throw error;
     throw new ToolFailure(`Cannot remove ${absolute}: ${error.message}`, { cause: error });
@@ -74,33 +74,33 @@ export async function setAside({ absolute }: ResolvedPath, before: BigIntStats):
   return {
     async putBack() {
       try {
-        using folder = openFolder(dirname(absolute));
-        renameSync(inFolder(folder, aside), inFolder(folder, absolute));
+        using directory = openDirectory(dirname(absolute));
+        renameSync(inDirectory(directory, aside), inDirectory(directory, absolute));
       } catch (cause) {
         throw new ToolFailure(`${absolute} could not be put back, and what was in it is in ${aside}`, { cause });
       }
     },
     async remove() {
-      using folder = openFolder(dirname(absolute));
-      await rm(inFolder(folder, aside), { force: true });
+      using directory = openDirectory(dirname(absolute));
+      await rm(inDirectory(directory, aside), { force: true });
     },
   };
 }
 
-/** Opens a folder, and makes it and those above it that are missing, each in the one that was opened before. */
-function makeFolder(absolute: string): OpenFolder {
+/** Opens a directory, and makes it and those above it that are missing, each in the one that was opened before. */
+function makeDirectory(absolute: string): OpenDirectory {
   try {
-    return openFolder(absolute);
+    return openDirectory(absolute);
   } catch (error) {
     if (codeOf(error) !== "ENOENT") throw error;
   }
-  using parent = makeFolder(dirname(absolute));
+  using parent = makeDirectory(dirname(absolute));
   try {
-    mkdirSync(inFolder(parent, absolute));
+    mkdirSync(inDirectory(parent, absolute));
   } catch (error) {
     if (codeOf(error) !== "EEXIST") throw error;
   }
-  return openFolder(absolute);
+  return openDirectory(absolute);
 }
 
 const codeOf = (error: unknown) => (error instanceof Error && "code" in error ? error.code : undefined);

@@ -12,7 +12,7 @@ const maxComplaintLength = 2_000;
 /** Where ripgrep looks, and for what. */
 export interface Search {
   args: readonly string[];
-  /** The folder that it runs in. */
+  /** The directory that it runs in. */
   cwd?: string;
   /** Open files, which it finds as `/dev/fd/3` and so on. */
   files?: readonly number[];

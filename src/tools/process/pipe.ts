@@ -73,13 +73,13 @@ export function createPipes(): Pipes {
 
 /** Pipes without a name, each open for reading and writing. */
 async function makePipes(count: number): Promise<number[]> {
-  const folder = await mkdtemp(join(tmpdir(), "toolgate-"));
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-"));
   try {
-    const paths = Array.from({ length: count }, (_, index) => join(folder, String(index)));
+    const paths = Array.from({ length: count }, (_, index) => join(directory, String(index)));
     await promisify(execFile)("mkfifo", ["-m", "600", ...paths]);
     return paths.map((path) => openSync(path, constants.O_RDWR | constants.O_NONBLOCK));
   } finally {
-    await rm(folder, { recursive: true });
+    await rm(directory, { recursive: true });
   }
 }
 

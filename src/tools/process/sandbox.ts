@@ -18,10 +18,10 @@ export interface SandboxPlace {
   agent: string;
   /** The canonical working directory. */
   cwd: string;
-  /** The canonical folder of the workspace. */
+  /** The canonical directory of the workspace. */
   workspace: string;
-  /** The canonical folders outside the workspace that the call was allowed to touch. */
-  folders: readonly string[];
+  /** The canonical directories outside the workspace that the call was allowed to touch. */
+  directories: readonly string[];
 }
 
 /** The wall around commands; policy and people are the gate before it. */
@@ -48,7 +48,7 @@ export async function openSandbox({
   wanted: SandboxConfinement;
   /** Those that differ. */
   agents: ReadonlyMap<string, SandboxConfinement>;
-  /** Further folders that `workspace-write` leaves writable. */
+  /** Further directories that `workspace-write` leaves writable. */
   writable: readonly string[];
   /** What no command may see: the data directory with its tokens, the configuration, keys. */
   hidden: readonly Hidden[];
@@ -71,10 +71,10 @@ export async function openSandbox({
   };
 }
 
-/** A file or folder that is hidden; it must exist. */
+/** A file or directory that is hidden; it must exist. */
 export interface Hidden {
   path: string;
-  kind: "file" | "folder";
+  kind: "file" | "directory";
 }
 
 const program = "bwrap";
@@ -83,7 +83,7 @@ const unconfined: SandboxConfinement = { profile: "off", network: true };
 /** Why no sandbox can start here; undefined if one can. */
 async function startProblem(): Promise<string | undefined> {
   try {
-    const place = { agent: "", cwd: "/", workspace: tmpdir(), folders: [] };
+    const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
     const confinement = { profile: "read-only", network: false } as const;
     await promisify(execFile)(
       program,
@@ -115,19 +115,21 @@ function namespaces({ network }: SandboxConfinement): string[] {
 /** Later mounts lie over earlier ones: what is hidden comes last. */
 function mounts(
   { profile }: SandboxConfinement,
-  { cwd, workspace, folders }: SandboxPlace,
+  { cwd, workspace, directories }: SandboxPlace,
   writable: readonly string[],
   hidden: readonly Hidden[],
 ): string[] {
-  const own = folders.filter((folder) => !kernelFolders.test(folder));
+  const own = directories.filter((directory) => !kernelDirectories.test(directory));
   const bind = profile === "read-only" ? "--ro-bind-try" : "--bind-try";
   const temporary = profile === "read-only" ? ["--tmpfs", tmpdir()] : ["--bind-try", tmpdir(), tmpdir()];
   const open = [...(profile === "read-only" ? [] : writable), workspace, ...own];
   return [
     ...["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", ...temporary],
-    ...open.flatMap((folder) => [bind, folder, folder]),
+    ...open.flatMap((directory) => [bind, directory, directory]),
     ...serviceFiles.map((name) => join(workspace, name)).flatMap((path) => ["--ro-bind-try", path, path]),
-    ...hidden.flatMap(({ path, kind }) => (kind === "folder" ? ["--tmpfs", path] : ["--ro-bind", "/dev/null", path])),
+    ...hidden.flatMap(({ path, kind }) =>
+      kind === "directory" ? ["--tmpfs", path] : ["--ro-bind", "/dev/null", path],
+    ),
     ...["--chdir", cwd],
   ];
 }
@@ -136,4 +138,4 @@ function mounts(
 const serviceFiles = [".opencode", "toolgate.toml"];
 
 /** The whole of the disk, which is too much, and what the sandbox has of its own. */
-const kernelFolders = /^\/$|^\/(dev|proc)(\/|$)/;
+const kernelDirectories = /^\/$|^\/(dev|proc)(\/|$)/;

@@ -13,11 +13,11 @@ const files = {
     const absolute = posix.resolve(cwd, path);
     const external = absolute !== "/srv/p" && !absolute.startsWith("/srv/p/");
     const pattern = external ? absolute : posix.relative("/srv/p", absolute) || ".";
-    return { absolute, pattern, external, isFolder: folders.includes(absolute) };
+    return { absolute, pattern, external, isDirectory: folders.includes(absolute) };
   },
   async list(folder: string) {
-    const file = (name: string) => ({ name, isFolder: false, isLink: false });
-    if (folder === "/srv/p") return [{ name: "sub", isFolder: true, isLink: false }];
+    const file = (name: string) => ({ name, isDirectory: false, isLink: false });
+    if (folder === "/srv/p") return [{ name: "sub", isDirectory: true, isLink: false }];
     return /^\/srv\/p\/sub\/?$/.test(folder) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
   },
 };
