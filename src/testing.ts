@@ -4,7 +4,7 @@ import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
-import { judging } from "./call/planning.ts";
+import { createToolJudge } from "./call/tool-judge.ts";
 import type { Ask } from "./core/ask.ts";
 import { defaultRules } from "./policy/default-rules.ts";
 import { enginePermissions } from "./policy/known-permissions.ts";
@@ -63,7 +63,10 @@ export async function openTestWorkspace(files: Readonly<Record<string, string>> 
 export function judgeBy(rules: RuleConfig): Judge {
   const policy = createPolicy({ guard: { dataDirectory: "/nowhere" }, home: homedir() });
   const config = { layer: PermissionLayer.CONFIG, rules: fromConfig(rules, homedir()) };
-  return judging(policy, { wide: [{ layer: PermissionLayer.DEFAULTS, rules: defaultRules }, config], narrow: [] });
+  return createToolJudge(policy, {
+    wide: [{ layer: PermissionLayer.DEFAULTS, rules: defaultRules }, config],
+    narrow: [],
+  });
 }
 
 /** Makes a tool of an export of a tool file, as the service does: of `defineTool`, `tool()` or `Tool.define`. */

@@ -11,6 +11,7 @@ import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
+import { checkSize } from "./check-size.ts";
 import { type ChildRequest, type Parent, runChildren, type StartGate } from "./children.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs, waitForEnd } from "./follow.ts";
@@ -19,7 +20,7 @@ import type { CallRecord } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
-import { checkSize, type OpenSession } from "./sessions.ts";
+import type { OpenSession } from "./sessions.ts";
 import { pendingPart } from "./state.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */

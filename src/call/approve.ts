@@ -8,7 +8,8 @@ import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
 import { allowed } from "./decided.ts";
 import { CallGone, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import type { Judged } from "./planning.ts";
+import { inspectCall } from "./inspect.ts";
+import { type Judged, judgeCall } from "./planning.ts";
 import { decodeInput, planContext } from "./prepare.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
@@ -87,7 +88,7 @@ async function attemptStart(
 }
 
 async function judgeAndInspect(
-  { layersFor, planning }: Engine,
+  engine: Engine,
   call: Running,
   tool: Tool,
   input: unknown,
@@ -95,9 +96,9 @@ async function judgeAndInspect(
   subject: Subject,
   by: JudgedBy,
 ) {
-  const judged = await planning.judge(tool, input, ctx, subject, call.record.repeats, by);
+  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, repeats: call.record.repeats });
   if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
-  return { judged, ...(await planning.inspect(judged, layersFor(subject))) };
+  return { judged, ...(await inspectCall(engine, judged, engine.layersFor(subject))) };
 }
 
 /** Step 7, start mark: durable before the body is entered. Returns false if something the decision rests on has changed. */

@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
+import { approvalDigest } from "./approval-digest.ts";
 import { askHooks, checkApproved, openPermissionRequests, requestFor, waitUntilSettled } from "./asks.ts";
 import { noteCall, refreshCall } from "./call-record.ts";
 import { allowed } from "./decided.ts";
@@ -20,7 +21,7 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission))
     return await recordAllowed("the call was allowed as a whole");
   const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
-  const digest = await engine.planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
+  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const unasked = await askHooks(call, verdict.unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const requests = unasked.map((each) => requestFor(engine, call, { ask: each, plan, verdict }, { subject, digest }));

@@ -19,11 +19,13 @@ import { newId } from "../core/ids.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
+import { approvalDigest } from "./approval-digest.ts";
 import { refreshCall } from "./call-record.ts";
 import { decidedCall } from "./decided.ts";
 import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import type { Inspected, Judged } from "./planning.ts";
+import type { Inspected } from "./inspect.ts";
+import type { Judged } from "./planning.ts";
 import type { Running } from "./running.ts";
 import { storePreview } from "./spill.ts";
 import { inputOf } from "./state.ts";
@@ -44,13 +46,13 @@ export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], m
 
 /** Collects the approvals of exactly this plan, and what it needs beyond them. */
 export async function answersTo(
-  { asksOf, planning }: Engine,
+  engine: Engine,
   call: Running,
   tool: Tool,
   { plan, verdict }: Judged,
 ): Promise<CallAnswers> {
-  const digest = await planning.digestOf(tool, inputOf(call.record.part), plan, call.opened);
-  const asks = call.asks ?? (await asksOf(call.record.ref));
+  const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
+  const asks = call.asks ?? (await engine.asksOf(call.record.ref));
   const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
   const missing = verdict.unapproved.filter(
     (ask) => !call.hooks.allows(digest, ask) && !given.some((asked) => isFor(ask, asked)),

@@ -10,7 +10,8 @@ import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follo
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
-import type { KnownSession, SessionAccess } from "./sessions.ts";
+import type { SessionAccess } from "./session-access.ts";
+import type { KnownSession } from "./sessions.ts";
 import { createWaits } from "./waits.ts";
 
 /** Calls of one replica, as the edge and the timers use them. */

@@ -8,7 +8,7 @@ import { difference } from "../policy/display.ts";
 import { InvalidInput } from "../tool/errors.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
-import { checkSize } from "./sessions.ts";
+import { checkSize } from "./check-size.ts";
 import { edited, inputOf } from "./state.ts";
 
 /** Makes the check that stands between a person's edit and a call: only what the call's tool can take replaces its arguments. */

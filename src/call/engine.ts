@@ -1,9 +1,6 @@
-import type { Permissions } from "../approval/permissions.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
-import type { Layers } from "../policy/model.ts";
-import type { Subject } from "../policy/subject.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { ChildCall, ChildResult } from "../tool/tool.ts";
@@ -31,15 +28,12 @@ export interface CallLimits {
 }
 
 /** Dependencies of the engine. */
-export interface EngineParts {
+export interface EngineParts extends Planning {
   store: CallStore;
   outputs: OutputStore;
   sessions: Sessions;
-  permissions: Permissions;
   /** Reads the asks of a call, settled ones included. */
   asksOf(call: CallRef): Promise<AskRecord[]>;
-  planning: Planning;
-  layersFor(subject: Pick<Subject, "session" | "ancestors" | "agent">): Layers;
   registry: Registry;
   hooks: HookChain;
   observer: CallObserver;

@@ -1,6 +1,5 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { JudgedBy } from "../approval/judge-asks.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { similar } from "../tool/similar.ts";
@@ -9,11 +8,13 @@ import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
 import { allowed } from "./decided.ts";
 import { CallEnd } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { maxRepeats } from "./planning.ts";
+import { inspectCall } from "./inspect.ts";
+import { judgeCall, maxRepeats } from "./planning.ts";
 import type { CallRecord } from "./ports.ts";
 import { type Ready, type Running, subjectFor } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { inputOf, prepared, running } from "./state.ts";
+import { createToolJudge } from "./tool-judge.ts";
 
 /** A call before or after it was accepted. */
 type Described = Pick<CallRecord, "ref" | "part" | "spec">;
@@ -23,7 +24,7 @@ type Described = Pick<CallRecord, "ref" | "part" | "spec">;
  * grant is accepted and started in one step. Returns undefined for any other call; `runCall` then takes the steps one by one.
  */
 export async function prepareStart(engine: Engine, call: Described, opened: OpenSession): Promise<Ready | undefined> {
-  const { hooks, layersFor, planning, store } = engine;
+  const { hooks, layersFor, store } = engine;
   // These hooks run once, and the input they leave is stored before it is planned.
   if (hooks.has("tool.execute.before", "shell.env")) return undefined;
   try {
@@ -32,10 +33,11 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
     const subject = subjectFor(opened, call.part.agent, tool);
     const layers = layersFor(subject);
     // Only the step that accepts the call knows its repeats: it checks `maxRepeats`.
-    const by: JudgedBy = { layers, grants: "none" };
-    const judged = await planning.judge(tool, input, planContext(engine, call, opened, noEnvironment), subject, 0, by);
+    const options = { repeats: 0, layers, grants: "none" } as const;
+    const ctx = planContext(engine, call, opened, noEnvironment);
+    const judged = await judgeCall(engine, tool, input, ctx, subject, options);
     if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;
-    const { problem } = await planning.inspect(judged, layers);
+    const { problem } = await inspectCall(engine, judged, layers);
     if (problem) return undefined;
     return {
       tool,
@@ -99,7 +101,7 @@ export function decodeInput({ limits }: Engine, tool: Tool, { part, spec }: Desc
 
 /** Context in which a tool plans a call. */
 export function planContext(
-  { layersFor, planning, store }: Engine,
+  { layersFor, policy, store }: Engine,
   { ref, part }: Pick<CallRecord, "ref" | "part">,
   opened: OpenSession,
   environment: PlanContext["environment"],
@@ -111,7 +113,10 @@ export function planContext(
     agent: part.agent,
     workspace: opened.workspace,
     reads: { get: (path) => store.getRead(ref.root, path) },
-    judge: planning.judging(layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent })),
+    judge: createToolJudge(
+      policy,
+      layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent }),
+    ),
   };
 }
 

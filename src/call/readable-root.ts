@@ -1,7 +1,7 @@
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession } from "../core/request-error.ts";
 import type { CallStore } from "./ports.ts";
-import { mayAccess, readsAll } from "./sessions.ts";
+import { mayAccess, readsAll } from "./session-access.ts";
 
 /** Returns the root of a session that the principal may read, or undefined for an unknown session if it may read all; throws otherwise. */
 export async function readableRoot(

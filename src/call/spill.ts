@@ -3,8 +3,8 @@ import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { newId } from "../core/ids.ts";
 import type { Engine } from "./engine.ts";
+import { cutPreview } from "./inspect.ts";
 import { createWindow } from "./output-window.ts";
-import { beginning } from "./planning.ts";
 import type { Running } from "./running.ts";
 
 /** Bytes of structured output (as JSON) or of an error text that a part may hold. What is larger spills to the output store. */
@@ -24,7 +24,7 @@ export async function storePreview(
   preview: Preview,
 ): Promise<Preview> {
   const id = newId("out", store.now());
-  const cut = beginning(preview, `toolgate-output:${id}`);
+  const cut = cutPreview(preview, `toolgate-output:${id}`);
   if (cut.url !== "") await outputs.append(record.ref.root, id, Buffer.from(preview.diff));
   return cut;
 }

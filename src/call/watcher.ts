@@ -4,7 +4,8 @@ import type { PermissionStore } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
 import { createBell, madeEvent } from "./log.ts";
 import type { CallStore } from "./ports.ts";
-import { readsAll, type Sessions } from "./sessions.ts";
+import { readsAll } from "./session-access.ts";
+import type { Sessions } from "./sessions.ts";
 
 export type Watcher = ReturnType<typeof createWatcher>;
 

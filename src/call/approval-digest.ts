@@ -1,0 +1,41 @@
+import { createHash } from "node:crypto";
+import { stat } from "node:fs/promises";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { canonicalJson } from "../core/canonical-json.ts";
+import type { Plan, Tool } from "../tool/tool.ts";
+import type { Planning } from "./planning.ts";
+import type { OpenSession } from "./sessions.ts";
+
+/**
+ * Digest that an approval is bound to: the tool's definition, the canonical input (after before hooks), the workspace, the
+ * working directory with its inode, the environment, the content of the files that will change or run, and the rules.
+ */
+export async function approvalDigest(
+  { hashes, policyDigest }: Pick<Planning, "hashes" | "policyDigest">,
+  tool: Tool,
+  input: JsonObject,
+  plan: Plan,
+  { workspace }: Pick<OpenSession, "workspace">,
+): Promise<string> {
+  const files: JsonObject = {};
+  for (const { absolute } of plan.binds ?? []) files[absolute] = await hashes.of(absolute);
+  const bound = {
+    definition: tool.definition.definitionId,
+    input,
+    workspace: workspace.directory,
+    cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
+    env: { ...plan.env },
+    files,
+    asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
+    policy: policyDigest,
+  };
+  return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+}
+
+/** Returns the inode that a path leads to now, which differs for another directory of the same name. */
+async function inodeOf(path: string): Promise<string> {
+  return await stat(path, { bigint: true }).then(
+    ({ ino }) => String(ino),
+    () => "none",
+  );
+}

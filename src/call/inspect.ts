@@ -1,0 +1,68 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { visible } from "../policy/display.ts";
+import type { Layers } from "../policy/model.ts";
+import { strictest } from "../policy/opinion.ts";
+import type { Policy } from "../policy/policy.ts";
+import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import type { Plan } from "../tool/tool.ts";
+import { type Judged, type Planning, withinPlanningTime } from "./planning.ts";
+
+/** Result of a tool's own checks before a call runs. */
+export interface Inspected {
+  /** Builds the preview; absent if the call is denied or if a preview would reveal what `read` does not allow. */
+  preview?(): Preview;
+  /** The tool's check that failed. */
+  problem?: ToolFailure;
+}
+
+const maxDiffBytes = 128 * 1024;
+
+/** Runs the tool's checks and prepares the preview, unless the call is denied or they would reveal what may not be read. */
+export async function inspectCall(
+  { policy }: Pick<Planning, "policy">,
+  { plan, verdict }: Judged,
+  layers: Layers,
+): Promise<Inspected> {
+  if (verdict.action === PermissionAction.DENY || !plan.inspect || !mayReveal(policy, plan, layers)) return {};
+  try {
+    const { preview } = await withinPlanningTime(plan.inspect());
+    return preview ? { preview: () => visiblePreview(preview()) } : {};
+  } catch (cause) {
+    if (cause instanceof ToolFailure) return { problem: cause };
+    // A file changed during the inspection. Nothing is approved yet, so it is a failed check like any other.
+    if (cause instanceof ChangedAfterApproval) return { problem: new ToolFailure(cause.message, { cause }) };
+    throw cause;
+  }
+}
+
+function mayReveal(policy: Policy, plan: Plan, layers: Layers): boolean {
+  return (plan.reveals ?? []).every((path) => {
+    if (path.external) return false;
+    const ask = { permission: "read", patterns: [path.pattern], paths: [path.absolute] };
+    return strictest(policy.judge(ask, layers)) === PermissionAction.ALLOW;
+  });
+}
+
+/** Cuts the diff of a preview to what an ask holds; `url` names where the whole diff is stored. */
+export function cutPreview(preview: Preview, url = ""): Preview {
+  const bytes = Buffer.from(preview.diff);
+  if (bytes.length <= maxDiffBytes) return preview;
+  return { ...preview, diff: bytes.subarray(0, bytes.lastIndexOf(10, maxDiffBytes)).toString(), url };
+}
+
+/** Makes invisible characters of a preview visible to approvers. */
+function visiblePreview({
+  diff = "",
+  command = "",
+  paths = [],
+  hosts = [],
+}: MessageInitShape<typeof PreviewSchema>): Preview {
+  return create(PreviewSchema, {
+    diff: visible(diff),
+    command: visible(command),
+    paths: paths.map(visible),
+    hosts: hosts.map(visible),
+  });
+}

@@ -1,0 +1,59 @@
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type ListToolsRequest,
+  type ToolDefinition,
+  ToolDefinitionSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import { isListed } from "../policy/known-permissions.ts";
+import { HookFailure } from "../tool/errors.ts";
+import { offeredTo, schemaFor } from "../tool/offered.ts";
+import type { Tool } from "../tool/tool.ts";
+import type { PlannerParts } from "./planner-scope.ts";
+
+/** Lists the tools that an agent may see and that suit its model, with the schemas that the model's provider accepts. */
+export async function listTools(
+  parts: PlannerParts,
+  principal: Principal,
+  request: ListToolsRequest,
+): Promise<{ tools: ToolDefinition[]; workspace: string }> {
+  const { layersFor, policy, registry, sessions } = parts;
+  const opened = request.sessionId === "" ? undefined : await sessions.open(principal, request.sessionId, "read");
+  const { session, ancestors = [] } = opened ?? {};
+  const agent = sessions.agentFor(principal, request.agent, session);
+  const workspace = workspaceRoot(opened?.workspace.name ?? "default");
+  const layers = layersFor({
+    session,
+    ancestors,
+    agent,
+    ...(opened && { workspace, directory: opened.workspace.directory }),
+  });
+  const offered = offeredTo(request, registry.list(workspace));
+  const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
+  return { tools: await Promise.all(visible.map((tool) => definitionFor(parts, request, tool))), workspace };
+}
+
+/** Returns a tool's definition for the requested model, as hooks rewrite it. */
+async function definitionFor(
+  { hooks }: PlannerParts,
+  request: ListToolsRequest,
+  { definition }: Tool,
+): Promise<ToolDefinition> {
+  const { name: toolID, description, inputSchema = {} } = definition;
+  const offered = { description, parameters: structuredClone(inputSchema) };
+  const rewritten = await hooks.run("tool.definition", { toolID }, offered).catch(refuse);
+  return create(ToolDefinitionSchema, {
+    ...definition,
+    description: rewritten.description,
+    inputSchema: schemaFor(request, rewritten.parameters),
+  });
+}
+
+function refuse(cause: unknown): never {
+  if (!(cause instanceof HookFailure)) throw cause;
+  const { hook, plugin, message } = cause;
+  throw new RequestError(ErrorReason.HOOK_FAILED, message, { hook, plugin }, { cause });
+}

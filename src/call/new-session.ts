@@ -1,0 +1,67 @@
+import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import {
+  type CreateSessionRequest,
+  type Session,
+  SessionSchema,
+} from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { newId } from "../core/ids.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { checkRules } from "../policy/layers.ts";
+import { checkSize } from "./check-size.ts";
+import type { SessionStore, StoreClock } from "./ports.ts";
+
+/** Dependencies of the creation of a session. */
+interface NewSessionParts {
+  store: Pick<SessionStore, "createSession"> & StoreClock;
+  agentFor(principal: Principal, requested: string): string;
+  checkStore(expected: string): void;
+  look(principal: Principal, id: string, access: "call"): Promise<{ session: Session }>;
+  openNamed(workspace: string): Promise<unknown>;
+}
+
+/** Creates a session, or returns the session of that id if it has the same owner, parent and workspace. */
+export async function createSession(
+  { store, agentFor, checkStore, look, openNamed }: NewSessionParts,
+  principal: Principal,
+  request: CreateSessionRequest,
+): Promise<Session> {
+  checkStore(request.expectedStoreId);
+  checkSize("metadata", request.metadata, 64 * 1024);
+  checkRules("rules", request.rules);
+  const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
+  const now = store.now();
+  const id = request.sessionId || newId("ses", now);
+  const workspace = request.workspace || (parent?.session.workspace ?? "default");
+  if (request.agent !== "") agentFor(principal, request.agent);
+  await openNamed(workspace);
+  const wanted = create(SessionSchema, {
+    id,
+    workspace,
+    agent: request.agent || parent?.session.agent || "build",
+    rules: request.rules,
+    parentSessionId: request.parentSessionId,
+    rootSessionId: parent?.session.rootSessionId ?? id,
+    title: request.title,
+    metadata: request.metadata ?? {},
+    owner: principal.id,
+    created: now,
+  });
+  const session = await store.createSession(wanted);
+  // The owner is compared first, so that other fields reveal nothing about a foreign session.
+  for (const field of ["owner", "parentSessionId", "workspace"] as const) {
+    const isGiven = field === "workspace" ? request.workspace !== "" : true;
+    if (isGiven && session[field] !== wanted[field]) throw sessionDiffers(id, field);
+  }
+  return session;
+}
+
+function sessionDiffers(sessionId: string, field: string): RequestError {
+  const name = field === "parentSessionId" ? "parent_session_id" : field;
+  return new RequestError(
+    ErrorReason.SESSION_DIFFERS,
+    `session ${sessionId} exists with another ${name}; choose another id`,
+    { session_id: sessionId, field: name },
+  );
+}

@@ -1,0 +1,127 @@
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PlanToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Verdict } from "../approval/judge-asks.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import type { Principal } from "../core/principal.ts";
+import { RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Layers } from "../policy/model.ts";
+import type { Subject } from "../policy/subject.ts";
+import { InvalidInput, ToolFailure } from "../tool/errors.ts";
+import type { PlanContext, Tool } from "../tool/tool.ts";
+import { approvalDigest } from "./approval-digest.ts";
+import { cutPreview, inspectCall } from "./inspect.ts";
+import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
+import { type Judged, judgeCall } from "./planning.ts";
+import { digestOfRequest } from "./request-digest.ts";
+import { subjectFor } from "./running.ts";
+import { createToolJudge } from "./tool-judge.ts";
+
+/** Plan of a call that is not made. */
+export interface PlannedTool {
+  title: string;
+  verdict: Verdict;
+  /** Permission requests that the call would open, without ids. */
+  asks: PermissionRequest[];
+  preview?: Preview;
+  /** The tool's check that fails. */
+  problem?: ToolFailure;
+}
+
+/** Plans and judges a call as the engine would, without making it. */
+export async function planTool(
+  parts: PlannerParts,
+  principal: Principal,
+  request: PlanToolRequest,
+): Promise<PlannedTool> {
+  const scope = await openScope(parts, principal, request.sessionId);
+  const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
+  const tool = toolOf(parts, request, scope);
+  const subject = subjectFor(scope, agent, tool);
+  const layers = questionLayers(parts, subject, request);
+  const judged = await judgeRequest(parts, request, scope, tool, subject, layers);
+  // The targets are unknown, and an unknown target is never allowed.
+  if (judged instanceof ToolFailure) {
+    const verdict = { action: PermissionAction.ASK, decisions: [], unapproved: [] };
+    return { title: tool.name, verdict, asks: [], problem: judged };
+  }
+  const { plan, verdict } = judged;
+  const { preview: whole, problem } = await inspectCall(parts, judged, layers);
+  const preview = whole && cutPreview(whole());
+  const asks = await unopenedRequests(parts, request, scope, tool, subject, judged, preview);
+  return { title: plan.title, verdict, asks, ...(preview && { preview }), ...(problem && { problem }) };
+}
+
+function toolOf({ registry }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
+  const tool = registry.get(name, workspaceRoot(workspace.name));
+  if (tool) return tool;
+  throw new RequestError(ErrorReason.UNKNOWN_TOOL, `there is no tool "${name}"; ListTools shows what there is`, {
+    tool: name,
+  });
+}
+
+/** Judges the call; returns a failure of the tool's planning in place of a verdict. */
+async function judgeRequest(
+  parts: PlannerParts,
+  request: PlanToolRequest,
+  { session, workspace }: Scope,
+  tool: Tool,
+  subject: Subject,
+  layers: Layers,
+): Promise<Judged | ToolFailure> {
+  const { policy, store } = parts;
+  const root = session?.rootSessionId;
+  const ctx: PlanContext = {
+    sessionId: request.sessionId,
+    callId: "",
+    agent: subject.agent,
+    workspace,
+    environment: async () => ({}),
+    reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
+    judge: createToolJudge(policy, layers),
+  };
+  const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request.input ?? {}));
+  const repeats = session === undefined || request.onlyRules ? 0 : await store.repeatsOf(session.id, requestDigest());
+  const options = { repeats, layers, grants: request.onlyRules ? "none" : "look" } as const;
+  try {
+    return await judgeCall(parts, tool, decodeRequest(tool, request), ctx, subject, options);
+  } catch (cause) {
+    if (cause instanceof ToolFailure) return cause;
+    throw cause;
+  }
+}
+
+function decodeRequest(tool: Tool, { input }: PlanToolRequest): unknown {
+  try {
+    return tool.decode(input ?? {});
+  } catch (cause) {
+    if (!(cause instanceof InvalidInput)) throw cause;
+    throw new RequestError(ErrorReason.INVALID_INPUT, cause.message, { tool: tool.name }, { cause });
+  }
+}
+
+/** Builds the permission requests that the call would open. */
+async function unopenedRequests(
+  parts: PlannerParts,
+  { input = {}, sessionId }: PlanToolRequest,
+  scope: Scope,
+  tool: Tool,
+  subject: Subject,
+  { plan, verdict }: Judged,
+  preview: Preview | undefined,
+): Promise<PermissionRequest[]> {
+  if (verdict.action !== PermissionAction.ASK || verdict.unapproved.length === 0) return [];
+  const digest = await approvalDigest(parts, tool, input, plan, scope);
+  return verdict.unapproved.map((ask) => {
+    const metadata = plan.asks.find(({ permission }) => permission === ask.permission)?.metadata;
+    return parts.permissions.request(
+      { ...ask, ...(metadata && { metadata }) },
+      verdict.decisions,
+      { sessionId, agent: subject.agent, digest, expires: parts.store.now() + parts.askMs, preview },
+      subject,
+      "",
+    );
+  });
+}

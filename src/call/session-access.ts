@@ -1,0 +1,17 @@
+import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import type { Principal } from "../core/principal.ts";
+
+/** Access that a request needs: make calls (owner), cancel and close (owner, admin), or read. */
+export type SessionAccess = "call" | "control" | "read";
+
+/** True if the principal may read every session. */
+export function readsAll({ roles }: Principal): boolean {
+  return roles.has("approver") || roles.has("watcher") || roles.has("admin");
+}
+
+/** True if the principal has that access to the session. */
+export function mayAccess(principal: Principal, session: Session, access: SessionAccess): boolean {
+  if (session.owner === principal.id) return true;
+  if (access === "read") return readsAll(principal);
+  return principal.roles.has("admin");
+}
