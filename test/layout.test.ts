@@ -91,21 +91,10 @@ const knownLongFunctions: readonly string[] = [
   "console/stream/stream.ts createStream",
 
   "edge/api/tool-service.ts toolService",
-
-  "store/redis/calls.ts createRedisCalls",
-  "store/redis/grants.ts createRedisGrants",
-  "store/redis/link.ts openLink",
-  "store/redis/sessions.ts createRedisSessions",
-  "store/redis/sweep.ts createRedisSweep",
-  "store/sqlite/calls.ts createSqliteCalls",
 ];
 
 /** Names that are still exported by several files. Remove an entry with its second meaning. */
-const knownHomonyms: readonly string[] = [
-  "NewsListener",
-
-  "Tool",
-];
+const knownHomonyms: readonly string[] = ["Tool"];
 
 const maxFunctionLines = 120;
 const src = join(root, "src");

@@ -24,7 +24,7 @@ export interface CallObservation {
 
 /**
  * Decorates the two steps that can write a terminal part, `finishCall` and `settle`: each such part is passed to `ended`
- * once it is durable, whoever requested the step.
+ * once it is durable, regardless of who requested the step.
  */
 export function notifyEnds(store: Store, ended: (part: ToolPart) => void): Store {
   const { calls, permissions } = store;

@@ -1,4 +1,4 @@
-/** A store that cannot be opened; the message says which one, why, and what to do. */
+/** A store that cannot be opened; the message names the store, the reason and the next step. */
 export class StoreUnusable extends Error {
   override name = "StoreUnusable";
 }

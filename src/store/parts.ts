@@ -1,13 +1,13 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
-/** Only an ended part can end a call. */
+/** Throws unless the part is terminal. */
 export function checkEnded(part: ToolPart): void {
   if (part.state.case === "completed" || part.state.case === "error") return;
   throw new Error(`call ${part.callId} cannot end as ${part.state.case ?? "nothing"}`);
 }
 
-/** What is left of a call after a week: which one it was, and how it ended. */
+/** Reduces an ended part to its tombstone: the ids and the terminal state. */
 export function tombstone({ state, ...part }: ToolPart): ToolPart {
   const { metadata: _, originalInput: __, ...names } = part;
   if (state.case === "completed") {
@@ -18,10 +18,10 @@ export function tombstone({ state, ...part }: ToolPart): ToolPart {
     const { metadata: _, ...value } = state.value;
     return { ...names, state: { case: "error", value: { ...value, input: {}, error: "" } } };
   }
-  throw new Error(`call ${part.callId} is ${state.case ?? "nothing"}: it cannot have ended`);
+  throw new Error(`call ${part.callId} is ${state.case ?? "nothing"}: only an ended call has a tombstone`);
 }
 
-/** The part as it is told once its input was: a large input is left out. */
+/** Returns the part to emit once the input has been emitted; omits large inputs. */
 export function withoutLargeInput(given: ToolPart): ToolPart {
   if (!isLarge(given.state.value?.input) && !isLarge(given.originalInput)) return given;
   const { originalInput: _, ...part } = given;
@@ -38,15 +38,15 @@ export function withoutLargeInput(given: ToolPart): ToolPart {
   }
 }
 
-const elidedFrom = 16 * 1024;
+const maxRepeatedInputBytes = 16 * 1024;
 
-/** Whether a value is over the limit as JSON. Most are so far below that a rough count, done for every event, is enough. */
+/** Compares the JSON size of a value with the limit. A rough upper bound, computed for every event, is enough for most. */
 function isLarge(input: JsonObject | undefined): boolean {
-  if (input === undefined || roughSize(input) * 6 <= elidedFrom) return false;
-  return Buffer.byteLength(JSON.stringify(input)) > elidedFrom;
+  if (input === undefined || roughSize(input) * 6 <= maxRepeatedInputBytes) return false;
+  return Buffer.byteLength(JSON.stringify(input)) > maxRepeatedInputBytes;
 }
 
-/** A sixth of the JSON's length at least: no character takes more than six bytes there. */
+/** Returns at least a sixth of the JSON's length: JSON encodes a character in at most six bytes. */
 function roughSize(value: JsonValue): number {
   if (typeof value === "string") return value.length + 2;
   if (typeof value !== "object" || value === null) return 24;

@@ -1,18 +1,18 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 
-/** The latest events of the sessions in use, so that whoever watches live reads nothing back from disk. */
+/** Cache of the latest events of the sessions in use: live watchers read nothing from disk. */
 export interface RecentEvents {
-  /** Keeps the next event of a session; what is not next to those that are kept takes their place, what is older changes nothing. */
+  /** Adds the next event of a session. A gap before it drops the older events; an event older than the last one is ignored. */
   add(event: SessionEvent, bytes: Uint8Array): void;
-  /** The event of this number, with its binary form. */
+  /** Returns the event with this sequence number, with its binary form. */
   at(sessionId: string, seq: bigint): RecentEvent | undefined;
-  /** The events after a number, up to about `maxBytes`; undefined if they are not all here. */
+  /** Returns the events after a sequence number, up to about `maxBytes`; undefined if some of them are not cached. */
   after(sessionId: string, seq: number, maxBytes: number): SessionEvent[] | undefined;
   forget(sessionId: string): void;
 }
 
-/** Bounded for each session, and in all by forgetting the sessions that had no news for longest. */
-export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: RecentLimits): RecentEvents {
+/** Creates a cache that is bounded per session, and in total by evicting the sessions without news for longest. */
+export function createRecentEvents({ maxEvents, maxBytes, maxTotalBytes }: RecentLimits): RecentEvents {
   // In order of the last news.
   const sessions = new Map<string, Recent>();
   let total = 0;
@@ -34,12 +34,12 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
       recent.entries.push({ event, bytes });
       recent.bytes += bytes.byteLength;
       recent.next = event.seq + 1n;
-      if (recent.entries.length >= 2 * eventsKept || recent.bytes >= 2 * bytesKept)
-        shorten(recent, { eventsKept, bytesKept });
+      if (recent.entries.length >= 2 * maxEvents || recent.bytes >= 2 * maxBytes)
+        shorten(recent, { maxEvents, maxBytes });
       sessions.set(sessionId, recent);
       total += recent.bytes;
       for (const oldest of sessions.keys()) {
-        if (total <= totalBytesKept) break;
+        if (total <= maxTotalBytes) break;
         forget(oldest);
       }
     },
@@ -47,7 +47,7 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
       const recent = sessions.get(sessionId);
       return recent?.entries[Number(seq - recent.next) + recent.entries.length];
     },
-    after(sessionId, seq, maxBytes) {
+    after(sessionId, seq, pageBytes) {
       const recent = sessions.get(sessionId);
       const first = recent?.entries[0]?.event.seq;
       if (recent === undefined || first === undefined || seq + 1 < first) return undefined;
@@ -55,7 +55,7 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
       let bytes = 0;
       for (let index = seq + 1 - Number(first); index < recent.entries.length; index++) {
         const entry = recent.entries[index];
-        if (entry === undefined || (events.length > 0 && bytes + entry.bytes.byteLength > maxBytes)) break;
+        if (entry === undefined || (events.length > 0 && bytes + entry.bytes.byteLength > pageBytes)) break;
         events.push(entry.event);
         bytes += entry.bytes.byteLength;
       }
@@ -64,11 +64,14 @@ export function createRecentEvents({ eventsKept, bytesKept, totalBytesKept }: Re
   };
 }
 
-/** How much is kept: of a session up to twice as much, so that not every event moves all others; and in all. */
+/** Limits of the cache. A session may exceed its own by a factor of two, so that not every event copies the others. */
 export interface RecentLimits {
-  eventsKept: number;
-  bytesKept: number;
-  totalBytesKept: number;
+  /** Events of one session. */
+  maxEvents: number;
+  /** Bytes of one session. */
+  maxBytes: number;
+  /** Bytes of all sessions. */
+  maxTotalBytes: number;
 }
 
 /** An event and its binary form. */
@@ -80,16 +83,16 @@ export interface RecentEvent {
 interface Recent {
   entries: RecentEvent[];
   bytes: number;
-  /** The number that continues it. */
+  /** The next sequence number. */
   next: bigint;
 }
 
-function shorten(recent: Recent, { eventsKept, bytesKept }: Omit<RecentLimits, "totalBytesKept">): void {
+function shorten(recent: Recent, { maxEvents, maxBytes }: Omit<RecentLimits, "maxTotalBytes">): void {
   let start = recent.entries.length;
   let bytes = 0;
-  while (start > 0 && recent.entries.length - start < eventsKept) {
+  while (start > 0 && recent.entries.length - start < maxEvents) {
     const size = recent.entries[start - 1]?.bytes.byteLength ?? 0;
-    if (bytes > 0 && bytes + size > bytesKept) break;
+    if (bytes > 0 && bytes + size > maxBytes) break;
     bytes += size;
     start -= 1;
   }

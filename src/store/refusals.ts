@@ -1,7 +1,7 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 
-/** The refusal of new work in a closed session. */
+/** Refuses new calls and children in a closed session. */
 export function sessionClosed(sessionId: string): RequestError {
   return new RequestError(
     ErrorReason.SESSION_CLOSED,
@@ -10,7 +10,7 @@ export function sessionClosed(sessionId: string): RequestError {
   );
 }
 
-/** The refusal of one more open call. */
+/** Refuses another open call. */
 export function tooManyCalls(sessionId: string, limit: number): RequestError {
   return new RequestError(
     ErrorReason.QUOTA_EXCEEDED,
@@ -19,7 +19,7 @@ export function tooManyCalls(sessionId: string, limit: number): RequestError {
   );
 }
 
-/** The refusal of more open asks. */
+/** Refuses more open asks. */
 export function tooManyAsks(root: string, limit: number): RequestError {
   return new RequestError(
     ErrorReason.QUOTA_EXCEEDED,
@@ -28,7 +28,7 @@ export function tooManyAsks(root: string, limit: number): RequestError {
   );
 }
 
-/** The refusal of an event that no stream could carry. */
+/** Refuses an event that exceeds the message size of a stream. */
 export function eventTooLarge(sessionId: string, bytes: number, limit: number): RequestError {
   return new RequestError(
     ErrorReason.QUOTA_EXCEEDED,

@@ -42,7 +42,7 @@ test.each([
 });
 
 test.each([
-  ["http://secret@example", "it is not a URL of this form"],
+  ["http://secret@example", "it has none of the supported forms"],
   ["redis://:secret@a,b", "it names several hosts"],
   ["redis+sentinel://:secret@a:1", "the name of the master is missing"],
   ["redis+unix://", "write the socket as"],

@@ -19,7 +19,7 @@ export interface AskStore {
 /** An ask and the call that waits for it, read as one snapshot. */
 export interface AskRecord {
   request: PermissionRequest;
-  /** How it ended; absent while it is open. */
+  /** The settlement; absent while the ask is open. */
   settled?: PermissionSettled;
   /** The caller, who must not answer it. */
   principal: string;
@@ -34,7 +34,7 @@ export interface Settlement {
   root: string;
   /** The ask that must still be open; the others in `settled` follow from it. */
   askId: string;
-  /** How each ask ends: the one above and those that end with it. */
+  /** Settlements of the ask above and of those that end with it. */
   settled: readonly PermissionSettled[];
   /**
    * The calls of these asks, at the versions that were read. `part` is the new snapshot: terminal for a call that ends, or
@@ -45,7 +45,7 @@ export interface Settlement {
   grants: readonly Grant[];
   /** Records for the audit of the tree. */
   decisions?: readonly DecisionRecord[];
-  /** Where grants are saved: the asks version of the tree before its open asks were read, so that none is missed. */
+  /** Set if grants are saved: the asks version of the tree before its open asks were read, so that none is missed. */
   asksVersion?: number;
   /** True for an expiry, which counts from the deadline on; an answer counts until then (by the store's clock). */
   expired: boolean;

@@ -1,6 +1,6 @@
 import type { AuditEntry } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** The audit of decisions. It has no write of its own: each transition adds its decisions in the same step. */
+/** The audit of decisions. Each transition writes its decisions in the same step; this port only reads. */
 export interface AuditLog {
   /** Lists the audit of a tree, oldest first. */
   listDecisions(page: { root: string; afterSeq: number; limit: number }): Promise<AuditEntry[]>;

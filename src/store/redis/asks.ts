@@ -15,7 +15,7 @@ import type { Trees } from "./trees.ts";
 /** The asks of a store. */
 export type RedisAsks = ReturnType<typeof createRedisAsks>;
 
-/** Reads asks, each with its call. */
+/** Creates the reads of asks, each with its call. */
 export function createRedisAsks(options: {
   link: Link;
   keys: Keys;
@@ -25,7 +25,7 @@ export function createRedisAsks(options: {
 }) {
   const { link, keys, trees, live, records } = options;
 
-  /** The asks of these ids that are there, in that order, all as they are at one moment. */
+  /** Reads the asks with these ids that exist, in this order, as one snapshot. */
   async function load(root: string, askIds: readonly string[]): Promise<AskRecord[]> {
     if (askIds.length === 0) return [];
     const { asked, settled, callOf, call } = keys.tree(root);
@@ -70,7 +70,7 @@ export function createRedisAsks(options: {
       const roots = root === undefined ? await live.all() : [root];
       const entries = (await Promise.all(roots.map(openIn))).flat().sort((one, other) => one.place - other.place);
       const last = entries.findIndex(({ id }) => id === after);
-      // One that was settled meanwhile is found by its id, since ids sort by time.
+      // The last one may have been settled since; ids sort by time, so its position is known all the same.
       const rest = last >= 0 || after === undefined ? entries.slice(last + 1) : entries.filter(({ id }) => id > after);
       const page = rest.slice(0, limit);
       const loaded = await Promise.all(
@@ -108,10 +108,10 @@ export function createRedisAsks(options: {
   };
 }
 
-/** What is said of asks that their call did not wait for. */
+/** Message of the asks that are withdrawn when their call ends. */
 export const callEnded = "The call ended.";
 
-/** What all withdrawn asks of a call have in common; a step adds which ask it is. */
+/** Encodes the settlement shared by all withdrawn asks of a call; a step adds the id of each ask. */
 export function encodeWithdrawal({ sessionId, callId }: CallRef, message: string, time: number): Uint8Array {
   const outcome = PermissionOutcome.WITHDRAWN;
   return toBinary(
@@ -122,7 +122,7 @@ export function encodeWithdrawal({ sessionId, callId }: CallRef, message: string
 
 const portion = 100;
 
-/** An ask of a call; none if it is gone. */
+/** Decodes an ask of a call; returns none if it was removed. */
 function decode({ ref, part, spec, version }: CallRecord, request?: Reply, settled?: Reply): AskRecord[] {
   const [asked, end] = [bytes(request), bytes(settled)];
   if (!asked?.byteLength) return [];

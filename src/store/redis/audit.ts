@@ -8,30 +8,30 @@ import { bytes, number, replyList, text } from "./reply.ts";
 /** The audit of a store. */
 export type RedisAudit = ReturnType<typeof createRedisAudit>;
 
-/** Reads the chain of decisions of a tree, which the scripts write, and knows the trees of which only that is left. */
+/** Reads the chain of decisions of a tree, which the scripts write, and lists removed trees whose chain is retained. */
 export function createRedisAudit({ link, keys }: { link: Link; keys: Keys }) {
-  const gone = createListing({ link, keys, name: "audits" });
+  const removed = createListing({ link, keys, name: "audits" });
 
   return {
-    /** Remembers a tree that goes: its audit stays. */
-    keep: (root: string) => gone.enter(root),
+    /** Lists a removed tree, whose audit is retained. */
+    listRemoved: (root: string) => removed.enter(root),
 
-    /** See the port. */
+    /** Lists the roots of removed trees; see the port. */
     async gone({ before, limit }: { before?: string; limit: number }): Promise<string[]> {
-      const place = before === undefined ? undefined : await gone.placeOf(before);
+      const place = before === undefined ? undefined : await removed.placeOf(before);
       const roots: string[] = [];
-      for await (const root of gone.newest(place, limit)) {
+      for await (const root of removed.newest(place, limit)) {
         roots.push(root);
         if (roots.length === limit) break;
       }
       return roots;
     },
 
-    /** Forgets those of whose audit nothing is left. */
+    /** Removes trees without an audit from the list. */
     async sweep(): Promise<void> {
-      for await (const roots of gone.all()) {
+      for await (const roots of removed.all()) {
         for (const root of roots) {
-          if ((await link.command("exists", keys.tree(root).audit)) === 0) await gone.remove(root);
+          if ((await link.command("exists", keys.tree(root).audit)) === 0) await removed.remove(root);
         }
       }
     },

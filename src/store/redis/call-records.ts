@@ -6,10 +6,10 @@ import type { Link } from "./link.ts";
 import { type Fields, fields, text, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
-/** Calls as they are stored. */
+/** Reads of stored calls. */
 export type RedisCallRecords = ReturnType<typeof createRedisCallRecords>;
 
-/** Reads calls. */
+/** Creates the reads of calls. */
 export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys: Keys; trees: Trees }) {
   function decode(root: string, call: Fields): CallRecord {
     return {
@@ -29,7 +29,7 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
     };
   }
 
-  /** The calls of these names that are there. */
+  /** Reads the calls with these names that exist. */
   async function named(root: string, names: readonly string[]): Promise<Fields[]> {
     const found = await link.hashes(...names.map(keys.tree(root).call));
     return found.map(fields).filter((call) => call !== undefined);
@@ -80,20 +80,20 @@ interface ListFilter {
 
 const pageSize = 100;
 
-/** How a call is named in its tree: session ids have no colon. */
+/** Returns the name of a call in its tree; session ids have no colon. */
 export const callName = ({ sessionId, callId }: Pick<CallRef, "sessionId" | "callId">): string =>
   `${sessionId}:${callId}`;
 
-/** The last snapshot of a call, with the asks that are open now. */
+/** Returns the last snapshot of a call, with the asks that are open now. */
 export function decodeSnapshot(call: Fields) {
   const revision = BigInt(call.text("revision"));
   return { ...decodeRedisPart(call.bytes("part")), revision, permissionIds: ids(call.text("waiting")) };
 }
 
-/** The ids in a field that lists them. */
+/** Splits a field that lists ids. */
 export const ids = (field: string): string[] => field.split(" ").filter((id) => id !== "");
 
-/** The spec as `CallSpec` was written. */
+/** Parses a stored `CallSpec`. */
 export function decodeRedisSpec(spec: string): CallSpec {
   return JSON.parse(spec);
 }

@@ -7,15 +7,15 @@ import type { ConnectionOptions, RedisAddress } from "./url.ts";
 export type Client = Redis | Cluster;
 
 /**
- * Connects, and goes on doing so when the connection is lost. For commands: what cannot be sent now, or is not answered in
- * time, fails at once; the driver repeats nothing by itself. For news: subscriptions are made again.
+ * Connects, and reconnects when the connection is lost. For commands: a command that cannot be sent now, or is not answered in
+ * time, fails at once; the driver retries nothing. For news: the driver subscribes again.
  */
 export function connectRedis(address: RedisAddress, use: "commands" | "news", log: Logger): Client {
   const retryStrategy = (times: number) => Math.min(50 * times, 1_000);
   const strict = {
     autoResendUnfulfilledCommands: false,
     maxRetriesPerRequest: 0,
-    // A connection on which nothing is answered for so long is given up, with all that was asked.
+    // A connection without a reply for this long is closed, and its pending commands fail.
     socketTimeout: 5_000,
   };
   const options = {
@@ -43,35 +43,35 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
   return client;
 }
 
-/** Runs `watch` on every connection to a node there is, or will be. */
+/** Runs `watch` on the connection to every present and future node. */
 export function eachNode(client: Client, watch: (node: Redis) => void): void {
   const nodes = client instanceof Redis ? [client] : client.nodes("all");
   nodes.forEach(watch);
   if (client instanceof Cluster) client.on("+node", watch);
 }
 
-/** The connections to the nodes that are written to. */
+/** Returns the connections to the master nodes. */
 export function masters(client: Client): Redis[] {
   return client instanceof Redis ? [client] : client.nodes("master");
 }
 
-/** Makes what is called before a command is sent: all that are sent in one turn go out in one write to each node. */
-export function createTogether(client: Client): () => void {
-  let isHeld = false;
+/** Creates the function to call before a command: all commands of one turn go out in one write to each node. */
+export function createCork(client: Client): () => void {
+  let isCorked = false;
   return () => {
-    if (isHeld) return;
-    isHeld = true;
+    if (isCorked) return;
+    isCorked = true;
     // A node that is not connected yet has no stream.
     const streams = masters(client).flatMap(({ stream }: { stream?: Redis["stream"] }) => stream ?? []);
     for (const stream of streams) stream.cork();
     process.nextTick(() => {
-      isHeld = false;
+      isCorked = false;
       for (const stream of streams) stream.uncork();
     });
   };
 }
 
-/** Resolves when commands can be sent; rejects with what went wrong last if that takes too long. */
+/** Resolves when commands can be sent; rejects after a timeout, with the last error. */
 export function whenReady(client: Client, timeoutMs: number): Promise<void> {
   if (client.status === "ready") return Promise.resolve();
   return new Promise((resolve, reject) => {

@@ -5,7 +5,7 @@ import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/
 import { encodeMessage } from "../../core/encode-message.ts";
 import { eventTooLarge } from "../refusals.ts";
 
-/** An event as the log keeps it: without what the step adds (number, time) and what the log's name says (session). */
+/** Encodes an event as the log stores it: without the sequence number and time, which the step adds, and the session, which the log's key names. */
 export function encodeEvent(sessionId: string, event: SessionEvent["event"]): Uint8Array {
   const bytes = encodeMessage(SessionEventSchema, create(SessionEventSchema, { event }));
   const size = bytes.byteLength + sessionId.length + addedBytes;
@@ -13,28 +13,28 @@ export function encodeEvent(sessionId: string, event: SessionEvent["event"]): Ui
   return bytes;
 }
 
-/** The event of a session's log under its number, complete. */
+/** Decodes an event of a session's log and adds the omitted fields. */
 export function decodeEvent(bytes: Uint8Array, sessionId: string, seq: number, time: number): SessionEvent {
   const entry = fromBinary(SessionEventSchema, bytes);
   if (entry.event.case === "part") entry.event.value.revision = BigInt(seq);
   return Object.assign(entry, { seq: BigInt(seq), time, sessionId });
 }
 
-/** The part in an event that tells of one. */
+/** Decodes the part in an event. */
 export function decodeRedisPart(bytes: Uint8Array): ToolPart {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case === "part") return event.value;
   throw new Error(`a call's snapshot holds ${event.case ?? "nothing"} where a part should be`);
 }
 
-/** The ask in an event that tells of one. */
+/** Decodes the permission request in an event. */
 export function decodeAsked(bytes: Uint8Array): PermissionRequest {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case === "permissionAsked") return event.value;
   throw new Error(`an ask holds ${event.case ?? "nothing"} where its request should be`);
 }
 
-/** How an ask ended, from the event that tells of it. */
+/** Decodes the settlement in an event. */
 export function decodeSettled(bytes: Uint8Array): PermissionSettled {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case === "permissionSettled") return event.value;
@@ -42,5 +42,5 @@ export function decodeSettled(bytes: Uint8Array): PermissionSettled {
 }
 
 const maxEventBytes = 1024 * 1024;
-/** What number, time, session and a part's revision take at most, tags and lengths included. */
+/** Maximum size of the fields added later: sequence number, time, session and a part's revision, with tags and lengths. */
 const addedBytes = 48;

@@ -1,10 +1,10 @@
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName } from "./call-records.ts";
 
-/** The calls whose leases this process has to renew, by owner and tree. The store knows who really holds them. */
+/** The calls whose leases this process renews, by owner and tree. Only the store knows the actual owners. */
 export type HeldCalls = ReturnType<typeof createHeldCalls>;
 
-/** Remembers what was opened or claimed, until it is known to have ended or to be somebody else's. */
+/** Records opened and claimed calls, until they are known to have ended or to have another owner. */
 export function createHeldCalls() {
   const owners = new Map<string, Map<string, CallRef>>();
 
@@ -23,12 +23,12 @@ export function createHeldCalls() {
       owners.set(owner, (owners.get(owner) ?? new Map<string, CallRef>()).set(keyOf(ref), ref));
     },
 
-    /** Drops a call that has ended, whoever held it. */
+    /** Drops an ended call of any owner. */
     ended(ref: CallRef): void {
       for (const owner of owners.keys()) drop(owner, ref);
     },
 
-    /** The calls of an owner, some of one tree at a time. */
+    /** Groups the calls of an owner by tree, in portions. */
     portions(owner: string): CallRef[][] {
       const byRoot = Map.groupBy(owners.get(owner)?.values() ?? [], ({ root }) => root);
       return [...byRoot.values()].flatMap((refs) =>

@@ -1,4 +1,4 @@
-import type { CallStore } from "../../call/ports.ts";
+import type { OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName, ids, type RedisCallRecords } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
@@ -7,19 +7,19 @@ import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import { replyList, texts } from "./reply.ts";
 
-/** Renews, ends and looks for leases. */
+/** Creates the operations on leases. */
 export function createLeases(options: {
   link: Link;
   keys: Keys;
   live: Live;
   records: RedisCallRecords;
   held: HeldCalls;
-  /** Writes what waits in a tree's outbox. */
+  /** Moves the grants in a tree's outbox to their slots. */
   drainOutbox: (root: string) => Promise<void>;
 }) {
   const { link, keys, live, records, held, drainOutbox } = options;
 
-  /** Runs a script on all that an owner holds; returns what it named, and the rest. */
+  /** Runs a script on all calls that an owner holds; returns the calls that it named, and the rest. */
   async function onHeld(script: "renew_leases" | "release_calls", owner: string, values: object) {
     const results = await Promise.all(
       held.portions(owner).map(async (refs) => {
@@ -50,13 +50,13 @@ export function createLeases(options: {
       await Promise.all([...new Set(named.map(({ root }) => root))].map((root) => live.sooner(root, link.now())));
     },
 
-    /** Open calls without a living lease, those first that have been so for longest. */
-    async orphans(limit: number): Promise<Awaited<ReturnType<CallStore["orphans"]>>> {
-      const looks = await live.lookAtDue(limit);
-      await Promise.all(looks.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
+    /** Lists open calls without a live lease, the longest orphaned first. */
+    async orphans(limit: number): Promise<OrphanedCall[]> {
+      const trees = await live.checkDue(limit);
+      await Promise.all(trees.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
       const found = await Promise.all(
-        looks.map(async ({ root, lapsed }) => {
-          // A call may have ended since its lease was looked at.
+        trees.map(async ({ root, lapsed }) => {
+          // A call may have ended since its lease was read.
           const calls = (await records.named(root, lapsed)).filter((call) => !call.has("ended"));
           return calls.map((call) => ({
             record: records.decode(root, call),

@@ -2,33 +2,33 @@ import { type Keys, shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { number, replyList, text, texts } from "./reply.ts";
 
-/** What a look at a live tree found. */
-export interface Look {
+/** Findings of a check of a live tree. */
+export interface LiveTree {
   root: string;
-  /** The names of calls that no living lease holds. */
+  /** Names of calls without a live lease. */
   lapsed: string[];
-  /** Grants that wait to be written to their workspace's slot. */
+  /** Number of grants to move to their workspace's slot. */
   outbox: number;
 }
 
-/** The trees in which something is open. */
+/** The live trees: those with open calls or asks. */
 export type Live = ReturnType<typeof createLive>;
 
 /**
- * Lists the trees in which something is open, as `root:generation`, by when to look at them again. An entry is written
- * before the step that makes a tree live. Who removes one first raises the tree's generation: a step that was prepared for
- * the old one then finds another, and writes its entry anew.
+ * Lists live trees as `root:generation`, by the time of their next check. An entry is written before the step that makes a
+ * tree live. Before an entry is removed, the tree's generation is raised: a step that was prepared for the old generation
+ * then finds another one, and writes its entry again.
  */
 export function createLive({ link, keys }: { link: Link; keys: Keys }) {
   const allShards = Array.from({ length: shards }, (_, shard) => keys.live(shard));
-  // The generations that are known to be listed, in order of use.
+  // The generations known to be listed, in order of use.
   const listed = new Map<string, number>();
   link.onLost(() => listed.clear());
 
   function remember(root: string, generation: number): void {
     listed.delete(root);
     listed.set(root, generation);
-    const oldest = listed.size > treesKept ? listed.keys().next().value : undefined;
+    const oldest = listed.size > maxTrees ? listed.keys().next().value : undefined;
     if (oldest !== undefined) listed.delete(oldest);
   }
 
@@ -38,14 +38,14 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     return generation;
   }
 
-  async function look(entry: string, limit: number): Promise<Look | undefined> {
+  async function check(entry: string, limit: number): Promise<LiveTree | undefined> {
     const at = entry.lastIndexOf(":");
     const root = entry.slice(0, at);
     const generation = Number(entry.slice(at + 1));
     const shard = keys.live(shardOf(root));
     const { tree, leases, deadlines, outbox } = keys.tree(root);
-    // The later look is agreed on before this one, so that whoever wants it sooner meanwhile gets it.
-    await link.command("zadd", shard, "XX", link.now() + lookMs, entry);
+    // The next check is scheduled before this one, so that a concurrent request for an earlier check is not lost.
+    await link.command("zadd", shard, "XX", link.now() + checkIntervalMs, entry);
     const [now, due, waiting, lapsed] = replyList(
       await link.run("look_at_tree", { tree, leases, deadlines, outbox }, { limit }),
     );
@@ -73,32 +73,32 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
   ];
 
   return {
-    /** Lists the tree, under the generation that it was last known to have. */
+    /** Lists the tree under its last known generation. */
     enter: async (root: string) => listed.get(root) ?? (await listUnder(root, 0)),
-    /** Lists it under another generation. */
+    /** Lists the tree under another generation. */
     reenter: listUnder,
 
-    /** Has the tree looked at by that time, if that can be arranged; else it is a few seconds later. */
+    /** Schedules a check by that time if possible; otherwise the check follows a few seconds later. */
     async sooner(root: string, time: number): Promise<void> {
       const generation = listed.get(root);
-      if (time >= link.now() + lookMs || generation === undefined) return;
+      if (time >= link.now() + checkIntervalMs || generation === undefined) return;
       const entry = `${root}:${generation}`;
       await link.command("zadd", keys.live(shardOf(root)), "LT", time, entry).catch(() => null);
     },
 
-    /** Looks at all trees in which something may be due, and removes those in which nothing is open. */
-    async lookAtDue(limit: number): Promise<Look[]> {
-      const looks = await Promise.all((await entries(link.now())).map((entry) => look(entry, limit)));
-      return looks.filter((found) => found !== undefined);
+    /** Checks all trees that are due, and removes those that are no longer live. */
+    async checkDue(limit: number): Promise<LiveTree[]> {
+      const checked = await Promise.all((await entries(link.now())).map((entry) => check(entry, limit)));
+      return checked.filter((found) => found !== undefined);
     },
 
-    /** The roots of the trees in which something may be due. */
+    /** Returns the roots of the trees that are due. */
     due: async () => roots(await entries(link.now())),
-    /** The roots of all live trees. */
+    /** Returns the roots of all live trees. */
     all: async () => roots(await entries("+inf")),
   };
 }
 
-// Every live tree is looked at this often, by one replica or another.
-const lookMs = 5_000;
-const treesKept = 50_000;
+// Interval at which some replica checks each live tree.
+const checkIntervalMs = 5_000;
+const maxTrees = 50_000;

@@ -3,18 +3,18 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { bytes, number } from "./reply.ts";
 
-/** Keeps each output in chunks in its tree's slot. */
+/** Stores each output in chunks in its tree's slot. */
 export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): OutputStore {
-  // The last append of each output that is being written to: they go one after the other.
+  // The last pending append of each output; appends to one output are sequential.
   const writing = new Map<string, Promise<void>>();
-  // How long the outputs are that were written to, in order of use: only the executor of its call writes to one.
+  // Lengths of outputs, in order of use; only the executor of its call writes to an output.
   const written = new Map<string, number>();
   link.onLost(() => written.clear());
 
   function remember(key: string, length: number): void {
     written.delete(key);
     written.set(key, length);
-    const oldest = written.size > outputsKept ? written.keys().next().value : undefined;
+    const oldest = written.size > maxOutputs ? written.keys().next().value : undefined;
     if (oldest !== undefined) written.delete(oldest);
   }
 
@@ -23,14 +23,14 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
     return length === null ? undefined : number(length);
   }
 
-  /** Writes at a place, which makes it the same however often it is sent. */
+  /** Writes at an offset, so that a repeated command has the same effect. */
   async function write(root: string, id: string, data: Uint8Array): Promise<void> {
     const key = `${root}/${id}`;
     let length = written.get(key) ?? (await lengthOf(root, id)) ?? 0;
-    // If this fails it is not known how much of it was written.
+    // After a failure the written length is unknown.
     written.delete(key);
     for (let at = 0; at < data.byteLength; ) {
-      const piece = data.subarray(at, at + stepBytes);
+      const piece = data.subarray(at, at + maxStepBytes);
       const { pieces, first } = split(piece, length);
       const tree = keys.tree(root);
       const chunks = pieces.map((_, index) => [`chunk ${index + 1}`, tree.chunk(id, first + index)]);
@@ -49,7 +49,7 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
   return {
     append(root, id, data) {
       if (!isName(root) || !isName(id)) {
-        return Promise.reject(new Error(`an output cannot be named ${root}/${id}: use ${name}`));
+        return Promise.reject(new Error(`an output cannot be named ${root}/${id}: both parts must match ${name}`));
       }
       const key = `${root}/${id}`;
       const copy = Uint8Array.from(data);
@@ -90,24 +90,24 @@ export function createRedisOutputs({ link, keys }: { link: Link; keys: Keys }): 
   };
 }
 
-const outputsKept = 1_000;
+const maxOutputs = 1_000;
 const chunkBytes = 64 * 1024;
 
-/** In how many chunks an output of that length is. */
+/** Returns the number of chunks of an output of that length. */
 export const chunkCount = (length: number): number => Math.ceil(length / chunkBytes);
 
-/** What one step writes at most. */
-const stepBytes = 8 * chunkBytes;
+/** Maximum size of one step. */
+const maxStepBytes = 8 * chunkBytes;
 const name = /^[A-Za-z0-9_-]{1,128}$/;
 const isName = (text: string) => name.test(text);
 
-/** Cuts what is written at a place into pieces that each stay in one chunk. */
+/** Splits data to write at an offset into pieces that each fit in one chunk. */
 function split(data: Uint8Array, at: number): { pieces: Uint8Array[]; first: number } {
   const pieces = [];
   for (let from = 0; from < data.byteLength; ) {
-    const room = chunkBytes - ((at + from) % chunkBytes);
-    pieces.push(data.subarray(from, from + room));
-    from += room;
+    const capacity = chunkBytes - ((at + from) % chunkBytes);
+    pieces.push(data.subarray(from, from + capacity));
+    from += capacity;
   }
   return { pieces, first: Math.floor(at / chunkBytes) };
 }

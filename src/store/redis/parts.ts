@@ -6,22 +6,22 @@ import { tombstone, withoutLargeInput } from "../parts.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 
-/** A part as its record keeps it, but for the number of its event; and the bytes a step needs to write it. */
+/** A part as its record stores it, without the sequence number of its event; and the bytes that a step needs to write it. */
 export interface WrittenRedisPart {
   part: ToolPart;
   bytes: StepBytes;
 }
 
-/** Encodes a call's new snapshot for the step that writes it; a large input is told once, with `pending`. */
+/** Encodes a call's new snapshot for the step that writes it; a large input is emitted only with the pending part. */
 export function encodePart(sessionId: string, call: string, given: ToolPart): WrittenRedisPart {
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision: 0n, inputElided: false };
-  const told = part.state.case === "pending" ? part : withoutLargeInput(part);
-  const bytes: StepBytes = { [`told ${call}`]: encodeEvent(sessionId, { case: "part", value: told }) };
-  if (told !== part) bytes[`whole ${call}`] = encodeWhole(part);
+  const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
+  const bytes: StepBytes = { [`event ${call}`]: encodeEvent(sessionId, { case: "part", value: emitted }) };
+  if (emitted !== part) bytes[`snapshot ${call}`] = encodeWhole(part);
   return { part, bytes };
 }
 
-/** What is left of a call after a week. */
+/** Encodes the tombstone of an ended call. */
 export function encodeTombstone(part: ToolPart): Uint8Array {
   return encodeWhole(tombstone(part));
 }

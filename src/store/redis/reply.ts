@@ -1,27 +1,27 @@
-/** What Redis answers. */
+/** A reply of Redis. */
 export type Reply = Buffer | number | null | Reply[];
 
-/** The text of an answer; empty for none. */
+/** Returns the text of a reply; empty for none. */
 export function text(reply: Reply | undefined): string {
   if (Buffer.isBuffer(reply)) return reply.toString();
   return reply === null || reply === undefined ? "" : String(reply);
 }
 
-/** The bytes of an answer; undefined for none. */
+/** Returns the bytes of a reply; undefined for none. */
 export function bytes(reply: Reply | undefined): Buffer | undefined {
   return Buffer.isBuffer(reply) ? reply : undefined;
 }
 
-/** The number in an answer. */
+/** Returns the number in a reply. */
 export const number = (reply: Reply | undefined): number => Number(text(reply));
 
-/** The parts of an answer; none if it has none. */
+/** Returns the elements of a reply; none if it is not a list. */
 export const replyList = (reply: Reply | undefined): Reply[] => (Array.isArray(reply) ? reply : []);
 
-/** The texts of an answer's parts. */
+/** Returns the texts of a reply's elements. */
 export const texts = (reply: Reply | undefined): string[] => replyList(reply).map(text);
 
-/** Names and values that alternate, as pairs. */
+/** Pairs names with values, which alternate. */
 export function pairs(reply: Reply | undefined): [string, Buffer][] {
   const all = replyList(reply);
   return all.flatMap((name, index): [string, Buffer][] => {
@@ -30,12 +30,12 @@ export function pairs(reply: Reply | undefined): [string, Buffer][] {
   });
 }
 
-/** The parts of an answer that belong together by three. */
+/** Groups the elements of a reply in threes. */
 export function inThrees(parts: readonly Reply[]): Reply[][] {
   return Array.from({ length: parts.length / 3 }, (_, index) => parts.slice(index * 3, index * 3 + 3));
 }
 
-/** A hash as it was read; undefined if it has no field. */
+/** The fields of a hash. */
 export interface Fields {
   text(name: string): string;
   number(name: string): number;
@@ -43,7 +43,7 @@ export interface Fields {
   has(name: string): boolean;
 }
 
-/** The fields of a hash, from names and values that alternate. */
+/** Reads a hash from its alternating names and values; undefined if it has no field. */
 export function fields(reply: Reply | undefined): Fields | undefined {
   const found = new Map(pairs(reply));
   if (found.size === 0) return undefined;

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** The scripts that write, each named as its file and as the transition it is. */
+/** The scripts that write, each named after its file and its transition. */
 export const stepNames = [
   "adopt_grant",
   "agree_on_policy",
@@ -36,19 +36,19 @@ export const stepNames = [
   "start_call",
 ] as const;
 
-/** Those that only read: they take keys and arguments as they come. */
+/** The scripts that only read; they take plain KEYS and ARGV, without the prelude. */
 export const readNames = ["read_asks", "read_asks_of_call", "read_hashes", "read_log"] as const;
 
 export type StepName = (typeof stepNames)[number];
 export type ReadName = (typeof readNames)[number];
 
-/** A script as Redis knows it. */
+/** A script and its digest, by which Redis finds it. */
 export interface Script {
   source: string;
   sha: string;
 }
 
-/** Loads the scripts; those that write stand behind what they share. */
+/** Loads the scripts; puts the prelude before those that write. */
 export function loadScripts(): ReadonlyMap<StepName | ReadName, Script> {
   const read = (name: string) => readFileSync(join(import.meta.dirname, "scripts", `${name}.lua`), "utf8");
   const prelude = read("prelude");

@@ -7,7 +7,7 @@ import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
 import { callName } from "./call-records.ts";
 import { decodeSettled, encodeEvent } from "./events.ts";
-import type { RedisGrants } from "./grants.ts";
+import type { GrantSlots } from "./grant-slots.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
@@ -16,80 +16,86 @@ import { bytes, replyList, text } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
+/** State that settlements need. */
+export interface SettleContext {
+  readonly keys: Keys;
+  readonly trees: Trees;
+  readonly now: () => number;
+  readonly log: Logger;
+  readonly slots: GrantSlots;
+  readonly held: HeldCalls;
+  readonly runStep: RunStep;
+}
+
 /**
- * settle_ask: decides the race for an ask and writes all that follows from the winner. An answer that comes after the
- * deadline, and an expiry before it, lose without a winner: the caller then expires the ask, or waits.
+ * settle_ask: decides the race for an ask and writes every change of the winner. An answer after the deadline, and an expiry
+ * before it, lose without a winner: the caller then expires the ask, or waits.
  */
-export function createRedisSettle(options: {
-  keys: Keys;
-  trees: Trees;
-  now: () => number;
-  log: Logger;
-  grants: RedisGrants;
-  held: HeldCalls;
-  runStep: RunStep;
-}) {
-  const { keys, trees, now, log, grants, held, runStep } = options;
-
-  /** Every session that is told of the settlement, with those above it. */
-  async function lineagesOf({ root, settled, calls, grants: saved }: Settlement): Promise<Record<string, string[]>> {
-    const sessions = new Set([...settled, ...calls.map(({ ref }) => ref)].map(({ sessionId }) => sessionId));
-    if (saved.length > 0) sessions.add(root);
-    const entries = [...sessions].map(async (id) => [id, await trees.lineage(root, id)] as const);
-    return Object.fromEntries(await Promise.all(entries));
-  }
-
-  function namesOf({ root, calls }: Settlement, lineages: Record<string, string[]>): StepKeys {
-    const { leases, ended, settled, asks, deadlines, grants, outbox, ...tree } = keys.tree(root);
-    const callKeys = calls.flatMap(({ ref }) => [
-      [`call ${callName(ref)}`, tree.call(callName(ref))],
-      [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
-    ]);
-    return {
-      ...{ leases, ended, settled, asks, deadlines, grants, outbox },
-      ...Object.fromEntries(callKeys),
-      ...trees.logKeys(root, new Set(Object.values(lineages).flat())),
-    };
-  }
-
-  /** The answer stands whether or not this works: a reaper does it else. */
-  async function bringOut(root: string): Promise<void> {
-    await grants.drainOutbox(root).catch((error: unknown) => {
-      log.warn("a grant is not in its workspace's slot yet and is brought there later", { error, sessionId: root });
-    });
-  }
-
-  return async (settlement: Settlement): Promise<SettleResult> => {
-    const { root, askId, settled, calls, grants: saved, expired, asksVersion } = settlement;
-    const lineage = await lineagesOf(settlement);
-    const values = {
-      ...{ ask: askId, expired, lineage, asksVersion },
-      settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
-      calls: calls.map(({ ref, version, part }) => ({
-        ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
-        ...{ ended: hasEnded(part), edited: part !== undefined && !hasEnded(part) },
-      })),
-      grants: saved.map((grant) => ({ id: grant.id, session: grant.sessionId, wide: isWide(grant) })),
-    };
-    const given = encode(settlement, now());
-    for (const grant of saved) await grants.announce(root, grant);
-
-    const [result, winner] = replyList(
-      await runStep("settle_ask", root, namesOf(settlement, lineage), values, given, settlement.decisions),
-    );
-    switch (text(result)) {
-      case "won":
-        for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
-        if (saved.some(isWide)) await bringOut(root);
-        return { result: "won" };
-      case "lost": {
-        const found = bytes(winner);
-        return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };
-      }
-      default:
-        return { result: "retry" };
-    }
+export async function runSettlement(context: SettleContext, settlement: Settlement): Promise<SettleResult> {
+  const { slots, held, now, runStep } = context;
+  const { root, askId, settled, calls, grants: saved, expired, asksVersion } = settlement;
+  const lineage = await lineagesOf(context, settlement);
+  const values = {
+    ...{ ask: askId, expired, lineage, asksVersion },
+    settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
+    calls: calls.map(({ ref, version, part }) => ({
+      ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
+      ...{ ended: hasEnded(part), edited: part !== undefined && !hasEnded(part) },
+    })),
+    grants: saved.map((grant) => ({ id: grant.id, session: grant.sessionId, wide: isWide(grant) })),
   };
+  const given = encode(settlement, now());
+  for (const grant of saved) await slots.announce(root, grant);
+
+  const names = settlementKeys(context, settlement, lineage);
+  const [result, winner] = replyList(await runStep("settle_ask", root, names, values, given, settlement.decisions));
+  switch (text(result)) {
+    case "won":
+      for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
+      if (saved.some(isWide)) await drainNow(context, root);
+      return { result: "won" };
+    case "lost": {
+      const found = bytes(winner);
+      return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };
+    }
+    default:
+      return { result: "retry" };
+  }
+}
+
+/** Returns every session that the settlement emits events in, each with its ancestors. */
+async function lineagesOf(
+  { trees }: SettleContext,
+  { root, settled, calls, grants: saved }: Settlement,
+): Promise<Record<string, string[]>> {
+  const sessions = new Set([...settled, ...calls.map(({ ref }) => ref)].map(({ sessionId }) => sessionId));
+  if (saved.length > 0) sessions.add(root);
+  const entries = [...sessions].map(async (id) => [id, await trees.lineage(root, id)] as const);
+  return Object.fromEntries(await Promise.all(entries));
+}
+
+function settlementKeys(
+  { keys, trees }: SettleContext,
+  { root, calls }: Settlement,
+  lineages: Record<string, string[]>,
+): StepKeys {
+  const { leases, ended, settled, asks, deadlines, grants, outbox, ...tree } = keys.tree(root);
+  const callKeys = calls.flatMap(({ ref }) => [
+    [`call ${callName(ref)}`, tree.call(callName(ref))],
+    [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
+  ]);
+  return {
+    ...{ leases, ended, settled, asks, deadlines, grants, outbox },
+    ...Object.fromEntries(callKeys),
+    ...trees.logKeys(root, new Set(Object.values(lineages).flat())),
+  };
+}
+
+/** Moves wider grants to their slots. The settlement stands even if this fails: the recovery loop repeats it. */
+async function drainNow({ slots, log }: SettleContext, root: string): Promise<void> {
+  await slots.drainOutbox(root).catch((error: unknown) => {
+    log.warn("a grant could not be moved to its workspace's slot yet; it will be retried", { error, sessionId: root });
+  });
 }
 
 const isWide = ({ scope }: Grant) => scope !== GrantScope.SESSION;

@@ -1,17 +1,17 @@
 import { randomBytes } from "node:crypto";
 
-/** The ids that the shards hold, as far as they hold one, and the ways to change them. */
+/** Access to the store ids of the shards. */
 export interface StoreIds {
   read(): Promise<(string | undefined)[]>;
   write(shard: number, id: string): Promise<void>;
-  /** Changes what the first shard holds, if that is still what was seen; returns what it holds then. */
+  /** Compares and sets the id of the first shard; returns its id afterwards. */
   decide(seen: string, id: string): Promise<string>;
 }
 
 /**
- * Finds the id that all shards hold. Where one lacks it, or has another, a part of the contents is not what it was (or this
- * is the first start): then all get a new one. The first shard decides; while a new id is being written it says so, and
- * whoever sees that writes the same.
+ * Finds the id that all shards share. If a shard lacks it or has another one, a part of the contents was lost (or this is the
+ * first start): then all get a new id. The first shard decides; while a new id is being written it is marked as changing,
+ * and every replica that sees the mark writes the same id.
  */
 export async function establishStoreId(ids: StoreIds): Promise<string> {
   for (let attempt = 0; attempt < 20; attempt++) {

@@ -2,151 +2,175 @@ import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
-import { auditKept } from "../audit.ts";
-import { createRedisAsks } from "./asks.ts";
-import { createRedisAudit } from "./audit.ts";
+import { auditRetentionMs, dayMs, recordRetentionMs } from "../retention.ts";
+import { createRedisAsks, type RedisAsks } from "./asks.ts";
+import { createRedisAudit, type RedisAudit } from "./audit.ts";
+import type { RedisCallContext } from "./call-context.ts";
 import { createRedisCallRecords } from "./call-records.ts";
-import { createRedisCalls } from "./calls.ts";
-import { createRedisDoorbell } from "./doorbell.ts";
-import { createRedisGrants } from "./grants.ts";
+import { createGrantSlots } from "./grant-slots.ts";
+import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
 import { createHeldCalls } from "./held-calls.ts";
-import { day, recordsKept } from "./kept.ts";
-import { createKeys } from "./keys.ts";
+import { createKeys, type Keys } from "./keys.ts";
 import { createLeases } from "./leases.ts";
 import { type Link, openLink } from "./link.ts";
 import { createLive } from "./live.ts";
-import { createRedisLog } from "./log.ts";
-import { listenToReplicas } from "./news.ts";
+import { createRedisLog, type RedisLog } from "./log.ts";
+import { createRedisNews, type RedisNews } from "./news.ts";
+import { runOpenCall } from "./open-call.ts";
 import { createRedisOutputs } from "./outputs.ts";
+import { listenToReplicas } from "./replica-news.ts";
 import { text } from "./reply.ts";
-import { createRedisSessions } from "./sessions.ts";
-import { createRedisSettle } from "./settle.ts";
+import {
+  createSessionContext,
+  listStoredSessions,
+  readRepeats,
+  readSession,
+  runCloseSession,
+  runCreateSession,
+  type SessionContext,
+} from "./sessions.ts";
+import { runSettlement } from "./settle.ts";
 import { createSteps } from "./steps.ts";
 import { createRedisSweep } from "./sweep.ts";
+import { createRedisToolMemory } from "./tool-memory.ts";
+import {
+  runClaimCall,
+  runFinishCall,
+  runNoteCall,
+  runOpenAsks,
+  runPrepareCall,
+  runRecordEvents,
+  runRequestCancel,
+  runStartCall,
+} from "./transitions.ts";
 import { createTrees } from "./trees.ts";
 import { parseRedisUrl } from "./url.ts";
 
+/** State of an open Redis store. */
+interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
+  readonly link: Link;
+  readonly keys: Keys;
+  readonly log: Logger;
+  readonly sessionLog: RedisLog;
+  readonly news: RedisNews;
+  readonly asks: RedisAsks;
+  readonly audit: RedisAudit;
+  readonly stopListening: () => Promise<void>;
+}
+
 /**
- * Opens the store in a Redis, which any number of replicas may share. Redis' clock decides leases and deadlines. Each
- * transition is one script, named as the function here or as the file that it is in.
+ * Opens the store in a Redis, which any number of replicas can share. Redis' clock decides leases and deadlines. Each
+ * transition is one script.
  */
 export async function openRedisStore(options: {
   /** See `parseRedisUrl`. */
   url: string;
-  /** What all keys begin with. */
+  /** Prefix of all keys. */
   prefix?: string;
   log: Logger;
   limits?: { events: number; bytes: number };
-  /** Stands for Redis' clock, in tests. */
+  /** Replaces Redis' clock, in tests. */
   clock?: () => number;
-  /** Stands between the store and Redis, in tests. */
+  /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
 }): Promise<Store> {
-  const { url, log: logger, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
+  const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
   const replica = randomUUID();
   const defaults = {
-    replica,
-    limits,
-    channel: keys.news,
-    keepMs: recordsKept + day,
-    auditMs: auditKept,
-    rememberMs: 20_000,
+    ...{ replica, limits, channel: keys.news },
+    ...{ keepMs: recordRetentionMs + dayMs, auditMs: auditRetentionMs, rememberMs: operationMemoryMs },
   };
-  const opened = await openLink({ address, keys, defaults, clock, log: logger });
+  const opened = await openLink({ address, keys, defaults, clock, log });
   const link = options.through?.(opened) ?? opened;
 
   const trees = createTrees({ link, keys });
   const live = createLive({ link, keys });
-  const held = createHeldCalls();
-  const log = createRedisLog({ link, keys, trees });
-  const doorbell = createRedisDoorbell(log);
-  const runStep = createSteps({ link, keys, doorbell, log });
+  const sessionLog = createRedisLog({ link, keys, trees });
+  const news = createRedisNews(sessionLog);
+  const runStep = createSteps({ link, keys, news, log: sessionLog });
   const records = createRedisCallRecords({ link, keys, trees });
-  const sessions = createRedisSessions({ link, keys, trees, runStep });
-  const asks = createRedisAsks({ link, keys, trees, live, records });
-  const calls = createRedisCalls({ keys, trees, live, records, now: link.now, held, runStep });
-  const audit = createRedisAudit({ link, keys });
-  const grants = createRedisGrants({ link, keys, trees, runStep });
-  const leases = createLeases({ link, keys, live, records, held, drainOutbox: grants.drainOutbox });
-  const settle = createRedisSettle({ keys, trees, now: link.now, log: logger, grants, held, runStep });
+  const stopListening = await listenToReplicas({ address, link, keys, trees, live, news, replica, log });
+  const context: RedisContext = {
+    ...createSessionContext({ link, keys, trees, runStep }),
+    ...{ live, records, log, sessionLog, news, stopListening, now: link.now },
+    held: createHeldCalls(),
+    slots: createGrantSlots({ link, keys }),
+    asks: createRedisAsks({ link, keys, trees, live, records }),
+    audit: createRedisAudit({ link, keys }),
+  };
   const outputs = createRedisOutputs({ link, keys });
-  const sweep = createRedisSweep({ link, keys, trees, sessions, records, grants, audit });
-  const stopListening = await listenToReplicas({
-    address,
-    link,
-    keys,
-    trees,
-    live,
-    doorbell,
-    replica,
-    log: logger,
-  });
+  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs };
+}
 
-  const callStore: CallStore = {
+function callStoreOf(context: RedisContext): CallStore {
+  const { link, keys, records, asks, sessionLog, news, slots } = context;
+  const leases = createLeases({ ...context, drainOutbox: slots.drainOutbox });
+  return {
     get storeId() {
       return link.storeId;
     },
     isShared: true,
     now: link.now,
-    createSession: sessions.create,
-    getSession: sessions.get,
-    listSessions: sessions.list,
-    closeSession: sessions.close,
-    openCall: calls.openCall,
-    claimCall: calls.claimCall,
-    openAsks: calls.openAsks,
-    prepareCall: calls.prepareCall,
-    noteCall: calls.noteCall,
-    startCall: calls.startCall,
-    recordEvents: calls.recordEvents,
-    finishCall: calls.finishCall,
-    requestCancel: calls.requestCancel,
+    createSession: (session) => runCreateSession(context, session),
+    getSession: (id) => readSession(context, id),
+    listSessions: (filter) => listStoredSessions(context, filter),
+    closeSession: (id) => runCloseSession(context, id),
+    openCall: (opened) => runOpenCall(context, opened),
+    openAsks: (opened) => runOpenAsks(context, opened),
+    prepareCall: (prepared) => runPrepareCall(context, prepared),
+    noteCall: (noted) => runNoteCall(context, noted),
+    startCall: (started) => runStartCall(context, started),
+    recordEvents: (fence, events) => runRecordEvents(context, fence, events),
+    finishCall: (finished) => runFinishCall(context, finished),
+    requestCancel: (ref, message) => runRequestCancel(context, ref, message),
+    claimCall: (...claim) => runClaimCall(context, ...claim),
     renewLeases: leases.renew,
     releaseCalls: leases.release,
     orphans: leases.orphans,
-    sweep,
+    sweep: createRedisSweep(context),
     getCall: records.get,
     getCallWithAsks: asks.withCall,
-    repeatsOf: sessions.repeatsOf,
+    repeatsOf: (sessionId, requestDigest) => readRepeats(context, sessionId, requestDigest),
     listCalls: records.list,
-    getRead: sessions.getRead,
-    recordRead: sessions.recordRead,
-    getState: sessions.getState,
-    setState: sessions.setState,
-    // Here events are kept without what their log says of them, so none is found in one piece.
+    ...createRedisToolMemory({ link, keys }),
+    // Redis stores events without the fields that the log's key and entry imply, so none is stored in one piece.
     bytesOf: () => undefined,
-    readLog: log.read,
-    onNews: doorbell.listen,
+    readLog: sessionLog.read,
+    onNews: news.subscribe,
     ready: link.ready,
     async agrees(digest) {
-      const held = await link.run("agree_on_policy", { policy: keys.policy }, { digest, holdMs: policyHeldMs });
+      const held = await link.run("agree_on_policy", { policy: keys.policy }, { digest, holdMs: policyHoldMs });
       return text(held) === digest;
     },
     async close() {
-      await stopListening();
+      await context.stopListening();
       await link.close();
     },
   };
+}
 
-  const permissionStore: PermissionStore = {
+function permissionStoreOf(context: RedisContext): PermissionStore {
+  const { asks, audit, slots } = context;
+  return {
     getAsk: asks.get,
     asksOf: asks.ofCall,
     openAsks: asks.listOpen,
     expiredAsks: asks.expired,
-    settle,
-    grantsFor: grants.serving,
-    adoptGrant: grants.adopt,
-    getGrant: grants.get,
-    listGrants: grants.list,
-    revokeGrant: grants.revoke,
+    settle: (settlement) => runSettlement(context, settlement),
+    grantsFor: (tree) => readServingGrants(context, tree),
+    adoptGrant: (root, id) => runAdoptGrant(context, root, id),
+    getGrant: async (id) => (await slots.find(id))?.grant,
+    listGrants: (filter) => listStoredGrants(context, filter),
+    revokeGrant: (id, decisions) => runRevokeGrant(context, id, decisions),
     listDecisions: audit.list,
     listAudits: audit.gone,
   };
-
-  return { calls: callStore, permissions: permissionStore, outputs };
 }
 
-/** How long a policy is held after the last replica that judges by it said so. */
-const policyHeldMs = 30_000;
+/** Time for which the answer of an operation is remembered; longer than any retry of it. */
+const operationMemoryMs = 20_000;
+
+/** Time for which a policy is held after the last announcement by a replica. */
+const policyHoldMs = 30_000;

@@ -2,10 +2,10 @@ import type { Keys } from "./keys.ts";
 import type { Link, StepKeys } from "./link.ts";
 import { text } from "./reply.ts";
 
-/** Where sessions are: what never changes about them, kept for those in use. */
+/** Cache of the roots and parents of sessions, which never change. */
 export type Trees = ReturnType<typeof createTrees>;
 
-/** Finds the tree of a session, and the sessions above it. */
+/** Finds the tree and the ancestors of a session. */
 export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   // In order of use, the latest last.
   const known = new Map<string, { root: string; parent: string }>();
@@ -14,7 +14,7 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   function learn(sessionId: string, root: string, parent: string): void {
     known.delete(sessionId);
     known.set(sessionId, { root, parent });
-    const oldest = known.size > sessionsKept ? known.keys().next().value : undefined;
+    const oldest = known.size > maxSessions ? known.keys().next().value : undefined;
     if (oldest !== undefined) known.delete(oldest);
   }
 
@@ -27,7 +27,7 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
     return text(parent);
   }
 
-  /** The session and those above it, up to the root; of a session that is not there, itself: the step will find that out. */
+  /** Returns the session and its ancestors, up to the root; for a missing session only itself, which the step then refuses. */
   async function lineage(root: string, sessionId: string): Promise<string[]> {
     const parent = await parentOf(root, sessionId);
     return parent === "" ? [sessionId] : [sessionId, ...(await lineage(root, parent))];
@@ -39,17 +39,17 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
     parentOf,
     lineage,
 
-    /** Looks something up in the tree of a session. Undefined also if no session is known by that id. */
+    /** Runs a lookup in the tree of a session; undefined also if the session is unknown. */
     async find<T>(sessionId: string, look: (root: string) => Promise<T | undefined>): Promise<T | undefined> {
       const remembered = known.get(sessionId)?.root;
       const found = remembered === undefined ? undefined : await look(remembered);
       if (found !== undefined) return found;
-      // It may have been removed and made again, in another tree.
+      // It may have been removed and created again, in another tree.
       const root = text(await link.command("get", keys.root(sessionId)));
       return root === "" || root === remembered ? undefined : look(root);
     },
 
-    /** The keys that a step needs to append to these sessions' logs. */
+    /** Returns the keys that a step needs to append to the logs of these sessions. */
     logKeys(root: string, sessionIds: Iterable<string>): StepKeys {
       const tree = keys.tree(root);
       return Object.fromEntries(
@@ -62,4 +62,4 @@ export function createTrees({ link, keys }: { link: Link; keys: Keys }) {
   };
 }
 
-const sessionsKept = 50_000;
+const maxSessions = 50_000;

@@ -1,10 +1,10 @@
 import type { ClusterNode, RedisOptions } from "ioredis";
 import { StoreUnusable } from "../errors.ts";
 
-/** How to connect, in the form in which every answer is as Redis gives it. */
+/** Options of a connection, without the mapping of replies. */
 export type ConnectionOptions = Omit<RedisOptions, "replyMapping">;
 
-/** Where a Redis is: one that a connection or its sentinels lead to, or a cluster. */
+/** Address of a Redis: a single one, reached directly or through sentinels, or a cluster. */
 export type RedisAddress =
   | { kind: "single"; options: ConnectionOptions }
   | { kind: "cluster"; nodes: ClusterNode[]; access: Pick<ConnectionOptions, "username" | "password" | "tls"> };
@@ -15,7 +15,8 @@ export type RedisAddress =
  */
 export function parseRedisUrl(url: string): RedisAddress {
   const [, scheme, form, credentials, hosts, path, query] = syntax.exec(url) ?? [];
-  if (scheme === undefined || hosts === undefined) throw invalid("it is not a URL of this form");
+  if (scheme === undefined || hosts === undefined)
+    throw invalid("it has none of the supported forms, such as redis://host:port/db");
   const access = { ...readCredentials(credentials), ...(scheme === "rediss" && { tls: {} }) };
   const name = decodeURIComponent(path ?? "");
   const db = Number(new URLSearchParams(query).get("db") ?? 0);
@@ -30,7 +31,7 @@ export function parseRedisUrl(url: string): RedisAddress {
         kind: "single",
         options: {
           ...access,
-          // Without the second of these the driver speaks to the master in clear, whatever `tls` says.
+          // Without `enableTLSForSentinelMode` the driver connects to the master without TLS, whatever `tls` is.
           ...(access.tls && { sentinelTLS: access.tls, enableTLSForSentinelMode: true }),
           ...{ sentinels: readHosts(hosts, 26379), name, db: checkDb(db) },
         },
@@ -68,5 +69,5 @@ function checkDb(db: number): number {
   return db;
 }
 
-/** The URL may hold a password, so it is not repeated. */
+/** Reports an invalid URL without quoting it, since it may contain a password. */
 const invalid = (fact: string) => new StoreUnusable(`the URL of the Redis store cannot be used: ${fact}`);

@@ -17,7 +17,7 @@ import type { OpenCallRow } from "./open-calls.ts";
 /** The asks of a store. */
 export type SqliteAsks = ReturnType<typeof createSqliteAsks>;
 
-/** Opens, settles and reads asks. Whose turn that is the transitions decide. */
+/** Opens, settles and reads asks. The transitions check the guards. */
 export function createSqliteAsks({
   db,
   log,
@@ -29,7 +29,7 @@ export function createSqliteAsks({
 }) {
   const sql = prepare(db);
 
-  /** Writes how an ask ended, for its session and all above it. */
+  /** Writes how an ask ended; emits it in its session and every ancestor. */
   function settle(step: Step, settled: PermissionSettled): void {
     sql.settle.run(toBinary(PermissionSettledSchema, settled), settled.permissionId);
     log.appendUpwards(step, settled.sessionId, { case: "permissionSettled", value: settled });
@@ -57,7 +57,7 @@ export function createSqliteAsks({
       log.appendUpwards(step, sessionId, { case: "permissionAsked", value: request });
     },
 
-    /** Withdraws the call's open asks, or those of them that are named. */
+    /** Withdraws the call's open asks, or only the named ones. */
     withdraw(step: Step, call: OpenCallRow, message: string, named?: readonly string[]): void {
       for (const { id } of sql.openOfCall.all(call.ordinal)) {
         if (named !== undefined && !named.includes(id)) continue;
@@ -73,7 +73,7 @@ export function createSqliteAsks({
       }
     },
 
-    /** The deadline of an ask, and how it was settled, if it was. */
+    /** Returns the deadline of an ask, and its settlement if it has one. */
     state(id: string): { expires: number; settled?: PermissionSettled } | undefined {
       const row = sql.state.get(id);
       if (row === undefined) return undefined;

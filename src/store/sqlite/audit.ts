@@ -8,7 +8,7 @@ import type { SqliteSessions } from "./sessions.ts";
 /** The audit of a store: a chain of decisions for each session tree. */
 export type SqliteAudit = ReturnType<typeof createSqliteAudit>;
 
-/** Adds what a step decides to the chain of its tree, and reads it. */
+/** Appends the decisions of a step to the chain of its tree, and reads the chain. */
 export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSessions, "change">) {
   const sql = prepare(db);
   return {
@@ -29,7 +29,7 @@ export function createSqliteAudit(db: DatabaseSync, sessions: Pick<SqliteSession
       return sql.after.all(root, afterSeq, limit).map((row) => auditEntry({ ...row, rootSessionId: root }));
     },
 
-    /** See the port: session ids are in the order in which they came. */
+    /** Lists the roots of removed trees, see the port; session ids sort by creation. */
     gone({ before, limit }: { before?: string; limit: number }): string[] {
       return sql.gone.all({ before: before ?? null, limit }).map(({ root }) => root);
     },

@@ -25,14 +25,14 @@ export interface CallColumns {
   snapshot: Uint8Array;
 }
 
-/** The columns of a `CallRow`. */
+/** The selected columns of `CallColumns`. */
 export const callColumns =
   "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, expired, spec, snapshot";
 
-/** Calls as they are stored. */
+/** Reads of stored calls. */
 export type SqliteCallRecords = ReturnType<typeof createSqliteCallRecords>;
 
-/** Reads calls. */
+/** Creates the reads of calls. */
 export function createSqliteCallRecords(options: {
   db: DatabaseSync;
   sessions: SqliteSessions;
@@ -51,7 +51,7 @@ export function createSqliteCallRecords(options: {
     "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
   );
 
-  /** The last snapshot of a call, with the asks that are open now. */
+  /** Returns the last snapshot of a call, with the asks that are open now. */
   function snapshot({ ordinal, snapshot }: Pick<CallColumns, "ordinal" | "snapshot">): ToolPart {
     return { ...decodeSqlitePart(snapshot), permissionIds: openAsks.all(ordinal).map(({ id }) => id) };
   }
@@ -107,7 +107,7 @@ interface ListFilter {
   limit: number;
 }
 
-/** The part in a snapshot: it is stored as the event that told of it, so that it is encoded once. */
+/** Decodes the part in a snapshot, which is stored as the event that emitted it, so that it is encoded once. */
 export function decodeSqlitePart(bytes: Uint8Array): ToolPart {
   const { event } = fromBinary(SessionEventSchema, bytes);
   if (event.case !== "part")
@@ -115,7 +115,7 @@ export function decodeSqlitePart(bytes: Uint8Array): ToolPart {
   return event.value;
 }
 
-/** The spec as `CallSpec` was written. */
+/** Parses a stored `CallSpec`. */
 export function decodeSqliteSpec(text: string): CallSpec {
   return JSON.parse(text);
 }

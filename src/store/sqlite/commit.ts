@@ -3,36 +3,36 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Logger } from "../../core/logger.ts";
 import { RequestError } from "../../core/request-error.ts";
 
-/** What a transition may use beside its statements. */
+/** Services of the running transaction that a transition may use in addition to its statements. */
 export interface Step {
   /** The time of the step, in ms since the epoch. */
   readonly now: number;
-  /** Takes back a change to memory if what the step wrote is rolled back. */
+  /** Registers the undo of a change to memory, run if the step is rolled back. */
   onRollback(undo: () => void): void;
-  /** Runs once what the step wrote is durable. */
+  /** Registers a change to memory, run once the step is durable. */
   onCommit(publish: () => void): void;
-  /** Tells whoever watches the session that it has news from this number on, once what the step wrote is durable. */
-  ring(sessionId: string, seq: number): void;
+  /** Notifies the session's subscribers, once the step is durable, of news from this sequence number on. */
+  notify(sessionId: string, seq: number): void;
 }
 
-/** Runs transitions, grouped into as few transactions as possible. */
+/** Runs transitions in groups, with as few transactions as possible. */
 export interface Commit {
-  /** Runs the transition atomically; resolves when it is durable. One that throws leaves no trace and harms no other. */
+  /** Runs the transition atomically; resolves when it is durable. One that throws changes nothing and does not affect others. */
   run<T>(transition: (step: Step) => T): Promise<T>;
 }
 
 /**
- * Transitions that are asked for in one turn of the event loop share one transaction, since a transaction's cost is its
- * sync. If one throws, which is seldom, all are rolled back and run again, each under a savepoint of its own. The
- * transaction is begun and committed without giving up the thread, so what is read outside of it is always committed.
+ * Transitions that are requested in one turn of the event loop share one transaction, since a transaction's cost is its
+ * sync. If one throws, which is rare, all are rolled back and run again, each under its own savepoint. The transaction
+ * begins and commits within one turn, so reads outside of it see committed data only.
  */
 export function createCommit(options: {
   db: DatabaseSync;
   now: () => number;
-  ring: (sessionId: string, seq: number) => void;
+  notify: (sessionId: string, seq: number) => void;
   log?: Logger | undefined;
 }): Commit {
-  const { db, now, ring, log } = options;
+  const { db, now, notify, log } = options;
   const begin = db.prepare("BEGIN");
   const rollBack = db.prepare("ROLLBACK");
   const save = db.prepare("SAVEPOINT transition");
@@ -60,10 +60,10 @@ export function createCommit(options: {
     }
     for (const publish of batch.publish) publish();
     for (const done of settle) done();
-    for (const [sessionId, seq] of batch.firstNews()) ring(sessionId, seq);
+    for (const [sessionId, seq] of batch.firstNews()) notify(sessionId, seq);
   }
 
-  /** What tells the callers; undefined, and nothing is left of any, if one threw. */
+  /** Returns the functions that resolve the callers; undefined, with everything rolled back, if a transition threw. */
   function runTogether(transitions: readonly Queued[], step: Step, batch: Batch): (() => void)[] | undefined {
     try {
       return transitions.map(({ apply }) => apply(step));
@@ -87,7 +87,7 @@ export function createCommit(options: {
       release.run();
       return resolve;
     } catch (error) {
-      // Where SQLite has given up the whole transaction this throws, and all of the batch is refused.
+      // If SQLite has already rolled back the whole transaction, this throws, and the whole batch is refused.
       rollBackTo.run();
       release.run();
       batch.undoTo(before);
@@ -108,7 +108,7 @@ export function createCommit(options: {
   };
 }
 
-/** Runs a query on what is committed. */
+/** Runs a query on committed data. */
 export async function readNow<T>(query: () => T): Promise<T> {
   try {
     return query();
@@ -117,7 +117,7 @@ export async function readNow<T>(query: () => T): Promise<T> {
   }
 }
 
-/** The refusal of whatever the disk or the database failed to do. */
+/** Refuses with STORE_UNAVAILABLE after a failure of the disk or the database. */
 export function unavailable(cause: unknown): RequestError {
   const fact = cause instanceof Error ? cause.message : String(cause);
   return new RequestError(
@@ -129,39 +129,39 @@ export function unavailable(cause: unknown): RequestError {
 }
 
 interface Queued {
-  /** Runs the transition and returns what tells its caller. */
+  /** Runs the transition and returns the function that resolves its caller. */
   apply(step: Step): () => void;
   reject(error: unknown): void;
 }
 
 type Batch = ReturnType<typeof createBatch>;
 
-const noSteps = { undo: 0, publish: 0, rung: 0 };
+const noSteps = { undo: 0, publish: 0, news: 0 };
 
-/** What the steps of one transaction leave to be done when it is known how it ended. */
+/** Collects the follow-up work of one transaction: undo for a rollback, publication and news for a commit. */
 function createBatch() {
   const undo: (() => void)[] = [];
   const publish: (() => void)[] = [];
-  const rung: [sessionId: string, seq: number][] = [];
+  const news: [sessionId: string, seq: number][] = [];
   return {
     publish,
     step: (now: number): Step => ({
       now,
       onRollback: (change) => void undo.push(change),
       onCommit: (change) => void publish.push(change),
-      ring: (sessionId, seq) => void rung.push([sessionId, seq]),
+      notify: (sessionId, seq) => void news.push([sessionId, seq]),
     }),
-    /** The sessions with news, each with its first new number. */
-    firstNews: () => new Map(rung.toReversed()),
-    mark: () => ({ undo: undo.length, publish: publish.length, rung: rung.length }),
-    undoTo(mark: { undo: number; publish: number; rung: number }) {
+    /** The sessions with news, each with its first new sequence number. */
+    firstNews: () => new Map(news.toReversed()),
+    mark: () => ({ undo: undo.length, publish: publish.length, news: news.length }),
+    undoTo(mark: { undo: number; publish: number; news: number }) {
       for (const change of undo.splice(mark.undo).reverse()) change();
       publish.length = mark.publish;
-      rung.length = mark.rung;
+      news.length = mark.news;
     },
   };
 }
 
-// The second is what a closed database answers with.
+// A closed database answers with the second one.
 const sqliteCodes: readonly unknown[] = ["ERR_SQLITE_ERROR", "ERR_INVALID_STATE"];
 const isSqliteError = (error: unknown) => error instanceof Error && "code" in error && sqliteCodes.includes(error.code);

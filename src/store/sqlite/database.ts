@@ -12,7 +12,7 @@ export interface Database {
   close(): void;
 }
 
-/** Opens `toolgate.sqlite` in the directory, both made where they are missing, or refuses and says who has it. */
+/** Opens `toolgate.sqlite` in the directory; creates both if they are missing. Throws with the process id of the owner if the directory is in use. */
 export function openDatabase(directory: string): Database {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   const path = join(directory, "toolgate.sqlite");
@@ -47,12 +47,12 @@ export interface Statement<Row> {
 
 type Values = SQLInputValue[] | [named: Record<string, SQLInputValue>];
 
-/** Prepares a statement. What type its rows have only the schema knows, so it is said here, at the one boundary. */
+/** Prepares a statement. Only the schema knows the type of its rows, so this cast is the one boundary. */
 export function statement<Row = never>(db: DatabaseSync, sql: string): Statement<Row> {
   return db.prepare(sql) as unknown as Statement<Row>;
 }
 
-/** The lock is the kernel's, so it goes with the process however that ends; the file of the pid only serves the message. */
+/** Locks the database. The lock belongs to the kernel and ends with the process; the pid file only serves the message. */
 function lock(
   db: DatabaseSync,
   { directory, path, pidPath }: { directory: string; path: string; pidPath: string },

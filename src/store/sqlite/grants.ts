@@ -6,7 +6,7 @@ import {
   GrantSchema,
   GrantScope,
 } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionStore } from "../../approval/ports.ts";
+import type { GrantFilter } from "../../approval/ports.ts";
 import type { SqliteAudit } from "./audit.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
@@ -16,7 +16,7 @@ import type { SqliteSessions } from "./sessions.ts";
 /** The grants of a store. */
 export type SqliteGrants = ReturnType<typeof createSqliteGrants>;
 
-/** Saves, finds and revokes what people approved with "always". */
+/** Saves, finds and revokes grants. */
 export function createSqliteGrants(options: {
   db: DatabaseSync;
   sessions: SqliteSessions;
@@ -31,21 +31,21 @@ export function createSqliteGrants(options: {
     return row === undefined ? undefined : decode(row);
   }
 
-  /** Tells the tree that the grant came from, as long as it exists. */
-  function tell(step: Step, grant: Grant, event: "granted" | "revoked"): void {
+  /** Emits the event in the root session of the tree that created the grant, if it still exists. */
+  function emit(step: Step, grant: Grant, event: "granted" | "revoked"): void {
     if (sessions.find(grant.sessionId) !== undefined) log.append(step, grant.sessionId, { case: event, value: grant });
   }
 
   return {
     get,
 
-    /** The tree that a grant was given in is its first user. */
+    /** Saves a grant; the tree that created it becomes its first user. */
     save(step: Step, grant: Grant): void {
       const { id, scope, sessionId: root, workspace, agent, expires, revoked } = grant;
       sql.insert.run(id, scope, root, workspace, agent, expires, revoked, toBinary(GrantSchema, grant));
       sql.adopt.run(id, root);
       sessions.raiseRulesVersion(root);
-      tell(step, grant, "granted");
+      emit(step, grant, "granted");
     },
 
     serving(now: number, tree: { root: string; workspace: string; agent: string }): Grant[] {
@@ -58,19 +58,19 @@ export function createSqliteGrants(options: {
       return true;
     },
 
-    list(now: number, filter: Parameters<PermissionStore["listGrants"]>[0]): Grant[] {
+    list(now: number, filter: GrantFilter): Grant[] {
       const { tree, includeDead, before = null, limit } = filter;
       const page = { now, includeDead: includeDead ? 1 : 0, before, limit };
       const rows = tree === undefined ? sql.list.all(page) : sql.listOfTree.all({ ...page, ...tree });
       return rows.map(decode);
     },
 
-    /** A call starts on the strength of these. */
+    /** Sets the last use of the grants that a call starts with. */
     use(step: Step, ids: readonly string[]): void {
       for (const id of ids) sql.use.run(step.now, id);
     },
 
-    /** Also for a grant that is dead already: who relied on it judges again. */
+    /** Revokes a grant. Invalidates the decisions of its users even if it is already dead. */
     revoke(step: Step, id: string, decisions: readonly DecisionRecord[] = []): Grant | undefined {
       const found = get(id);
       if (found === undefined) return undefined;
@@ -78,7 +78,7 @@ export function createSqliteGrants(options: {
       if (found.revoked > 0) return found;
       const grant = { ...found, revoked: step.now };
       sql.revoke.run(step.now, toBinary(GrantSchema, grant), id);
-      tell(step, grant, "revoked");
+      emit(step, grant, "revoked");
       audit.append(step, grant.sessionId, decisions);
       return grant;
     },

@@ -11,7 +11,7 @@ import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 import type { SessionHead, SqliteSessions } from "./sessions.ts";
 
-/** How much a session's log may hold. */
+/** Limits of one session's log. */
 export interface LogLimits {
   events: number;
   bytes: number;
@@ -20,7 +20,7 @@ export interface LogLimits {
 /** The logs of the sessions. */
 export type SqliteLog = ReturnType<typeof createSqliteLog>;
 
-/** Numbers events, session by session, and keeps them. */
+/** Assigns sequence numbers per session and stores the events. */
 export function createSqliteLog({
   db,
   sessions,
@@ -30,59 +30,47 @@ export function createSqliteLog({
   sessions: SqliteSessions;
   limits: LogLimits;
 }) {
-  const insert = statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)");
-  const touch = statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?");
-  const after = statement<{ event: Uint8Array }>(
-    db,
-    "SELECT event FROM log WHERE session = ? AND seq > ? ORDER BY seq",
-  );
-  const firstBeyond = statement<{ seq: number }>(
-    db,
-    "SELECT seq FROM log WHERE session = ? AND seq > ? AND total > ? ORDER BY seq LIMIT 1",
-  );
-  const totalAt = statement<{ total: number }>(db, "SELECT total FROM log WHERE session = ? AND seq = ?");
-  const remove = statement(db, "DELETE FROM log WHERE session = ? AND seq <= ?");
-  const setTrimmed = statement(db, "UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?");
-  const recent = createRecentEvents({ eventsKept: 256, bytesKept: 512 * 1024, totalBytesKept: 32 * 1024 * 1024 });
+  const sql = prepare(db);
+  const recent = createRecentEvents({ maxEvents: 256, maxBytes: 512 * 1024, maxTotalBytes: 32 * 1024 * 1024 });
 
-  /** Adds an event under the session's next number and returns its binary form. */
+  /** Appends an event under the session's next sequence number and returns its binary form. */
   function append(step: Step, sessionId: string, event: SessionEvent["event"]): Uint8Array {
     const head = sessions.change(step, sessionId);
     const seq = head.lastSeq + 1;
     const entry = create(SessionEventSchema, { seq: BigInt(seq), time: step.now, sessionId, event });
     const bytes = encodeMessage(SessionEventSchema, entry);
     if (bytes.byteLength > maxEventBytes) throw eventTooLarge(sessionId, bytes.byteLength, maxEventBytes);
-    insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
+    sql.insert.run(head.ordinal, seq, head.totalBytes + bytes.byteLength, bytes);
     head.lastSeq = seq;
     head.totalBytes += bytes.byteLength;
-    if (!head.logged || step.now - head.active > activityGrain) {
+    if (!head.logged || step.now - head.active > activityGrainMs) {
       head.logged = true;
       head.active = step.now;
-      touch.run(step.now, head.ordinal);
+      sql.touch.run(step.now, head.ordinal);
     }
     if (isOver(head)) shorten(head);
     step.onCommit(() => recent.add(entry, bytes));
-    step.ring(sessionId, seq);
+    step.notify(sessionId, seq);
     return bytes;
   }
 
   const isOver = (head: SessionHead) =>
     head.lastSeq - head.trimmed > limits.events || head.totalBytes - head.trimmedBytes > limits.bytes;
 
-  /** Makes more room than one event needs, so that this is not done for each; the last event always stays. */
+  /** Trims more than one event needs, so that not every append trims; never removes the last event. */
   function shorten(head: SessionHead): void {
-    const keptEvents = Math.floor(limits.events * keptShare);
-    const keptBytes = Math.floor(limits.bytes * keptShare);
-    const first = firstBeyond.get(head.ordinal, head.trimmed, head.totalBytes - keptBytes)?.seq ?? head.lastSeq;
-    trim(head, Math.min(Math.max(first - 1, head.lastSeq - keptEvents), head.lastSeq - 1));
+    const retainedEvents = Math.floor(limits.events * retainedShare);
+    const retainedBytes = Math.floor(limits.bytes * retainedShare);
+    const first = sql.firstBeyond.get(head.ordinal, head.trimmed, head.totalBytes - retainedBytes)?.seq ?? head.lastSeq;
+    trim(head, Math.min(Math.max(first - 1, head.lastSeq - retainedEvents), head.lastSeq - 1));
   }
 
-  /** Removes the events up to a number. The head must be under change. */
+  /** Removes the events up to a sequence number. The head must be registered for change. */
   function trim(head: SessionHead, upTo: number): void {
-    const total = totalAt.get(head.ordinal, upTo)?.total;
+    const total = sql.totalAt.get(head.ordinal, upTo)?.total;
     if (total === undefined) return;
-    remove.run(head.ordinal, upTo);
-    setTrimmed.run(upTo, total, head.ordinal);
+    sql.remove.run(head.ordinal, upTo);
+    sql.setTrimmed.run(upTo, total, head.ordinal);
     head.trimmed = upTo;
     head.trimmedBytes = total;
   }
@@ -90,7 +78,7 @@ export function createSqliteLog({
   function stored(head: SessionHead, afterSeq: number, maxBytes: number): SessionEvent[] {
     const events: SessionEvent[] = [];
     let bytes = 0;
-    for (const row of after.iterate(head.ordinal, afterSeq)) {
+    for (const row of sql.after.iterate(head.ordinal, afterSeq)) {
       bytes += row.event.byteLength;
       if (events.length > 0 && bytes > maxBytes) break;
       events.push(fromBinary(SessionEventSchema, row.event));
@@ -102,13 +90,13 @@ export function createSqliteLog({
     append,
     trim,
 
-    /** When the last event of a log that has one was recorded. */
+    /** Returns the time of the last event of a log that has one. */
     timeOfLast: (head: SessionHead) => stored(head, head.lastSeq - 1, 0)[0]?.time ?? head.active,
 
-    /** The number that the session's next event will get. */
+    /** Returns the sequence number of the session's next event. */
     nextSeq: (sessionId: string) => sessions.need(sessionId).lastSeq + 1,
 
-    /** Adds an event to the session's log and to that of each of its ancestors. */
+    /** Appends an event to the session's log and to that of each ancestor. */
     appendUpwards(step: Step, sessionId: string, event: SessionEvent["event"]): void {
       let head = sessions.find(sessionId);
       while (head !== undefined) {
@@ -126,7 +114,7 @@ export function createSqliteLog({
       return { ...bounds, events };
     },
 
-    /** The bytes of a recent event, or of the part that one tells of. */
+    /** Returns the binary form of a cached event, or of the part in one. */
     bytesOf(message: SessionEvent | ToolPart): Uint8Array | undefined {
       if (message.$typeName === "opencode.tool.v1.SessionEvent") {
         const found = recent.at(message.sessionId, message.seq);
@@ -136,12 +124,12 @@ export function createSqliteLog({
       return found?.event.event.value === message ? partIn(found.bytes) : undefined;
     },
 
-    /** Drops what memory has of a session that was removed. */
+    /** Drops a removed session from the cache. */
     forget: recent.forget,
   };
 }
 
-/** The bytes of the part in those of an event. */
+/** Finds the encoded part in an encoded event. */
 function partIn(event: Uint8Array): Uint8Array | undefined {
   const reader = new BinaryReader(event);
   while (reader.pos < reader.len) {
@@ -152,8 +140,23 @@ function partIn(event: Uint8Array): Uint8Array | undefined {
   return undefined;
 }
 
-// How far behind the stored time of a session's last event may be, so that not every event writes it.
-const activityGrain = 3_600_000;
+// Tolerated age of a session's stored activity time, so that not every event writes it.
+const activityGrainMs = 3_600_000;
 
 const maxEventBytes = 1024 * 1024;
-const keptShare = 63 / 64;
+const retainedShare = 63 / 64;
+
+function prepare(db: DatabaseSync) {
+  return {
+    insert: statement(db, "INSERT INTO log (session, seq, total, event) VALUES (?, ?, ?, ?)"),
+    touch: statement(db, "UPDATE sessions SET active = ?, logged = 1 WHERE ordinal = ?"),
+    after: statement<{ event: Uint8Array }>(db, "SELECT event FROM log WHERE session = ? AND seq > ? ORDER BY seq"),
+    firstBeyond: statement<{ seq: number }>(
+      db,
+      "SELECT seq FROM log WHERE session = ? AND seq > ? AND total > ? ORDER BY seq LIMIT 1",
+    ),
+    totalAt: statement<{ total: number }>(db, "SELECT total FROM log WHERE session = ? AND seq = ?"),
+    remove: statement(db, "DELETE FROM log WHERE session = ? AND seq <= ?"),
+    setTrimmed: statement(db, "UPDATE sessions SET trimmed = ?, trimmed_bytes = ? WHERE ordinal = ?"),
+  };
+}

@@ -4,19 +4,19 @@ import type { CallRef } from "../../core/call-ref.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
-/** What guards look at: a call that has not ended. It is never changed, only replaced. */
+/** Guard state of a call that has not ended. Immutable: a change replaces the row. */
 export interface OpenCallRow {
   readonly ordinal: number;
   readonly ref: CallRef;
   readonly version: number;
   readonly epoch: number;
   readonly started: boolean;
-  /** Whether it ever asked: one that did not has nothing to withdraw. */
+  /** True once it has opened an ask; otherwise there is nothing to withdraw. */
   readonly asked: boolean;
-  /** The replica that has the lease, or had it last; empty after a restart and after it was handed back. */
+  /** The replica that has or last had the lease; empty after a restart or a release. */
   readonly owner: string;
   readonly leaseUntil: number;
-  /** When its last ask was settled. */
+  /** Time of the last settlement of one of its asks. */
   readonly settled: number;
 }
 
@@ -24,12 +24,12 @@ export interface OpenCallRow {
 export type OpenCallTable = ReturnType<typeof createOpenCallTable>;
 
 /**
- * The open calls, in memory. Versions, epochs and start marks are in their rows too; leases are here only: this process is
- * the only one, so they end with it, and every call that is found open at the start is held by nobody.
+ * Loads the open calls into memory. Versions, epochs and start marks are in their rows too. Leases are in memory only: no
+ * other process uses the store, so they end with this one, and every call found open at the start is an orphan.
  */
 export function createOpenCallTable(db: DatabaseSync, now: number) {
   const sessions = new Map<string, Map<string, OpenCallRow>>();
-  for (const row of found(db)) {
+  for (const row of loadOpenCalls(db)) {
     const { root, sessionId, callId, started, asked, ...columns } = row;
     const ref = { root, sessionId, callId };
     put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil: now, settled: 0 });
@@ -64,7 +64,7 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
     get,
     all,
 
-    /** The call, if the fence still holds. */
+    /** Returns the call if the fence still holds. */
     fenced({ ref, owner, epoch }: Fence): OpenCallRow | undefined {
       const call = get(ref);
       return call?.owner === owner && call.epoch === epoch ? call : undefined;
@@ -83,7 +83,7 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
       drop(ref);
     },
 
-    /** Renews the leases of this owner, also of one that lapsed while nobody took the call. */
+    /** Renews the leases of this owner, including lapsed ones that were not claimed. */
     renew(owner: string, leaseUntil: number): CallRef[] {
       const held = [...all()].filter((call) => call.owner === owner);
       for (const call of held) put({ ...call, leaseUntil });
@@ -98,7 +98,7 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
   };
 }
 
-function found(db: DatabaseSync) {
+function loadOpenCalls(db: DatabaseSync) {
   return statement<Pick<OpenCallRow, "ordinal" | "version" | "epoch"> & CallRef & { started: number; asked: number }>(
     db,
     `SELECT calls.ordinal, version, epoch, started,

@@ -2,25 +2,25 @@ import { type FileHandle, mkdir, open } from "node:fs/promises";
 import { dirname } from "node:path";
 import { unavailable } from "./commit.ts";
 
-/** One output. It is opened when it is first used, and made when it is first appended to. */
+/** One output. Opened at the first use, created at the first append. */
 export interface OutputFile {
   /** Resolves when the bytes are on disk. */
   append(data: Uint8Array): Promise<void>;
   /** Reads what is on disk; undefined if nothing was ever appended. */
   read(offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
   isIdle(): boolean;
-  /** Closes it after what is still being written; it may be used again. */
+  /** Closes the file after pending writes; the next use opens it again. */
   close(): Promise<void>;
 }
 
-/** The output in the file of that path. Appends that come while one is being synced share the next sync. */
+/** Opens the output with that path. Appends that arrive during a sync share the next one. */
 export function openOutputFile(path: string): OutputFile {
   let opening: Promise<Opened | undefined> | undefined;
   let waiting: Waiting[] = [];
   let draining: Promise<void> | undefined;
   let reads = 0;
 
-  /** What is open, or opens it; a file that is not there, or cannot be opened, is looked for again the next time. */
+  /** Returns the open file, or opens it. After a missing file or a failure the next use tries again. */
   async function opened(from: (path: string) => Promise<Opened | undefined>): Promise<Opened | undefined> {
     opening ??= from(path);
     const current = opening;
@@ -45,14 +45,14 @@ export function openOutputFile(path: string): OutputFile {
 
   async function write(data: Uint8Array): Promise<undefined> {
     const output = (await opened(openExisting)) ?? (await opened(make));
-    if (output === undefined) throw new Error(`${path} was not made`);
+    if (output === undefined) throw new Error(`${path} was not created`);
     const { file, size } = output;
     try {
       const end = await writeAll(file, data, size);
       await file.datasync();
       output.size = end;
     } catch (error) {
-      // Nobody was told of these bytes; where they cannot be cut off now the next append writes over them.
+      // No caller got a promise for these bytes. If the truncation fails, the next append overwrites them.
       await file.truncate(size).catch(() => {});
       throw error;
     }
@@ -92,7 +92,7 @@ export function openOutputFile(path: string): OutputFile {
 
 interface Opened {
   file: FileHandle;
-  /** How much of it was promised. */
+  /** Number of durable bytes. */
   size: number;
 }
 
@@ -110,18 +110,18 @@ async function openExisting(path: string): Promise<Opened | undefined> {
   return file && { file, size: (await file.stat()).size };
 }
 
-/** Makes the file and syncs its name too, since bytes without a name are lost. */
+/** Creates the file and syncs its directories too, since bytes without a name are lost. */
 async function make(path: string): Promise<Opened> {
-  const folder = dirname(path);
-  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const directory = dirname(path);
+  await mkdir(directory, { recursive: true, mode: 0o700 });
   const file = await open(path, "wx+", 0o600);
-  await Promise.all([folder, dirname(folder), dirname(dirname(folder))].map(syncFolder));
+  await Promise.all([directory, dirname(directory), dirname(dirname(directory))].map(syncDirectory));
   return { file, size: 0 };
 }
 
-async function syncFolder(path: string): Promise<void> {
-  const folder = await open(path, "r");
-  await folder.sync().finally(() => folder.close());
+async function syncDirectory(path: string): Promise<void> {
+  const directory = await open(path, "r");
+  await directory.sync().finally(() => directory.close());
 }
 
 async function writeAll(file: FileHandle, data: Uint8Array, position: number): Promise<number> {

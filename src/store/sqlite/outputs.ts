@@ -4,16 +4,16 @@ import type { OutputStore } from "../../call/ports.ts";
 import { unavailable } from "./commit.ts";
 import { type OutputFile, openOutputFile } from "./output-file.ts";
 
-/** Outputs as files, and what the sweep needs of them. */
+/** Outputs as files, with the operations that the sweep needs. */
 export interface OutputFiles extends OutputStore {
-  /** Outputs to which nothing was written since then. */
+  /** Lists outputs that were not written to since then. */
   unwrittenSince(time: number): Promise<{ root: string; id: string }[]>;
   /** Removes all outputs of a session tree. */
   removeTree(root: string): Promise<void>;
   close(): Promise<void>;
 }
 
-/** Keeps each output in a file of its own, `<directory>/<root>/<id>`; those in use stay open. */
+/** Stores each output in its own file, `<directory>/<root>/<id>`; those in use stay open. */
 export function createSqliteOutputs(directory: string): OutputFiles {
   // In order of use, the latest last.
   const files = new Map<string, OutputFile>();
@@ -22,11 +22,11 @@ export function createSqliteOutputs(directory: string): OutputFiles {
     const file = files.get(path) ?? openOutputFile(path);
     files.delete(path);
     files.set(path, file);
-    if (files.size > filesKept) closeOldest(path);
+    if (files.size > maxOpenFiles) closeOldest(path);
     return file;
   }
 
-  /** Closes the one that was not used for longest. What is being written or read is never closed, however many that are. */
+  /** Closes the least recently used file. Files with pending reads or writes are never closed, however many there are. */
   function closeOldest(except: string): void {
     const oldest = files.entries().find(([path, file]) => path !== except && file.isIdle());
     if (oldest !== undefined) void forget(oldest[0]);
@@ -39,7 +39,8 @@ export function createSqliteOutputs(directory: string): OutputFiles {
   }
 
   function pathOf(root: string, id: string): string {
-    if (!isName(root) || !isName(id)) throw new Error(`an output cannot be named ${root}/${id}: use ${name}`);
+    if (!isName(root) || !isName(id))
+      throw new Error(`an output cannot be named ${root}/${id}: both parts must match ${name}`);
     return join(directory, root, id);
   }
 
@@ -61,9 +62,9 @@ export function createSqliteOutputs(directory: string): OutputFiles {
     },
 
     async removeTree(root) {
-      const folder = join(directory, root, "/");
-      await Promise.all([...files.keys()].filter((path) => path.startsWith(folder)).map(forget));
-      await rm(folder, { recursive: true, force: true });
+      const treeDirectory = join(directory, root, "/");
+      await Promise.all([...files.keys()].filter((path) => path.startsWith(treeDirectory)).map(forget));
+      await rm(treeDirectory, { recursive: true, force: true });
     },
 
     async unwrittenSince(time) {
@@ -83,11 +84,11 @@ export function createSqliteOutputs(directory: string): OutputFiles {
   };
 }
 
-const filesKept = 64;
+const maxOpenFiles = 64;
 const name = /^[A-Za-z0-9_-]{1,128}$/;
 const isName = (text: string) => name.test(text);
 
-/** What there is to know of a file or folder, or undefined where it does not exist. */
+/** Returns the result of a lookup of a file or directory; undefined if it does not exist. */
 async function existing<T>(lookup: Promise<T>): Promise<T | undefined> {
   try {
     return await lookup;

@@ -6,19 +6,19 @@ import { withoutLargeInput } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import type { SqliteLog } from "./log.ts";
 
-/** A part as its record keeps it: with its whole input, the number of its event, and the bytes of both. */
+/** A part as its record stores it: with its whole input and the sequence number of its event, and its binary form. */
 export interface WrittenSqlitePart {
   part: ToolPart;
   snapshot: Uint8Array;
 }
 
-/** Appends a call's new snapshot to the log of its session; a large input is told once, with `pending`. */
+/** Appends a call's new snapshot to the log of its session; a large input is emitted only with the pending part. */
 export function writePart(step: Step, log: SqliteLog, sessionId: string, given: ToolPart): WrittenSqlitePart {
   const revision = BigInt(log.nextSeq(sessionId));
   const part: ToolPart = { ...given, sessionId, permissionIds: [], revision, inputElided: false };
-  const told = part.state.case === "pending" ? part : withoutLargeInput(part);
-  const bytes = log.append(step, sessionId, { case: "part", value: told });
-  if (told === part) return { part, snapshot: bytes };
+  const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
+  const bytes = log.append(step, sessionId, { case: "part", value: emitted });
+  if (emitted === part) return { part, snapshot: bytes };
   const whole = create(SessionEventSchema, { event: { case: "part", value: part } });
   return { part, snapshot: encodeMessage(SessionEventSchema, whole) };
 }

@@ -1,8 +1,8 @@
-/** The version of the schema below; it is kept in `user_version`. */
+/** Version of the schema below, stored in `user_version`. */
 export const schemaVersion = 6;
 
 const decisions = `
-  -- The audit: what was decided in each tree, as a chain of hashes. It outlives the sessions.
+  -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
   CREATE TABLE decisions (
     root TEXT NOT NULL,
     seq INTEGER NOT NULL,
@@ -15,7 +15,7 @@ const decisions = `
   CREATE INDEX decisions_by_time ON decisions (time);
 `;
 
-/** What makes the next version of a store of each version, from 1 on. */
+/** Migrations from each version to the next, from version 1 on. */
 export const migrations: readonly string[] = [
   "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
   "CREATE TABLE states (session TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (session, name)) WITHOUT ROWID",
@@ -27,14 +27,14 @@ export const migrations: readonly string[] = [
 ];
 
 /**
- * The tables of an empty store. Rows are told apart by small numbers (`ordinal`, in order of creation); the contract's
- * messages are kept in their binary form, and columns beside them repeat only what is searched by.
+ * The tables of an empty store. Rows are identified by small numbers (`ordinal`, in order of creation). The contract's
+ * messages are stored in binary form; the other columns repeat only the fields that queries search by.
  */
 export const schema = `
   CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
-  -- "trimmed" is the last number that was removed from the log, "trimmed_bytes" what was removed with it. "active" is the
-  -- time of the last event, at most an hour behind while the log has rows ("logged").
+  -- "trimmed" is the last sequence number that was trimmed from the log, "trimmed_bytes" the size of all trimmed events.
+  -- "active" is the time of the last event, at most an hour behind while the log has rows ("logged").
   CREATE TABLE sessions (
     ordinal INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -56,7 +56,7 @@ export const schema = `
   CREATE INDEX sessions_by_activity ON sessions (logged, active);
 
   -- "total" is the size of the session's log up to and with this event, also of what was trimmed. The table has row ids
-  -- because without them all but the first kilobyte of an event would go to a page of its own.
+  -- because without them all but the first kilobyte of an event would go to an overflow page.
   CREATE TABLE log (
     session INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -132,7 +132,7 @@ export const schema = `
     PRIMARY KEY (root, path)
   ) WITHOUT ROWID;
 
-  -- What tools keep for a session, as JSON.
+  -- Values of tools for a session, as JSON.
   CREATE TABLE states (
     session TEXT NOT NULL,
     name TEXT NOT NULL,

@@ -6,34 +6,34 @@ import { sessionClosed } from "../refusals.ts";
 import type { Step } from "./commit.ts";
 import { statement } from "./database.ts";
 
-/** A session as it is now: what every transition in it needs, kept in memory while it is in use. */
+/** Current state of a session, as every transition in it needs it; cached while the session is in use. */
 export interface SessionHead {
   readonly ordinal: number;
   readonly id: string;
   readonly root: string;
   readonly parent: string;
-  /** As it was created. */
+  /** The session as created. */
   readonly session: Session;
   closed: number;
-  /** The number of the last event, and the size of all events up to it. */
+  /** Sequence number of the last event, and the size of all events up to it. */
   lastSeq: number;
   totalBytes: number;
   /** The same for the last event that was trimmed. */
   trimmed: number;
   trimmedBytes: number;
-  /** Whether the log has events, and about when the last one came. */
+  /** True if the log has events, and the approximate time of the last one. */
   logged: boolean;
   active: number;
-  /** What the call accepted last asked for, and how many before it in a row did; absent until somebody looked. */
+  /** Request digest of the last accepted call, and its repeats; absent until first needed. */
   latest?: { request: string; repeats: number };
-  /** The last link of the tree's audit, in the head of its root; absent until one was added. */
+  /** Last link of the tree's audit, in the head of its root; absent until one was appended. */
   decided?: { seq: number; hash: string };
 }
 
 /** The sessions of a store. */
 export type SqliteSessions = ReturnType<typeof createSqliteSessions>;
 
-/** Reads and writes sessions; of those in use the heads stay in memory. */
+/** Reads and writes sessions; caches the heads of those in use. */
 export function createSqliteSessions(db: DatabaseSync) {
   const sql = prepare(db);
   // In order of use, the latest last.
@@ -44,7 +44,7 @@ export function createSqliteSessions(db: DatabaseSync) {
     if (head === undefined) return undefined;
     heads.delete(id);
     heads.set(id, head);
-    const oldest = heads.size > headsKept ? heads.keys().next().value : undefined;
+    const oldest = heads.size > maxHeads ? heads.keys().next().value : undefined;
     if (oldest !== undefined) heads.delete(oldest);
     return head;
   }
@@ -62,7 +62,7 @@ export function createSqliteSessions(db: DatabaseSync) {
     return head;
   }
 
-  /** The head, to be changed together with its row: a rollback makes it be read anew. */
+  /** Returns the head for a change together with its row; a rollback drops it from the cache. */
   function change(step: Step, id: string): SessionHead {
     const head = need(id);
     step.onRollback(() => heads.delete(id));
@@ -74,7 +74,7 @@ export function createSqliteSessions(db: DatabaseSync) {
     need,
     change,
 
-    /** Drops what memory has of a session that was removed. */
+    /** Drops a removed session from the cache. */
     forget: (id: string) => heads.delete(id),
 
     create(step: Step, session: Session): Session {
@@ -114,12 +114,12 @@ export function createSqliteSessions(db: DatabaseSync) {
         if (head.closed > 0) continue;
         head.closed = step.now;
         sql.close.run(step.now, head.ordinal);
-        step.ring(each, head.lastSeq + 1);
+        step.notify(each, head.lastSeq + 1);
       }
       return ids;
     },
 
-    /** The versions of everything that may turn ask into allow in a tree, and of what it asks. */
+    /** Returns the version of the grants that serve a tree, and of the asks it has opened. */
     versions: (root: string) => sql.versions.get(root) ?? { rulesVersion: 0, asksVersion: 0 },
     raiseAsksVersion: (root: string) => void sql.raiseAsksVersion.run(root),
     raiseRulesVersion: (root: string) => void sql.raiseRulesVersion.run(root),
@@ -131,7 +131,7 @@ export function createSqliteSessions(db: DatabaseSync) {
   };
 }
 
-const headsKept = 4_096;
+const maxHeads = 4_096;
 
 function snapshot(head: SessionHead): Session {
   return { ...head.session, closed: head.closed, lastSeq: BigInt(head.lastSeq) };

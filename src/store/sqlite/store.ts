@@ -1,25 +1,39 @@
 import { join } from "node:path";
+import type { DatabaseSync } from "node:sqlite";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import { createNewsListeners, type NewsListeners } from "../news-listeners.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
 import { createSqliteCallRecords } from "./call-records.ts";
-import { createSqliteCalls } from "./calls.ts";
-import { createCommit, readNow } from "./commit.ts";
+import { prepareCallStatements } from "./call-statements.ts";
+import { type Commit, createCommit, readNow } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
-import { createSqliteDoorbell } from "./doorbell.ts";
 import { createSqliteGrants } from "./grants.ts";
+import { applyClaimCall, listOrphans } from "./leases.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
+import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import { createOpenCallTable } from "./open-calls.ts";
-import { createSqliteOutputs } from "./outputs.ts";
+import { createSqliteOutputs, type OutputFiles } from "./outputs.ts";
 import { createSqliteSessions } from "./sessions.ts";
-import { createSqliteSettle } from "./settle.ts";
+import { applySettlement } from "./settle.ts";
 import { createSqliteSweep } from "./sweep.ts";
+import type { SqliteTables } from "./tables.ts";
+import {
+  applyCloseSession,
+  applyFinishCall,
+  applyNoteCall,
+  applyOpenAsks,
+  applyPrepareCall,
+  applyRecordEvents,
+  applyRequestCancel,
+  applyStartCall,
+} from "./transitions.ts";
 
 /**
- * Opens the store in a data directory, which this process then has for itself. Its clock is this machine's. Reads see what
- * was promised and nothing else; each write is one transition, named as the file or function that holds it.
+ * Opens the embedded store in a data directory, which no other process can use meanwhile. Its clock is this machine's. Reads
+ * see committed data only; each write is one transition.
  */
 export async function openSqliteStore(options: {
   directory: string;
@@ -27,15 +41,28 @@ export async function openSqliteStore(options: {
   log?: Logger;
   limits?: LogLimits;
 }): Promise<Store> {
-  const {
-    directory,
-    log: logger,
-    clock: now = Date.now,
-    limits = { events: 100_000, bytes: 16 * 1024 * 1024 },
-  } = options;
+  const { directory, log, clock: now = Date.now, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const { db, storeId, close } = openDatabase(directory);
-  const doorbell = createSqliteDoorbell();
-  const commit = createCommit({ db, now, ring: doorbell.ring, log: logger });
+  const news = createNewsListeners();
+  const commit = createCommit({ db, now, notify: news.notify, log });
+  const tables = openTables(db, limits, now);
+  const outputs = createSqliteOutputs(join(directory, "output"));
+  const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, closeDatabase: close };
+  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs };
+}
+
+/** An open database with everything that the ports need. */
+interface OpenedSqlite {
+  storeId: string;
+  tables: SqliteTables;
+  commit: Commit;
+  now: () => number;
+  news: NewsListeners;
+  outputs: OutputFiles;
+  closeDatabase(): void;
+}
+
+function openTables(db: DatabaseSync, limits: LogLimits, now: () => number): SqliteTables {
   const sessions = createSqliteSessions(db);
   const log = createSqliteLog({ db, sessions, limits });
   const openCalls = createOpenCallTable(db, now());
@@ -43,40 +70,40 @@ export async function openSqliteStore(options: {
   const asks = createSqliteAsks({ db, log, records });
   const audit = createSqliteAudit(db, sessions);
   const grants = createSqliteGrants({ db, sessions, log, audit });
-  const calls = createSqliteCalls({ db, sessions, log, openCalls, records, asks, grants, audit });
-  const settle = createSqliteSettle({ sessions, openCalls, calls, asks, grants, audit });
-  const outputs = createSqliteOutputs(join(directory, "output"));
-  const sweep = createSqliteSweep({ db, commit, sessions, log, outputs, now });
-  const probe = statement(db, "UPDATE meta SET value = value WHERE key = 'store_id'");
+  return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db) };
+}
 
-  const callStore: CallStore = {
+function callStoreOf({ storeId, tables, commit, now, news, outputs, closeDatabase }: OpenedSqlite): CallStore {
+  const { sessions, log, openCalls, records, asks } = tables;
+  const probe = statement(tables.db, "UPDATE meta SET value = value WHERE key = 'store_id'");
+  return {
     storeId,
     isShared: false,
     now,
     createSession: (session) => commit.run((step) => sessions.create(step, session)),
     getSession: (id) => readNow(() => sessions.get(id)),
     listSessions: (filter) => readNow(() => sessions.list(filter)),
-    closeSession: (id) => commit.run((step) => calls.closeSession(step, id)),
-    openCall: (call) => commit.run((step) => calls.openCall(step, call)),
-    claimCall: (...claim) => commit.run((step) => calls.claimCall(step, ...claim)),
-    openAsks: (opened) => commit.run((step) => calls.openAsks(step, opened)),
-    prepareCall: (prepared) => commit.run((step) => calls.prepareCall(step, prepared)),
-    noteCall: (noted) => commit.run((step) => calls.noteCall(step, noted)),
-    startCall: (started) => commit.run((step) => calls.startCall(step, started)),
-    recordEvents: (fence, events) => commit.run((step) => calls.recordEvents(step, fence, events)),
-    finishCall: (finished) => commit.run((step) => calls.finishCall(step, finished)),
-    requestCancel: (ref, message) => commit.run((step) => calls.requestCancel(step, ref, message)),
+    closeSession: (id) => commit.run((step) => applyCloseSession(tables, step, id)),
+    openCall: (opened) => commit.run((step) => applyOpenCall(tables, step, opened)),
+    openAsks: (opened) => commit.run((step) => applyOpenAsks(tables, step, opened)),
+    prepareCall: (prepared) => commit.run((step) => applyPrepareCall(tables, step, prepared)),
+    noteCall: (noted) => commit.run((step) => applyNoteCall(tables, step, noted)),
+    startCall: (started) => commit.run((step) => applyStartCall(tables, step, started)),
+    recordEvents: (fence, events) => commit.run((step) => applyRecordEvents(tables, step, fence, events)),
+    finishCall: (finished) => commit.run((step) => applyFinishCall(tables, step, finished)),
+    requestCancel: (ref, message) => commit.run((step) => applyRequestCancel(tables, step, ref, message)),
+    claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
-    orphans: (limit) => readNow(() => calls.orphans(now(), limit)),
-    sweep,
+    orphans: (limit) => readNow(() => listOrphans(tables, now(), limit)),
+    sweep: createSqliteSweep({ tables, commit, outputs, now }),
     getCall: (sessionId, callId) => readNow(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
       readNow(() => {
         const record = records.get(ref.sessionId, ref.callId);
         return record && { record, asks: asks.ofCall(ref) };
       }),
-    repeatsOf: (sessionId, requestDigest) => readNow(() => calls.repeatsOf(sessionId, requestDigest)),
+    repeatsOf: (sessionId, requestDigest) => readNow(() => repeatsOfNext(tables, sessionId, requestDigest)),
     listCalls: (filter) => readNow(() => records.list(filter)),
     getRead: (root, path) => readNow(() => sessions.getRead(root, path)),
     recordRead: (root, path, sha256) => commit.run(() => sessions.recordRead(root, path, sha256)),
@@ -84,7 +111,7 @@ export async function openSqliteStore(options: {
     setState: ({ sessionId }, name, value) => commit.run(() => sessions.setState(sessionId, name, value)),
     bytesOf: log.bytesOf,
     readLog: (sessionId, afterSeq, maxBytes) => readNow(() => log.read(sessionId, afterSeq, maxBytes)),
-    onNews: doorbell.listen,
+    onNews: news.subscribe,
     ready: () =>
       commit
         .run(() => probe.run())
@@ -92,21 +119,24 @@ export async function openSqliteStore(options: {
           () => true,
           () => false,
         ),
-    // There is no other replica.
+    // No other replica shares this store.
     agrees: async () => true,
     async close() {
       await commit.run(() => {});
       await outputs.close();
-      close();
+      closeDatabase();
     },
   };
+}
 
-  const permissionStore: PermissionStore = {
+function permissionStoreOf({ tables, commit, now }: OpenedSqlite): PermissionStore {
+  const { sessions, asks, grants, audit } = tables;
+  return {
     getAsk: (sessionId, id) => readNow(() => asks.get(sessionId, id)),
     asksOf: (call) => readNow(() => asks.ofCall(call)),
     openAsks: (filter) => readNow(() => asks.listOpen(filter)),
     expiredAsks: (limit) => readNow(() => asks.expired(now(), limit)),
-    settle: (settlement) => commit.run((step) => settle(step, settlement)),
+    settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => readNow(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),
     adoptGrant: (root, id) => commit.run((step) => grants.adopt(step, root, id)),
     getGrant: (id) => readNow(() => grants.get(id)),
@@ -115,6 +145,4 @@ export async function openSqliteStore(options: {
     listDecisions: (page) => readNow(() => audit.list(page)),
     listAudits: (page) => readNow(() => audit.gone(page)),
   };
-
-  return { calls: callStore, permissions: permissionStore, outputs };
 }

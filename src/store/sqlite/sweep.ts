@@ -2,31 +2,29 @@ import type { DatabaseSync } from "node:sqlite";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
-import { auditKept } from "../audit.ts";
 import { tombstone } from "../parts.ts";
+import { auditRetentionMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
 import { decodeSqlitePart } from "./call-records.ts";
 import type { Commit, Step } from "./commit.ts";
 import { statement } from "./database.ts";
-import type { SqliteLog } from "./log.ts";
 import type { OutputFiles } from "./outputs.ts";
-import type { SqliteSessions } from "./sessions.ts";
+import type { SqliteTables } from "./tables.ts";
 
-/** Makes the function that removes what is past its time, in portions, so that no other transition waits for long. */
+/** Creates the function that removes records past their retention, in portions, so that no other transition waits for long. */
 export function createSqliteSweep(options: {
-  db: DatabaseSync;
+  tables: Pick<SqliteTables, "db" | "sessions" | "log">;
   commit: Commit;
-  sessions: SqliteSessions;
-  log: SqliteLog;
   outputs: OutputFiles;
   now: () => number;
 }): () => Promise<{ outputs: { root: string; id: string }[] }> {
-  const { commit, sessions, log, outputs, now } = options;
-  const sql = prepare(options.db);
+  const { commit, outputs, now } = options;
+  const { db, sessions, log } = options.tables;
+  const sql = prepare(db);
 
-  // Each of these says whether there may be more to remove.
+  // Each function returns true if there may be more to remove.
 
   function dropParts(step: Step): boolean {
-    const rows = sql.endedBefore.all(step.now - partsKept, portion);
+    const rows = sql.endedBefore.all(step.now - partRetentionMs, portion);
     for (const { ordinal, snapshot } of rows) {
       sql.dropAsks.run(ordinal);
       const event = { case: "part" as const, value: tombstone(decodeSqlitePart(snapshot)) };
@@ -36,15 +34,15 @@ export function createSqliteSweep(options: {
   }
 
   function dropTombstones(step: Step): boolean {
-    return sql.dropTombstones.run(step.now - recordsKept, portion).changes === portion;
+    return sql.dropTombstones.run(step.now - recordRetentionMs, portion).changes === portion;
   }
 
   function trimIdleLog(step: Step): boolean {
-    const idle = sql.idle.get(step.now - logKept);
+    const idle = sql.idle.get(step.now - logRetentionMs);
     if (idle === undefined) return false;
     const head = sessions.change(step, idle.id);
     head.active = log.timeOfLast(head);
-    if (head.active <= step.now - logKept) log.trim(head, Math.min(head.trimmed + logPortion, head.lastSeq));
+    if (head.active <= step.now - logRetentionMs) log.trim(head, Math.min(head.trimmed + logPortion, head.lastSeq));
     head.logged = head.trimmed < head.lastSeq;
     if (!head.logged) log.forget(head.id);
     sql.setActivity.run(head.active, head.logged ? 1 : 0, head.ordinal);
@@ -52,19 +50,19 @@ export function createSqliteSweep(options: {
   }
 
   function dropDeadGrants(step: Step): boolean {
-    sql.dropDeadGrants.run({ before: step.now - recordsKept });
+    sql.dropDeadGrants.run({ before: step.now - recordRetentionMs });
     sql.dropUsersOfNone.run();
     return false;
   }
 
-  /** Removes decisions from the beginning of their chains; what follows stays as it is. */
+  /** Removes decisions from the beginning of their chains; the rest of a chain stays valid. */
   function trimAudit(step: Step): boolean {
-    return sql.trimAudit.run(step.now - auditKept, portion).changes === portion;
+    return sql.trimAudit.run(step.now - auditRetentionMs, portion).changes === portion;
   }
 
-  /** Removes a session tree of which nothing but the sessions is left; returns its root. */
+  /** Removes a session tree that contains nothing but idle sessions; returns its root. */
   function dropTree(step: Step): string | undefined {
-    const root = sql.deadTree.get({ before: step.now - recordsKept })?.root;
+    const root = sql.deadTree.get({ before: step.now - recordRetentionMs })?.root;
     if (root === undefined) return undefined;
     for (const { id } of sql.sessionsOf.all(root)) {
       sessions.forget(id);
@@ -81,14 +79,10 @@ export function createSqliteSweep(options: {
     for (let root = await commit.run(dropTree); root !== undefined; root = await commit.run(dropTree)) {
       await outputs.removeTree(root);
     }
-    return { outputs: await outputs.unwrittenSince(now() - partsKept) };
+    return { outputs: await outputs.unwrittenSince(now() - partRetentionMs) };
   };
 }
 
-const day = 86_400_000;
-const logKept = day;
-const partsKept = 7 * day;
-const recordsKept = 30 * day;
 const portion = 200;
 const logPortion = 5_000;
 

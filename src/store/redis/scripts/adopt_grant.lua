@@ -1,6 +1,6 @@
--- adopt_grant: adds a tree to the users of a grant that lives.
+-- adopt_grant: adds a tree to the users of a live grant.
 -- KEYS   grants, revoked, used, users
--- ARGV   id, root, expires (0 for never), inTree
+-- ARGV   id, root, expires (0: never), inTree
 -- Output "adopted" | "dead"
 if redis.call('HEXISTS', K.grants, step.id) == 0 or redis.call('HEXISTS', K.revoked, step.id) == 1 then
   return answer('dead')

@@ -1,6 +1,6 @@
--- append_output: writes bytes at a place of an output; by its nature it may be repeated.
+-- append_output: writes bytes at an offset of an output; repeatable.
 -- KEYS   lengths, outputs, chunk <1 to count>
--- ARGV   id, offset (of the first byte in its chunk), length (of the whole after it), count; bytes: piece <1 to count>
+-- ARGV   id, offset (of the first byte in its chunk), length (of the output afterwards), count; bytes: piece <1 to count>
 -- Output the length
 local offset = step.offset
 for index = 1, step.count do

@@ -1,4 +1,4 @@
--- bury_call: leaves of an ended call only its tombstone; by its nature it may be repeated.
+-- bury_call: replaces an ended call by its tombstone; repeatable.
 -- KEYS   call, asked, settled, callOf
 -- ARGV   before; bytes: tombstone
 -- Output "buried" | "nothing"

@@ -1,7 +1,7 @@
--- claim_call: takes over a call that no living lease holds and whose body may be entered once more.
+-- claim_call: takes over a call without a live lease whose body may be entered once more.
 -- KEYS   op, tree, leases, call <name>
 -- ARGV   name, owner, leaseMs, maxAttempts
--- Output "nothing" | the call's fields and values
+-- Output "nothing" | the fields and values of the call
 local key = K['call ' .. step.name]
 local call = fields(key, 'attempts', 'lease', 'ended')
 if not call.lease or call.ended or tonumber(call.lease) > now then return answer('nothing') end

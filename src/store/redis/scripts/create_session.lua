@@ -1,6 +1,6 @@
--- create_session: adds a session to its tree, or finds the one of that id.
--- KEYS   tree, sessions, session <id>, parent (not of a root)
--- ARGV   session, parent, at (its place among all sessions); bytes: body
+-- create_session: adds a session to its tree, or finds the existing one with that id.
+-- KEYS   tree, sessions, session <id>, parent (not for a root)
+-- ARGV   session, parent, at (its place in the listing); bytes: body
 -- Output "created" | "known" | "no parent" | "parent closed"
 local session = K['session ' .. step.session]
 if redis.call('EXISTS', session) == 1 then return answer('known') end

@@ -1,4 +1,4 @@
--- drop_call: removes a tombstone; by its nature it may be repeated.
+-- drop_call: removes a tombstone; repeatable.
 -- KEYS   call, calls, ended
 -- ARGV   name, callId, before
 -- Output "dropped" | "nothing"

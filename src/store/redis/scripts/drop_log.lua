@@ -1,4 +1,4 @@
--- drop_log: removes the log of a session that had no event for long; its numbers go on.
+-- drop_log: removes the log of an idle session; its sequence numbers continue.
 -- KEYS   session, log
 -- ARGV   before
 -- Output "dropped" | "nothing"

@@ -1,11 +1,11 @@
--- drop_tree: removes a tree of which nothing but the sessions is left.
+-- drop_tree: removes a tree that contains nothing but idle sessions.
 -- KEYS   sessions, leases, ended, outbox, session <id> of each, rest <1 to count>
 -- ARGV   ids, count, before
 -- Output "dropped" | "in use"
--- Sent again, or another replica was first.
-local there = redis.call('ZCARD', K.sessions)
-if there == 0 then return answer('dropped') end
-if there ~= #step.ids then return answer('in use') end
+local count = redis.call('ZCARD', K.sessions)
+-- The step was sent again, or another replica has removed the tree.
+if count == 0 then return answer('dropped') end
+if count ~= #step.ids then return answer('in use') end
 if redis.call('EXISTS', K.leases, K.ended, K.outbox) > 0 then return answer('in use') end
 for _, id in ipairs(step.ids) do
   local active = redis.call('HGET', K['session ' .. id], 'active')

@@ -1,6 +1,6 @@
--- enter_listing: adds an id to one shard of a list, behind all that are there; by its nature it may be repeated.
+-- enter_listing: adds an id to one shard of a listing, behind all others; repeatable.
 -- KEYS   shard
 -- ARGV   id
--- Output its place
+-- Output the place of the id
 redis.call('ZADD', K.shard, 'NX', micros, step.id)
 return redis.call('ZSCORE', K.shard, step.id)

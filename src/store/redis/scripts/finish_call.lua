@@ -1,8 +1,8 @@
 -- finish_call: writes the terminal part, withdraws the call's open asks, ends the lease.
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, open <session>, call <name>, session/log <id> of the session and
---        those above
--- ARGV   session, callId, name, lineage, owner and epoch, or version; bytes: told <name>, whole <name>, withdrawn <name>
--- Output { "finished", number of the part's event } | { "refused" }
+--        its ancestors
+-- ARGV   session, callId, name, lineage, and as the guard owner and epoch, or version; bytes: event <name>, snapshot <name>, withdrawn <name>
+-- Output { "finished", sequence number of the part's event } | { "refused" }
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting')
 if not call.version or call.ended then return answer({ 'refused' }) end

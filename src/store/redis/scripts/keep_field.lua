@@ -1,4 +1,4 @@
--- keep_field: sets a field of a hash that lives as long as its tree; by its nature it may be repeated.
+-- keep_field: sets a field of a hash that lives as long as its tree; repeatable.
 -- KEYS   hash
 -- ARGV   field, value
 -- Output "kept"

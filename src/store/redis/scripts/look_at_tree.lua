@@ -1,7 +1,8 @@
--- look_at_tree: what a reaper has to know of a tree.
+-- look_at_tree: reads the state of a live tree for the recovery loop.
 -- KEYS   tree, leases, deadlines, outbox
 -- ARGV   limit
--- Output { generation or "", when something is due (-1: nothing is open), grants in the outbox, { calls without a living lease } }
+-- Output { generation or "", earliest lease end or deadline (-1: nothing is open), number of grants in the outbox, { calls without
+--        a live lease } }
 local lease = redis.call('ZRANGE', K.leases, 0, 0, 'WITHSCORES')[2]
 local deadline = redis.call('ZRANGE', K.deadlines, 0, 0, 'WITHSCORES')[2]
 local due = lease and math.min(tonumber(lease), tonumber(deadline or lease)) or -1

@@ -1,6 +1,6 @@
--- note_call: keeps what hooks said of a call, and what was decided while it runs. Nobody is told.
+-- note_call: replaces the hook state of a call, and records decisions made during its run. Emits no event.
 -- KEYS   op, tree, call <name>
--- ARGV   name, owner, epoch; hooked (where hooks said something)
+-- ARGV   name, owner, epoch, hooked (where it changes)
 -- Output "noted" | "refused"
 local key = K['call ' .. step.name]
 if not fenced(fields(key, 'owner', 'epoch', 'ended')) then return answer('refused') end

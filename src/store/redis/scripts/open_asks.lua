@@ -1,7 +1,7 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
--- KEYS   op, tree, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and those above
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were looked at), lineage, asks ({ id, expires }), withdraw (ids), maxOpenAsks;
---        bytes: asked <id>, withdrawn (how all of these end)
+-- KEYS   op, tree, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
+--        withdraw (ids), maxOpenAsks; bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
@@ -9,14 +9,14 @@ if not fenced(call) or tonumber(call.version) ~= step.version then return answer
 local rules = tonumber(redis.call('HGET', K.tree, 'rules') or 0)
 if step.rulesVersion and step.rulesVersion ~= rules then return answer('refused') end
 
-local named, gone = {}, {}
+local named, withdrawn = {}, {}
 for _, id in ipairs(step.withdraw) do named[id] = true end
 for _, id in ipairs(words(call.waiting)) do
-  if named[id] then gone[#gone + 1] = id end
+  if named[id] then withdrawn[#withdrawn + 1] = id end
 end
-if redis.call('ZCARD', K.asks) - #gone + #step.asks > step.maxOpenAsks then return answer('full') end
+if redis.call('ZCARD', K.asks) - #withdrawn + #step.asks > step.maxOpenAsks then return answer('full') end
 
-withdraw(step.session, gone, B.withdrawn)
+withdraw(step.session, withdrawn, B.withdrawn)
 local waiting, asks = without(call.waiting, named), call.asks
 for index, ask in ipairs(step.asks) do
   local id = ask.id

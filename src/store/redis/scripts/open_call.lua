@@ -1,8 +1,9 @@
 -- open_call: accepts a call under a lease.
 -- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>
--- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec; bytes: told
---        <name>, and (where it may start in the same step) told start, whole start
--- Output "opened", its first number, its last, its repeats, whether it started | "known" | "no session" | "closed" | "full" | "generation", the tree's
+-- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec; bytes:
+--        event <name>, and (where it may start in the same step) event start, snapshot start
+-- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
+--        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
 local session = K['session ' .. step.session]
 local head = fields(session, 'closed', 'latest', 'repeats')
@@ -16,7 +17,7 @@ if tonumber(generation) ~= step.generation then return answer({ 'generation', ge
 
 local lease = now + step.leaseMs
 local repeats = head.latest == step.request and head.repeats + 1 or 0
-local started = B['told start'] and repeats <= (step.maxRepeats or repeats) and 1 or 0
+local started = B['event start'] and repeats <= (step.maxRepeats or repeats) and 1 or 0
 local seq = write_part(step.session, step.name)
 local last = started == 1 and write_part(step.session, step.name, 'start') or seq
 redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started,
@@ -26,6 +27,6 @@ redis.call('ZADD', K.calls, seq, step.callId)
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)
 for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end
--- What lets it start was decided only if it does.
+-- The decisions are those of the start.
 if started == 0 then step.decided = {} end
 return commit({ 'opened', seq, last, repeats, started })

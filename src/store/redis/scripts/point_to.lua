@@ -1,7 +1,7 @@
--- point_to: sets a pointer, unless it points somewhere else than was seen.
+-- point_to: sets a pointer, unless its target is no longer the one that was seen.
 -- KEYS   pointer
--- ARGV   seen ("" for nowhere), target
--- Output where it points now
+-- ARGV   seen ("": no target), target
+-- Output the target afterwards
 local target = redis.call('GET', K.pointer) or ''
 if target == step.seen then
   redis.call('SET', K.pointer, step.target)

@@ -1,11 +1,11 @@
--- Stands before every script.
+-- Prelude of every script that writes.
 --
 -- ARGV[1] is the step as JSON: its plain values, `keys` (alias -> index in KEYS), `bytes` (alias -> index in ARGV),
--- `lineage` (session -> itself and those above it, up to the root), and for a transition `decided` (the digests of the
--- records that go to K.audit). What follows in ARGV are bytes, never looked into.
--- A transition answers { result, news }; news are session, first new number, session, ... Of what it added to
--- logs, if that is no more than `step.echo` bytes, it also answers the time and { session, number, bytes, session, ... }.
--- K.op remembers the answer of a transition that wrote, so that the same operation, sent again, gets it again.
+-- `lineage` (session -> itself and its ancestors, up to the root), and for a transition `decided` (the digests of the
+-- records to append to K.audit). The other elements of ARGV are bytes, which scripts do not decode.
+-- A transition answers { result, news }; news are session, first new sequence number, session, ... If the events that it
+-- appended have at most `step.echo` bytes, it also answers the time and { session, sequence number, bytes, session, ... }.
+-- K.op stores the answer of a transition that wrote, so that the same operation, sent again, gets the same answer.
 
 local step = cjson.decode(ARGV[1])
 local K, B = {}, {}
@@ -18,19 +18,19 @@ if K.op then
 end
 
 local time = redis.call('TIME')
--- What orders things, also those of different trees.
+-- Orders entries across trees.
 local micros = time[1] * 1000000 + time[2]
--- What decides leases and deadlines; `step.clock` is a test's.
+-- Decides leases and deadlines; tests set `step.clock`.
 local now = step.clock or math.floor(micros / 1000)
-local news, rung = {}, {}
+local news, notified = {}, {}
 local echo, echoed = step.echo and {}, 0
 
--- Marks a key that may be new: it goes when nobody renews it for so long. The sweep renews what is in use.
+-- Sets the TTL of a key that may be new. The sweep renews the TTL of keys in use.
 local function keep(key)
   redis.call('PEXPIRE', key, step.keepMs, 'NX')
 end
 
--- The named fields of a hash; those it lacks are nil.
+-- Reads the named fields of a hash; missing ones are nil.
 local function fields(key, ...)
   local values, found = redis.call('HMGET', key, ...), {}
   for index, name in ipairs({ ... }) do found[name] = values[index] or nil end
@@ -43,20 +43,20 @@ local function words(text)
   return list
 end
 
-local function ring(session, seq)
-  if rung[session] then return end
-  rung[session] = true
+local function notify(session, seq)
+  if notified[session] then return end
+  notified[session] = true
   news[#news + 1] = session
   news[#news + 1] = seq
 end
 
--- News that are no event.
-local function ring_only(session)
+-- Adds news without an event.
+local function notify_only(session)
   redis.call('HINCRBY', K['session ' .. session], 'rings', 1)
-  ring(session, redis.call('HGET', K['session ' .. session], 'seq') + 1)
+  notify(session, redis.call('HGET', K['session ' .. session], 'seq') + 1)
 end
 
--- The first entry from which on a log holds no more than `bytes` of its `total`, or its last one.
+-- Finds the first entry from which on a log has at most `bytes` of its `total`, or its last one.
 local function first_within(log, first, last, total, bytes)
   local from = first
   while from < last do
@@ -71,7 +71,7 @@ local function first_within(log, first, last, total, bytes)
   return last
 end
 
--- Removes a prefix of the log, more than one event needs, so that this is not done for each; the last event always stays.
+-- Trims more of the log than one event needs, so that not every append trims; never removes the last event.
 local function shorten(log, head, seq, total)
   local events, bytes = math.floor(step.limits.events * 63 / 64), math.floor(step.limits.bytes * 63 / 64)
   local first = math.max(first_within(log, tonumber(head.first), seq, total, bytes), seq - events + 1)
@@ -80,7 +80,8 @@ local function shorten(log, head, seq, total)
   return first, entry[2][4]
 end
 
--- Adds an event to one session's log and returns its number. Entries hold the time, the size of all before, and the event.
+-- Appends an event to one session's log and returns its sequence number. An entry has the time, the size of all earlier
+-- events, and the event.
 local function append(session, event)
   local key, log = K['session ' .. session], K['log ' .. session]
   local head = fields(key, 'seq', 'total', 'first', 'cut')
@@ -95,7 +96,7 @@ local function append(session, event)
     head.first, head.cut = shorten(log, head, seq, total)
   end
   redis.call('HSET', key, 'seq', seq, 'total', total, 'first', head.first, 'cut', head.cut, 'active', now)
-  ring(session, seq)
+  notify(session, seq)
   if echo then
     echo[#echo + 1], echo[#echo + 2], echo[#echo + 3] = session, seq, event
     echoed = echoed + #event
@@ -103,17 +104,17 @@ local function append(session, event)
   return seq
 end
 
--- Adds an event to the logs of a session and of all above it.
+-- Appends an event to the logs of a session and its ancestors.
 local function append_upwards(session, event)
   for _, each in ipairs(step.lineage[session]) do append(each, event) end
 end
 
--- Whether the step's fence still holds for a call.
+-- Returns true if the step's fence still holds for a call.
 local function fenced(call)
   return call.owner == step.owner and tonumber(call.epoch) == step.epoch and not call.ended
 end
 
--- Writes how an ask of a call in this session ended, for the session and all above it.
+-- Writes the settlement of an ask of a call in this session; emits it in the session and its ancestors.
 local function settle(session, id, event)
   redis.call('HSET', K.settled, id, event)
   redis.call('ZREM', K.asks, id)
@@ -126,13 +127,13 @@ local function varint(number)
   return string.char(number % 128 + 128) .. varint(math.floor(number / 128))
 end
 
--- A field of a protobuf message that holds text, bytes or another message.
+-- Encodes a field of a protobuf message: text, bytes or another message.
 local function field(tag, value)
   return varint(tag * 8 + 2) .. varint(#value) .. value
 end
 
--- Withdraws asks. `settled` is what all of them have in common, a PermissionSettled without permission_id (1); the event
--- has it as permission_settled (8).
+-- Withdraws asks. `settled` is the part that their settlements share, a PermissionSettled without permission_id (1); the
+-- event has it as permission_settled (8).
 local function withdraw(session, asks, settled)
   for _, id in ipairs(asks) do settle(session, id, field(8, field(1, id) .. settled)) end
 end
@@ -145,15 +146,15 @@ local function without(waiting, gone)
   return table.concat(left, ' ')
 end
 
--- Writes the part of a call: what is told of it, and (where that leaves something out) the whole; `part` is their name.
+-- Writes the part of a call: the event, and (where the event omits something) the whole snapshot; `part` is their name.
 local function write_part(session, name, part)
-  local told, whole = B['told ' .. (part or name)], B['whole ' .. (part or name)]
-  local seq = append(session, told)
-  redis.call('HSET', K['call ' .. name], 'part', whole or told, 'revision', seq)
+  local event, snapshot = B['event ' .. (part or name)], B['snapshot ' .. (part or name)]
+  local seq = append(session, event)
+  redis.call('HSET', K['call ' .. name], 'part', snapshot or event, 'revision', seq)
   return seq
 end
 
--- Ends a call for good, after it withdrew what the call still asks; returns the number of its last event.
+-- Withdraws a call's open asks and ends the call; returns the sequence number of its last event.
 local function end_call(session, call_id, name, waiting)
   local call = K['call ' .. name]
   withdraw(session, words(waiting), B['withdrawn ' .. name])
@@ -173,7 +174,7 @@ local function answer(result)
   return { result, {} }
 end
 
--- Adds what was decided to the chain of the tree; see AuditEntry.hash in the contract.
+-- Appends the decisions to the chain of the tree; see AuditEntry.hash in the contract.
 local function decide()
   for index, content in ipairs(step.decided) do
     local last = redis.call('XREVRANGE', K.audit, '+', '-', 'COUNT', 1)[1]
@@ -186,7 +187,7 @@ local function decide()
   end
 end
 
--- Answers a step that wrote: adds to the audit, tells all replicas, and remembers the answer.
+-- Answers a step that wrote: appends to the audit, publishes the news to all replicas, and stores the answer.
 local function commit(result)
   decide()
   if #news > 0 then

@@ -1,5 +1,5 @@
--- raise_rules: makes a tree judge again, and tells the session that a revoked grant came from, once.
--- KEYS   op, tree, audit, session/log <id> (where it is to be told)
+-- raise_rules: invalidates decisions in a tree that uses a revoked grant; emits the event once in the tree that created it.
+-- KEYS   op, tree, audit, session/log <id> (where the event is emitted)
 -- ARGV   grant, session; bytes: revoked
 -- Output "raised" | "gone"
 if redis.call('EXISTS', K.tree) == 0 then return #step.decided > 0 and commit('gone') or answer('gone') end

@@ -1,8 +1,8 @@
--- read_asks: asks with their calls, as they are at one moment.
+-- read_asks: reads asks with their calls, as one snapshot.
 -- KEYS   asked, settled, callOf
--- ARGV   what the keys of the tree's calls begin with, the ids. A call's key is made here, since only callOf knows its
---        name; it has the hash tag of the others.
--- Output for each ask its event, how it was settled (or ""), and the fields and values of its call
+-- ARGV   prefix of the keys of the tree's calls, ids of the asks. The script builds the key of a call, since only callOf has
+--        its name; the key has the same hash tag as the others.
+-- Output for each ask its event, its settlement (or ""), and the fields and values of its call
 local found = {}
 for index = 2, #ARGV do
   local id = ARGV[index]

@@ -1,6 +1,6 @@
--- read_hashes: several hashes of one slot, as they are at one moment.
+-- read_hashes: reads hashes of one slot, as one snapshot.
 -- KEYS   the hashes
--- Output for each its fields and values
+-- Output for each hash its fields and values
 local found = {}
 for index, key in ipairs(KEYS) do found[index] = redis.call('HGETALL', key) end
 return found

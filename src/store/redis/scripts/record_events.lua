@@ -1,4 +1,4 @@
--- record_events: progress and output of a running call.
+-- record_events: appends progress and output of a running call.
 -- KEYS   op, tree, session <id>, log <id>, call <name>
 -- ARGV   session, name, owner, epoch, count; bytes: event <1 to count>
 -- Output "recorded" | "fenced"

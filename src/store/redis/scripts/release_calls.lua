@@ -1,7 +1,7 @@
--- release_calls: ends one owner's leases on calls of a tree that are not started; by its nature it may be repeated.
--- KEYS   leases, call <name> of each
+-- release_calls: ends one owner's leases on calls of a tree that are not started; repeatable.
+-- KEYS   leases, call <name> of each call
 -- ARGV   owner, names
--- Output the names that it let go
+-- Output the names of the released calls
 local released = {}
 for _, name in ipairs(step.names) do
   local key = K['call ' .. name]

@@ -1,7 +1,7 @@
--- renew_leases: of one owner's calls in a tree; by its nature it may be repeated.
--- KEYS   leases, call <name> of each
+-- renew_leases: renews one owner's leases on calls of a tree; repeatable.
+-- KEYS   leases, call <name> of each call
 -- ARGV   owner, leaseMs, names
--- Output the names that it still holds
+-- Output the names of the calls that it still holds
 local held = {}
 for _, name in ipairs(step.names) do
   local key = K['call ' .. name]

@@ -1,4 +1,4 @@
--- retire_tree: raises the generation of a tree in which nothing is open, so that its entry among the live ones can go.
+-- retire_tree: raises the generation of a tree that is no longer live, so that its entry in the list of live trees can be removed.
 -- KEYS   tree, leases, outbox
 -- ARGV   generation
 -- Output "retired" | "live"

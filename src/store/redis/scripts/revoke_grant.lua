@@ -1,7 +1,7 @@
--- revoke_grant: marks a grant dead; the first time counts.
+-- revoke_grant: marks a grant dead; the first revocation sets the time.
 -- KEYS   grants, revoked, used, users
 -- ARGV   id, inTree
--- Output { when it was revoked, users }
+-- Output { time of the revocation, users }
 if redis.call('HEXISTS', K.grants, step.id) == 1 then redis.call('HSETNX', K.revoked, step.id, now) end
 if step.inTree then keep(K.revoked) end
 return { redis.call('HGET', K.revoked, step.id) or 0, redis.call('SMEMBERS', K.users) }

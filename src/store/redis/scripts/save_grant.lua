@@ -1,4 +1,4 @@
--- save_grant: writes a wider grant into the slot of its workspace; the tree it was given in is its first user.
+-- save_grant: writes a wider grant into the slot of its workspace; the tree that created it becomes its first user.
 -- KEYS   grants, users
 -- ARGV   id, root; bytes: grant
 -- Output "saved"

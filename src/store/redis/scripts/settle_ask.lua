@@ -1,10 +1,10 @@
--- settle_ask: decides the race for an ask and writes all that follows from the winner.
+-- settle_ask: decides the race for an ask and writes every change of the winner.
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name> and open <session> of their calls,
---        session/log <id> of all sessions in question and those above them
--- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage, calls ({ name, session, callId, version, ended, edited }),
---        grants ({ id, session, wide }); bytes: settled <id>, told <name>, whole <name>, withdrawn <name>, grant <id>,
---        granted <id>
--- Output { "won" } | { "lost", how it was settled or "" } | { "retry" }
+--        session/log <id> of all sessions in question and their ancestors
+-- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
+--        calls ({ name, session, callId, version, ended, edited }), grants ({ id, session, wide }); bytes: settled <id>,
+--        event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
+-- Output { "won" } | { "lost", the settlement of the winner or "" } | { "retry" }
 local winner = redis.call('HGET', K.settled, step.ask)
 if winner then return answer({ 'lost', winner }) end
 local expires = redis.call('ZSCORE', K.deadlines, step.ask)

@@ -1,6 +1,7 @@
--- start_call: the start mark.
+-- start_call: writes the start mark.
 -- KEYS   op, tree, grants, used, session <id>, log <id>, call <name>
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were looked at), grantIds; bytes: told <name>, whole <name>
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), grantIds; bytes:
+--        event <name>, snapshot <name>
 -- Output "started" | "fenced" | "retry"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'lease', 'version')
@@ -11,7 +12,7 @@ if step.rulesVersion and step.rulesVersion ~= rules then return answer('retry') 
 write_part(step.session, step.name)
 redis.call('HSET', key, 'version', call.version + 1, 'started', 1)
 redis.call('HINCRBY', key, 'attempts', 1)
--- Of wider grants the use was written down when they were adopted.
+-- The last use of wider grants was written when they were adopted.
 for _, id in ipairs(step.grantIds) do
   if redis.call('HEXISTS', K.grants, id) == 1 then
     redis.call('HSET', K.used, id, now)

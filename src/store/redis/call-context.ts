@@ -1,0 +1,25 @@
+import type { CallRef } from "../../core/call-ref.ts";
+import { callName, type RedisCallRecords } from "./call-records.ts";
+import type { HeldCalls } from "./held-calls.ts";
+import type { Keys } from "./keys.ts";
+import type { StepKeys } from "./link.ts";
+import type { Live } from "./live.ts";
+import type { RunStep } from "./steps.ts";
+import type { Trees } from "./trees.ts";
+
+/** State that the transitions of a call need. */
+export interface RedisCallContext {
+  readonly keys: Keys;
+  readonly trees: Trees;
+  readonly live: Live;
+  readonly records: RedisCallRecords;
+  readonly now: () => number;
+  readonly held: HeldCalls;
+  readonly runStep: RunStep;
+}
+
+/** Returns the keys that every step of a call needs: its own, and those to append to its session's log. */
+export function callStepKeys({ keys, trees }: Pick<RedisCallContext, "keys" | "trees">, ref: CallRef): StepKeys {
+  const call = callName(ref);
+  return { [`call ${call}`]: keys.tree(ref.root).call(call), ...trees.logKeys(ref.root, [ref.sessionId]) };
+}

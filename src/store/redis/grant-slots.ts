@@ -1,0 +1,99 @@
+import { create, fromBinary } from "@bufbuild/protobuf";
+import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import { createListing } from "./listing.ts";
+import { bytes, fields, number, pairs, type Reply, text } from "./reply.ts";
+
+/** Storage of grants: those of a session tree in its slot, wider ones in the slot of their workspace. */
+export type GrantSlots = ReturnType<typeof createGrantSlots>;
+
+/** Location of a grant: the tree that created it, and for a wider one the workspace. */
+export interface GrantPlace {
+  root: string;
+  workspace?: string;
+}
+
+/** Reads and moves grants. The place of a grant is written before the grant, so that every grant has one. */
+export function createGrantSlots({ link, keys }: { link: Link; keys: Keys }) {
+  const listing = createListing({ link, keys, name: "grants" });
+
+  function slotOf(id: string, { root, workspace }: GrantPlace) {
+    if (workspace !== undefined) {
+      const { grants, revoked, used, users } = keys.workspace(workspace);
+      return { grants, revoked, used, users: users(id) };
+    }
+    const { grants, revoked, used, users } = keys.tree(root);
+    return { grants, revoked, used, users };
+  }
+
+  async function placeOf(id: string): Promise<GrantPlace | undefined> {
+    const place = text(await link.command("get", keys.grantPlace(id)));
+    return place === "" ? undefined : JSON.parse(place);
+  }
+
+  async function load(id: string, place: GrantPlace): Promise<Grant | undefined> {
+    const slot = slotOf(id, place);
+    const [saved, revoked, used] = await Promise.all([
+      link.command("hget", slot.grants, id),
+      link.command("hget", slot.revoked, id),
+      link.command("hget", slot.used, id),
+    ]);
+    const found = bytes(saved);
+    return found && { ...fromBinary(GrantSchema, found), revoked: number(revoked), lastUsed: number(used) };
+  }
+
+  /** Moves a tree's wider grants from its outbox to their workspaces' slots. */
+  async function drainOutbox(root: string): Promise<void> {
+    const { outbox } = keys.tree(root);
+    for (const [id, saved] of pairs((await link.hashes(outbox))[0])) {
+      const { workspace } = fromBinary(GrantSchema, saved);
+      const { grants, users } = slotOf(id, { root, workspace });
+      await link.run("save_grant", { grants, users }, { id, root }, { grant: saved });
+      await link.command("hdel", outbox, id);
+    }
+  }
+
+  return {
+    listing,
+    slotOf,
+    placeOf,
+    load,
+    drainOutbox,
+
+    /** Finds a grant and its place; drains the outbox of its tree first if the grant is still there. */
+    async find(id: string): Promise<{ grant: Grant; place: GrantPlace } | undefined> {
+      const place = await placeOf(id);
+      if (place === undefined) return undefined;
+      const saved = await load(id, place);
+      if (saved === undefined && place.workspace !== undefined) await drainOutbox(place.root);
+      const grant = saved ?? (place.workspace === undefined ? undefined : await load(id, place));
+      return grant && { grant, place };
+    },
+
+    /** Writes the place of a grant and lists its id, before the grant itself is written. */
+    async announce(root: string, { id, scope, workspace }: Grant): Promise<void> {
+      const place: GrantPlace = scope === GrantScope.SESSION ? { root } : { root, workspace };
+      await Promise.all([
+        link.run("point_to", { pointer: keys.grantPlace(id) }, { seen: "", target: JSON.stringify(place) }),
+        listing.enter(id),
+      ]);
+    },
+
+    /** Reads all grants of a slot, and further hashes of the same slot in the same snapshot. */
+    async readSlot(
+      { grants, revoked, used }: { grants: string; revoked: string; used: string },
+      more: string[] = [],
+    ): Promise<[Grant[], ...Reply[]]> {
+      const [saved, dead, uses, ...others] = await link.hashes(grants, revoked, used, ...more);
+      const [ends, last] = [fields(dead), fields(uses)];
+      const decode = ([id, found]: [string, Buffer]) =>
+        create(GrantSchema, {
+          ...fromBinary(GrantSchema, found),
+          revoked: ends?.number(id) ?? 0,
+          lastUsed: last?.number(id) ?? 0,
+        });
+      return [pairs(saved).map(decode), ...others];
+    },
+  };
+}

@@ -1,0 +1,61 @@
+import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
+import { noSuchSession } from "../../core/request-error.ts";
+import { sessionClosed, tooManyCalls } from "../refusals.ts";
+import { callStepKeys, type RedisCallContext } from "./call-context.ts";
+import { callName } from "./call-records.ts";
+import { encodePart } from "./parts.ts";
+import { number, replyList, text } from "./reply.ts";
+
+/** open_call: lists the tree as live, then accepts the call, or reads the existing one with that id. */
+export async function runOpenCall(
+  context: RedisCallContext,
+  opened: OpenCallStep,
+): Promise<{ record: CallRecord; created: boolean }> {
+  const { keys, live, records, held, runStep } = context;
+  const { ref, spec, owner, leaseMs, maxOpenCalls, maxRepeats } = opened;
+  const { root, sessionId, callId } = ref;
+  const tree = keys.tree(root);
+  const name = callName(ref);
+  const pending = encodePart(sessionId, name, opened.part);
+  const start = opened.start && encodePart(sessionId, "start", opened.start);
+  const bytes = { ...pending.bytes, ...start?.bytes };
+  const names = {
+    ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
+    ...callStepKeys(context, ref),
+  };
+  const values = {
+    ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, maxRepeats },
+    request: spec.requestDigest,
+    spec: JSON.stringify(spec),
+  };
+
+  for (let generation = await live.enter(root); ; ) {
+    const [result, value, last, repeats, begun] = replyList(
+      await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
+    );
+    switch (text(result)) {
+      case "opened": {
+        const openedSeq = number(value);
+        held.add(owner, ref);
+        const started = number(begun);
+        const { part: written } = started === 1 && start ? start : pending;
+        const part = { ...written, revision: BigInt(number(last)) };
+        const versions = { version: 1 + started, epoch: 1, attempts: started, repeats: number(repeats) };
+        return { record: { ref, part, spec, openedSeq, owner, ...versions }, created: true };
+      }
+      case "generation":
+        generation = await live.reenter(root, number(value));
+        continue;
+      case "no session":
+        throw noSuchSession(sessionId);
+      case "closed":
+        throw sessionClosed(sessionId);
+      case "full":
+        throw tooManyCalls(sessionId, maxOpenCalls);
+      default: {
+        const record = await records.find(ref);
+        if (record !== undefined) return { record, created: false };
+      }
+    }
+  }
+}

@@ -1,0 +1,94 @@
+import type { Logger } from "../../core/logger.ts";
+import { connectRedis } from "./client.ts";
+import type { Keys } from "./keys.ts";
+import type { Link } from "./link.ts";
+import type { Live } from "./live.ts";
+import type { RedisNews } from "./news.ts";
+import { number, replyList, texts } from "./reply.ts";
+import type { Trees } from "./trees.ts";
+import type { RedisAddress } from "./url.ts";
+
+/**
+ * Subscribes to the news of other replicas, over one connection, and publishes them here. Messages can be lost, so sessions
+ * with subscribers are polled as well. Resolves once subscribed, with the function that ends it.
+ */
+export async function listenToReplicas(options: {
+  address: RedisAddress;
+  link: Link;
+  keys: Keys;
+  trees: Trees;
+  live: Live;
+  news: RedisNews;
+  replica: string;
+  log: Logger;
+}): Promise<() => Promise<void>> {
+  const { address, link, keys, trees, live, news, replica, log } = options;
+  const subscriber = connectRedis(address, "news", log);
+  // The change counters of each session and tree at the last poll.
+  const seen = new Map<string, number>();
+  // Time of the last poll of all sessions, while all have a subscriber.
+  let allSeen: number | undefined;
+
+  subscriber.on("message", (_channel: string, message: string) => {
+    const [from, changes]: [string, (string | number)[]] = JSON.parse(message);
+    if (from === replica) return;
+    for (let index = 0; index < changes.length; index += 2)
+      news.publish(String(changes[index]), Number(changes[index + 1]));
+  });
+
+  /** Polls a session. Events before its first poll are not news, unless they came `since` then. */
+  async function pollSession(sessionId: string, since = Number.POSITIVE_INFINITY): Promise<void> {
+    const state = await trees.find(sessionId, async (root) => {
+      const found = replyList(
+        await link.command("hmget", keys.tree(root).session(sessionId), "seq", "rings", "active"),
+      );
+      return found[0] === null ? undefined : found.map(number);
+    });
+    const [seq = 0, rings = 0, active = 0] = state ?? [];
+    const before = seen.get(sessionId);
+    seen.set(sessionId, seq + rings);
+    if (before === seq + rings) return;
+    if (before === undefined && active < since) news.begin(sessionId, seq);
+    else news.catchUp(sessionId, seq);
+  }
+
+  async function pollTree(root: string, since: number | undefined): Promise<void> {
+    const { tree, sessions } = keys.tree(root);
+    const count = number(await link.command("hget", tree, "news"));
+    if (seen.get(tree) === count) return;
+    seen.set(tree, count);
+    await Promise.all(texts(await link.command("zrange", sessions, 0, -1)).map((id) => pollSession(id, since)));
+  }
+
+  async function poll(): Promise<void> {
+    const wanted = news.subscribed();
+    if (wanted.length === 0) seen.clear();
+    await Promise.all(wanted.filter((id) => id !== undefined).map((id) => pollSession(id)));
+    const started = link.now();
+    const since = allSeen;
+    allSeen = wanted.includes(undefined) ? started - clockSlackMs : undefined;
+    if (allSeen !== undefined) await Promise.all((await live.all()).map((root) => pollTree(root, since)));
+  }
+
+  let stopped = false;
+  let polling: Promise<void> = Promise.resolve();
+  let timer = setTimeout(repeat, pollMs);
+  function repeat(): void {
+    polling = poll()
+      .catch((error: unknown) => log.warn("polling for news failed; it will be retried", { error }))
+      .finally(() => {
+        if (!stopped) timer = setTimeout(repeat, pollMs);
+      });
+  }
+
+  await subscriber.subscribe(keys.news);
+  return async () => {
+    stopped = true;
+    clearTimeout(timer);
+    await polling;
+    subscriber.disconnect();
+  };
+}
+
+const pollMs = 1_500;
+const clockSlackMs = 5_000;

@@ -1,0 +1,59 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { RequestError } from "../../core/request-error.ts";
+import type { Connection } from "./connection.ts";
+import { isVerified, verifyContents } from "./contents.ts";
+import type { Reply } from "./reply.ts";
+
+/** Default time for which a command is retried. */
+export const patienceMs = 1_000;
+
+/** Sends a repeatable command, twice at least and until the time is over; refuses with STORE_UNAVAILABLE after that. */
+export async function attemptCommand(
+  connection: Connection,
+  work: () => Promise<Reply>,
+  patience = patienceMs,
+): Promise<Reply> {
+  const deadline = performance.now() + patience;
+  for (let failures = 0, before = connection.storeId; ; failures++) {
+    if (connection.isClosed) throw unavailable("it was closed");
+    await untilVerified(connection, Math.max(deadline, performance.now() + patienceMs));
+    if (failures > 0 && before !== connection.storeId) throw unavailable("it lost its contents");
+    before = connection.storeId;
+    try {
+      return await work();
+    } catch (error) {
+      if (isDefect(error)) throw error;
+      if (failures > 0 && performance.now() >= deadline) throw unavailable(error);
+      await pause();
+    }
+  }
+}
+
+/** Waits for a lost connection to be ready and verified again. */
+async function untilVerified(connection: Connection, deadline: number): Promise<void> {
+  if (isVerified(connection)) return;
+  while (!connection.isClosed && performance.now() < deadline) {
+    if (connection.client.status === "ready") await verifyContents(connection).catch(() => {});
+    if (isVerified(connection)) return;
+    await pause();
+  }
+  throw unavailable("there is no connection to Redis");
+}
+
+/** Waits before the next attempt. */
+const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+
+/** Returns true for a defect in a script or command, which a retry cannot cure. */
+const isDefect = (error: unknown) =>
+  error instanceof Error && error.name === "ReplyError" && /^(ERR|WRONGTYPE)/.test(error.message);
+
+/** Refuses with STORE_UNAVAILABLE after a failure of Redis or of the connection. */
+function unavailable(cause: unknown): RequestError {
+  const fact = cause instanceof Error ? cause.message : String(cause);
+  return new RequestError(
+    ErrorReason.STORE_UNAVAILABLE,
+    `the store is not available (${fact}): try again with the same ids`,
+    {},
+    { cause },
+  );
+}

@@ -1,0 +1,145 @@
+import { auditRetentionMs, dayMs, logRetentionMs, partRetentionMs, recordRetentionMs } from "../retention.ts";
+import type { RedisAudit } from "./audit.ts";
+import { callName, type RedisCallRecords } from "./call-records.ts";
+import { decodeRedisPart } from "./events.ts";
+import { chunkCount } from "./outputs.ts";
+import { encodeTombstone } from "./parts.ts";
+import { number, pairs, replyList, text, texts } from "./reply.ts";
+import { readSession, type SessionContext } from "./sessions.ts";
+
+/** State that the sweep of a tree needs. */
+export interface TreeSweepContext extends SessionContext {
+  readonly records: RedisCallRecords;
+  readonly audit: RedisAudit;
+}
+
+/** Removes a tree's records past their retention, and renews the TTLs of the others; returns outputs past their retention. */
+export async function sweepTree(context: TreeSweepContext, root: string): Promise<{ root: string; id: string }[]> {
+  const { link, keys, audit } = context;
+  const tree = keys.tree(root);
+  const sessionIds = texts(await link.command("zrange", tree.sessions, 0, -1));
+  await buryCalls(context, root);
+  await dropCalls(context, root);
+  await dropLogs(context, root, sessionIds);
+  await trimAudit(context, root);
+  const found = await Promise.all(sessionIds.map((id) => readSession(context, id)));
+  const owners = new Set(found.flatMap((session) => session?.owner ?? []));
+  if (sessionIds.length > 0 && (await dropTree(context, root, sessionIds))) {
+    await audit.listRemoved(root);
+    await unlist(context, root, sessionIds, owners);
+    return [];
+  }
+  await renew(context, root, sessionIds, owners);
+  const stale = texts(await link.command("zrangebyscore", tree.outputs, "-inf", link.now() - partRetentionMs));
+  return stale.map((id) => ({ root, id }));
+}
+
+/** Lists the names of calls of a tree that ended at or before a time. */
+async function endedBefore({ link, keys }: TreeSweepContext, root: string, before: number): Promise<string[]> {
+  return texts(await link.command("zrangebyscore", keys.tree(root).ended, "-inf", before));
+}
+
+/** Replaces old ended calls by tombstones. */
+async function buryCalls(context: TreeSweepContext, root: string): Promise<void> {
+  const { link, keys, records } = context;
+  const { call: callKey, asked, settled, callOf } = keys.tree(root);
+  const before = link.now() - partRetentionMs;
+  const names = await endedBefore(context, root, before);
+  for (let from = 0; from < names.length; from += portion) {
+    const calls = await records.named(root, names.slice(from, from + portion));
+    await Promise.all(
+      calls.map(async (call) => {
+        if (call.has("expired")) return;
+        const name = callName({ sessionId: call.text("session"), callId: call.text("callId") });
+        const tombstone = encodeTombstone(decodeRedisPart(call.bytes("part")));
+        await link.run("bury_call", { call: callKey(name), asked, settled, callOf }, { before }, { tombstone });
+      }),
+    );
+  }
+}
+
+/** Removes old tombstones. */
+async function dropCalls(context: TreeSweepContext, root: string): Promise<void> {
+  const { link, keys } = context;
+  const tree = keys.tree(root);
+  const before = link.now() - recordRetentionMs;
+  for (const name of await endedBefore(context, root, before)) {
+    const at = name.indexOf(":");
+    const [sessionId, callId] = [name.slice(0, at), name.slice(at + 1)];
+    const names = { call: tree.call(name), calls: tree.calls(sessionId), ended: tree.ended };
+    await link.run("drop_call", names, { name, callId, before });
+  }
+}
+
+/** Removes the logs of idle sessions. */
+async function dropLogs({ link, keys }: TreeSweepContext, root: string, sessionIds: readonly string[]): Promise<void> {
+  const { session, log } = keys.tree(root);
+  const before = link.now() - logRetentionMs;
+  await Promise.all(sessionIds.map((id) => link.run("drop_log", { session: session(id), log: log(id) }, { before })));
+}
+
+/** Removes decisions from the beginning of a tree's chain; the rest of the chain stays valid. */
+async function trimAudit({ link, keys }: TreeSweepContext, root: string): Promise<void> {
+  const { audit } = keys.tree(root);
+  const before = link.now() - auditRetentionMs;
+  for (;;) {
+    const page = replyList(await link.command("xrange", audit, "-", "+", "COUNT", portion)).map(replyList);
+    const old = page.filter(([, entry]) => number(replyList(entry)[1]) <= before).map(([id]) => text(id));
+    if (old.length === 0) return;
+    await link.command("xdel", audit, ...old);
+  }
+}
+
+/** Removes a tree that contains nothing but idle sessions; returns false if it is in use. */
+async function dropTree(context: TreeSweepContext, root: string, sessionIds: readonly string[]): Promise<boolean> {
+  const { link, keys } = context;
+  const { sessions, leases, ended, outbox, session, lasting } = keys.tree(root);
+  const rest = [...lasting(sessionIds), ...(await outputChunks(context, root))];
+  const names = Object.fromEntries([
+    ...sessionIds.map((id) => [`session ${id}`, session(id)]),
+    ...rest.map((key, index) => [`rest ${index + 1}`, key]),
+  ]);
+  const values = { ids: sessionIds, count: rest.length, before: link.now() - recordRetentionMs };
+  const [result] = replyList(await link.run("drop_tree", { sessions, leases, ended, outbox, ...names }, values));
+  return text(result) === "dropped";
+}
+
+/** Lists the keys of all output chunks of a tree. */
+async function outputChunks({ link, keys }: TreeSweepContext, root: string): Promise<string[]> {
+  const { lengths, chunk } = keys.tree(root);
+  return pairs((await link.hashes(lengths))[0]).flatMap(([id, length]) =>
+    Array.from({ length: chunkCount(number(length)) }, (_, index) => chunk(id, index)),
+  );
+}
+
+/** Removes the sessions of a removed tree from the listings; the pointers to them expire. */
+async function unlist(
+  { link, keys, trees, listing, rootListing }: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  owners: ReadonlySet<string>,
+): Promise<void> {
+  for (const id of sessionIds) {
+    trees.forget(id);
+    for (const owner of owners) await link.command("zrem", keys.owned(owner), id);
+    await listing.remove(id);
+  }
+  await rootListing.remove(root);
+}
+
+/** Renews all TTLs of a tree, once a day. */
+async function renew(
+  { link, keys }: TreeSweepContext,
+  root: string,
+  sessionIds: readonly string[],
+  owners: ReadonlySet<string>,
+): Promise<void> {
+  const { tree, leases, call, lasting } = keys.tree(root);
+  if (number(await link.command("pttl", tree)) > recordRetentionMs) return;
+  const open = texts(await link.command("zrange", leases, 0, -1));
+  const leading = [...sessionIds.map(keys.root), ...[...owners].map(keys.owned)];
+  const renewed = [...lasting(sessionIds), ...open.map(call), ...leading];
+  await Promise.all(renewed.map((key) => link.command("pexpire", key, recordRetentionMs + dayMs)));
+}
+
+const portion = 50;

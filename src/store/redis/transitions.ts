@@ -1,0 +1,172 @@
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type {
+  CallRecord,
+  CallTransitions,
+  EventLog,
+  FinishCallStep,
+  LeaseStore,
+  OpenAsksStep,
+  StartCallStep,
+} from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { checkEnded } from "../parts.ts";
+import { tooManyAsks } from "../refusals.ts";
+import { callEnded, encodeWithdrawal } from "./asks.ts";
+import { callStepKeys, type RedisCallContext } from "./call-context.ts";
+import { callName } from "./call-records.ts";
+import { encodeEvent } from "./events.ts";
+import type { StepBytes } from "./link.ts";
+import { encodePart } from "./parts.ts";
+import { fields, number, replyList, text } from "./reply.ts";
+
+// Each function runs the script of one transition, which checks the guards.
+
+/** open_asks: withdraws some of a call's open asks and opens others. */
+export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksStep): Promise<boolean> {
+  const { keys, trees, live, now, runStep } = context;
+  const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
+  const { ref, owner, epoch } = fence;
+  const { root, sessionId } = ref;
+  const { asked, settled, callOf, asks, deadlines } = keys.tree(root);
+  const lineage = await trees.lineage(root, sessionId);
+  const result = await runStep(
+    "open_asks",
+    root,
+    {
+      ...callStepKeys(context, ref),
+      ...trees.logKeys(root, lineage),
+      ...{ asked, settled, callOf, asks, deadlines },
+    },
+    {
+      session: sessionId,
+      name: callName(ref),
+      ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks },
+      lineage: { [sessionId]: lineage },
+      asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
+    },
+    {
+      withdrawn: encodeWithdrawal(ref, message, now()),
+      ...Object.fromEntries(
+        opened.asks.map((value) => [`asked ${value.id}`, encodeEvent(sessionId, { case: "permissionAsked", value })]),
+      ),
+    },
+    opened.decisions,
+  );
+  if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
+  if (text(result) !== "opened") return false;
+  await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires)));
+  return true;
+}
+
+/** prepare_call: records once that the before-hooks have run. */
+export async function runPrepareCall(
+  context: RedisCallContext,
+  { fence, part }: Parameters<CallTransitions["prepareCall"]>[0],
+): Promise<boolean> {
+  const { ref, owner, epoch } = fence;
+  const name = callName(ref);
+  const bytes = part && encodePart(ref.sessionId, name, part).bytes;
+  const values = { session: ref.sessionId, name, owner, epoch };
+  const result = await context.runStep("prepare_call", ref.root, callStepKeys(context, ref), values, bytes);
+  return text(result) === "prepared";
+}
+
+/** note_call: replaces the hook state of an open call. */
+export async function runNoteCall(
+  context: RedisCallContext,
+  { fence, hooked, decisions }: Parameters<CallTransitions["noteCall"]>[0],
+): Promise<boolean> {
+  const { ref, owner, epoch } = fence;
+  const values = { name: callName(ref), owner, epoch, hooked };
+  const result = await context.runStep("note_call", ref.root, callStepKeys(context, ref), values, {}, decisions);
+  return text(result) === "noted";
+}
+
+/** start_call: writes the start mark. */
+export async function runStartCall(
+  context: RedisCallContext,
+  started: StartCallStep,
+): Promise<Awaited<ReturnType<CallTransitions["startCall"]>>> {
+  const { ref, owner, epoch } = started.fence;
+  const { version, rulesVersion, grantIds = [] } = started;
+  const { grants, used } = context.keys.tree(ref.root);
+  const name = callName(ref);
+  const { bytes } = encodePart(ref.sessionId, name, started.part);
+  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds };
+  const names = { ...callStepKeys(context, ref), grants, used };
+  const result = text(await context.runStep("start_call", ref.root, names, values, bytes, started.decisions));
+  return result === "started" || result === "retry" ? result : "fenced";
+}
+
+/** record_events: appends progress and output of a running call. */
+export async function runRecordEvents(
+  context: RedisCallContext,
+  ...[fence, events]: Parameters<EventLog["recordEvents"]>
+): Promise<boolean> {
+  const { ref, owner, epoch } = fence;
+  const bytes: StepBytes = {};
+  for (const [index, event] of events.entries()) {
+    const logged =
+      event.$typeName === "opencode.tool.v1.ToolProgress"
+        ? { case: "progress" as const, value: event }
+        : { case: "output" as const, value: event };
+    bytes[`event ${index + 1}`] = encodeEvent(ref.sessionId, logged);
+  }
+  const values = { session: ref.sessionId, name: callName(ref), owner, epoch, count: events.length };
+  const result = await context.runStep("record_events", ref.root, callStepKeys(context, ref), values, bytes);
+  return text(result) === "recorded";
+}
+
+/** finish_call: writes the terminal part and withdraws the call's open asks. */
+export async function runFinishCall(
+  context: RedisCallContext,
+  { ref, guard, part: ended, decisions }: FinishCallStep,
+): Promise<ToolPart | undefined> {
+  checkEnded(ended);
+  const { keys, trees, now, held, runStep } = context;
+  const { root, sessionId, callId } = ref;
+  const tree = keys.tree(root);
+  const name = callName(ref);
+  const lineage = await trees.lineage(root, sessionId);
+  const { part, bytes } = encodePart(sessionId, name, ended);
+  const guards = "fence" in guard ? { owner: guard.fence.owner, epoch: guard.fence.epoch } : guard;
+  const [result, revision] = replyList(
+    await runStep(
+      "finish_call",
+      root,
+      {
+        ...callStepKeys(context, ref),
+        ...trees.logKeys(root, lineage),
+        ...{ leases: tree.leases, ended: tree.ended },
+        ...{ settled: tree.settled, asks: tree.asks, deadlines: tree.deadlines },
+        [`open ${sessionId}`]: tree.open(sessionId),
+      },
+      { session: sessionId, callId, name, lineage: { [sessionId]: lineage }, ...guards },
+      { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
+      decisions,
+    ),
+  );
+  if (text(result) !== "finished") return undefined;
+  held.ended(ref);
+  return { ...part, revision: BigInt(number(revision)) };
+}
+
+/** claim_call: takes over a call without a live lease whose body may be entered once more. */
+export async function runClaimCall(
+  context: RedisCallContext,
+  ...[ref, owner, leaseMs, maxAttempts = 1]: Parameters<LeaseStore["claimCall"]>
+): Promise<CallRecord | undefined> {
+  const { keys, held, records, runStep } = context;
+  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const values = { name: callName(ref), owner, leaseMs, maxAttempts };
+  const found = fields(await runStep("claim_call", ref.root, names, values));
+  if (found === undefined) return undefined;
+  held.add(owner, ref);
+  return records.decode(ref.root, found);
+}
+
+/** request_cancel: stores the first cancellation message and notifies the owner. */
+export async function runRequestCancel(context: RedisCallContext, ref: CallRef, message: string): Promise<void> {
+  const values = { session: ref.sessionId, name: callName(ref), message };
+  await context.runStep("request_cancel", ref.root, callStepKeys(context, ref), values);
+}

@@ -1,0 +1,71 @@
+import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { sessionClosed, tooManyCalls } from "../refusals.ts";
+import { decodeSqliteSpec } from "./call-records.ts";
+import type { Step } from "./commit.ts";
+import { writePart } from "./parts.ts";
+import type { SessionHead } from "./sessions.ts";
+import type { SqliteTables } from "./tables.ts";
+
+/** open_call: checks the guards, then inserts the call; starts it in the same step if it may. */
+export function applyOpenCall(
+  tables: SqliteTables,
+  step: Step,
+  opened: OpenCallStep,
+): { record: CallRecord; created: boolean } {
+  const { sessions, log, openCalls, records, audit, callSql } = tables;
+  const { spec, owner, leaseMs, maxOpenCalls } = opened;
+  const { sessionId, callId } = opened.ref;
+  const head = sessions.need(sessionId);
+  const existing = records.find(head, callId);
+  if (existing !== undefined) return { record: existing, created: false };
+  if (head.closed > 0) throw sessionClosed(sessionId);
+  if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
+
+  const ref: CallRef = { root: head.root, sessionId, callId };
+  const pending = writePart(step, log, sessionId, opened.part);
+  const repeats = repeatsIn(tables, head, spec.requestDigest);
+  const start = repeats > (opened.maxRepeats ?? repeats) ? undefined : opened.start;
+  const { part, snapshot } = start ? writePart(step, log, sessionId, start) : pending;
+  const started = start === undefined ? 0 : 1;
+  const openedSeq = Number(pending.part.revision);
+  const versions = { version: 1 + started, epoch: 1 };
+  const ordinal = Number(
+    callSql.insert.run(
+      head.ordinal,
+      callId,
+      openedSeq,
+      started,
+      versions.version,
+      started,
+      repeats,
+      JSON.stringify(spec),
+      snapshot,
+    ).lastInsertRowid,
+  );
+  // Writing the part has registered the head for rollback, which also drops this.
+  head.latest = { request: spec.requestDigest, repeats };
+  const leaseUntil = step.now + leaseMs;
+  const guards = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
+  openCalls.set(step, { ordinal, ref, ...versions, ...guards });
+  if (started === 1) audit.append(step, ref.root, opened.decisions);
+  return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started, repeats }, created: true };
+}
+
+/** Predicts `repeats` of the session's next call, if it is this request; see the port. */
+export function repeatsOfNext(tables: SqliteTables, sessionId: string, requestDigest: string): number {
+  const head = tables.sessions.find(sessionId);
+  return head === undefined ? 0 : repeatsIn(tables, head, requestDigest);
+}
+
+function repeatsIn(tables: SqliteTables, head: SessionHead, requestDigest: string): number {
+  head.latest ??= loadLatest(tables, head);
+  return head.latest.request === requestDigest ? head.latest.repeats + 1 : 0;
+}
+
+function loadLatest({ callSql }: SqliteTables, { ordinal }: SessionHead): { request: string; repeats: number } {
+  const row = callSql.latest.get(ordinal);
+  return row === undefined
+    ? { request: "", repeats: 0 }
+    : { request: decodeSqliteSpec(row.spec).requestDigest, repeats: row.repeats };
+}

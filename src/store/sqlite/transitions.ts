@@ -1,0 +1,118 @@
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { CallTransitions, EventLog, FinishCallStep, OpenAsksStep, StartCallStep } from "../../call/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { tooManyAsks } from "../refusals.ts";
+import { endCallRow, hasRulesVersion, raiseCallVersion } from "./call-rows.ts";
+import type { Step } from "./commit.ts";
+import { writePart } from "./parts.ts";
+import type { SqliteTables } from "./tables.ts";
+
+// Each function is one transition, run inside a step: it checks its guards, then writes.
+
+/** open_asks: withdraws some of a call's open asks and opens others. */
+export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsksStep): boolean {
+  const { sessions, openCalls, asks, audit } = tables;
+  const call = openCalls.fenced(opened.fence);
+  if (call === undefined || call.version !== opened.version) return false;
+  if (!hasRulesVersion(tables, call, opened.rulesVersion)) return false;
+  asks.withdraw(step, call, opened.message, opened.withdraw);
+  if (asks.countOpen(call.ref.root) + opened.asks.length > opened.maxOpenAsks) {
+    throw tooManyAsks(call.ref.root, opened.maxOpenAsks);
+  }
+  for (const request of opened.asks) asks.open(step, call, request);
+  if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
+  raiseCallVersion(tables, step, call, { asked: true });
+  audit.append(step, call.ref.root, opened.decisions);
+  return true;
+}
+
+/** prepare_call: records once that the before-hooks have run. */
+export function applyPrepareCall(
+  tables: SqliteTables,
+  step: Step,
+  { fence, part }: Parameters<CallTransitions["prepareCall"]>[0],
+): boolean {
+  const { openCalls, callSql, log } = tables;
+  const call = openCalls.fenced(fence);
+  if (call === undefined || call.started || callSql.prepare.run(call.ordinal).changes === 0) return false;
+  if (part) callSql.setSnapshot.run(writePart(step, log, call.ref.sessionId, part).snapshot, call.ordinal);
+  raiseCallVersion(tables, step, call);
+  return true;
+}
+
+/** note_call: replaces the hook state of an open call. */
+export function applyNoteCall(
+  { openCalls, callSql, audit }: SqliteTables,
+  step: Step,
+  { fence, hooked, decisions }: Parameters<CallTransitions["noteCall"]>[0],
+): boolean {
+  const call = openCalls.fenced(fence);
+  if (call === undefined) return false;
+  if (hooked !== undefined) callSql.note.run(hooked, call.ordinal);
+  audit.append(step, call.ref.root, decisions);
+  return true;
+}
+
+/** start_call: writes the start mark. */
+export function applyStartCall(
+  tables: SqliteTables,
+  step: Step,
+  started: StartCallStep,
+): Awaited<ReturnType<CallTransitions["startCall"]>> {
+  const { openCalls, callSql, log, grants, audit } = tables;
+  const call = openCalls.fenced(started.fence);
+  if (call === undefined || call.started || call.leaseUntil <= step.now) return "fenced";
+  if (call.version !== started.version) return "retry";
+  if (!hasRulesVersion(tables, call, started.rulesVersion)) return "retry";
+
+  const version = call.version + 1;
+  const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
+  callSql.start.run(version, snapshot, call.ordinal);
+  openCalls.set(step, { ...call, version, started: true });
+  grants.use(step, started.grantIds ?? []);
+  audit.append(step, call.ref.root, started.decisions);
+  return "started";
+}
+
+/** record_events: appends progress and output of a running call. */
+export function applyRecordEvents(
+  { openCalls, log }: SqliteTables,
+  step: Step,
+  ...[fence, events]: Parameters<EventLog["recordEvents"]>
+): boolean {
+  const call = openCalls.fenced(fence);
+  if (call === undefined || !call.started) return false;
+  for (const event of events) {
+    const isOutput = event.$typeName === "opencode.tool.v1.ToolOutput";
+    log.append(
+      step,
+      call.ref.sessionId,
+      isOutput ? { case: "output", value: event } : { case: "progress", value: event },
+    );
+  }
+  return true;
+}
+
+/** finish_call: writes the terminal part and withdraws the call's open asks. */
+export function applyFinishCall(tables: SqliteTables, step: Step, finished: FinishCallStep): ToolPart | undefined {
+  const { openCalls, audit } = tables;
+  const { ref, guard, part, decisions } = finished;
+  const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
+  if (call === undefined || ("version" in guard && call.version !== guard.version)) return undefined;
+  audit.append(step, call.ref.root, decisions);
+  return endCallRow(tables, step, call, part);
+}
+
+/** request_cancel: stores the first cancellation message and notifies the owner. */
+export function applyRequestCancel(tables: SqliteTables, step: Step, ref: CallRef, message: string): void {
+  const { openCalls, callSql, log } = tables;
+  const call = openCalls.get(ref);
+  if (call === undefined || callSql.cancel.run(message, call.ordinal).changes === 0) return;
+  raiseCallVersion(tables, step, call);
+  step.notify(ref.sessionId, log.nextSeq(ref.sessionId));
+}
+
+/** close_session: returns the open calls of the session and its descendants. */
+export function applyCloseSession({ sessions, openCalls }: SqliteTables, step: Step, id: string): CallRef[] {
+  return sessions.close(step, id).flatMap((sessionId) => openCalls.inSession(sessionId).map((call) => call.ref));
+}
