@@ -7,6 +7,7 @@ import {
   type Request,
 } from "playwright-core";
 import { afterAll, beforeAll, expect, onTestFinished } from "vitest";
+import { farewellMs } from "../../src/view/asks.ts";
 import type { Principal, Service } from "../e2e/service.ts";
 
 /** Opens consoles in real Chromium. */
@@ -23,23 +24,36 @@ interface OpenOptions extends BrowserContextOptions {
   path?: string;
 }
 
-/** One Chromium for all tests of a file. What a page says is wrong (errors, refused by its policy) fails the test that opened it. */
+/** The Chromium of this worker; the next file with browser tests uses it again. */
+let chrome: Promise<Browser> | undefined;
+let closing: NodeJS.Timeout | undefined;
+const idleMs = 2_000;
+
+/** For polls that wait on a page. */
+export const patience = { timeout: 15_000 };
+
+/** Opens browsers for the tests of a file. An error that a page reports fails the test that opened the page. */
 export function useBrowsers(): Browsers {
-  let chrome: Browser | undefined;
   beforeAll(async () => {
-    chrome = await chromium.launch({
+    clearTimeout(closing);
+    chrome ??= chromium.launch({
       executablePath: "/usr/bin/chromium",
       args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"],
     });
+    await chrome;
   });
-  afterAll(async () => {
-    await chrome?.close();
+  afterAll(() => {
+    closing = setTimeout(() => {
+      void chrome?.then((browser) => browser.close());
+      chrome = undefined;
+    }, idleMs);
   });
 
   async function browser(options: BrowserContextOptions = {}): Promise<BrowserContext> {
     if (chrome === undefined) throw new Error("Chromium was not started");
-    const made = await chrome.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+    const made = await (await chrome).newContext({ viewport: { width: 1280, height: 800 }, ...options });
     made.setDefaultTimeout(15_000);
+    await made.addInitScript(keepTimers);
     const wrong: string[] = [];
     made.on("weberror", (error) => wrong.push(String(error.error())));
     made.on("console", (message) => {
@@ -92,6 +106,45 @@ export async function untilLive(page: Page): Promise<void> {
 export async function untilArmed(page: Page): Promise<void> {
   await page.locator('.answer-bar button[aria-disabled="false"]').first().waitFor();
 }
+
+/** Waits until the inbox is empty; settled asks leave it at once instead of after their four seconds. */
+export async function untilQuiet(page: Page): Promise<void> {
+  await expect
+    .poll(async () => {
+      await passTime(page, farewellMs);
+      return await page.getByText("All quiet").count();
+    }, patience)
+    .toBe(1);
+}
+
+/** Runs the timers of a page that were set to this delay, as if it had passed. */
+export async function passTime(page: Page, delayMs: number): Promise<void> {
+  await page.evaluate(`passTime(${delayMs})`);
+}
+
+/** Lets a test run timers of a page before they are due. */
+const keepTimers = `{
+  const [start, stop, due] = [setTimeout, clearTimeout, new Map()];
+  window.setTimeout = (run, ms, ...rest) => {
+    const id = start(() => {
+      due.delete(id);
+      run(...rest);
+    }, ms);
+    if (ms >= 1_000) due.set(id, { run, ms });
+    return id;
+  };
+  window.clearTimeout = (id) => {
+    due.delete(id);
+    stop(id);
+  };
+  window.passTime = (passed) => {
+    for (const [id, { run, ms }] of [...due]) {
+      if (ms !== passed) continue;
+      clearTimeout(id);
+      run();
+    }
+  };
+}`;
 
 /** The buttons of an answer take nothing in the first half second; this waits until they do, then presses. */
 export async function answer(page: Page, name: string | RegExp): Promise<void> {

@@ -1,9 +1,10 @@
 import { describe, expect, test } from "vitest";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { farewellMs } from "../../src/view/asks.ts";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { ask } from "./ask.ts";
-import { answer, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { answer, passTime, patience, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
 import { stores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
@@ -43,7 +44,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.value).toMatchObject({ output: "one\ntwo\n" });
     await page.getByText("Approved once by approver").first().waitFor();
-    await page.getByText("All quiet").waitFor();
+    await untilQuiet(page);
     expect(await page.title()).toBe("Inbox · Toolgate");
   });
 
@@ -54,7 +55,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await there.getByRole("article").getByText("echo shared").first().waitFor();
     await answer(there, /Approve once/);
     await here.getByRole("article").getByText("Approved once by deputy").waitFor();
-    await here.getByText("All quiet").waitFor();
+    await untilQuiet(here);
     expect((await call.end()).part?.state.case).toBe("completed");
   });
 
@@ -100,7 +101,13 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await page.keyboard.press("e");
     await page.getByRole("textbox", { name: "command" }).fill("echo right");
     await page.getByRole("button", { name: "Use these arguments" }).click();
-    await page.getByRole("article").locator(".command-line").getByText("echo right").waitFor();
+    const right = page.getByRole("article").locator(".command-line").getByText("echo right");
+    await expect
+      .poll(async () => {
+        await passTime(page, farewellMs);
+        return await right.count();
+      }, patience)
+      .toBe(1);
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.value).toMatchObject({ output: expect.stringContaining("right\n") });
   });
@@ -136,7 +143,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.REJECT });
     await page.unroute("**/WatchMany");
     await page.getByRole("article").getByText("Rejected by deputy").waitFor();
-    await page.getByText("All quiet").waitFor();
+    await untilQuiet(page);
   });
 
   test("a watcher sees the question and has no way to answer it", async () => {
@@ -146,6 +153,6 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await page.getByText("Only the role approver can answer").waitFor();
     expect(await page.getByRole("button", { name: /Approve|Reject/ }).count()).toBe(0);
     await call.agent.tools.cancelTool({ sessionId: call.call.sessionId, callId: call.call.callId });
-    await page.getByText("All quiet").waitFor();
+    await untilQuiet(page);
   });
 });

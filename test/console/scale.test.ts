@@ -45,14 +45,14 @@ test("of 1,000 open asks only those in sight are in the page, and the last one c
   await page.locator(".ask-row[aria-current]").waitFor();
 });
 
-test("a session of 10,000 events shows some rows at a time, wherever it is scrolled", {
+test("a session of 3,000 events shows some rows at a time, wherever it is scrolled", {
   timeout: 120_000,
 }, async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const call = { sessionId, agent: "free", tool: "echo", input: { text: "x" } };
   let events = 0n;
-  for (let round = 0; events < 10_000n; round += 1) {
+  for (let round = 0; events < 3_000n; round += 1) {
     const calls = Array.from({ length: 20 }, (_, i) =>
       agent.tools.callTool({ ...call, callId: `c${round}-${i}`, input: { text: `${round} ${i}` } }),
     );
@@ -62,15 +62,15 @@ test("a session of 10,000 events shows some rows at a time, wherever it is scrol
   const rows = page.locator(".call-row");
   await rows.first().waitFor();
   const total = async () => Number(await page.locator(".virtual-row").last().getAttribute("aria-setsize"));
-  await expect.poll(total, { timeout: 20_000 }).toBeGreaterThan(3_000);
+  await expect.poll(total, { timeout: 20_000 }).toBeGreaterThan(900);
   const frames: number[] = [];
-  for (let step = 0; step <= 40; step += 1) {
-    frames.push(Number(await page.evaluate(jumpTo(step / 40))));
+  for (let step = 0; step <= 20; step += 1) {
+    frames.push(Number(await page.evaluate(jumpTo(step / 20))));
     expect(await rows.count()).toBeLessThan(40);
   }
   const sorted = frames.toSorted((a, b) => a - b);
   console.log(
-    `a session of ${events} events: a jump is drawn in ${sorted[20]?.toFixed(0)} ms (two frames), at most ${sorted.at(-1)?.toFixed(0)} ms`,
+    `a session of ${events} events: a jump is drawn in ${sorted[10]?.toFixed(0)} ms (two frames), at most ${sorted.at(-1)?.toFixed(0)} ms`,
   );
 });
 

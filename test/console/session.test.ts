@@ -36,7 +36,7 @@ describe.each(stores)("a session, on %s", (store) => {
   test("live output appears in its colours while the call runs, and goes on after a break without a gap", {
     timeout: 60_000,
   }, async () => {
-    const command = "for i in $(seq 300); do printf '\\033[32mline %s\\033[0m\\n' $i; sleep 0.03; done";
+    const command = "for i in $(seq 300); do printf '\\033[32mline %s\\033[0m\\n' $i; sleep 0.008; done";
     const { call, path, agent } = await begin({ command }, 0);
     const front = await startFront([service().url]);
     const page = await browsers.open(front, "watcher", { path });

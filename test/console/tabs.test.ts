@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, streamsOf, untilLive, useBrowsers } from "./browser.ts";
+import { answer, streamsOf, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
 
 const service = useService();
 const browsers = useBrowsers();
@@ -17,7 +17,7 @@ test("four tabs have one stream together, all of them see an ask, and the last o
   expect(streams.open).toBe(1);
   await answer(tabs.at(-1) ?? fail(), /Approve once/);
   expect((await call.end()).part?.state.case).toBe("completed");
-  for (const tab of tabs) await tab.getByText("All quiet").waitFor({ state: "attached" });
+  for (const tab of tabs) await untilQuiet(tab);
 });
 
 test("when the tab that listens is closed another one does, and misses nothing", async () => {
@@ -63,7 +63,7 @@ test("where the browser has no locks, as for a page without TLS from another mac
   for (const tab of tabs) await tab.getByRole("article").getByText("echo alone").first().waitFor();
   await answer(tabs[0] ?? fail(), /Approve once/);
   expect((await call.end()).part?.state.case).toBe("completed");
-  for (const tab of tabs) await tab.getByText("All quiet").waitFor();
+  for (const tab of tabs) await untilQuiet(tab);
 });
 
 function fail(): never {

@@ -6,7 +6,7 @@ import { describe, expect, test } from "vitest";
 import { WatchManyRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { ask } from "./ask.ts";
-import { answer, streamsOf, untilLive, useBrowsers } from "./browser.ts";
+import { answer, passTime, streamsOf, untilLive, useBrowsers } from "./browser.ts";
 import { stores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
@@ -94,7 +94,6 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
   }, async () => {
     const browser = await browsers.browser();
     const streams = streamsOf(browser);
-    await browser.addInitScript(keepLongTimers);
     const listening = await browsers.open(service(), "approver", { browser });
     await untilLive(listening);
     const { sessionId, goOn } = await silentCall();
@@ -102,7 +101,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     await page.getByText("No output yet.").waitFor();
     const wake = await freeze(listening);
     const another = page.waitForRequest(/WatchMany$/);
-    await page.evaluate("passTime()");
+    await passTime(page, 45_000);
     await another;
     await goOn();
     await page.locator(".output-line").getByText(`said by ${sessionId}`).waitFor();
@@ -206,25 +205,6 @@ const keepNumbers = `
         const event = data.frame?.value?.event;
         if (event && data.key !== "asks") (numbers[event.sessionId] ??= []).push(Number(event.seq));
       });
-    }
-  };`;
-
-/** Lets a test say that so much time has passed that this page's long timers are due. */
-const keepLongTimers = `
-  const [start, stop, due] = [setTimeout, clearTimeout, new Map()];
-  window.setTimeout = (run, ms, ...rest) => {
-    const id = start(run, ms, ...rest);
-    if (ms === 45_000) due.set(id, run);
-    return id;
-  };
-  window.clearTimeout = (id) => {
-    due.delete(id);
-    stop(id);
-  };
-  window.passTime = () => {
-    for (const [id, run] of [...due]) {
-      clearTimeout(id);
-      run();
     }
   };`;
 
