@@ -1,7 +1,4 @@
 import { join } from "node:path";
-import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createAuditReader } from "../approval/audit.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/readable-root.ts";
@@ -9,11 +6,9 @@ import { createReader } from "../call/reader.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
-import { permissionService } from "../edge/api/permission-service.ts";
-import { sessionService } from "../edge/api/session-service.ts";
-import { toolService } from "../edge/api/tool-service.ts";
-import { createWatchMany } from "../edge/api/watch-many.ts";
-import { createListener, type Listener } from "../edge/http/listener.ts";
+import { createServices } from "../edge/api/services.ts";
+import { startEdge } from "../edge/edge.ts";
+import type { Listener } from "../edge/http/listener.ts";
 import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { CustomTools } from "../tool/files/custom-tools.ts";
 import type { Replica } from "./replica.ts";
@@ -40,39 +35,34 @@ export function startListener({
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
-  return createListener({
+  return startEdge({
     config,
     log,
+    services: (failures) =>
+      createServices(
+        {
+          calls,
+          permissions,
+          sessions,
+          planner,
+          reader: createReader({ sessions, outputs }),
+          watcher: createWatcher({ store: callStore, asks, sessions }),
+          audit: createAuditReader({
+            store: asks,
+            readableRoot: (...asked) => readableRoot(callStore, ...asked),
+          }),
+          store: callStore,
+          asksOf: asks.asksOf,
+          stats: telemetry.stats,
+          custom,
+          about,
+        },
+        failures,
+      ),
+    encoded: callStore,
     ready: callStore.ready,
     agrees: agreement.agrees,
     metrics: telemetry.metrics,
     consoleDirectory: join(import.meta.dirname, "../../dist/console"),
-    routes(router, errors) {
-      const overTools = toolService({
-        calls,
-        planner,
-        reader: createReader({ sessions, outputs }),
-        store: callStore,
-        asksOf: asks.asksOf,
-        stats: telemetry.stats,
-        custom,
-        about,
-      });
-      const overPermissions = permissionService({
-        permissions,
-        sessions,
-        planner,
-        audit: createAuditReader({
-          store: asks,
-          readableRoot: (...asked) => readableRoot(callStore, ...asked),
-        }),
-        watcher: createWatcher({ store: callStore, asks, sessions }),
-        store: callStore,
-      });
-      const watchMany = createWatchMany({ ...overTools, ...overPermissions }, errors);
-      router.service(ToolService, { ...overTools, watchMany });
-      router.service(PermissionService, overPermissions);
-      router.service(SessionService, sessionService({ sessions, calls, store: callStore }));
-    },
   });
 }

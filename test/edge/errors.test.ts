@@ -9,17 +9,17 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { RequestError } from "../../src/core/request-error.ts";
-import { createErrors } from "../../src/edge/rpc/errors.ts";
+import { createFailures } from "../../src/edge/api/failures.ts";
+import { connectFailure } from "../../src/edge/rpc/errors.ts";
 import { startServer } from "./server.ts";
 
 test("each reason has the code that its comment in the contract names", async () => {
   const proto = await readFile("proto/opencode/tool/v1/error_reason.proto", "utf8");
   const named = [...proto.matchAll(/ERROR_REASON_(\w+) \((\w+)\):/g)].map(([, reason, code]) => [reason, code]);
-  const { toConnectError } = createErrors({ log: silent, newId: () => "id" });
-  const told = Object.entries(ErrorReason)
+  const reported = Object.entries(ErrorReason)
     .filter(([name]) => name !== "UNSPECIFIED")
-    .map(([name, reason]) => [name, snake(Code[toConnectError(new RequestError(reason, "no"), "rpc").code] ?? "")]);
-  expect(told).toEqual(named);
+    .map(([name, reason]) => [name, failureOf(new RequestError(reason, "no"), "rpc").status]);
+  expect(reported).toEqual(named);
 });
 
 test("a refusal carries its reason, domain and metadata", async () => {
@@ -118,12 +118,11 @@ test("an unexpected error in a stream hides its message too", async () => {
 });
 
 test("a deadline is deadline_exceeded, whatever the waiting code makes of the abort", () => {
-  const { toConnectError } = createErrors({ log: silent, newId: () => "id" });
   const abort = new DOMException("This operation was aborted", "AbortError");
   const late = AbortSignal.abort(new ConnectError("the operation timed out", Code.DeadlineExceeded));
-  expect(toConnectError(abort, "rpc", late).code).toBe(Code.DeadlineExceeded);
-  expect(toConnectError(abort, "rpc", AbortSignal.abort()).code).toBe(Code.Canceled);
-  expect(toConnectError(new DOMException("late", "TimeoutError"), "rpc").code).toBe(Code.DeadlineExceeded);
+  expect(failureOf(abort, "rpc", late).status).toBe("deadline_exceeded");
+  expect(failureOf(abort, "rpc", AbortSignal.abort()).status).toBe("canceled");
+  expect(failureOf(new DOMException("late", "TimeoutError"), "rpc").status).toBe("deadline_exceeded");
 });
 
 test("a request over the limit is resource_exhausted", async () => {
@@ -149,7 +148,7 @@ test("so is one over HTTP/1.1 whose length was not announced", async () => {
 });
 
 const silent = { debug() {}, info() {}, warn() {}, error() {} };
-const snake = (name: string) => name.replace(/(?<=.)([A-Z])/g, "_$1").toLowerCase();
+const { failureOf } = createFailures({ log: silent, newId: () => "id", fromLibrary: connectFailure });
 
 function clientOf(baseUrl: string) {
   return createClient(

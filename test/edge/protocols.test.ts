@@ -109,10 +109,10 @@ describe("health needs no token", () => {
     ]);
   });
 
-  test("a replica that judges by another policy than the others is not ready, and readyz says why", async () => {
+  test("a replica whose policy differs from that of others is not ready, and readyz says why", async () => {
     const server = await startServer({}, { agrees: () => false });
     const ready = await fetch(`${server.url}/readyz`);
-    expect([ready.status, await ready.text()]).toEqual([503, expect.stringContaining("another policy")]);
+    expect([ready.status, await ready.text()]).toEqual([503, expect.stringContaining("policy mismatch")]);
   });
 
   test("a store that does not answer is not serving, and readyz says why while healthz stays ok", async () => {

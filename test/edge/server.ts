@@ -2,23 +2,23 @@ import { createHash } from "node:crypto";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { ServiceImpl } from "@connectrpc/connect";
 import { onTestFinished } from "vitest";
-import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { SandboxState, ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createLogger } from "../../src/core/logger.ts";
-import { principalOf } from "../../src/edge/api/access.ts";
-import { createListener, type Listener, type ListenerOptions } from "../../src/edge/http/listener.ts";
+import type { ServiceFunctions } from "../../src/edge/api/rpc.ts";
+import type { Services } from "../../src/edge/api/services.ts";
+import { type EdgeOptions, startEdge } from "../../src/edge/edge.ts";
+import type { Listener } from "../../src/edge/http/listener.ts";
 
-type Config = ListenerOptions["config"];
+type Config = EdgeOptions["config"];
+type ToolFunctions = Partial<ServiceFunctions<typeof ToolService>>;
 
-/** The tokens of a test server: one for each role. */
+/** Tokens of a test server: one for each role. */
 export const roles = ["caller", "approver", "watcher", "admin"] as const;
 
-/** A real server on a free port, with these rpcs of ToolService; it is closed when the test ends. */
+/** Starts a real server on a free port with these rpcs of ToolService; all others are unimplemented. It closes after the test. */
 export async function startServer(
-  tools: Partial<ServiceImpl<typeof ToolService>> = {},
+  tools: ToolFunctions = {},
   given: {
     config?: Partial<Config>;
     ready?: () => Promise<boolean>;
@@ -29,13 +29,12 @@ export async function startServer(
 ): Promise<Listener & { logFile: string }> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
   const logFile = join(folder, "toolgate.log");
-  const listener = await createListener({
+  // What is missing is served as unimplemented.
+  const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {} } as Services;
+  const listener = await startEdge({
     config: { ...defaults, ...given.config },
-    routes: (router) =>
-      router
-        .service(ToolService, { ...serverInfo, ...tools })
-        .service(PermissionService, {})
-        .service(SessionService, {}),
+    services: () => services,
+    encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
@@ -50,11 +49,13 @@ export async function startServer(
   return { ...listener, logFile };
 }
 
-const serverInfo: Partial<ServiceImpl<typeof ToolService>> = {
-  getServerInfo(_request, context) {
-    const { id, roles } = principalOf(context);
-    return { version: "test", sandbox: SandboxState.OFF, principal: id, roles: [...roles] };
-  },
+const serverInfo: ToolFunctions = {
+  getServerInfo: (_request, { principal, roles }) => ({
+    version: "test",
+    sandbox: SandboxState.OFF,
+    principal: principal.id,
+    roles: [...roles],
+  }),
 };
 
 const defaults: Config = {

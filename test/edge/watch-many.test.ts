@@ -1,11 +1,12 @@
-import { Code, ConnectError, createClient, type HandlerContext } from "@connectrpc/connect";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ToolService, type WatchManyResponse } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Logger } from "../../src/core/logger.ts";
+import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
+import { createFailures } from "../../src/edge/api/failures.ts";
 import { createWatchMany } from "../../src/edge/api/watch-many.ts";
-import { createErrors } from "../../src/edge/rpc/errors.ts";
 import { bearer } from "../e2e/clients.ts";
 import { startServer } from "./server.ts";
 
@@ -14,7 +15,7 @@ const silent: Logger = { debug: () => {}, info: () => {}, warn: () => {}, error:
 /** A server whose watches send numbers: `quiet` one and then nothing, `busy` ever more, `broken` fails in a way that nobody foresaw. */
 async function startWatches() {
   const open = new Set<string>();
-  async function* watchSession({ sessionId }: { sessionId: string }, { signal }: Pick<HandlerContext, "signal">) {
+  async function* watchSession({ sessionId }: { sessionId: string }, { signal }: Pick<EdgeContext, "signal">) {
     open.add(sessionId);
     try {
       yield { lastSeq: 1n };
@@ -26,9 +27,9 @@ async function startWatches() {
       open.delete(sessionId);
     }
   }
-  const errors = createErrors({ log: silent, newId: () => "r1" });
-  const watchPermissions = (_: unknown, ctx: HandlerContext) => watchSession({ sessionId: "asks" }, ctx);
-  const server = await startServer({ watchMany: createWatchMany({ watchSession, watchPermissions }, errors) });
+  const failures = createFailures({ log: silent, newId: () => "r1", fromLibrary: () => undefined });
+  const watchPermissions = (_: unknown, context: EdgeContext) => watchSession({ sessionId: "asks" }, context);
+  const server = await startServer({ watchMany: createWatchMany({ watchSession, watchPermissions }, failures) });
   const interceptors = [bearer("watcher-token")];
   const client = createClient(ToolService, createGrpcTransport({ baseUrl: server.url, interceptors }));
   const watch = (sessionIds: readonly string[], signal?: AbortSignal) => {

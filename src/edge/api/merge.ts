@@ -1,11 +1,11 @@
 /**
- * Passes on what comes from any of the sources, in the order in which it comes, until all have ended or one fails. Each is
- * asked for its next when its last was taken, so a busy one keeps no other waiting. To end them is up to who made them.
+ * Merges sources in the order in which their items arrive, until all have ended or one fails. A source is asked for its next
+ * item when its last one was taken, so that a busy source delays no other. The caller ends the sources.
  */
 export async function* merge<T>(sources: readonly AsyncIterator<T, void>[]): AsyncGenerator<T, void> {
   const settled: { source: AsyncIterator<T, void>; next: Promise<IteratorResult<T, void>> }[] = [];
   let wake = () => {};
-  const ask = (source: AsyncIterator<T, void>) => {
+  const request = (source: AsyncIterator<T, void>) => {
     const next = source.next();
     const settle = () => {
       settled.push({ source, next });
@@ -13,7 +13,7 @@ export async function* merge<T>(sources: readonly AsyncIterator<T, void>[]): Asy
     };
     next.then(settle, settle);
   };
-  for (const source of sources) ask(source);
+  for (const source of sources) request(source);
   for (let open = sources.length; open > 0; ) {
     const first = settled.shift();
     if (first === undefined) {
@@ -28,6 +28,6 @@ export async function* merge<T>(sources: readonly AsyncIterator<T, void>[]): Asy
       continue;
     }
     yield value;
-    ask(first.source);
+    request(first.source);
   }
 }

@@ -1,105 +1,114 @@
-import { create } from "@bufbuild/protobuf";
-import type { ServiceImpl } from "@connectrpc/connect";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
+  type ListGrantsRequest,
+  type ListGrantsResponseSchema,
   type PermissionService,
+  type WatchPermissionsRequest,
+  type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import type { AuditReader } from "../../approval/audit.ts";
 import type { Permissions } from "../../approval/permissions.ts";
 import type { Planner } from "../../call/planner.ts";
-import type { CallStore } from "../../call/ports.ts";
+import type { StoreMembership } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
 import type { Watcher } from "../../call/watcher.ts";
 import { workspaceRoot } from "../../core/workspace-root.ts";
-import { principalOf } from "./access.ts";
+import type { EdgeContext } from "./edge-context.ts";
+import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
+import type { ServiceFunctions } from "./rpc.ts";
+import { createStoreMark } from "./store-mark.ts";
 
-/** PermissionService over the domain. */
-export function permissionService({
-  permissions,
-  sessions,
-  planner,
-  watcher,
-  audit,
-  store,
-}: {
+/** Domain that PermissionService works on. */
+export interface PermissionServiceDomain {
   permissions: Permissions;
   sessions: Sessions;
   planner: Planner;
   watcher: Watcher;
   audit: AuditReader;
-  store: Pick<CallStore, "storeId">;
-}): ServiceImpl<typeof PermissionService> {
+  store: Pick<StoreMembership, "storeId">;
+}
+
+/** Returns the functions of PermissionService. */
+export function permissionService(domain: PermissionServiceDomain): ServiceFunctions<typeof PermissionService> {
+  const { permissions, sessions, planner, watcher, audit } = domain;
   return {
-    async respondToPermission(response, ctx) {
-      const principal = principalOf(ctx);
+    async respondToPermission(response, { principal }) {
       const { session } = await sessions.look(principal, response.sessionId, "read");
       await permissions.reply(principal, workspaceRoot(session.workspace), response);
       return {};
     },
 
-    async rejectPermissions({ sessionId, message }, ctx) {
-      const principal = principalOf(ctx);
+    async rejectPermissions({ sessionId, message }, { principal }) {
       const { session } = await sessions.look(principal, sessionId, "read");
       return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
     },
 
-    async listPermissions({ sessionId, pageSize, pageToken }, ctx) {
-      const sees = await watcher.visibility(principalOf(ctx), sessionId);
+    async listPermissions(request, context) {
+      const sees = await watcher.visibility(context.principal, request.sessionId);
       const { asks, next } = await permissions.list({
-        limit: pageSize || 100,
+        ...pageAfter(request, context),
         sees: ({ request }) => sees(request),
         ...(sees.root && { root: sees.root }),
-        ...(pageToken && { after: pageToken }),
       });
       return { permissions: asks.map(({ request }) => request), nextPageToken: next ?? "" };
     },
 
-    async *watchPermissions({ sessionId }, ctx) {
-      let storeId = store.storeId;
-      for await (const { event, snapshotEnd } of watcher.watch(principalOf(ctx), sessionId, ctx.signal)) {
-        yield create(WatchPermissionsResponseSchema, {
-          ...(event && { event }),
-          snapshotEnd: snapshotEnd ?? false,
-          storeId,
-        });
-        storeId = "";
-      }
+    watchPermissions: (request, context) => watchPermissions(domain, request, context),
+
+    listGrants: (request, context) => listGrants(domain, request, context),
+
+    async revokeGrant({ grantId }, { principal }) {
+      return { grant: await permissions.revoke(principal.id, grantId) };
     },
 
-    async listGrants({ sessionId, includeDead, pageSize, pageToken }, ctx) {
-      const limit = pageSize || 100;
-      const session = sessionId === "" ? undefined : (await sessions.look(principalOf(ctx), sessionId, "read")).session;
-      const grants = await permissions.listGrants({
-        includeDead,
-        limit,
-        ...(session && { tree: { root: session.rootSessionId, workspace: workspaceRoot(session.workspace) } }),
-        ...(pageToken && { before: pageToken }),
-      });
-      return { grants, nextPageToken: grants.length < limit ? "" : (grants.at(-1)?.id ?? "") };
+    async listDecisions(request, context) {
+      const { sessionId, afterSeq } = request;
+      const page = { sessionId, afterSeq: Number(afterSeq), limit: pageLimit(request, context) };
+      return { entries: await audit.list(context.principal, page) };
     },
 
-    async revokeGrant({ grantId }, ctx) {
-      return { grant: await permissions.revoke(principalOf(ctx).id, grantId) };
+    async listAudits(request, context) {
+      const page = pageBefore(request, context);
+      const roots = await audit.gone(page);
+      return { rootSessionIds: roots, nextPageToken: nextPageToken(roots, page) };
     },
 
-    async listDecisions({ sessionId, pageSize, afterSeq }, ctx) {
-      const page = { sessionId, afterSeq: Number(afterSeq), limit: pageSize || 100 };
-      return { entries: await audit.list(principalOf(ctx), page) };
-    },
+    explainPermission: (request, { principal }) => planner.explain(principal, request),
 
-    async listAudits({ pageSize, pageToken }) {
-      const limit = pageSize || 100;
-      const roots = await audit.gone({ limit, ...(pageToken && { before: pageToken }) });
-      return { rootSessionIds: roots, nextPageToken: roots.length < limit ? "" : (roots.at(-1) ?? "") };
-    },
-
-    async explainPermission(request, ctx) {
-      return await planner.explain(principalOf(ctx), request);
-    },
-
-    async listRules(request, ctx) {
-      const { agent, workspace, lists } = await planner.rules(principalOf(ctx), request);
+    async listRules(request, { principal }) {
+      const { agent, workspace, lists } = await planner.rules(principal, request);
       return { agent, workspace, lists: lists.map((list) => ({ ...list, rules: [...list.rules] })) };
     },
   };
+}
+
+/** Streams the open asks that the principal may see, then what is asked and settled, until the client leaves. */
+async function* watchPermissions(
+  { watcher, store }: Pick<PermissionServiceDomain, "watcher" | "store">,
+  { sessionId }: WatchPermissionsRequest,
+  { principal, signal }: EdgeContext,
+): AsyncGenerator<WatchPermissionsResponse> {
+  const storeMark = createStoreMark(store);
+  for await (const { event, snapshotEnd = false } of watcher.watch(principal, sessionId, signal)) {
+    yield create(WatchPermissionsResponseSchema, { ...(event && { event }), snapshotEnd, storeId: storeMark() });
+  }
+}
+
+/** Returns a page of the grants, of all or of those that a session's tree can use. */
+async function listGrants(
+  { permissions, sessions }: Pick<PermissionServiceDomain, "permissions" | "sessions">,
+  request: ListGrantsRequest,
+  context: EdgeContext,
+): Promise<MessageInitShape<typeof ListGrantsResponseSchema>> {
+  const { sessionId, includeDead } = request;
+  const page = pageBefore(request, context);
+  const session = sessionId === "" ? undefined : (await sessions.look(context.principal, sessionId, "read")).session;
+  const grants = await permissions.listGrants({
+    ...page,
+    includeDead,
+    ...(session && { tree: { root: session.rootSessionId, workspace: workspaceRoot(session.workspace) } }),
+  });
+  const ids = grants.map(({ id }) => id);
+  return { grants, nextPageToken: nextPageToken(ids, page) };
 }

@@ -1,39 +1,40 @@
-import type { ServiceImpl } from "@connectrpc/connect";
 import type { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Calls } from "../../call/calls.ts";
-import type { CallStore } from "../../call/ports.ts";
+import type { StoreMembership } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
-import { principalOf } from "./access.ts";
+import { nextPageToken, pageBefore } from "./paging.ts";
+import type { ServiceFunctions } from "./rpc.ts";
 
-/** SessionService over the domain. */
+/** Domain that SessionService works on. */
+export interface SessionServiceDomain {
+  sessions: Sessions;
+  calls: Calls;
+  store: Pick<StoreMembership, "storeId">;
+}
+
+/** Returns the functions of SessionService. */
 export function sessionService({
   sessions,
   calls,
   store,
-}: {
-  sessions: Sessions;
-  calls: Calls;
-  store: Pick<CallStore, "storeId">;
-}): ServiceImpl<typeof SessionService> {
+}: SessionServiceDomain): ServiceFunctions<typeof SessionService> {
   return {
-    async createSession(request, ctx) {
-      return { session: await sessions.create(principalOf(ctx), request), storeId: store.storeId };
+    async createSession(request, { principal }) {
+      return { session: await sessions.create(principal, request), storeId: store.storeId };
     },
-    async getSession({ sessionId }, ctx) {
-      return { session: await sessions.get(principalOf(ctx), sessionId) };
+    async getSession({ sessionId }, { principal }) {
+      return { session: await sessions.get(principal, sessionId) };
     },
-    async listSessions({ rootSessionId, pageSize, pageToken }, ctx) {
-      const limit = pageSize || 100;
-      const page = await sessions.list(principalOf(ctx), {
-        limit,
-        ...(rootSessionId && { root: rootSessionId }),
-        ...(pageToken && { before: pageToken }),
-      });
-      return { sessions: page, nextPageToken: page.length < limit ? "" : (page.at(-1)?.id ?? "") };
+    async listSessions(request, context) {
+      const page = pageBefore(request, context);
+      const root = request.rootSessionId;
+      const found = await sessions.list(context.principal, { ...page, ...(root !== "" && { root }) });
+      const ids = found.map(({ id }) => id);
+      return { sessions: found, nextPageToken: nextPageToken(ids, page) };
     },
-    async closeSession({ sessionId }, ctx) {
-      await calls.closeSession(principalOf(ctx), sessionId);
-      return { session: await sessions.get(principalOf(ctx), sessionId) };
+    async closeSession({ sessionId }, { principal }) {
+      await calls.closeSession(principal, sessionId);
+      return { session: await sessions.get(principal, sessionId) };
     },
   };
 }

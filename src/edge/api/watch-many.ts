@@ -1,5 +1,4 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
-import type { ConnectError, HandlerContext, ServiceImpl } from "@connectrpc/connect";
 import type { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import {
   ToolService,
@@ -7,55 +6,55 @@ import {
   WatchEndSchema,
   type WatchManyResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { type Errors, reasonOf } from "../rpc/errors.ts";
+import type { EdgeContext } from "./edge-context.ts";
+import type { Failures } from "./failures.ts";
 import { merge } from "./merge.ts";
+import { type RequestFailure, statusNumbers } from "./request-failure.ts";
+import { nameOfRpc, type ServiceFunctions } from "./rpc.ts";
 
-type Watches = Pick<ServiceImpl<typeof ToolService>, "watchSession"> &
-  Pick<ServiceImpl<typeof PermissionService>, "watchPermissions">;
+type Watches = Pick<ServiceFunctions<typeof ToolService>, "watchSession"> &
+  Pick<ServiceFunctions<typeof PermissionService>, "watchPermissions">;
 
-/** Creates WatchMany over the rpcs of its watches: what they send, merged. */
+/** Creates WatchMany from the rpcs of its watches: it merges their streams. */
 export function createWatchMany(
   { watchSession, watchPermissions }: Watches,
-  { toConnectError }: Pick<Errors, "toConnectError">,
-): ServiceImpl<typeof ToolService>["watchMany"] {
-  async function* sent({ watch }: Watch, ctx: HandlerContext): AsyncGenerator<Frame> {
+  { failureOf }: Failures,
+): ServiceFunctions<typeof ToolService>["watchMany"] {
+  async function* framesOf({ watch }: Watch, context: EdgeContext): AsyncGenerator<Frame> {
     if (watch.case === "session")
-      for await (const value of watchSession(watch.value, ctx)) yield { case: "session", value };
+      for await (const value of watchSession(watch.value, context)) yield { case: "session", value };
     if (watch.case === "permissions")
-      for await (const value of watchPermissions(watch.value, ctx)) yield { case: "permissions", value };
+      for await (const value of watchPermissions(watch.value, context)) yield { case: "permissions", value };
   }
 
-  async function* frames(watch: Watch, ctx: HandlerContext): AsyncGenerator<Message, void> {
+  async function* messagesOf(watch: Watch, context: EdgeContext): AsyncGenerator<WatchManyMessage, void> {
     const { key } = watch;
     try {
-      for await (const frame of sent(watch, ctx)) yield { key, frame };
+      for await (const frame of framesOf(watch, context)) yield { key, frame };
     } catch (error) {
-      // What aborts the request is the end of all of them.
-      ctx.signal.throwIfAborted();
-      yield { key, frame: { case: "end", value: endOf(toConnectError(error, rpc)) } };
+      // An abort of the request ends the whole stream, not this watch.
+      context.signal.throwIfAborted();
+      yield { key, frame: { case: "end", value: watchEnd(failureOf(error, nameOfRpc(ToolService.method.watchMany))) } };
     }
   }
 
-  return async function* watchMany({ watches }, ctx) {
+  return async function* watchMany({ watches }, context) {
     const leaving = new AbortController();
-    const signal = AbortSignal.any([ctx.signal, leaving.signal]);
-    const sources = watches.map((watch) => frames(watch, { ...ctx, signal }));
+    const signal = AbortSignal.any([context.signal, leaving.signal]);
+    const sources = watches.map((watch) => messagesOf(watch, { ...context, signal }));
     try {
       yield* merge(sources);
     } finally {
-      // One that waits for news ends by the signal, one whose message was not taken by the return.
+      // The signal ends a watch that waits for events; the return ends one whose message was not taken.
       leaving.abort();
       await Promise.allSettled(sources.map((source) => source.return()));
     }
   };
 }
 
-type Message = MessageInitShape<typeof WatchManyResponseSchema>;
-type Frame = NonNullable<Message["frame"]>;
+type WatchManyMessage = MessageInitShape<typeof WatchManyResponseSchema>;
+type Frame = NonNullable<WatchManyMessage["frame"]>;
 
-const { watchMany } = ToolService.method;
-const rpc = `${watchMany.parent.typeName}/${watchMany.name}`;
-
-function endOf(error: ConnectError) {
-  return create(WatchEndSchema, { code: error.code, message: error.rawMessage, ...reasonOf(error) });
+function watchEnd({ status, message, reason, metadata }: RequestFailure) {
+  return create(WatchEndSchema, { code: statusNumbers[status], message, reason, metadata });
 }

@@ -2,26 +2,27 @@ import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { extname, join } from "node:path";
 import { gzipSync } from "node:zlib";
-import type { Handler, Request, Response } from "./sockets.ts";
+import type { Request, Response } from "./handler.ts";
+import type { Mount } from "./mounts.ts";
 
-/** Serves the built console at `/`, from memory; what is none of its files goes on to the next. */
-export function createConsoleFiles(directory: string, next: Handler): Handler {
+/** Opens the door for browsers: the built console at `/`, from memory. */
+export function consoleDoor(directory: string): Mount[] {
   const files = readFiles(directory);
-  return (request, response) => {
-    if (request.method !== "GET" && request.method !== "HEAD") return next(request, response);
-    const [path = ""] = (request.url ?? "").split("?", 1);
-    const file = files.get(path);
-    if (file !== undefined) return send(file, request, response);
-    if (path === "/") return tellHowToBuild(response);
-    next(request, response);
-  };
+  if (files.size === 0) return [{ path: "/", methods, handle: (_request, response) => explainBuild(response) }];
+  return [...files].map(([path, file]) => ({
+    path,
+    methods,
+    handle: (request, response) => sendFile(file, request, response),
+  }));
 }
+
+const methods: readonly string[] = ["GET", "HEAD"];
 
 interface ConsoleFile {
   headers: Readonly<Record<string, string>>;
   etag: string;
   plain: Buffer;
-  zipped: Buffer;
+  gzipped: Buffer;
 }
 
 function readFiles(directory: string): ReadonlyMap<string, ConsoleFile> {
@@ -41,34 +42,38 @@ function readFile(name: string, path: string): ConsoleFile {
   const plain = readFileSync(name);
   return {
     plain,
-    zipped: gzipSync(plain),
+    gzipped: gzipSync(plain),
     etag: `"${createHash("sha256").update(plain).digest("base64url")}"`,
     headers: {
       ...secure,
       "content-type": types[extname(name)] ?? "application/octet-stream",
-      // The names of assets hold a hash of what is in them.
+      // The name of an asset contains a hash of its content.
       "cache-control": path.startsWith("/assets/") ? "public, max-age=31536000, immutable" : "no-cache",
       vary: "accept-encoding",
     },
   };
 }
 
-function send({ headers, etag, plain, zipped }: ConsoleFile, { headers: asked }: Request, response: Response): void {
+function sendFile(
+  { headers, etag, plain, gzipped }: ConsoleFile,
+  { headers: requested }: Request,
+  response: Response,
+): void {
   for (const [name, value] of Object.entries({ ...headers, etag })) response.setHeader(name, value);
-  if (asked["if-none-match"] === etag) {
+  if (requested["if-none-match"] === etag) {
     response.statusCode = 304;
     response.end();
     return;
   }
-  const takesZipped = /\bgzip\b/.test(String(asked["accept-encoding"] ?? ""));
-  const body = takesZipped ? zipped : plain;
-  if (takesZipped) response.setHeader("content-encoding", "gzip");
+  const acceptsGzip = /\bgzip\b/.test(String(requested["accept-encoding"] ?? ""));
+  const body = acceptsGzip ? gzipped : plain;
+  if (acceptsGzip) response.setHeader("content-encoding", "gzip");
   response.setHeader("content-length", body.length);
-  // Node leaves the body out where the request was HEAD.
+  // Node omits the body if the request was HEAD.
   response.end(body);
 }
 
-function tellHowToBuild(response: Response): void {
+function explainBuild(response: Response): void {
   response.statusCode = 503;
   for (const [name, value] of Object.entries(secure)) response.setHeader(name, value);
   response.setHeader("content-type", "text/plain; charset=utf-8");
@@ -83,8 +88,8 @@ const types: Readonly<Record<string, string>> = {
 };
 
 /**
- * Nothing comes from elsewhere and nothing in the page is made from a string, so text that an agent or a tool wrote stays
- * text. Pictures that tools return are shown from the page's own memory.
+ * Content security policy: the page loads nothing from other origins and creates no code or markup from strings, so that text
+ * of an agent or a tool stays text. Images that tools return are shown from the page's memory.
  */
 const policy = [
   "default-src 'self'",

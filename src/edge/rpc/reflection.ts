@@ -1,17 +1,16 @@
 import { createRegistry, type DescFile, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
-import { Code } from "@connectrpc/connect";
+import { Code, type ConnectRouter } from "@connectrpc/connect";
 import {
   ServerReflection,
   type ServerReflectionRequest,
   type ServerReflectionResponseSchema,
 } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
-import type { Routes } from "./rpc-handler.ts";
 
 type Answer = NonNullable<MessageInitShape<typeof ServerReflectionResponseSchema>["messageResponse"]>;
 
 /** Serves grpc.reflection.v1 over the services of these files, so that grpcurl and buf curl need no proto. */
-export function routeReflection(router: Routes, files: readonly DescFile[]): void {
+export function routeReflection(router: ConnectRouter, files: readonly DescFile[]): void {
   const all = closure(files);
   const byName = new Map(all.map((file) => [file.proto.name, file]));
   const registry = createRegistry(...all);

@@ -1,0 +1,40 @@
+import type { Principal, Role } from "../../core/principal.ts";
+import type { TraceContext } from "../../tool/tool.ts";
+
+/** Context of a request as the services see it, whichever door the request came through. */
+export interface EdgeContext {
+  /** Authenticated sender of the request. */
+  readonly principal: Principal;
+  /** Roles that the request may use: those of its token. */
+  readonly roles: ReadonlySet<Role>;
+  /** Aborted when the client leaves, its deadline passes, or the replica drains; `reason` is the error to report. */
+  readonly signal: AbortSignal;
+  /** Time until which the client waits, in ms since the epoch; undefined if it set no deadline. */
+  readonly deadline: number | undefined;
+  /** Trace of the caller, if it sent one. */
+  readonly trace: TraceContext | undefined;
+  /** Headers of the request. */
+  readonly headers: RequestHeaders;
+  /** Bounds on the request. */
+  readonly limits: EdgeLimits;
+}
+
+/** Headers of a request, by name in lower case. */
+export interface RequestHeaders {
+  get(name: string): string | null;
+}
+
+/** Bounds on a request, the same at every door. */
+export interface EdgeLimits {
+  /** Maximum size of a request. */
+  readonly requestBytes: number;
+  /** Maximum time that a client may set as its deadline. */
+  readonly maxDeadlineMs: number;
+  /** Number of entries on a page of a list, where the request sets none. */
+  readonly defaultPageSize: number;
+}
+
+/** Creates the bounds; `requestBytes` is configured. */
+export function createEdgeLimits({ requestBytes }: { requestBytes: number }): EdgeLimits {
+  return { requestBytes, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
+}

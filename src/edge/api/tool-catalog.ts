@@ -1,0 +1,72 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  type GetServerInfoResponse,
+  GetServerInfoResponseSchema,
+  type GetToolStatsResponse,
+  GetToolStatsResponseSchema,
+  type ListToolsRequest,
+  type ListToolsResponseSchema,
+  PlanProblemSchema,
+  type PlanToolRequest,
+  type PlanToolResponse,
+  PlanToolResponseSchema,
+  UnattendedPolicy,
+} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { EdgeContext } from "./edge-context.ts";
+import type { ToolServiceDomain } from "./tool-domain.ts";
+
+/** Returns the tools that an agent may see, after it has read tool files that changed. */
+export async function listToolsRpc(
+  { custom, planner }: Pick<ToolServiceDomain, "custom" | "planner">,
+  request: ListToolsRequest,
+  { principal }: EdgeContext,
+): Promise<MessageInitShape<typeof ListToolsResponseSchema>> {
+  await custom.refresh();
+  const { tools, workspace } = await planner.tools(principal, request);
+  return { tools, problems: custom.problems(workspace) };
+}
+
+/** Plans a call without running or recording it. */
+export async function planToolRpc(
+  { planner }: Pick<ToolServiceDomain, "planner">,
+  request: PlanToolRequest,
+  { principal }: EdgeContext,
+): Promise<PlanToolResponse> {
+  const { title, verdict, asks, preview, problem } = await planner.plan(principal, request);
+  return create(PlanToolResponseSchema, {
+    title,
+    action: verdict.action,
+    asks,
+    decisions: verdict.decisions,
+    ...(preview && { preview }),
+    ...(problem && {
+      problem: create(PlanProblemSchema, { reason: ToolErrorReason.FAILED, message: problem.message }),
+    }),
+  });
+}
+
+/** Returns how the calls went that this replica ended since it started. */
+export function getToolStatsRpc({ stats }: Pick<ToolServiceDomain, "stats">): GetToolStatsResponse {
+  return create(GetToolStatsResponseSchema, stats());
+}
+
+/** Returns the service, its limits and the sender of the request. */
+export function getServerInfoRpc(
+  { about, planner, store }: Pick<ToolServiceDomain, "about" | "planner" | "store">,
+  { principal, roles }: EdgeContext,
+): GetServerInfoResponse {
+  const agents = about.agentsOf(principal);
+  return create(GetServerInfoResponseSchema, {
+    version: about.version,
+    storeId: store.storeId,
+    ...about.sandbox,
+    limits: about.limits,
+    workspaces: about.workspaces,
+    agents: agents.map(({ agent }) => agent),
+    agentDetails: agents.map((details) => ({ ...details, canAsk: planner.asking(details.agent) })),
+    unattended: about.unattended === "deny" ? UnattendedPolicy.DENY : UnattendedPolicy.WAIT,
+    principal: principal.id,
+    roles: [...roles],
+  });
+}

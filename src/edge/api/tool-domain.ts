@@ -1,0 +1,35 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type {
+  GetServerInfoResponse,
+  GetToolStatsResponseSchema,
+  Limits,
+} from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { AskRecord } from "../../approval/ports.ts";
+import type { Calls } from "../../call/calls.ts";
+import type { Planner } from "../../call/planner.ts";
+import type { StoreMembership } from "../../call/ports.ts";
+import type { Reader } from "../../call/reader.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import type { Principal } from "../../core/principal.ts";
+
+/** Domain that ToolService works on. */
+export interface ToolServiceDomain {
+  calls: Calls;
+  planner: Planner;
+  reader: Reader;
+  store: Pick<StoreMembership, "storeId">;
+  asksOf(call: CallRef): Promise<AskRecord[]>;
+  stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;
+  custom: {
+    refresh(): Promise<void>;
+    problems(workspace: string): { path: string; line: number; reason: string }[];
+  };
+  about: {
+    version: string;
+    workspaces: string[];
+    agentsOf(principal: Principal): { agent: string; description: string }[];
+    limits: Limits;
+    unattended: "wait" | "deny";
+    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
+  };
+}

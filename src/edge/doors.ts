@@ -1,0 +1,24 @@
+import type { Authenticate } from "./api/authenticate.ts";
+import { consoleDoor } from "./http/console-files.ts";
+import type { Refuse } from "./http/guard.ts";
+import type { Mount } from "./http/mounts.ts";
+import { probeDoor } from "./http/probes.ts";
+import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
+
+/** Options of all doors. */
+export interface DoorOptions extends RpcDoorOptions {
+  authenticate: Authenticate;
+  refuse: Refuse;
+  /** Returns the metrics in the text format of Prometheus. */
+  metrics: () => string;
+  /** Directory of the built console; it may be absent. */
+  consoleDirectory: string;
+}
+
+/**
+ * Lists the doors of the edge. A door is its mounts on the listener and an adapter that turns a request into a message and an
+ * EdgeContext for the services in api/. A new door is a function like these and a line here.
+ */
+export function openDoors(options: DoorOptions): Mount[] {
+  return [...rpcDoor(options), ...probeDoor(options), ...consoleDoor(options.consoleDirectory)];
+}

@@ -1,0 +1,74 @@
+import { randomUUID } from "node:crypto";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { EncodedMessages } from "../call/ports.ts";
+import type { Config } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import { RequestError } from "../core/request-error.ts";
+import { createAccessGate } from "./api/access.ts";
+import { createAuthenticate } from "./api/authenticate.ts";
+import { createEdgeLimits } from "./api/edge-context.ts";
+import { createFailures, type Failures } from "./api/failures.ts";
+import type { Services } from "./api/services.ts";
+import { openDoors } from "./doors.ts";
+import { createHttpGuard, type Refuse } from "./http/guard.ts";
+import { createListener, type Listener } from "./http/listener.ts";
+import { dispatch, sendWhole } from "./http/mounts.ts";
+import { createReadiness } from "./http/readiness.ts";
+import { connectFailure, failureResponse } from "./rpc/errors.ts";
+
+/** Options of the edge. */
+export interface EdgeOptions {
+  config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
+  /** Creates the services that the doors call. */
+  services: (failures: Failures) => Services;
+  /** Binary forms that the store has in memory. */
+  encoded: EncodedMessages;
+  /** Returns whether the store answers. */
+  ready: () => Promise<boolean>;
+  /** Returns whether the replicas that share the store have the same policy. */
+  agrees: () => boolean;
+  /** Returns the metrics in the text format of Prometheus. */
+  metrics: () => string;
+  /** Directory of the built console; it may be absent. */
+  consoleDirectory: string;
+  log: Logger;
+  /** Time that a client has to send the headers of a request. */
+  headersMs?: number;
+}
+
+/** Starts the edge: all doors on one port, behind one guard. */
+export function startEdge(options: EdgeOptions): Promise<Listener> {
+  const { config, log, headersMs = 15_000 } = options;
+  const shutdown = new AbortController();
+  const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
+  const authenticate = createAuthenticate(config);
+  const refuse = createRefuse(failures);
+  const mounts = openDoors({
+    ...options,
+    services: options.services(failures),
+    gate: createAccessGate(authenticate),
+    authenticate,
+    refuse,
+    failures,
+    readiness: createReadiness(options, shutdown.signal),
+    limits: createEdgeLimits(config.limits),
+    shutdownSignal: shutdown.signal,
+  });
+  const handler = createHttpGuard(config, refuse, dispatch(mounts));
+  return createListener({ config, handler, onClose: () => shutdown.abort(draining()), log, headersMs });
+}
+
+/** Creates the refusal of requests outside of an rpc, in Connect's JSON form. */
+function createRefuse({ failureOf }: Failures): Refuse {
+  return (error, response) => {
+    const { status, body } = failureResponse(failureOf(error, "http"));
+    sendWhole(response, status, "application/json", body);
+  };
+}
+
+function draining(): RequestError {
+  return new RequestError(
+    ErrorReason.DRAINING,
+    "this replica is going away; open the stream again after the last number seen",
+  );
+}

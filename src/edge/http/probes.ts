@@ -1,0 +1,40 @@
+import { checkReadsMetrics } from "../api/access.ts";
+import type { Authenticate } from "../api/authenticate.ts";
+import type { Refuse } from "./guard.ts";
+import type { Response } from "./handler.ts";
+import { type Mount, sendWhole } from "./mounts.ts";
+import type { Readiness } from "./readiness.ts";
+
+/** Opens the door for orchestrators and Prometheus: `/healthz`, `/readyz` and `/metrics`. */
+export function probeDoor({
+  readiness,
+  metrics,
+  authenticate,
+  refuse,
+}: {
+  readiness: Readiness;
+  metrics: () => string;
+  authenticate: Authenticate;
+  refuse: Refuse;
+}): Mount[] {
+  return [
+    { path: "/healthz", handle: (_request, response) => sendWhole(response, 200, "text/plain", "ok\n") },
+    { path: "/readyz", handle: (_request, response) => void sendReadiness(response, readiness) },
+    {
+      path: "/metrics",
+      handle({ headers }, response) {
+        try {
+          checkReadsMetrics(authenticate(headers.authorization ?? null));
+        } catch (error) {
+          return refuse(error, response);
+        }
+        sendWhole(response, 200, "text/plain; version=0.0.4; charset=utf-8", metrics());
+      },
+    },
+  ];
+}
+
+async function sendReadiness(response: Response, readiness: Readiness): Promise<void> {
+  const problem = await readiness.problem();
+  sendWhole(response, problem === undefined ? 200 : 503, "text/plain", `${problem ?? "ok"}\n`);
+}

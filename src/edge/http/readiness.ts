@@ -1,0 +1,20 @@
+/** Readiness of this replica, as orchestrators and load balancers ask for it. */
+export interface Readiness {
+  /** Returns why the replica cannot serve now; undefined if it can. */
+  problem(): Promise<string | undefined>;
+}
+
+/** Creates the readiness: a replica is not ready while it drains, its store does not answer, or its policy differs. */
+export function createReadiness(
+  { ready, agrees }: { ready: () => Promise<boolean>; agrees: () => boolean },
+  shutdown: AbortSignal,
+): Readiness {
+  return {
+    async problem() {
+      if (shutdown.aborted) return "draining";
+      if (!(await ready().catch(() => false))) return "the store does not answer";
+      if (agrees()) return undefined;
+      return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
+    },
+  };
+}

@@ -1,0 +1,40 @@
+import type { Tls } from "../../config/config.ts";
+
+/** Returns the options of a TLS server; it requires client certificates if their authority is configured. */
+export const tlsOptions = ({ cert, key, clientCa }: Tls, headersMs: number) => ({
+  cert,
+  key,
+  ...(clientCa !== undefined && { ca: clientCa }),
+  requestCert: clientCa !== undefined,
+  rejectUnauthorized: clientCa !== undefined,
+  minVersion: "TLSv1.2" as const,
+  ALPNProtocols: ["h2", "http/1.1"],
+  handshakeTimeout: headersMs,
+});
+
+/** Returns the limits of an HTTP/1.1 server; a client has `headersMs` to send the headers of a request. */
+export const http1Limits = (headersMs: number) => ({
+  headersTimeout: headersMs,
+  /** For the request; a response may stream for any time. */
+  requestTimeout: Math.max(60_000, headersMs),
+  keepAliveTimeout: 5_000,
+  connectionsCheckingInterval: Math.min(5_000, headersMs),
+  maxHeaderSize: 16_384,
+  /** Detects peers that vanished without closing the connection. */
+  keepAlive: true,
+  keepAliveInitialDelay: 30_000,
+});
+
+/** Limits of an HTTP/2 server. */
+export const http2Limits = {
+  settings: { maxConcurrentStreams: 100, maxHeaderListSize: 16_384, initialWindowSize: 65_535, enablePush: false },
+  maxSessionMemory: 10,
+  maxSessionInvalidFrames: 100,
+  maxSessionRejectedStreams: 50,
+  maxSettings: 16,
+  streamResetBurst: 200,
+  streamResetRate: 33,
+};
+
+/** Time after which an HTTP/2 connection without traffic is told to go away. */
+export const http2IdleMs = 120_000;

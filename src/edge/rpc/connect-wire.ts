@@ -1,0 +1,46 @@
+import {
+  codeToHttpStatus,
+  contentTypeUnaryJson,
+  contentTypeUnaryProto,
+  errorToJsonBytes,
+  parseTimeout,
+} from "@connectrpc/connect/protocol-connect";
+import { readBody } from "./request-body.ts";
+import { headerValue, negotiateCompression, type Wire } from "./wire.ts";
+
+/** Unary rpcs by Connect with binary messages. */
+export const connectProtoWire: Wire = unaryWire(true);
+
+/** Unary rpcs by Connect with JSON messages. */
+export const connectJsonWire: Wire = unaryWire(false);
+
+/** Creates the wire of unary rpcs, as https://connectrpc.com/docs/protocol specifies it. */
+function unaryWire(isBinary: boolean): Wire {
+  const type = isBinary ? contentTypeUnaryProto : contentTypeUnaryJson;
+  return {
+    isBinary,
+    timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["connect-timeout-ms"]), maxMs),
+    read: (request, maxBytes) => readBody(request, maxBytes),
+
+    respond({ request: { headers }, response }, { acceptCompression, compressMinBytes }) {
+      function sendWhole(status: number, headers: Record<string, string>, body: Uint8Array): void {
+        response.writeHead(status, { ...headers, "content-length": String(body.length) });
+        response.end(body);
+      }
+      return {
+        send: () => Promise.reject(new Error("a unary rpc has one response message")),
+        async end(message = new Uint8Array()) {
+          const accepted = message.length < compressMinBytes ? undefined : headers["accept-encoding"];
+          const compression = negotiateCompression(acceptCompression, accepted);
+          if (compression === null) return sendWhole(200, { "content-type": type }, message);
+          const compressed = await compression.compress(message);
+          sendWhole(200, { "content-type": type, "content-encoding": compression.name }, compressed);
+        },
+        fail(error) {
+          const status = codeToHttpStatus(error.code);
+          sendWhole(status, { "content-type": contentTypeUnaryJson }, errorToJsonBytes(error, undefined));
+        },
+      };
+    },
+  };
+}

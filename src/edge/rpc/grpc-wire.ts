@@ -1,0 +1,84 @@
+import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
+import { contentTypeProto, grpcStatusOk, parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
+import { notOneMessage } from "../api/request-failure.ts";
+import { readBody } from "./request-body.ts";
+import { headerValue, negotiateCompression, type Sink, type Wire } from "./wire.ts";
+
+/** gRPC over HTTP, as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md specifies it. */
+export const grpcWire: Wire = {
+  isBinary: true,
+  timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["grpc-timeout"]), maxMs),
+
+  async read(request, maxBytes) {
+    const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : begin.readUInt32BE(1));
+    return messageIn(await readBody(request, maxBytes, { envelopeBytes, announcedIn }));
+  },
+
+  respond({ request: { headers }, response, signal }, { acceptCompression, compressMinBytes }) {
+    const compression = negotiateCompression(acceptCompression, headers["grpc-accept-encoding"]);
+    const options = { compression, compressMinBytes };
+
+    function sendHeaders(): void {
+      if (response.headersSent) return;
+      const encoding = compression && { "grpc-encoding": compression.name };
+      response.writeHead(200, { "content-type": contentTypeProto, ...encoding });
+    }
+
+    return {
+      async send(message) {
+        const bytes = await envelope(message, options);
+        sendHeaders();
+        if (!response.write(bytes) && !signal.aborted) await drained(response);
+      },
+      async end(message) {
+        const bytes = message && (await envelope(message, options));
+        sendHeaders();
+        response.addTrailers({ "grpc-status": grpcStatusOk });
+        if (bytes) response.end(bytes);
+        else response.end();
+      },
+      fail(error) {
+        sendHeaders();
+        response.addTrailers(Object.fromEntries(setTrailerStatus(new Headers(), error)));
+        response.end();
+      },
+    };
+  },
+};
+
+/** Size of what precedes each message of gRPC: a byte of flags, then the length in four bytes. */
+const envelopeBytes = 5;
+
+/** Returns the message of a body, which must hold exactly one, uncompressed. */
+function messageIn(body: Buffer): Buffer {
+  if (body.length === 0) throw notOneMessage("it has none");
+  const length = body.length < envelopeBytes ? Number.POSITIVE_INFINITY : body.readUInt32BE(1);
+  if (body.length < envelopeBytes + length) throw notOneMessage("it ends in the middle of one");
+  if (body.length > envelopeBytes + length) throw notOneMessage("it has more than one");
+  if (body[0] !== 0) throw notOneMessage("it is compressed, and no grpc-encoding says how");
+  return body.subarray(envelopeBytes);
+}
+
+async function envelope(
+  message: Uint8Array,
+  { compression, compressMinBytes }: { compression: Compression | null; compressMinBytes: number },
+): Promise<Buffer> {
+  const isCompressed = compression !== null && message.length >= compressMinBytes;
+  const data = isCompressed ? await compression.compress(message) : message;
+  const bytes = Buffer.allocUnsafe(envelopeBytes + data.length);
+  bytes.writeUInt8(isCompressed ? compressedFlag : 0);
+  bytes.writeUInt32BE(data.length, 1);
+  bytes.set(data, envelopeBytes);
+  return bytes;
+}
+
+/** Resolves when the response can be written to again, or will never be. */
+function drained(response: Sink): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      response.off("drain", done).off("error", done).off("close", done);
+      resolve();
+    };
+    response.on("drain", done).on("error", done).on("close", done);
+  });
+}
