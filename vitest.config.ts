@@ -3,6 +3,8 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    // The second one prints the CPU time as the last line.
+    reporters: ["default", "./test/cpu-reporter.ts"],
     // Faults take minutes (npm run test:faults), clients want other languages (npm run test:clients).
     exclude: ["test/faults/**", "test/clients/**"],
     globalSetup: ["test/programs.ts", "test/console/build.ts"],

@@ -15,10 +15,10 @@ import { startToolgate } from "./toolgate.ts";
 
 /** One line of the comparison. */
 export interface Competitor {
-  /** What `--profile` calls it. */
+  /** The name that `--profile` takes. */
   readonly key: string;
   readonly label: string;
-  /** Starts a server of its own and connects to it; `flags` are for node. */
+  /** Starts a separate server and connects to it; `flags` are for node. */
   start(processes: Processes, flags?: readonly string[]): Promise<Target>;
 }
 
@@ -34,7 +34,7 @@ export const ours: readonly Ours[] = [
   toolgate("ours-stream", "Toolgate, ExecuteTool, gRPC stream", executeByGrpc, "connect-stream"),
 ];
 
-/** What it is compared with: none of them has policy, events or tokens, and only those with SQLite write anything down. */
+/** The peers: none has policy, events or tokens, and only those with SQLite store anything. */
 export const peers: readonly Competitor[] = [
   peer("connect-call", "connect-node, unary, Connect", "connect.ts", overHttp2(callByConnect)),
   peer("connect-grpc", "connect-node, unary, gRPC", "connect.ts", overHttp2(callByGrpc)),

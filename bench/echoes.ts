@@ -5,7 +5,7 @@ import type { Http2Client } from "./http2-client.ts";
 import type { Echo } from "./load.ts";
 import { createMcpClient } from "./mcp-client.ts";
 
-/** How ToolService is called: in one session, each call under an id of its own. */
+/** Calls ToolService by one protocol: in one session, each call under a new id. */
 export type Protocol = (client: Http2Client, sessionId: string) => Echo;
 
 /** CallTool by the Connect protocol. */

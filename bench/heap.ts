@@ -4,7 +4,7 @@ import type { ServerProcess } from "./processes.ts";
 /** The flag with which a server must have been started. */
 export const inspectable = "--inspect=127.0.0.1:0";
 
-/** Collects a server's garbage and resolves to the bytes of what is left: its heap, and what is kept beside it. */
+/** Collects a server's garbage and resolves to the bytes that remain: its heap and external memory. */
 export async function liveBytes({ printed }: ServerProcess): Promise<number> {
   const socket = new WebSocket((await printed(/ws:\/\/\S+/)).trim());
   try {
@@ -21,13 +21,13 @@ export async function liveBytes({ printed }: ServerProcess): Promise<number> {
   }
 }
 
-/** One question at a time, so that whatever answers is the answer; events have no id. */
+/** Sends one question at a time, so that the next message with an id is its answer; events have no id. */
 function ask(socket: WebSocket, method: string, params: object = {}): Promise<unknown> {
   return new Promise((resolve) => {
-    socket.addEventListener("message", function hear({ data }) {
+    socket.addEventListener("message", function onMessage({ data }) {
       const { id, result } = answered.parse(JSON.parse(String(data)));
       if (id === undefined) return;
-      socket.removeEventListener("message", hear);
+      socket.removeEventListener("message", onMessage);
       resolve(result);
     });
     socket.send(JSON.stringify({ id: 1, method, params }));

@@ -3,7 +3,7 @@ import { measure } from "./load.ts";
 import { median, spread, table, target } from "./report.ts";
 import type { Toolgate } from "./toolgate.ts";
 
-/** How many calls a session has had → CPU µs of a call after them, one figure for each round. */
+/** Number of earlier calls in the session → CPU µs of a call after them, one figure for each round. */
 export type History = ReadonlyMap<number, readonly number[]>;
 
 /** Measures what a call costs in a young session and in old ones; the old ones grow by `calls` a round. */
@@ -33,7 +33,7 @@ export async function measureHistory(
   return costs;
 }
 
-/** What a call costs in a session that has had many, by store. */
+/** Cost of a call by the number of earlier calls in its session, for each store. */
 export function historyTable(histories: ReadonlyMap<string, History>): string {
   const counts = [...(histories.values().next().value?.keys() ?? [])];
   const rows = counts.map((earlier) => [
@@ -43,7 +43,7 @@ export function historyTable(histories: ReadonlyMap<string, History>): string {
   return table(["CPU µs/call after so many in the session", ...histories.keys()], rows);
 }
 
-/** Whether it stays flat: by how much an older session differs from the youngest, each time in the same round. */
+/** Difference of older sessions to the youngest of the same round, against the target. */
 export function historyTargets(histories: ReadonlyMap<string, History>): string {
   return [...histories]
     .map(([store, history]) => {

@@ -17,7 +17,7 @@ import {
 import { ConnectError } from "@connectrpc/connect";
 import { errorFromJsonBytes } from "@connectrpc/connect/protocol-connect";
 
-/** One HTTP/2 connection that does as little as a client can, so that what is measured is the server. */
+/** One HTTP/2 connection that does as little as a client can, so that the figures are those of the server. */
 export interface Http2Client {
   /** A unary rpc by the Connect protocol. */
   connect<I extends DescMessage, O extends DescMessage>(
@@ -56,7 +56,7 @@ export type Rpc<I extends DescMessage, O extends DescMessage> = Pick<DescMethod,
 /** Connects; `headers` are sent with every request. */
 export function createHttp2Client(url: string, headers: Readonly<Record<string, string>> = {}): Http2Client {
   const session = connect(url);
-  session.on("error", () => undefined); // Its streams tell whoever waits for one.
+  session.on("error", () => undefined); // Its streams report it to their callers.
 
   const post = ({ parent, name }: Rpc<DescMessage, DescMessage>, type: Record<string, string>, body: Uint8Array) => {
     const path = `/${parent.typeName}/${name}`;

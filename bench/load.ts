@@ -10,7 +10,7 @@ export interface Target {
   readonly echo: Echo;
 }
 
-/** What a number of calls took. */
+/** Rate and cost of a number of calls. */
 export interface Sample {
   readonly calls: number;
   readonly callsPerSecond: number;
@@ -18,24 +18,22 @@ export interface Sample {
   readonly cpuPerCall: number;
 }
 
-/** How long to call: so many calls, or so many milliseconds. */
+/** The end of a measurement: after so many calls, or so many milliseconds. */
 export type Extent = { readonly calls: number } | { readonly ms: number };
 
-const concurrency = 16;
-
-/** Calls with 16 calls open at a time; the first wrong answer ends it. */
-export async function measure({ pids, echo }: Target, extent: Extent): Promise<Sample> {
+/** Calls with `width` calls open at a time; the first wrong answer ends it. */
+export async function measure({ pids, echo }: Target, extent: Extent, width = 16): Promise<Sample> {
   const cpuBefore = cpuTimeOf(pids);
   const began = performance.now();
   let calls = 0;
-  const goesOn = () => ("calls" in extent ? calls < extent.calls : performance.now() - began < extent.ms);
+  const isOpen = () => ("calls" in extent ? calls < extent.calls : performance.now() - began < extent.ms);
   const caller = async () => {
-    while (goesOn()) {
+    while (isOpen()) {
       calls += 1;
       await echo();
     }
   };
-  await Promise.all(Array.from({ length: concurrency }, caller));
+  await Promise.all(Array.from({ length: width }, caller));
   const seconds = (performance.now() - began) / 1000;
   return { calls, callsPerSecond: calls / seconds, cpuPerCall: (cpuTimeOf(pids) - cpuBefore) / calls };
 }

@@ -1,22 +1,29 @@
-/** `npm run bench`: what a call costs here and at others, side by side on this machine. */
+/** `npm run bench`: measures the cost of a call here and at other servers, side by side on this machine. */
 import { parseArgs } from "node:util";
-import { compare } from "./compare.ts";
+import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { writeSection } from "./page.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
 import { createProcesses, type Processes } from "./processes.ts";
 import { profile } from "./profile.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
+import { runRounds } from "./rounds.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureTests } from "./tests.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
-const usage = `npm run bench                       compare, then scale: about 20 minutes
-npm run bench -- --scale            only replicas, asks, watchers and long sessions
-npm run bench -- --pipeline         what the pipeline adds to a function that does nothing, and where that goes
+const usage = `npm run bench                       tools, permission, peers, then scale: about 20 minutes
+npm run bench -- --tools            only the tools, beside the least that does the same
 npm run bench -- --permission       only decisions and command lines: some seconds
-npm run bench -- --tools            only what the tools themselves take, beside the least that does the same
-npm run bench -- --quick            the same with so few calls that only failures mean something
-npm run bench -- --profile NAME     where the CPU time of one goes: ${[...ours, ...peers].map(({ key }) => key).join(", ")}`;
+npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
+npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
+npm run bench -- --tests            only npm test: files, tests, wall and CPU time
+npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
+npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
+
+--write    also replaces the measured sections of docs/performance.md
+--quick    makes so few calls that only failures are meaningful`;
 
 // What does more takes longer until all of it is compiled.
 const full = { warmUp: 12_000, rounds: 5, ms: 1_500 };
@@ -46,51 +53,85 @@ const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes
 const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
 const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
 
-const { quick, scale, pipeline, permission, tools, profile: name, help } = readOptions();
-if (help) print(usage);
+const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
+const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
+
+type Print = (text: string) => void;
+
+const options = readOptions();
+const { quick = false } = options;
+if (options.help) print(usage);
 else await run();
 
 async function run(): Promise<void> {
+  if (quick && options.write) fail("--quick measures too little to write; leave out one of the two");
   const processes = createProcesses();
-  // A server that hangs must not hang whoever waits for the bench.
+  // A server that hangs must not hang the caller of the bench.
   setTimeout(() => fail("the bench did not end within 40 minutes; a server seems to hang"), 2_400_000).unref();
   try {
-    if (pipeline) await measurePipelineAlone(processes);
-    else if (name === undefined) await measureAll(processes);
-    else await profileOne(processes, name);
+    if (options.profile !== undefined) await profileOne(processes, options.profile);
+    else for (const [name, measure] of selectSections()) await runSection(name, (show) => measure(processes, show));
   } finally {
     await processes.stopAll();
   }
 }
 
-async function measureAll(processes: Processes): Promise<void> {
-  print(machineLine(new Date()));
-  // The tools first: once decisions were measured, this process took 98 ms instead of 3 to start another one.
-  if (tools || !(scale || permission)) await measureTools(processes, quick ? shortTools : fullTools, print);
-  if (tools) return;
-  if (permission || !scale) measurePermission(quick ? shortPermission : fullPermission, print);
-  if (permission) return;
-  if (!scale) await measurePeers(processes);
-  await measureScale(processes, quick ? shortScale : fullScale, print);
+type Section = readonly [name: string, measure: (processes: Processes, print: Print) => Promise<void>];
+
+/** Lists what the options ask for; the usual sections if they name none. */
+function selectSections(): Section[] {
+  // The tools first: after decisions were measured, this process took 98 ms instead of 3 to start another one.
+  const usual: Section[] = [
+    ["tools", (processes, print) => measureTools(processes, quick ? shortTools : fullTools, print)],
+    ["permission", async (_, print) => measurePermission(quick ? shortPermission : fullPermission, print)],
+    ["peers", measurePeers],
+    ["scale", (processes, print) => measureScale(processes, quick ? shortScale : fullScale, print)],
+  ];
+  const extra: Section[] = [
+    ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
+    ["compare", compare],
+    ["tests", (_, print) => measureTests(print)],
+  ];
+  const named: Readonly<Record<string, unknown>> = options;
+  const chosen = [...usual, ...extra].filter(([name]) => named[name] !== undefined);
+  return chosen.length > 0 ? chosen : usual;
 }
 
-async function measurePipelineAlone({ folder }: Processes): Promise<void> {
-  print(machineLine(new Date()));
-  await measurePipeline(folder, quick ? shortPipeline : fullPipeline, print);
+/** Prints a section, under a line about the machine, and writes it to the page on request. */
+async function runSection(name: string, measure: (print: Print) => Promise<void>): Promise<void> {
+  const texts: string[] = [];
+  const show = (text: string) => {
+    texts.push(text);
+    print(text);
+  };
+  show(machineLine(new Date()));
+  await measure(show);
+  if (options.write) await writeSection(name, texts.join("\n\n"));
 }
 
-async function measurePeers(processes: Processes): Promise<void> {
+async function measurePeers(processes: Processes, print: Print): Promise<void> {
   const plan = quick ? short : full;
-  const rounds = await compare(processes, plan);
+  const rounds = await runRounds(processes, plan);
   print(
     `Median (min–max) of ${plan.rounds} rounds of ${plan.ms / 1_000} s each: an echo of 1 KiB, 16 calls open at a time.`,
   );
   print(
-    "Ours writes every call to SQLite on disk; the others keep nothing, but for those with SQLite, which keep one row a call. The rate of MCP is of another client (HTTP/1.1).",
+    "Toolgate writes every call to SQLite on disk. The others store nothing, except those with SQLite, which store one row a call. MCP is called by another client (HTTP/1.1), so compare its CPU, not its rate.",
   );
   print(ratesTable(rounds));
   print(ratiosTable(rounds));
   print(targetsList(rounds));
+}
+
+async function compare(processes: Processes, print: Print): Promise<void> {
+  const rounds = Number(options.rounds ?? (quick ? 1 : 10));
+  if (!Number.isInteger(rounds) || rounds < 1) fail("--rounds: give a whole number from 1 up");
+  await compareCommits(
+    processes,
+    options.compare ?? "HEAD",
+    { ...(quick ? shortCompare : fullCompare), rounds },
+    print,
+  );
 }
 
 async function profileOne(processes: Processes, name: string): Promise<void> {
@@ -102,9 +143,9 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 
 function readOptions() {
   try {
-    const flag = { type: "boolean" } as const;
-    const flags = { quick: flag, scale: flag, pipeline: flag, permission: flag, tools: flag, help: flag };
-    const options = { ...flags, profile: { type: "string" } } as const;
+    const [flag, text] = [{ type: "boolean" }, { type: "string" }] as const;
+    const sections = { tools: flag, permission: flag, scale: flag, pipeline: flag, tests: flag, peers: flag };
+    const options = { ...sections, compare: text, rounds: text, profile: text, quick: flag, write: flag, help: flag };
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

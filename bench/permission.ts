@@ -5,13 +5,13 @@ import type { Rule } from "../src/policy/rules.ts";
 import { readCommands } from "../src/policy/shell/command.ts";
 import { median, percentile, table, target } from "./report.ts";
 
-/** How much is measured: decisions for each size of a list, and readings of each line. */
+/** Sizes: decisions for each size of a list, and readings of each command line. */
 export interface PermissionPlan {
   decisions: number;
   readings: number;
 }
 
-/** What a decision costs by the number of rules, and what it costs to understand a command line. */
+/** Measures a decision by the number of rules, and the analysis of a command line. */
 export function measurePermission({ decisions, readings }: PermissionPlan, print: (text: string) => void): void {
   const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
   const costs = [10, 100, 1_000].map((count) => ({
@@ -67,7 +67,7 @@ function layersOf(count: number): Layers {
   return { wide: [{ layer: PermissionLayer.CONFIG, rules }], narrow: [] };
 }
 
-/** How long each of some runs took, in µs, once the code is warm. */
+/** Times each of some runs in µs, once the code is warm. */
 function timesOf(run: () => unknown, runs: number): number[] {
   for (let i = 0; i < runs; i++) run();
   return Array.from({ length: runs }, () => {

@@ -8,23 +8,23 @@ import { join } from "node:path";
 export interface ServerProcess {
   readonly url: string;
   readonly pid: number;
-  /** Resolves to what it printed, or will print, that fits; only the end of it is kept. */
+  /** Resolves to the first match in its output; only the first and the last 4 KiB of the past are searched. */
   printed(pattern: RegExp): Promise<string>;
 }
 
-/** The servers of one bench, and a folder that is theirs. */
+/** The servers of one bench, and their directory. */
 export interface Processes {
-  /** Holds everything that the bench writes; it goes with the bench. */
+  /** Holds everything that the bench writes; removed with the bench. */
   readonly folder: string;
   /** Runs `node ARGS` and resolves when it prints its URL. */
   start(args: readonly string[]): Promise<ServerProcess>;
-  /** Runs another program; what it prints when it is ready fits `ready`, `missing` says how to get it if it is not there. */
+  /** Runs another program until its output matches `ready`; `missing` is the hint if it is not installed. */
   run(program: string, args: readonly string[], ready: RegExp, missing: string): Promise<{ readonly pid: number }>;
-  /** Asks every server to stop, the last one first since it may need those before it, and resolves when they are gone. */
+  /** Stops all servers, the last one first since it may need the others, and resolves when they have ended. */
   stopAll(): Promise<void>;
 }
 
-/** Creates them; whatever way the bench ends, no server and no file of it is left. */
+/** Creates them; however the bench ends, none of its servers and files is left. */
 export function createProcesses(): Processes {
   const folder = mkdtempSync(join(tmpdir(), "toolgate-bench-"));
   const children = new Set<ChildProcess>();
@@ -43,7 +43,7 @@ export function createProcesses(): Processes {
   }
 
   function launch(program: string, args: readonly string[], missing = "") {
-    // A home of its own, so that no configuration of the person who runs the bench changes what is measured.
+    // A separate home, so that no configuration of the user changes the figures.
     const child = spawn(program, args, { env: { PATH: process.env.PATH, HOME: folder } });
     children.add(child);
     const tail = createTail(child);
@@ -76,10 +76,12 @@ export function createProcesses(): Processes {
   };
 }
 
-/** The end of what a process prints; it is always read, or a full pipe would stop the process. */
+/** Reads what a process prints, since a full pipe would stop it; stores the beginning and the end. */
 function createTail(child: ChildProcess) {
+  let head = "";
   let text = "";
   const printed = (chunk: Buffer) => {
+    if (head.length < 4_096) head += chunk.toString();
     text = (text + chunk.toString()).slice(-4_096);
   };
   child.stdout?.on("data", printed);
@@ -89,7 +91,7 @@ function createTail(child: ChildProcess) {
     first: (pattern: RegExp) =>
       new Promise<string>((resolve) => {
         const look = () => {
-          const [found] = pattern.exec(text) ?? [];
+          const [found] = pattern.exec(head) ?? pattern.exec(text) ?? [];
           if (found !== undefined) resolve(found);
         };
         child.stdout?.on("data", look);

@@ -7,7 +7,7 @@ import { measure } from "./load.ts";
 import type { Processes } from "./processes.ts";
 import { table } from "./report.ts";
 
-/** Where a competitor's time goes while it is called, without its start and warm-up. */
+/** Profiles a competitor while it is called, without its start and warm-up. */
 export async function profile(
   processes: Processes,
   { start }: Competitor,
@@ -22,12 +22,12 @@ export async function profile(
   await processes.stopAll();
 
   return [
-    `CPU µs per call while profiled: ${cpuPerCall.toFixed(0)}. SQLite has no lines of its own: its time, and its waiting for the disk, count for the function that calls it.`,
+    `CPU µs per call while profiled: ${cpuPerCall.toFixed(0)}. SQLite has no lines in it: its time, and its waits for the disk, count for the function that calls it.`,
     await profileTables(folder, began, ended, 25),
   ].join("\n\n");
 }
 
-/** Where the time went between two moments of the monotonic clock (µs), by a profile in the folder. */
+/** Tables of self time between two moments of the monotonic clock (µs), from a profile in the folder. */
 export async function profileTables(folder: string, began: number, ended: number, count: number): Promise<string> {
   const costs = selfTimes(await readProfile(folder), began, ended);
   return [
@@ -62,7 +62,7 @@ type CpuProfile = z.output<typeof cpuProfile>;
 async function readProfile(folder: string): Promise<CpuProfile> {
   const texts = await Promise.all((await readdir(folder)).map((file) => readFile(join(folder, file), "utf8")));
   const [longest] = texts.toSorted((a, b) => b.length - a.length);
-  if (longest === undefined) throw new Error("the server wrote no profile; did it end before it was told to?");
+  if (longest === undefined) throw new Error("the server wrote no profile: it ended before SIGTERM");
   return cpuProfile.parse(JSON.parse(longest));
 }
 
@@ -87,7 +87,7 @@ function placeOf({ functionName, url, lineNumber }: CpuProfile["nodes"][number][
   return { name: `${name}:${lineNumber + 1}`, module: moduleOf(url) };
 }
 
-/** Native code has no file of its own: it counts for whoever called it. */
+/** Native code has no file: it counts for its caller. */
 function inherit(place: Cost | undefined, callerUrl: string): void {
   if (place?.module !== "") return;
   place.module = place.name.startsWith("(") ? place.name : `native, from ${moduleOf(callerUrl)}`;

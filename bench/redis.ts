@@ -6,9 +6,9 @@ import type { Processes } from "./processes.ts";
 /** A Redis of the bench. */
 export interface RedisServer {
   readonly pid: number;
-  /** What replicas are configured with. */
+  /** The `store` of a replica's configuration. */
   readonly url: string;
-  /** A connection of the bench's own; it ends with the server. */
+  /** A connection for the bench; it ends with the server. */
   readonly client: Redis;
 }
 
@@ -26,6 +26,6 @@ export async function startRedis(processes: Processes): Promise<RedisServer> {
     "Install it: apt-get install -y redis-server",
   );
   const client = new Redis({ path, retryStrategy: () => null });
-  client.on("error", () => undefined); // Whoever waits for an answer is told.
+  client.on("error", () => undefined); // Each command reports it to its caller.
   return { pid, url: `redis+unix://${path}`, client };
 }

@@ -1,7 +1,7 @@
 import { cpus, loadavg } from "node:os";
-import type { Rounds } from "./compare.ts";
 import { type Competitor, type Ours, ours, peers } from "./competitors.ts";
 import type { Sample } from "./load.ts";
+import type { Rounds } from "./rounds.ts";
 
 /** The machine, in one line: without it no figure means anything. */
 export function machineLine(date: Date): string {
@@ -27,7 +27,7 @@ export function ratiosTable(rounds: Rounds): string {
   return table(["CPU per call, ours ÷", ...ours.map(({ label }) => label)], peers.map(row));
 }
 
-/** Whether the targets are reached; it is for people to draw conclusions from. */
+/** Compares the ratios with their targets; a missed one is reported and fails nothing. */
 export function targetsList(rounds: Rounds): string {
   const line = ({ key, label }: Ours, peer: string, limit: number) => {
     const ratio = median(ratios(rounds, key, peer));
@@ -47,7 +47,7 @@ function ratios(rounds: Rounds, key: string, peer: string): number[] {
   return samplesOf(rounds, key).map(({ cpuPerCall }, round) => cpuPerCall / (theirs[round]?.cpuPerCall ?? Number.NaN));
 }
 
-/** Whether a target was reached; it is for people to draw conclusions from. */
+/** Compares a figure with its target; a missed one is reported and fails nothing. */
 export function target(what: string, value: number, limit: number, unit: string, digits = 2): string {
   const verdict = value <= limit ? "reached" : "not reached";
   return `- ${what}: ${value.toFixed(digits)} ${unit}; target ≤ ${limit}: ${verdict}`;

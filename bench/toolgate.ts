@@ -3,22 +3,22 @@ import { join } from "node:path";
 import { createHttp2Client, type Http2Client } from "./http2-client.ts";
 import type { Processes, ServerProcess } from "./processes.ts";
 
-/** Those who answer asks. */
+/** Principals that answer permission requests. */
 export const approvers = ["approver-1", "approver-2", "approver-3", "approver-4"] as const;
 
-/** Who a client says it is. */
+/** A principal that a client acts as. */
 export type Principal = "caller" | "watcher" | (typeof approvers)[number];
 
 /** The service, running. */
 export interface Toolgate {
   readonly server: ServerProcess;
-  /** The folder that it works on; one for all of a bench. */
+  /** The directory that its tools work in; one for all services of a bench. */
   readonly workspace: string;
   /** Opens a connection. */
   connect(principal: Principal): Http2Client;
 }
 
-/** Starts the service as users do; `store` is what its configuration names, by default the one on disk; `rules` are lines of its `[permission]`. */
+/** Starts the service as users do. `rules` are lines of its `[permission]`; `main` is the entry point of another version. */
 export async function startToolgate(
   { folder, start }: Processes,
   {
@@ -26,7 +26,8 @@ export async function startToolgate(
     store = "sqlite",
     flags = [],
     rules = "",
-  }: { name: string; store?: string; flags?: readonly string[]; rules?: string },
+    main = join(import.meta.dirname, "../src/main.ts"),
+  }: { name: string; store?: string; flags?: readonly string[]; rules?: string; main?: string },
 ): Promise<Toolgate> {
   const own = join(folder, name);
   const workspace = join(folder, "workspace");
@@ -36,7 +37,6 @@ export async function startToolgate(
     `store = "${store}"\n[permission]\ndoom_loop = "allow"\n${rules}\n${tokens}`,
   );
   const paths = ["--data", join(own, "data"), "--workspace", workspace, "--config", join(own, "toolgate.toml")];
-  const main = join(import.meta.dirname, "../src/main.ts");
   const server = await start([...flags, main, "serve", "--listen", "127.0.0.1:0", ...paths]);
   return {
     server,

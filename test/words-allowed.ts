@@ -16,11 +16,9 @@ export const findingsAllowed: Readonly<Record<string, number>> = {
 
   proto: 30,
 
-  bench: 25,
+  docs: 12,
 
-  docs: 21,
-
-  top: 12,
+  top: 1,
 
   examples: 6,
 };
@@ -33,8 +31,6 @@ export const questionsAllowed: Readonly<Record<string, number>> = {
   src: 558,
 
   test: 96,
-
-  bench: 35,
 
   examples: 1,
 };

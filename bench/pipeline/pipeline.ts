@@ -5,7 +5,7 @@ import * as z from "zod";
 import { profileTables } from "../profile.ts";
 import { table } from "../report.ts";
 
-/** How much is called. */
+/** Sizes of the measurement. */
 export interface PipelinePlan {
   warmUp: number;
   rounds: number;
@@ -21,7 +21,7 @@ const measured = z.object({
   ended: z.number(),
 });
 
-/** What the whole life of a call adds to a function that does nothing, and where that goes. */
+/** Measures the whole pipeline around a function that does nothing, and profiles it. */
 export async function measurePipeline(
   folder: string,
   { warmUp, rounds, calls }: PipelinePlan,

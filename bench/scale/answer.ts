@@ -13,9 +13,9 @@ import { createAskingFile } from "./asking-file.ts";
 
 /** Milliseconds, one figure for each answer. */
 export interface Answers {
-  /** From sending the reply at one replica until the caller of another is told that its call runs. */
+  /** From sending the reply at one replica until the caller of another gets the event that its call runs. */
   readonly running: number[];
-  /** What nobody can do without: a unary call of a server that does nothing, then three commands to Redis. */
+  /** The floor: a unary call of a server that does nothing, then three commands to Redis. */
   readonly floor: number[];
 }
 

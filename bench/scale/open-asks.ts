@@ -14,7 +14,7 @@ import { createAskingFile } from "./asking-file.ts";
 import { checkOutcomes, race } from "./race.ts";
 import { inTurn, itemOf } from "./turns.ts";
 
-/** What open asks cost, and how fast they are answered. */
+/** Cost of open permission requests, and the rate of answers. */
 export interface OpenAsks {
   readonly asks: number;
   readonly sessions: number;
@@ -22,7 +22,7 @@ export interface OpenAsks {
   /** Bytes per ask: of all replicas together, and of Redis. */
   readonly heap: number;
   readonly redis: number;
-  /** How many cores replicas and Redis keep busy while nothing happens. */
+  /** Cores that replicas and Redis use while nothing happens. */
   readonly idleCpu: number;
   readonly replies: number;
   readonly replySeconds: number;
@@ -33,7 +33,7 @@ export interface OpenAsks {
   readonly redisCpu: number;
 }
 
-/** Opens asks in many sessions over three replicas, then has each answered by two of four people at once, one for it and one against. */
+/** Opens asks in many sessions over three replicas, then has two of four approvers answer each at once, one for it and one against. */
 export async function measureOpenAsks(
   processes: Processes,
   { sessions, asksEach, idleMs }: { sessions: number; asksEach: number; idleMs: number },
@@ -87,7 +87,7 @@ export async function measureOpenAsks(
   };
 }
 
-/** What they cost, and whether all were answered in time. */
+/** Table of costs, and the target for the answers. */
 export function openAsksReport(result: OpenAsks): string {
   const { asks, sessions, openSeconds, heap, redis, idleCpu, replies, replySeconds, endSeconds } = result;
   const { replicaCpu, redisCpu } = result;

@@ -5,7 +5,7 @@ import { PermissionReply, type PermissionRequest, type ToolPart } from "../../ge
 import type { Http2Client } from "../http2-client.ts";
 import { inTurn, itemOf } from "./turns.ts";
 
-/** Half of the people approve and half reject; resolves to the answers that won, by ask. Two that stand next to each other get the same ask. */
+/** Half of the approvers approve and half reject; resolves to the winning answers by request. Neighbours get the same request. */
 export async function race(
   asks: readonly PermissionRequest[],
   people: readonly Http2Client[],
@@ -42,7 +42,7 @@ export function checkOutcomes(
   }
 }
 
-/** Whether this answer won; that another one did is the only other end it may have. */
+/** Returns true if this answer won, false if another one did; throws on anything else. */
 async function reply(client: Http2Client, { id, sessionId }: PermissionRequest, answer: PermissionReply) {
   try {
     const response = { sessionId, permissionId: id, reply: answer };

@@ -6,7 +6,7 @@ import { startRedis } from "../redis.ts";
 import { median, spread, table } from "../report.ts";
 import { startToolgate } from "../toolgate.ts";
 
-/** What so many replicas do together, for each round. */
+/** Rate and cost of a number of replicas together, for each round. */
 export interface Rates {
   readonly callsPerSecond: number[];
   /** µs of CPU time per call, of the replica that runs it and those that hear of it. */
@@ -14,7 +14,7 @@ export interface Rates {
   readonly redis: number[];
 }
 
-/** Calls one replica, then two, then three, all in the one Redis, each with a client and a session of its own. */
+/** Calls one replica, then two, then three, all in the one Redis, each with a separate client and session. */
 export async function measureRates(
   processes: Processes,
   { warmUp, rounds, ms }: { warmUp: number; rounds: number; ms: number },
@@ -52,7 +52,7 @@ export function ratesReport(all: readonly Rates[]): string {
   const redisLimit = 1_000_000 / median(all.flatMap(({ redis }) => redis));
   return [
     table(["replicas on one Redis", "durable calls/s", "replica CPU µs/call", "Redis CPU µs/call"], rows),
-    `Replicas, Redis and client share the cores here. A Redis that has one to itself is full at ${Math.round(redisLimit).toLocaleString("en")} calls/s.`,
+    `Replicas, Redis and client share the cores. A Redis with a core to itself is full at ${Math.round(redisLimit).toLocaleString("en")} calls/s.`,
   ].join("\n\n");
 }
 

@@ -7,7 +7,7 @@ import { measureOpenAsks, openAsksReport } from "./open-asks.ts";
 import { measureRates, ratesReport } from "./rates.ts";
 import { measureWatchers, watchersReport } from "./watchers.ts";
 
-/** How much of everything. */
+/** Sizes of the measurements. */
 export interface ScalePlan {
   readonly rates: { readonly warmUp: number; readonly rounds: number; readonly ms: number };
   readonly answers: { readonly warmUp: number; readonly answers: number };
@@ -21,19 +21,19 @@ export interface ScalePlan {
   };
 }
 
-/** Many replicas, many asks, many watchers, long sessions: measures one after the other and tells each result when it is there. */
+/** Measures replicas, permission requests, watchers and long sessions in turn; prints each result as it is ready. */
 export async function measureScale(
   processes: Processes,
   plan: ScalePlan,
-  tell: (report: string) => void,
+  print: (report: string) => void,
 ): Promise<void> {
-  tell(ratesReport(await measureRates(processes, plan.rates)));
-  tell(answersReport(await measureAnswers(processes, plan.answers)));
-  tell(openAsksReport(await measureOpenAsks(processes, plan.asks)));
-  tell(watchersReport(await measureWatchers(processes, plan.watchers)));
+  print(ratesReport(await measureRates(processes, plan.rates)));
+  print(answersReport(await measureAnswers(processes, plan.answers)));
+  print(openAsksReport(await measureOpenAsks(processes, plan.asks)));
+  print(watchersReport(await measureWatchers(processes, plan.watchers)));
   const histories = await measureHistories(processes, plan.history);
-  tell(historyTable(histories));
-  tell(historyTargets(histories));
+  print(historyTable(histories));
+  print(historyTargets(histories));
 }
 
 async function measureHistories(processes: Processes, plan: ScalePlan["history"]) {

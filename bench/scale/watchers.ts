@@ -8,7 +8,7 @@ import { startRedis } from "../redis.ts";
 import { table } from "../report.ts";
 import { startToolgate } from "../toolgate.ts";
 
-/** What it took to tell all watchers everything. */
+/** Cost of delivering all events to all watchers. */
 export interface Watchers {
   readonly watchers: number;
   readonly events: number;
@@ -39,8 +39,8 @@ export async function measureWatchers(
     const client = watched[clients.length % watched.length]?.connect("watcher");
     if (client === undefined) break;
     clients.push(client);
-    const room = Math.min(streamsPerConnection, watchers - watches.length);
-    watches.push(...Array.from({ length: room }, () => watch(client, sessionId, events)));
+    const free = Math.min(streamsPerConnection, watchers - watches.length);
+    watches.push(...Array.from({ length: free }, () => watch(client, sessionId, events)));
   }
   await Promise.all(watches.map(({ begun }) => begun));
 
@@ -62,7 +62,7 @@ export async function measureWatchers(
   return result;
 }
 
-/** How long it took, and what each delivery cost. */
+/** Duration, rate and cost per delivery. */
 export function watchersReport(result: Watchers): string {
   const { watchers, events, seconds, cpuPerDelivery, redisPerDelivery } = result;
   const count = (value: number) => Math.round(value).toLocaleString("en");
@@ -88,7 +88,7 @@ export function watchersReport(result: Watchers): string {
 
 interface Watch {
   readonly stream: Stream;
-  /** It hears: the first message has come. */
+  /** The first message has arrived. */
   readonly begun: Promise<unknown>;
   /** It has seen all events. */
   readonly seen: Promise<unknown>;
@@ -101,7 +101,7 @@ function watch(client: Http2Client, sessionId: string, events: number): Watch {
     begun.resolve();
     const seq = sequenceOf(message);
     if (seq === undefined) return;
-    if (seq !== last + 1) seen.reject(new Error(`a watcher was told ${seq} after ${last}`));
+    if (seq !== last + 1) seen.reject(new Error(`a watcher got ${seq} after ${last}`));
     last = seq;
     if (last === events) seen.resolve();
   });
@@ -110,7 +110,7 @@ function watch(client: Http2Client, sessionId: string, events: number): Watch {
   return { stream, begun: Promise.race([begun.promise, early]), seen: Promise.race([seen.promise, early]) };
 }
 
-/** The number of the event in a WatchSessionResponse; nothing else is looked at. */
+/** The number of the event in a WatchSessionResponse; nothing else is decoded. */
 function sequenceOf(message: Buffer): number | undefined {
   const reader = new BinaryReader(message);
   while (reader.pos < reader.len) {

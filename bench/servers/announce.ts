@@ -1,6 +1,6 @@
 import type { Server } from "node:net";
 
-/** Listens, tells the bench where, and ends the process on SIGTERM so that a CPU profile gets written. */
+/** Listens, prints its URL for the bench, and ends the process on SIGTERM so that a CPU profile gets written. */
 export function announce(server: Server): void {
   server.listen(0, "127.0.0.1", () => {
     const address = server.address();

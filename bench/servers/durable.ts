@@ -20,7 +20,7 @@ db.exec("CREATE TABLE calls (id TEXT PRIMARY KEY, request BLOB NOT NULL, part BL
 const accept = db.prepare("INSERT INTO calls (id, request) VALUES (?, ?)");
 const end = db.prepare("UPDATE calls SET part = ? WHERE id = ?");
 
-/** What is written in one turn of the event loop shares one commit, since that is what costs. */
+/** Writes of one turn of the event loop share one commit, since a commit is what costs. */
 let waiting: { write(): void; done(): void }[] = [];
 function write(work: () => unknown): Promise<void> {
   return new Promise((done) => {

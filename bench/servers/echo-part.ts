@@ -5,12 +5,12 @@ import type { CallToolRequest, ExecuteToolRequest } from "../../gen/opencode/too
 type Request = CallToolRequest | ExecuteToolRequest;
 type State = NonNullable<MessageInitShape<typeof ToolPartSchema>["state"]>;
 
-/** A call of an echo as the contract tells it, in a state. */
+/** The part of an echo call in a state. */
 export function part({ sessionId, messageId, callId, tool }: Request, state: State) {
   return { id: `prt_${callId}`, sessionId, messageId, type: "tool", callId, tool, agent: "build", revision: 3n, state };
 }
 
-/** Its end: it says what it was given. */
+/** The completed state: its output is its input. */
 export function completed({ input = {} }: Request): State {
   const output = String(input.text);
   const metadata = { truncated: false, originalSize: output.length, truncatedSize: output.length, outputPath: null };

@@ -4,7 +4,7 @@ import { Server, ServerCredentials, type ServerUnaryCall, type sendUnaryData } f
 import { loadSync } from "@grpc/proto-loader";
 import { announcePort } from "./announce.ts";
 
-/** What this server reads of a request; proto-loader gives each Struct in its wire form. */
+/** The fields of a request that this server reads; proto-loader gives each Struct in its wire form. */
 interface Request {
   sessionId: string;
   messageId: string;

@@ -1,4 +1,4 @@
-/** The floor: node:http2 sends the request's bytes back as a gRPC answer, without looking at them. */
+/** The floor: node:http2 sends the request's bytes back as a gRPC answer, without decoding them. */
 import { createServer, type ServerHttp2Stream } from "node:http2";
 import { announce } from "./announce.ts";
 

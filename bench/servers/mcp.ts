@@ -16,5 +16,5 @@ const transport = new StreamableHTTPServerTransport({ sessionIdGenerator: random
 await mcp.connect(transport);
 
 const server = createServer((request, response) => transport.handleRequest(request, response));
-server.keepAliveTimeout = 120_000; // Longer than the pause between two turns, so that no connection is made anew.
+server.keepAliveTimeout = 120_000; // Longer than the pause between two turns, so that connections stay open.
 announce(server);

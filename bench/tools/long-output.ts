@@ -6,7 +6,7 @@ import type { Processes } from "../processes.ts";
 import { target } from "../report.ts";
 import { startToolgate } from "../toolgate.ts";
 
-/** How much the service grows while a command writes so many bytes, and whether all of them can be read afterwards. */
+/** Measures the growth of the service while a command writes so many bytes, and checks that all of them can be read. */
 export async function measureLongOutput(processes: Processes, bytes: number): Promise<string> {
   const { server, connect } = await startToolgate(processes, {
     name: "long-output",
@@ -18,12 +18,12 @@ export async function measureLongOutput(processes: Processes, bytes: number): Pr
     const input = { command: `yes 0123456789abcde | head -c ${size}` };
     return client.connect(ToolService.method.callTool, { sessionId, callId, tool: "bash", input, waitMs: 60_000 });
   };
-  // What the first output of some size loads and compiles is not what is asked here.
+  // The first output of some size also loads and compiles code.
   await run("warm-up", bytes / 5);
   const before = residentBytes(server.pid);
-  let most = before;
+  let peak = before;
   const timer = setInterval(() => {
-    most = Math.max(most, residentBytes(server.pid));
+    peak = Math.max(peak, residentBytes(server.pid));
   }, 10);
   const started = performance.now();
   const { part } = await run("long", bytes);
@@ -31,12 +31,12 @@ export async function measureLongOutput(processes: Processes, bytes: number): Pr
   clearInterval(timer);
   const state = part?.state;
   const path = state?.case === "completed" ? state.value.metadata?.outputPath : undefined;
-  if (typeof path !== "string") throw new Error(`a long output was not kept: ${state?.case}`);
+  if (typeof path !== "string") throw new Error(`a long output was not stored: ${state?.case}`);
   const read = await readAll(client, sessionId, path);
   if (read !== bytes) throw new Error(`${read} of ${bytes} bytes could be read`);
   await processes.stopAll();
   const size = `${(bytes / 1_000_000).toLocaleString("en")} MB`;
-  return `${target(`bash with ${size} of output (${seconds.toFixed(1)} s, all of it readable): the service grows by`, (most - before) / 1_048_576, 16, "MiB", 1)}`;
+  return `${target(`bash with ${size} of output (${seconds.toFixed(1)} s, all of it readable): the service grows by`, (peak - before) / 1_048_576, 16, "MiB", 1)}`;
 }
 
 function residentBytes(pid: number): number {

@@ -20,13 +20,13 @@ import { readTool } from "../../src/tools/read.ts";
 export interface Pair {
   readonly what: string;
   readonly bareWhat: string;
-  /** The most that the tool may take, as a multiple; undefined: it is only told. */
+  /** Target for the tool, as a multiple of the bare form; undefined: none. */
   readonly limit: number | undefined;
-  /** How often in a round. */
+  /** Calls in a round. */
   readonly times: number;
   ours(): Promise<unknown>;
   bare(): Promise<unknown> | unknown;
-  /** Throws if they do not give the same answer. */
+  /** Throws if both give different answers. */
   check?(): Promise<void>;
 }
 
@@ -95,7 +95,7 @@ function readPair({ directory }: TestWorkspace, read: () => Promise<ToolResult>)
     bareWhat: "readFileSync and numbers",
     limit: 2,
     times: 500,
-    // The bytes of both are looked at: a text of many parts is put together only when it is used.
+    // The bytes of both are counted: a string of many parts is joined only when it is used.
     ours: async () => Buffer.byteLength((await read()).output ?? ""),
     bare: () => Buffer.byteLength(bare()),
   };

@@ -7,21 +7,21 @@ import { median, spread, table, target } from "../report.ts";
 import { measureLongOutput } from "./long-output.ts";
 import { makePairs, type Pair } from "./pairs.ts";
 
-/** How much of everything. */
+/** Sizes of the measurements. */
 export interface ToolsPlan {
   readonly rounds: number;
   /** Files of the tree that is searched. */
   readonly files: number;
-  /** Which part of the usual number of calls is made. */
+  /** Share of the usual number of calls. */
   readonly share: number;
   readonly outputBytes: number;
 }
 
-/** What tools take beside the least that does the same, and what a long output takes of the service's memory. */
+/** Measures tools beside the least that does the same, and the memory that a long output needs. */
 export async function measureTools(
   processes: Processes,
   { rounds, files, share, outputBytes }: ToolsPlan,
-  tell: (report: string) => void,
+  print: (report: string) => void,
 ): Promise<void> {
   const site = await openTestWorkspace();
   const supervisor = createSupervisor({ replicaId: `bench-${process.pid}`, leaseMs: 15_000 });
@@ -32,16 +32,18 @@ export async function measureTools(
       await pair.check?.();
       measured.push({ pair, samples: await measurePair(pair, { rounds, share }) });
     }
-    tell(`Tools, in the process, a tree of ${files.toLocaleString("en")} files: median (min–max) of ${rounds} rounds.`);
-    tell(report(measured));
-    tell(targets(measured));
+    print(
+      `Tools, in the process, a tree of ${files.toLocaleString("en")} files: median (min–max) of ${rounds} rounds.`,
+    );
+    print(report(measured));
+    print(targets(measured));
   } finally {
     await supervisor.close();
     await pipes.close();
     await rm(site.directory, { recursive: true, force: true });
     await site.remove();
   }
-  tell(await measureLongOutput(processes, outputBytes));
+  print(await measureLongOutput(processes, outputBytes));
 }
 
 /** ms a call, of one round. */

@@ -5,8 +5,8 @@ import type { Processes } from "./processes.ts";
 /** Key of a competitor → its sample of each round, so that samples of one index stand side by side. */
 export type Rounds = ReadonlyMap<string, readonly Sample[]>;
 
-/** Warms all up with the same number of calls, then runs them in turn, in each round in the other direction than in the one before. */
-export async function compare(
+/** Warms up all competitors with the same number of calls, then runs them in turn; each round reverses the order. */
+export async function runRounds(
   processes: Processes,
   { warmUp, rounds, ms }: { warmUp: number; rounds: number; ms: number },
 ): Promise<Rounds> {
@@ -18,7 +18,7 @@ export async function compare(
   }
   for (let round = 0; round < rounds; round += 1) {
     for (const { target, samples } of running) {
-      // A server that stood still for the others' turns is slow at first, which is not what is asked here.
+      // A server that was idle during the turns of the others is slow at first; that is not measured.
       await measure(target, { ms: ms / 2 });
       samples.push(await measure(target, { ms }));
     }
