@@ -38,7 +38,7 @@ export interface Config {
   readonly hosts: readonly string[];
   /** The web origins whose scripts may call, exactly as a browser sends them. */
   readonly origins: readonly string[];
-  /** Root name → canonical folder. */
+  /** Root name → canonical directory. */
   readonly workspaces: ReadonlyMap<string, string>;
   /** Rules, and the agents that calls may be made as. */
   readonly policy: WrittenPolicy;
@@ -79,7 +79,7 @@ export interface SandboxSettings extends Confinement {
   readonly agents: ReadonlyMap<string, Confinement>;
   /** Whether the file wants one: then a server that cannot have it does not start. */
   readonly required: boolean;
-  /** Further folders that `workspace-write` leaves writable. */
+  /** Further directories that `workspace-write` leaves writable. */
   readonly writable: readonly string[];
   /** Files of the operator that no command may see (canonical); the data directory comes on top. */
   readonly hidden: readonly string[];
@@ -104,7 +104,7 @@ export interface ConfigLimits {
 export interface Environment {
   env: Readonly<Record<string, string | undefined>>;
   home: string;
-  /** The current folder. */
+  /** The current directory. */
   directory: string;
 }
 
@@ -177,7 +177,7 @@ function mergeSettings(flags: Flags, environment: Environment) {
   return { file, written, lineOf, settings };
 }
 
-/** Checks what a configuration file says, without its folders, addresses and tokens: nothing is created or started. */
+/** Checks what a configuration file says, without its directories, addresses and tokens: nothing is created or started. */
 export async function checkConfig(
   named: string | undefined,
   environment: Environment,
@@ -207,7 +207,7 @@ function defaultData({ env, home }: Environment): string {
   return join(env.XDG_DATA_HOME || join(home, ".local", "share"), "toolgate");
 }
 
-/** The configured roots, and as `default` the folder that was named, or the current one if no root is configured. */
+/** The configured roots, and as `default` the directory that was named, or the current one if no root is configured. */
 function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
   if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
   return settings.workspace ?? { default: directory };

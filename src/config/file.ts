@@ -99,7 +99,7 @@ export type Scalars = z.output<typeof scalarSettings>;
 /** Their names. */
 export const scalarKeys = Object.keys(scalars);
 
-/** Reads a configuration file; undefined if there is none. Relative paths in it are meant from its own folder. */
+/** Reads a configuration file; undefined if there is none. Relative paths in it are meant from its own directory. */
 export function readSettings(file: string, home: string): { settings: Settings; lineOf: Toml["lineOf"] } | undefined {
   const text = readIfThere(file);
   if (text === undefined) return undefined;

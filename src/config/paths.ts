@@ -10,14 +10,14 @@ export function canonicalPath(path: string): string {
   return parent === path ? path : join(canonicalPath(parent), basename(path));
 }
 
-/** Opens the workspace roots: each must be a folder. Returns name → canonical folder. */
+/** Opens the workspace roots: each must be a directory. Returns name → canonical directory. */
 export function openRoots(roots: Readonly<Record<string, string>>): ReadonlyMap<string, string> {
   return new Map(Object.entries(roots).map(([name, path]) => [name, openRoot(name, path)]));
 }
 
 function openRoot(name: string, path: string): string {
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return realpathSync(path);
-  throw new ConfigError(`workspace "${name}" is ${path}, which is not a folder; create it or name another one`);
+  throw new ConfigError(`workspace "${name}" is ${path}, which is not a directory; create it or name another one`);
 }
 
 /** Refuses a data directory that tools could reach through a workspace, or that holds one. */
@@ -26,12 +26,12 @@ export function checkDataDirectory(path: string, roots: ReadonlyMap<string, stri
   for (const [name, root] of roots) {
     if (isWithin(data, root)) {
       throw new ConfigError(
-        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the record and read tokens; start in the project's own folder, or name one with --workspace DIR, or move the data with --data DIR`,
+        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the record and read tokens; start in the project's own directory, or name one with --workspace DIR, or move the data with --data DIR`,
       );
     }
     if (isWithin(root, data)) {
       throw new ConfigError(
-        `the workspace "${name}" (${root}) lies inside the data directory ${data}, which no tool may touch; name another folder with --workspace DIR, or move the data with --data DIR`,
+        `the workspace "${name}" (${root}) lies inside the data directory ${data}, which no tool may touch; name another directory with --workspace DIR, or move the data with --data DIR`,
       );
     }
   }
@@ -54,6 +54,6 @@ export function createPrivateDirectory(path: string): string {
   return realpathSync(path);
 }
 
-function isWithin(path: string, folder: string): boolean {
-  return path === folder || path.startsWith(folder.endsWith(sep) ? folder : folder + sep);
+function isWithin(path: string, directory: string): boolean {
+  return path === directory || path.startsWith(directory.endsWith(sep) ? directory : directory + sep);
 }

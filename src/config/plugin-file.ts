@@ -6,7 +6,7 @@ import { ConfigError } from "./errors.ts";
 
 /**
  * The file of a plugin that the configuration names: a path (it begins with `.`, `/` or `~`, or ends like a script), meant
- * from the configuration's folder, or a package that is installed there, by its name.
+ * from the configuration's directory, or a package that is installed there, by its name.
  */
 export function pluginFile(named: string, configuration: string, absolute: (path: string) => string): string {
   if (/^[./~]|\.[cm]?[jt]s$/.test(named) || isAbsolute(named)) return absolute(named);

@@ -51,9 +51,9 @@ function refuseTwins(tokens: readonly Token[]): void {
 }
 
 function ownTokens(dataDirectory: string): Token[] {
-  const folder = createPrivateDirectory(join(dataDirectory, "tokens"));
+  const directory = createPrivateDirectory(join(dataDirectory, "tokens"));
   return (["caller", "approver"] as const).map((role) => {
-    const file = join(folder, role);
+    const file = join(directory, role);
     createToken(file);
     return toToken(role, [role], readTokenFile(role, file));
   });

@@ -24,7 +24,7 @@ export function readWorkspaceSettings(file: string): { settings: Settings; lineO
   return { settings, lineOf };
 }
 
-/** The rules of a workspace for one agent: a list for each policy file from the root down to the folder. */
+/** The rules of a workspace for one agent: a list for each policy file from the root down to the directory. */
 export type WorkspaceRules = (workspace: { root: string; directory: string }, agent: string) => LayerRules[];
 
 /**
@@ -59,8 +59,8 @@ export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules
   }
 
   return ({ root, directory }, agent) =>
-    foldersOf(root, directory).flatMap((folder): LayerRules[] => {
-      const file = join(folder, workspaceFile);
+    directoriesOf(root, directory).flatMap((level): LayerRules[] => {
+      const file = join(level, workspaceFile);
       const found = read(file, root);
       if (found === undefined) return [];
       const problem = found.problem === undefined ? {} : { problem: found.problem };
@@ -87,8 +87,8 @@ const maxBytes = 65_536;
 const tickMs = 1_000;
 const contents = strictTable(policyTables);
 
-/** The folders from the root of a workspace down to one in it. */
-function foldersOf(root: string, directory: string): string[] {
+/** The directories from the root of a workspace down to one in it. */
+function directoriesOf(root: string, directory: string): string[] {
   const below = relative(root, directory)
     .split(sep)
     .filter((part) => part !== "");
@@ -102,7 +102,7 @@ function stampOf(file: string): string | undefined {
     return stats && [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs].join();
   } catch (cause) {
     const code = codeOf(cause);
-    // Below a file that is no folder there is nothing either.
+    // Below a file that is no directory there is nothing either.
     return code === "ENOENT" || code === "ENOTDIR" ? undefined : code;
   }
 }

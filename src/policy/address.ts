@@ -3,17 +3,17 @@ import { domainToASCII } from "node:url";
 import ipaddr from "ipaddr.js";
 import { matcher } from "./wildcard.ts";
 
-/** A web address in the one form that rules meet, whatever spelling it was given in. */
+/** A web address in the canonical form that rules match, whatever its original spelling. */
 export interface Address {
-  /** Lower-case scheme and host, no default port, no fragment, `..` resolved, nothing escaped that need not be. */
+  /** Lower-case scheme and host, no default port, no fragment, `..` resolved, no needless escapes. */
   url: string;
-  /** A name without a dot at its end, or an IP address without brackets. */
+  /** A name without a trailing dot, or an IP address without brackets. */
   host: string;
-  /** Empty if it is the scheme's own. */
+  /** Empty for the default port of the scheme. */
   port: string;
 }
 
-/** Reads an http or https address; undefined if it is none. */
+/** Parses an http or https address; undefined for any other text. */
 export function readAddress(text: string): Address | undefined {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   if (url === undefined || !/^https?:$/.test(url.protocol)) return undefined;
@@ -27,15 +27,15 @@ export function readAddress(text: string): Address | undefined {
 }
 
 /**
- * Makes the test of a rule's pattern for addresses, whose scheme and host it may spell differently. Of a pattern that
- * allows, what stands for the host meets nothing but the host: a `*` in it ends where the path begins.
+ * Compiles a rule's pattern for addresses; the pattern may spell scheme and host differently. In a pattern that allows,
+ * a `*` in the host matches the host only: it ends where the path begins.
  */
 export function addressTest(pattern: string, allows: boolean): (url: string) => boolean {
   const parts = partsOf(pattern);
   const whole = matcher(parts ? parts.join("") : pattern);
   if (!parts) return whole;
   const [scheme, authority, path] = parts;
-  // `https://example.com*` would allow `https://example.com.evil.net`, which nobody means.
+  // `https://example.com*` would allow `https://example.com.evil.net`, which no author of a rule means.
   const endsOpen = path === "" && /[^*?:]\*$/.test(authority);
   const tests = [matcher(scheme), matcher(endsOpen ? authority.slice(0, -1) : authority), matcher(path || "*")];
   const byPart = (url: string) => {
@@ -45,32 +45,32 @@ export function addressTest(pattern: string, allows: boolean): (url: string) => 
   return allows ? byPart : (url) => byPart(url) || whole(url);
 }
 
-/** Whether a pattern names an address's host, and whether it names its port, in letters and not by a wildcard. */
+/** Returns which of an address's host and port a pattern spells out, without a wildcard. */
 export function namesIn(pattern: string, { host, port }: Pick<Address, "host" | "port">) {
   const named = splitAuthority(partsOf(pattern)?.[1] ?? "");
   return {
     host: named.host.replace(/^\[|\]$/g, "") === host,
-    // `host:*` says that every port of this host is meant.
+    // `host:*` names every port of the host.
     port: named.port === port || (named.port === "*" && named.host !== "" && !/[*?]/.test(named.host)),
   };
 }
 
-/** Why a host is not one of the public web; undefined if it is. */
+/** Returns the reason why a host is not on the public web; undefined if it is. */
 export function privateHost(host: string): string | undefined {
   if (isIP(host) !== 0) {
     const range = rangeOf(ipaddr.parse(host));
     return range === "unicast" ? undefined : `${host} is not a public address (${range})`;
   }
-  if (!host.includes(".")) return `${host} is a name of this machine or of its own network`;
+  if (!host.includes(".")) return `${host} is a name of this machine or its network`;
   if (privateNames.some((meets) => meets(`.${host}`)))
-    return `${host} is a name of this machine, of its own network or of its cloud`;
+    return `${host} is a name of this machine, its network or its cloud`;
   return undefined;
 }
 
-/** Whether a server could read a path as another one than rules do: with `..` that only it would see. */
+/** Checks if a server could read the path differently from rules, because of an encoded `..`. */
 export function isAmbiguous({ url }: Pick<Address, "url">): boolean {
   let path = url.replace(/[?].*$/s, "");
-  // Servers and the proxies before them may each decode once.
+  // A server and each proxy in front of it may decode once.
   for (let i = 0; i < 5 && path.includes("%"); i++) {
     const decoded = path.replace(/%([0-7][0-9a-f])/gi, (_, hex: string) =>
       String.fromCharCode(Number.parseInt(hex, 16)),
@@ -81,23 +81,23 @@ export function isAmbiguous({ url }: Pick<Address, "url">): boolean {
   return path.split(/[/\\]/).some((segment) => /^\.\.?(;.*)?$/.test(segment)) || path.includes("\\");
 }
 
-/** The kind of an address's range; of one that holds another one, as tunnels do, the kind of the tunnel. */
+/** Returns the kind of an address's range; for a tunnel address the kind of the tunnel. */
 function rangeOf(address: ipaddr.IPv4 | ipaddr.IPv6): string {
   if (address instanceof ipaddr.IPv4) {
-    // Public by number, but the host's own at Azure.
+    // A public number, but at Azure it is the host's metadata service.
     return address.toString() === "168.63.129.16" ? "cloud" : address.range();
   }
   const [first = 0] = address.parts;
   const range = address.range();
   if (range !== "unicast") return range;
-  // Only 2000::/3 was ever given out; `::127.0.0.1` is among the others.
+  // Only 2000::/3 is allocated; `::127.0.0.1` is outside of it.
   if (first < 0x2000 || first > 0x3fff) return "reserved";
   const interfaceId = address.parts.slice(4, 6);
   const isatap = (interfaceId[0] === 0 || interfaceId[0] === 0x200) && interfaceId[1] === 0x5efe;
   return isatap ? "isatap" : range;
 }
 
-/** Names that lead to this machine, its network or its cloud, and those under which anybody may write down any address. */
+/** Names that resolve to this machine, its network or its cloud, and public domains whose names resolve to any chosen address. */
 const privateNames = [
   "localhost local localdomain internal intranet private corp lan home home.arpa svc",
   "metadata.goog metadata.tencentyun.com metadata.packet.net metadata.platformequinix.com",
@@ -106,14 +106,14 @@ const privateNames = [
   .flatMap((names) => names.split(" "))
   .map((name) => matcher(`*.${name}`));
 
-/** Scheme with `://`, host with port, and path of an address or pattern; undefined without the first. */
+/** Splits an address or pattern into scheme with `://`, host with port, and path; undefined without a scheme. */
 function partsOf(text: string): [string, string, string] | undefined {
   const [, scheme = "", authority = "", path = ""] = /^([a-z*?]+:\/\/)([^/]*)(.*)$/is.exec(text) ?? [];
   if (scheme === "") return undefined;
   const { host, port } = splitAuthority(authority.toLowerCase());
   const ownPort = { "http://": "80", "https://": "443" }[scheme.toLowerCase()];
   const shownPort = port === undefined || port === ownPort ? "" : `:${port}`;
-  // Without a path and without wildcards it is the host's first page.
+  // Without a path and wildcards it is the root page of the host.
   const rest = path === "" && !/[*?]/.test(authority) ? "/" : path;
   return [scheme.toLowerCase(), canonicalHost(host) + shownPort, unescapePlain(rest)];
 }
@@ -123,13 +123,13 @@ function splitAuthority(authority: string): { host: string; port: string | undef
   return { host, port };
 }
 
-/** A host of a pattern as addresses spell it; one with wildcards stays as it is. */
+/** Normalizes a host of a pattern to the spelling of addresses; one with wildcards stays as it is. */
 function canonicalHost(host: string): string {
   if (/[*?]/.test(host)) return domainToASCII(host) || host;
   return URL.canParse(`http://${host}/`) ? new URL(`http://${host}/`).hostname.replace(/\.+$/, "") : host;
 }
 
-/** Undoes escapes of letters, digits, `-`, `.`, `_` and `~`, which mean the same without; writes the others in capitals. */
+/** Decodes escaped letters, digits, `-`, `.`, `_` and `~`; writes other escapes in upper case. */
 function unescapePlain(url: string): string {
   return url.replace(/%[0-9a-f]{2}/gi, (escaped) => {
     const character = String.fromCharCode(Number.parseInt(escaped.slice(1), 16));

@@ -1,9 +1,9 @@
 import { fromConfig, type Rule } from "./rules.ts";
 
-/** An agent that is always there. */
+/** An agent that exists without configuration. */
 export interface BuiltInAgent {
   description: string;
-  /** A list of its own that can only narrow; what `[agent.NAME.permission]` says follows it and may lift it. */
+  /** A separate list of rules that can only narrow. The rules of `[agent.NAME.permission]` follow it and may override it. */
   limits: readonly Rule[];
 }
 
@@ -13,35 +13,35 @@ const programs = "basename cat cmp cut df diff dirname du grep head ls pwd readl
 const gitCommands = "blame describe diff log ls-files ls-tree rev-parse shortlog show status".split(" ");
 
 /**
- * Commands that only look, whatever their arguments: none writes, runs another program or changes a setting. The one
- * option of git's that writes (`--output`, also abbreviated) is taken back.
+ * Rules for commands that only read, whatever their arguments: none writes, runs another program or changes a setting. The
+ * only git option that writes (`--output`, also abbreviated) is denied again.
  */
-const looking: Record<string, "allow" | "deny"> = {
+const readingCommands: Record<string, "allow" | "deny"> = {
   "*": "deny",
   ...allowed([...programs, ...gitCommands.map((name) => `git ${name}`)].map((command) => `${command} *`)),
   ...allowed(["git branch", "git branch --show-current", "git remote", "git remote -v"]),
   "git * --ou*": "deny",
 };
 
-/** `build` has no limits of its own. `plan` changes nothing. `explore` does nothing but look. */
+/** The built-in agents: `build` has no limits, `plan` changes nothing, `explore` only reads. */
 export const builtInAgents: ReadonlyMap<string, BuiltInAgent> = new Map([
-  ["build", { description: "Does the work; what the rules say holds.", limits: [] }],
+  ["build", { description: "Does the work, within the rules.", limits: [] }],
   [
     "plan",
     {
-      description: "Looks and thinks, and changes nothing: no edits, and of commands only those that look.",
-      limits: fromConfig({ edit: "deny", bash: looking }, ""),
+      description: "Reads and plans, and changes nothing: no edits, and only commands that read.",
+      limits: fromConfig({ edit: "deny", bash: readingCommands }, ""),
     },
   ],
   [
     "explore",
     {
-      description: "Finds things out for another agent: reads, searches and fetches, nothing else.",
+      description: "Explores for another agent: only reads, searches and fetches.",
       limits: fromConfig(
         {
           "*": "deny",
           ...allowed("read grep glob list lsp webfetch websearch codesearch external_directory doom_loop".split(" ")),
-          bash: looking,
+          bash: readingCommands,
         },
         "",
       ),

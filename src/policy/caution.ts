@@ -6,7 +6,7 @@ import type { Opinion } from "./opinion.ts";
 import { protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
-/** What a person is asked about although a rule allows it; undefined if the rule stands. `at` is the place in the question's patterns. */
+/** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */
 export function caution({ permission, patterns, paths, alwaysAsk }: Ask, at: number): Opinion | undefined {
   const path = paths?.[at] ?? patterns[at] ?? "";
   const file = protectedFile(permission, path);
@@ -16,25 +16,25 @@ export function caution({ permission, patterns, paths, alwaysAsk }: Ask, at: num
   return alwaysAsk === undefined ? undefined : alwaysAsked(`${path} ${alwaysAsk}`);
 }
 
-/** The same for text of which a person would not see everything. */
+/** Returns the caution about text of which an approver would not see everything. */
 export function hiddenText(pattern: string): Opinion | undefined {
   const [warning] = warningsAbout(pattern);
   return warning === undefined ? undefined : alwaysAsked(warning);
 }
 
-/** The same for an address that rules allow: whether a person is to be asked about its port or its path. */
+/** Returns the caution about the port or path of an address that rules allow. */
 export function addressCaution(address: Address, namesPort: boolean): Opinion | undefined {
-  if (isAmbiguous(address)) return askedFirst("its path holds `..` that only the server would see");
+  if (isAmbiguous(address)) return askedFirst("its path has an encoded `..` that only the server would decode");
   if (!namesPort) return askedFirst(`it has port ${address.port}, which the rule does not name`);
   return undefined;
 }
 
-/** What the kernel shows as files: reading or writing it has effects that no file has. */
+/** Describes files of the kernel, which have other effects than plain files when read or written. */
 function systemFile(permission: string, path: string): string | undefined {
   const folded = foldCase(path);
   if (/^\/proc\/(\d+|self|thread-self)(\/|$)/.test(folded)) return "the memory and environment of a process";
   if (permission === "external_directory" || folded === "/dev/null") return undefined;
-  return /^\/(proc|sys|dev)(\/|$)/.test(folded) ? "no file but a door of the kernel" : undefined;
+  return /^\/(proc|sys|dev)(\/|$)/.test(folded) ? "an interface of the kernel, not a plain file" : undefined;
 }
 
 function alwaysAsked(why: string): Opinion {

@@ -1,6 +1,6 @@
 import { fromConfig, type Rule } from "./rules.ts";
 
-/** The rules built into the server: looking inside the workspace is allowed, secrets are asked about, all else matches none. */
+/** Built-in rules: read-only tools are allowed inside the workspace, `.env` files ask. Anything else matches no rule, and asks. */
 export const defaultRules: readonly Rule[] = fromConfig(
   {
     read: {
@@ -18,7 +18,7 @@ export const defaultRules: readonly Rule[] = fromConfig(
     "todo*": "allow",
     question: "allow",
     skill: "allow",
-    // Each call of a batch asks for itself.
+    // Each call of a batch is judged separately.
     batch: "allow",
   },
   "",

@@ -1,27 +1,27 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 
-/** Text as a person may be shown it: what is invisible, or changes what stands around it, is written out as `\u{…}`. */
+/** Escapes text for display: characters that are invisible, or that change the text around them, become `\u{…}`. */
 export function visible(text: string): string {
   return text.replaceAll(hidden, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`);
 }
 
-/** Whether a person sees all of a text as it is. */
+/** Checks if a text is displayed as it is, with nothing hidden. */
 export function isVisible(text: string): boolean {
   return text.search(hidden) === -1 && !text.includes(padding);
 }
 
-/** A text for a screen: visible, and with lines of at most 160 characters, of which the rest follows behind `↳`. Nothing is left out. */
+/** Formats text for a screen: escaped, and wrapped at 160 characters with `↳` before continued lines. Nothing is omitted. */
 export function display(text: string): string {
   return visible(text).split("\n").flatMap(wrap).join("\n");
 }
 
-/** What a person would not see in a text, in words; none if they see all of it. */
+/** Describes what a text hides from its reader; empty if nothing. */
 export function warningsAbout(text: string): string[] {
   const found = new Set(text.match(hidden));
   return [
-    ...[...found].map((character) => `it holds ${nameOf(character)}, which is not seen as it is`),
+    ...[...found].map((character) => `it contains ${nameOf(character)}, which is not displayed as it is`),
     ...(text.includes(padding)
-      ? [`it holds ${padding.length} spaces in a row, which may push the rest out of sight`]
+      ? [`it contains ${padding.length} spaces in a row, which may push the rest out of sight`]
       : []),
   ];
 }
@@ -52,10 +52,10 @@ const kinds = [
 const width = 160;
 const padding = " ".repeat(65);
 
-/** How one object differs from another, for people and models: `command: was "make", now "make test"`. */
+/** Describes the difference between two objects, for people and models: `command: was "make", now "make test"`. */
 export function difference(before: JsonObject, after: JsonObject): string {
   const changes = [...new Set([...Object.keys(before), ...Object.keys(after)])].flatMap((name) => {
-    const [was, now] = [written(before[name]), written(after[name])];
+    const [was, now] = [toText(before[name]), toText(after[name])];
     return was === now ? [] : [`${visible(name)}: was ${was}, now ${now}`];
   });
   return changes.join("; ");
@@ -63,12 +63,12 @@ export function difference(before: JsonObject, after: JsonObject): string {
 
 const maxValueLength = 400;
 
-function written(value: JsonValue | undefined): string {
+function toText(value: JsonValue | undefined): string {
   if (value === undefined) return "absent";
   const text = visible(JSON.stringify(value));
   if (text.length <= maxValueLength) return text;
   return `${text.slice(0, maxValueLength)}… (${text.length - maxValueLength} more characters)`;
 }
 
-/** Control (but tab and newline), format and bidi characters, lone surrogates, separators, what is drawn as nothing, odd spaces. */
+/** Control characters (except tab and newline), format and bidi characters, lone surrogates, separators, characters without a glyph, unusual spaces. */
 const hidden = /(?![\t\n])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]|(?! )\p{Zs}/gu;

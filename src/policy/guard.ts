@@ -54,8 +54,8 @@ export function createFileGuard(guard: Guard, home: string): FileGuard {
     if (cwd === undefined) return undefined;
     const around = ownerOf(cwd);
     if (around) return `the command would run in ${around}, which no tool may touch`;
-    const reached = (commands ?? readCommands(line)).flatMap(({ folder, uses }) =>
-      uses.map(({ path }) => ownerOf(resolve(cwd, folder, path))),
+    const reached = (commands ?? readCommands(line)).flatMap(({ directory, uses }) =>
+      uses.map(({ path }) => ownerOf(resolve(cwd, directory, path))),
     );
     const what = reached.find((found) => found !== undefined);
     return what && `the command reaches into ${what}, which no tool may touch`;
@@ -85,7 +85,7 @@ function spellings(path: string, home: string): string[] {
   return [path, ...["~", "$HOME", `\${HOME}`].map((start) => foldCase(start) + rest)];
 }
 
-/** Whether a line contains a path, and not only the beginning of a longer name. */
+/** Checks if a line contains a path, and not only the beginning of a longer name. */
 function isNamed(line: string, path: string): boolean {
   for (let at = line.indexOf(path); at !== -1; at = line.indexOf(path, at + 1)) {
     if (!/[\w.-]/.test(line[at + path.length] ?? "")) return true;

@@ -8,25 +8,25 @@ import { ruleProblem } from "./parse-rules.ts";
 import type { Rule } from "./rules.ts";
 import type { Subject } from "./subject.ts";
 
-/** The rules of the configuration: for all, and agent by agent. */
+/** The rules of the configuration: for all agents, and by agent. */
 export interface ConfiguredRules {
   config: readonly Rule[];
   agents: ReadonlyMap<string, readonly Rule[]>;
 }
 
-/** Whose layers are wanted; where it is without a folder, no policy file of a workspace counts. */
+/** The subject of layers. Without a directory no policy file of a workspace applies. */
 export type LayersFor = Pick<Subject, "session" | "ancestors" | "agent"> &
   (Pick<Subject, "workspace" | "directory"> | { workspace?: never; directory?: undefined });
 
 /**
- * Gathers the rules that hold for a call: what only configuration can widen, and what narrows it: the limits of a built-in
- * agent, the policy files of the workspace, and each session of the chain.
+ * Creates the function that collects the rules for a call: the wide layers, which only configuration sets, and those that
+ * narrow: the limits of a built-in agent, the policy files of the workspace, and each session of the chain.
  */
 export function createLayers(
   { config, agents }: ConfiguredRules,
   workspaceRules: (subject: Pick<Subject, "workspace" | "directory" | "agent">) => readonly LayerRules[] = () => [],
 ) {
-  // Made once: rule lists are compiled once for each array.
+  // Built once: compiled rules are cached by the identity of the array.
   const limits = new Map(
     [...builtInAgents]
       .filter(([, { limits }]) => limits.length > 0)
@@ -59,7 +59,7 @@ export function createLayers(
   };
 }
 
-/** Refuses rules of a request that could not stand in a configuration either. */
+/** Refuses rules of a request that a configuration could not have either. */
 export function checkRules(field: string, rules: readonly Rule[]): void {
   for (const [i, rule] of rules.entries()) {
     const problem = ruleProblem(rule);

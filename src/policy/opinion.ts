@@ -2,43 +2,43 @@ import { PermissionAction, PermissionLayer, type PermissionReason } from "../../
 import type { Placed } from "./rule-list.ts";
 import { actions } from "./rules.ts";
 
-/** A rule that matched, and in which layer. */
+/** A rule that matched, with its layer. */
 export interface Match extends Placed {
   layer: PermissionLayer;
-  /** Whose rule it is, where the layer alone does not say that. */
+  /** The session, agent or file of the rule, where the layer alone does not identify it. */
   source: string;
 }
 
-/** What one list of rules, or the engine, says about one pattern. */
+/** The opinion of one list of rules, or of the engine, on one pattern. */
 export interface Opinion {
   action: PermissionAction;
   layer: PermissionLayer;
-  /** For a person. */
+  /** For people. */
   reason: string;
-  /** For a program; where it is absent the rule that matched is the reason. */
+  /** For programs; absent where the matching rule is the reason. */
   code?: PermissionReason;
   /** The rule that decided, if one did. */
   match?: Match;
 }
 
-/** The opinion of a rule that matched. */
+/** Returns the opinion of a rule that matched. */
 export function opinionBy(match: Match): Opinion {
   return { action: match.rule.action, layer: match.layer, reason: describe(match), match };
 }
 
-/** A match in words: `config rule 3 (bash "git *" allow)`. */
+/** Describes a match in words: `config rule 3 (bash "git *" allow)`. */
 export function describe({ layer, source, index, rule }: Match): string {
   const action = actionNames.get(rule.action);
   const place = `${layerNames[layer]} rule ${index}${named.has(layer) ? ` of ${source}` : ""}`;
   return `${place} (${rule.permission} ${JSON.stringify(rule.pattern)} ${action})`;
 }
 
-/** The strictest action: DENY before ASK before ALLOW; ASK if there is none. */
+/** Returns the strictest action: DENY before ASK before ALLOW; ASK if the list is empty. */
 export function strictest(decisions: readonly { action: PermissionAction }[]): PermissionAction {
   return strictestOf(decisions)?.action ?? PermissionAction.ASK;
 }
 
-/** Of several the strictest; of equals the first. The numbers of the contract rise with strictness. */
+/** Returns the strictest item, the first of equals. The enum numbers of the contract rise with strictness. */
 export function strictestOf<Item extends { action: PermissionAction }>(items: readonly Item[]): Item | undefined {
   return items.reduce<Item | undefined>((best, item) => (best && best.action >= item.action ? best : item), undefined);
 }
@@ -59,7 +59,7 @@ const layerNames: Record<PermissionLayer, string> = {
   [PermissionLayer.WORKSPACE]: "workspace",
 };
 
-/** The layers of which a person must be told which one it is. */
+/** Layers that exist more than once, so that a description names the source. */
 const named: ReadonlySet<PermissionLayer> = new Set([
   PermissionLayer.INHERITED,
   PermissionLayer.AGENT_LIMITS,

@@ -3,7 +3,7 @@ import { actions, fromConfig, type Rule, type RuleConfig } from "./rules.ts";
 const maxPatternBytes = 4_096;
 const maxWildcards = 64;
 
-/** A table of rules that cannot be used: `path` leads to the entry, `problem` says what is wrong with it. */
+/** An invalid table of rules: `path` leads to the entry, `problem` describes what is wrong with it. */
 export class RuleError extends Error {
   override name = "RuleError";
   readonly path: readonly string[];
@@ -16,13 +16,13 @@ export class RuleError extends Error {
   }
 }
 
-/** Reads a `[permission]` table as TOML gave it. `where` is its key; errors name the entry, its value and what is allowed. */
+/** Parses a `[permission]` table of TOML. `where` is its key; errors name the entry, its value and what is allowed. */
 export function parseRules(table: unknown, where: string, home: string): Rule[] {
   checkConfig(table, [where]);
   return fromConfig(table, home);
 }
 
-/** Where the rules of a table are written, in the order of `parseRules`. */
+/** Returns the key path of each rule of a table, in the order of `parseRules`. */
 export function rulePaths(table: unknown): string[][] {
   checkConfig(table, []);
   if (typeof table === "string") return [[]];
@@ -31,7 +31,7 @@ export function rulePaths(table: unknown): string[][] {
   );
 }
 
-/** What is wrong with a rule that somebody wrote, if anything: for rules that come in requests, too. */
+/** Describes what is wrong with a rule from configuration or a request; undefined if nothing. */
 export function ruleProblem({ permission, pattern }: Pick<Rule, "permission" | "pattern">): string | undefined {
   if (permission === "") return "has an empty permission; name a kind, such as bash, or *";
   if (pattern === "") return "has an empty pattern; write * for every pattern";
@@ -67,7 +67,7 @@ function checkRule(path: readonly string[], rule: Pick<Rule, "permission" | "pat
   if (problem) throw new RuleError(path, problem);
 }
 
-/** JavaScript moves keys that are whole numbers to the front, so their place in the order is already lost. */
+/** Refuses keys that are whole numbers: JavaScript moves them to the front, so their place in the order is lost. */
 function checkKey(path: readonly string[], key: string): void {
   if (!/^(0|[1-9]\d*)$/.test(key)) return;
   throw new RuleError(

@@ -51,7 +51,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         .filter((name) => isUnreadable || canAsk(name, wide.flatMap(rulesAbout(name)), narrow.map(rulesAbout(name))))
         .sort();
     },
-    /** Whether a permission is always denied: `*` and the pattern of each rule about it, taken as texts, are denied. */
+    /** Checks if a permission is always denied: `*` and the pattern of each rule about it, taken as texts, are denied. */
     hides(layers: Layers, permission: string): boolean {
       const rules = [...layers.wide, ...layers.narrow].flatMap(rulesAbout(permission));
       const patterns = ["*", ...rules.map(({ pattern }) => pattern)];

@@ -1,25 +1,25 @@
 import { foldCase } from "./wildcard.ts";
 
-/** What a file is that runs as code, or lets somebody in, without being asked for; undefined for others. `path` is absolute or relative. */
+/** Describes a file that runs as code without being started explicitly, or that grants access; undefined for other files. `path` is absolute or relative. */
 export function protectedFile(permission: string, path: string): string | undefined {
   if (permission !== "edit" && permission !== "read") return undefined;
   const folded = fold(path);
   const secret = meets(secrets, folded);
   if (secret !== undefined || permission === "read") return secret;
-  return meets(startedUnasked, folded);
+  return meets(startedImplicitly, folded);
 }
 
-/** Shows credentials to whoever reads them. */
+/** Files that expose credentials to their readers. */
 const secrets = table([
-  ["a folder of keys", ".ssh/ .gnupg/"],
+  ["a directory of keys", ".ssh/ .gnupg/"],
   ["a file of credentials", ".netrc _netrc .git-credentials .pgpass .aws/credentials .docker/config.json .kube/config"],
 ]);
 
-/** A path of which `read` is always asked holds one of these. */
+/** Each path for which `read` always asks contains one of these words. */
 export const secretWords = secrets.words;
 
-/** Is run, or says what is run, by a program that the user starts for something else. */
-const startedUnasked = table([
+/** Files that a program runs, or takes commands from, when the user starts it for another purpose. */
+const startedImplicitly = table([
   ["git's own files, some of which run as code", ".git git~1 .git/ git~1/ .gitconfig .gitmodules .config/git/"],
   [
     "a hook that git runs",
@@ -60,12 +60,12 @@ const startedUnasked = table([
 ]);
 
 interface Table {
-  /** A path without any of these meets nothing, as nearly all do. */
+  /** A path without any of these words has no match; most paths have none. */
   words: readonly string[];
-  /** By the last part, or the last two, of a path. */
+  /** Descriptions by the last segment, or the last two, of a path. */
   files: ReadonlyMap<string, string>;
-  /** By one or two parts in the middle. */
-  folders: ReadonlyMap<string, string>;
+  /** Descriptions by one or two segments in the middle of a path. */
+  directories: ReadonlyMap<string, string>;
 }
 
 function table(groups: readonly [what: string, names: string][]): Table {
@@ -73,28 +73,28 @@ function table(groups: readonly [what: string, names: string][]): Table {
   return {
     words: all.map(([name]) => name.replace(/\/$/, "")),
     files: new Map(all.filter(([name]) => !name.endsWith("/"))),
-    folders: new Map(all.filter(([name]) => name.endsWith("/")).map(([name, what]) => [name.slice(0, -1), what])),
+    directories: new Map(all.filter(([name]) => name.endsWith("/")).map(([name, what]) => [name.slice(0, -1), what])),
   };
 }
 
-function meets({ words, files, folders }: Table, path: string): string | undefined {
+function meets({ words, files, directories }: Table, path: string): string | undefined {
   if (!words.some((word) => path.includes(word))) return undefined;
   const segments = path.split("/");
   const at = (i: number) => [segments[i] ?? "", `${segments[i - 1]}/${segments[i]}`];
   for (const name of at(segments.length - 1)) {
-    const what = files.get(name) ?? folders.get(name);
+    const what = files.get(name) ?? directories.get(name);
     if (what !== undefined) return what;
   }
   for (let i = 0; i < segments.length - 1; i++) {
     for (const name of at(i)) {
-      const what = folders.get(name);
+      const what = directories.get(name);
       if (what !== undefined) return what;
     }
   }
   return undefined;
 }
 
-/** Also as file systems fold names that ignore case, composition, or characters that nobody sees. */
+/** Folds a path like file systems that ignore case, composition, or invisible characters. */
 function fold(path: string): string {
   return foldCase(
     /^[ -~]*$/.test(path) ? path : path.normalize("NFKC").replace(/\p{Default_Ignorable_Code_Point}/gu, ""),

@@ -41,7 +41,7 @@ export function readDoubts(
 /** Directories below which paths are the kernel's, or may be. */
 const kernel = /^\/(\/|proc\/|sys\/|dev\/)/;
 
-const isWithin = (path: string, folder: string) => path === folder || path.startsWith(`${folder}/`);
+const isWithin = (path: string, directory: string) => path === directory || path.startsWith(`${directory}/`);
 
 /** The rules that may override the last one that allows everything; undefined without such a rule. */
 function exceptions(rules: readonly Rule[]): Rule[] | undefined {
@@ -60,8 +60,8 @@ function doubtsOf({ layer }: LayerRules, rules: readonly Rule[]): Rule[] {
 const allowsAll = ({ pattern, action }: Rule) => pattern === "*" && action === PermissionAction.ALLOW;
 
 /** The longest part of a pattern that a segment of a matching path must contain, and that the directory does not. */
-function wordOf(pattern: string, folder: string): string | undefined {
-  const words = pattern.split(/[*?/]/).filter((word) => word !== "" && !folder.includes(word));
+function wordOf(pattern: string, directory: string): string | undefined {
+  const words = pattern.split(/[*?/]/).filter((word) => word !== "" && !directory.includes(word));
   return words.toSorted((one, other) => other.length - one.length)[0];
 }
 

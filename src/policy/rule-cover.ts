@@ -3,16 +3,16 @@ import { isPathKind } from "./rule-list.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, toSlashes } from "./wildcard.ts";
 
-/** Whether a rule matches all that another one matches. It may say no where that is hard to tell, never yes wrongly. */
+/** Checks if a rule matches everything that another one matches. May return false where that is hard to decide, but never true wrongly. */
 export function ruleCovers(rule: Rule, other: Rule, home: string): boolean {
   if (!coversText(rule.permission, other.permission)) return false;
   if (rule.pattern === "*") return true;
-  // A wildcard stands for kinds of both sorts.
+  // A wildcard stands for permissions of both kinds.
   const sorts = isLiteral(other.permission) ? [isPathKind(other.permission)] : [true, false];
   return sorts.every((isPath) => (isPath ? coversPath(rule, other, home) : coversPattern(rule.pattern, other.pattern)));
 }
 
-/** Rules that ask or deny meet a path in any case, and rules from the root meet another form of it than others. */
+/** Rules that ask or deny ignore the case of a path; rules that start at the root match the absolute path. */
 function coversPath(rule: Rule, other: Rule, home: string): boolean {
   const [wide, narrow] = [rule, other].map(({ pattern }) => expandHome(toSlashes(pattern), home));
   if (wide === undefined || narrow === undefined || wide.startsWith("/") !== narrow.startsWith("/")) return false;
@@ -20,14 +20,14 @@ function coversPath(rule: Rule, other: Rule, home: string): boolean {
   return other.action === PermissionAction.ALLOW && coversPattern(wide, narrow);
 }
 
-/** Of a trailing ` *` both readings count, with and without it. */
+/** Compares both readings of a trailing ` *`, with and without it. */
 function coversPattern(pattern: string, other: string): boolean {
   return readings(other).every((one) => readings(pattern).some((wide) => coversText(wide, one)));
 }
 
 const readings = (pattern: string) => (pattern.endsWith(" *") ? [pattern, pattern.slice(0, -2)] : [pattern]);
 
-/** Whether every text that `other` matches is matched by `pattern`: a star takes anything, also what may stand for anything. */
+/** Checks if `pattern` matches every text that `other` matches: a star takes anything, including other wildcards. */
 function coversText(pattern: string, other: string): boolean {
   let [at, from] = [0, 0];
   let star: { at: number; from: number } | undefined;

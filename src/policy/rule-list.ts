@@ -3,33 +3,33 @@ import { addressTest, readAddress } from "./address.ts";
 import { expandHome, type Rule } from "./rules.ts";
 import { foldCase, isLiteral, matcher, toSlashes } from "./wildcard.ts";
 
-/** A rule and its place in its list. */
+/** A rule and its index in its list. */
 export interface Placed {
   index: number;
   rule: Rule;
 }
 
-/** One asked pattern, in the forms that rules meet. */
+/** One pattern of an ask, in the forms that rules match. */
 export interface Target {
   permission: string;
   text: string;
-  /** For kinds that are judged by path; else the same as `text`. */
+  /** The absolute path, for permissions that are judged by path; otherwise the same as `text`. */
   absolute: string;
   foldedText: string;
   foldedAbsolute: string;
 }
 
-/** A list of rules, ready to decide. */
+/** A compiled list of rules. */
 export interface RuleList {
-  /** The last rule that matches. */
+  /** Returns the last rule that matches. */
   last(target: Target): Placed | undefined;
-  /** Every rule that matches, in order. */
+  /** Returns every rule that matches, in order. */
   all(target: Target): readonly Placed[];
-  /** Every rule that is about a permission, in order. */
+  /** Returns every rule about a permission, in order. */
   about(permission: string): readonly Placed[];
 }
 
-/** Makes a target of a pattern; `path` is the canonical absolute path, where the asking tool gave one. */
+/** Builds the target of a pattern; `path` is the canonical absolute path, if the tool gave one. */
 export function targetOf(permission: string, pattern: string, path?: string): Target {
   if (!isPathKind(permission)) {
     const text = (permission === "webfetch" && readAddress(pattern)?.url) || pattern;
@@ -40,20 +40,20 @@ export function targetOf(permission: string, pattern: string, path?: string): Ta
   return { permission, text, absolute, foldedText: foldCase(text), foldedAbsolute: foldCase(absolute) };
 }
 
-/** Whether the patterns of a permission are paths, or are written like paths. */
+/** Checks if the patterns of a permission are paths, or are written like paths. */
 export function isPathKind(permission: string): boolean {
   return filePermissions.has(permission) || likePaths.has(permission);
 }
 
 /**
- * Prepares rules, so that a decision looks only at those of its permission, and for texts such as commands only at those
- * that begin with the same word or with a wildcard. The array is not to be changed afterwards.
+ * Compiles rules into an index, so that a decision tries only those of its permission, and for texts such as commands only
+ * those that begin with the same word or with a wildcard. Do not change the array afterwards.
  */
 export function compileRules(rules: readonly Rule[], home: string): RuleList {
   const all = rules.map((rule, index) => compile(rule, index, home));
   const general = all.filter(({ rule }) => !isLiteral(rule.permission));
   const named = new Set(rules.map(({ permission }) => permission).filter(isLiteral));
-  // Only permissions that rules name are kept: callers choose what they ask about, and must not fill memory with it.
+  // Caches only permissions that rules name: callers choose the others, and must not fill memory with them.
   const byPermission = new Map<string, Bucket>();
   const bucketOf = (permission: string): Bucket => {
     if (!named.has(permission)) return bucket(general, permission);
@@ -86,7 +86,7 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
   };
 }
 
-/** The rules about one permission: all of them, those whose first word is literal by that word, and the rest. */
+/** The rules about one permission: all, those with a literal first word by that word, and the rest. */
 interface Bucket {
   rules: readonly CompiledRule[];
   byWord: ReadonlyMap<string, CompiledRule[]>;
@@ -108,9 +108,9 @@ function firstWord(text: string): string {
   return end === -1 ? text : text.slice(0, end);
 }
 
-/** Judged by path: a rule that starts with `/` or the home folder meets the absolute path, any other what is shown. */
+/** Permissions judged by path: a rule that starts with `/` or the home directory matches the absolute path, any other the displayed one. */
 const filePermissions = new Set(["read", "edit", "list", "lsp"]);
-/** Folders with `/*`, and what is looked for: the text alone counts, with backslashes as slashes. */
+/** Permissions with patterns like paths (`DIR/*`, globs, search terms): only the text counts, with backslashes as slashes. */
 const likePaths = new Set(["external_directory", "glob", "grep"]);
 
 interface CompiledRule extends Placed {
@@ -139,7 +139,7 @@ function pathTest({ pattern, action }: Rule, home: string): (target: Target) => 
     const meets = matcher(path);
     return absolute ? (target) => meets(target.absolute) : (target) => meets(target.text);
   }
-  // On a file system that ignores case `.ENV` is `.env`: what asks or denies must hold for both.
+  // On a file system that ignores case `.ENV` is `.env`: rules that ask or deny must match both.
   const meets = matcher(foldCase(path));
   return absolute ? (target) => meets(target.foldedAbsolute) : (target) => meets(target.foldedText);
 }

@@ -1,22 +1,22 @@
 import { PermissionAction, type PermissionRule } from "../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** A rule without what makes it a message. */
+/** The fields of a rule, without the message type. */
 export type Rule = Pick<PermissionRule, "permission" | "pattern" | "action">;
 
-/** An action as configuration spells it. */
+/** An action as written in configuration. */
 export type ActionName = keyof typeof actions;
 
-/** Rules as configuration spells them: an action for everything, or by permission, or by permission and pattern, in order. */
+/** Rules as written in configuration: an action for everything, or by permission, or by permission and pattern, in order. */
 export type RuleConfig = ActionName | { [permission: string]: ActionName | { [pattern: string]: ActionName } };
 
-/** The actions by the names that configuration and people use. */
+/** Actions by the names of the configuration. */
 export const actions = {
   allow: PermissionAction.ALLOW,
   ask: PermissionAction.ASK,
   deny: PermissionAction.DENY,
 } as const;
 
-/** Turns configuration into rules, in its order. A pattern that starts with the home folder gets its path. */
+/** Converts configuration into rules, in its order, with the home directory expanded in patterns. */
 export function fromConfig(config: RuleConfig, home: string): Rule[] {
   if (typeof config === "string") return [{ permission: "*", pattern: "*", action: actions[config] }];
   return Object.entries(config).flatMap(([permission, value]) =>
@@ -30,7 +30,7 @@ export function fromConfig(config: RuleConfig, home: string): Rule[] {
   );
 }
 
-/** Puts the home folder where a pattern starts with `~`, `~/` or `$HOME`; `~name` stays as it is. */
+/** Expands the home directory in a pattern that is `~` or starts with `~/` or `$HOME`; `~name` stays as it is. */
 export function expandHome(pattern: string, home: string): string {
   if (pattern === "~" || pattern.startsWith("~/")) return home + pattern.slice(1);
   // Also `$HOMEx`, as opencode does.

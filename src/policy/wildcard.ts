@@ -1,12 +1,12 @@
-/** How a text is compared with a pattern. */
+/** Options of comparing a text with a pattern. */
 export interface WildcardOptions {
-  /** Upper and lower case are the same. */
+  /** Treats upper and lower case as equal. */
   ignoreCase?: boolean;
-  /** A backslash counts as a slash, in the text and in the pattern. */
+  /** Treats backslashes as slashes, in the text and in the pattern. */
   slashes?: boolean;
 }
 
-/** Whether a text matches a pattern from its first to its last character; see `matcher`. */
+/** Checks if a whole text matches a pattern; see `matcher`. */
 export function wildcard(text: string, pattern: string, options: WildcardOptions = {}): boolean {
   const form = (value: string) => {
     const path = options.slashes ? toSlashes(value) : value;
@@ -17,7 +17,7 @@ export function wildcard(text: string, pattern: string, options: WildcardOptions
 
 /**
  * Compiles a pattern: `*` is any run of characters, also `/` and line ends, `?` is one (UTF-16 unit), a trailing ` *` may
- * be absent, all else stands for itself. No pattern takes longer than the text's length times one more than its wildcards.
+ * be absent, any other character stands for itself. Runs in O(length of the text × (wildcards + 1)) for every pattern.
  */
 export function matcher(pattern: string): (text: string) => boolean {
   if (pattern === "*") return () => true;
@@ -31,17 +31,17 @@ export function matcher(pattern: string): (text: string) => boolean {
   return (text) => whole(text) || withoutTail(text);
 }
 
-/** Whether a pattern matches only its own text. */
+/** Checks if a pattern has no wildcard. */
 export function isLiteral(pattern: string): boolean {
   return !pattern.includes("*") && !pattern.includes("?");
 }
 
-/** Turns every backslash into a slash. */
+/** Replaces backslashes with slashes. */
 export function toSlashes(text: string): string {
   return text.replaceAll("\\", "/");
 }
 
-/** Makes texts equal that differ in case only. It keeps the length, so that `?` still stands for one character. */
+/** Folds case, so that texts that differ only in case become equal. Keeps the length, so that `?` still matches one character. */
 export function foldCase(text: string): string {
   return beyondPrintableAscii.test(text) ? text.split("").map(foldUnit).join("") : text.toLowerCase();
 }
@@ -53,7 +53,7 @@ function foldUnit(unit: string): string {
   return folded.length === 1 ? folded : unit;
 }
 
-/** Matches the pieces between stars: the first at the start, the last at the end, the others at their earliest place. */
+/** Matches the pieces between stars: the first at the start, the last at the end, the others at their earliest position. */
 function inOrder(pieces: readonly string[]): (text: string) => boolean {
   const first = pieces[0] ?? "";
   if (pieces.length === 1) return (text) => text.length === first.length && isAt(text, first, 0);
@@ -77,7 +77,7 @@ function isAt(text: string, piece: string, at: number): boolean {
   return true;
 }
 
-/** Finds the end of a piece's earliest place, or -1. Each run of literals goes through the text once, until all agree. */
+/** Finds the end of a piece's earliest match, or -1. The scan of each literal run advances through the text once, until all agree. */
 function searchFor(piece: string): (text: string, from: number) => number {
   const runs = [...piece.matchAll(/[^?]+/g)].map(({ 0: literal, index }) => ({
     offset: index,
@@ -97,7 +97,7 @@ function searchFor(piece: string): (text: string, from: number) => number {
   };
 }
 
-/** Scans a text for a literal by Knuth, Morris and Pratt, forwards only: `from` never falls. */
+/** Scans a text for a literal (Knuth–Morris–Pratt), forwards only: `from` never decreases. */
 function scanFor(literal: string): (text: string) => (from: number) => number {
   const fallback: number[] = [];
   const extend = (matched: number, unit: string | undefined) => {

@@ -104,7 +104,7 @@ describe("a flag beats the environment, which beats the file, which beats the de
 });
 
 describe("the file", () => {
-  test("names workspaces, relative to itself, and then the current folder is none", () => {
+  test("names workspaces, relative to itself, and then the current directory is none", () => {
     const { load, home, directory } = machine('[workspace]\nshop = "shop"\nhome_shop = "~/shop"');
     mkdirSync(join(home, ".config/toolgate/shop"));
     mkdirSync(join(home, "shop"));
@@ -340,7 +340,7 @@ describe("a start is refused, and the message says what to do", () => {
     );
   });
 
-  test("the home folder as workspace, where the data are by default", () => {
+  test("the home directory as workspace, where the data are by default", () => {
     const { load, home } = machine();
     expect(() => load({ workspace: home })).toThrow("name one with --workspace DIR");
   });
@@ -374,7 +374,7 @@ describe("TLS", () => {
   afterAll(() => made.remove());
   const pair = ({ certFile, keyFile }: Pair = made.server) => ({ tlsCert: certFile, tlsKey: keyFile });
 
-  test("is off unless it is configured, and read from flags, environment or the file, each with its own folder", () => {
+  test("is off unless it is configured, and read from flags, environment or the file, each with its own directory", () => {
     const { load, home, project } = machine('tls_cert = "tls/server.pem"\ntls_key = "~/server.key"');
     const { cert, key } = made.server;
     mkdirSync(join(home, ".config/toolgate/tls"));
@@ -437,7 +437,7 @@ test.each<[boolean, Record<string, string>]>([
   expect(machine().load({}, env).tracing).toBe(tracing);
 });
 
-/** A home, a project folder and, if there is text for it, a configuration file; all are removed when the test ends. */
+/** A home, a project directory and, if there is text for it, a configuration file; all are removed when the test ends. */
 function machine(toml?: string, change: (text: string, project: string) => string = (text) => text) {
   const base = realpathSync(mkdtempSync(join(tmpdir(), "toolgate-config-")));
   onTestFinished(() => rmSync(base, { recursive: true }));

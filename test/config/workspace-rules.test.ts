@@ -32,7 +32,7 @@ test("a workspace without a policy file has no list", async () => {
   const { root, read, file } = workspace();
   expect(await read()).toEqual([]);
   rmSync(dirname(file), { recursive: true });
-  writeFileSync(join(root, ".opencode"), "a file, not a folder");
+  writeFileSync(join(root, ".opencode"), "a file, not a directory");
   expect(await read()).toEqual([]);
 });
 
@@ -48,7 +48,7 @@ test("rules for all come before those for the agent", async () => {
   expect((await read())[0]?.rules).toBe((await read())[0]?.rules);
 });
 
-test("in a folder of a workspace the files of all folders above it count, too", async () => {
+test("in a directory of a workspace the files of all directories above it count, too", async () => {
   const { root, file, read } = workspace();
   const inner = join(root, "a/b");
   mkdirSync(join(inner, ".opencode"), { recursive: true });

@@ -35,9 +35,9 @@ test("a secret that gets past the types is not written", () => {
 });
 
 function openLog() {
-  const folder = mkdtempSync(join(tmpdir(), "toolgate-log-"));
-  onTestFinished(() => rmSync(folder, { recursive: true }));
-  const file = join(folder, "toolgate.log");
+  const directory = mkdtempSync(join(tmpdir(), "toolgate-log-"));
+  onTestFinished(() => rmSync(directory, { recursive: true }));
+  const file = join(directory, "toolgate.log");
   writeFileSync(file, "", { mode: 0o644 });
   const log = createLogger({ level: "warn", file });
   const lines = (): unknown[] =>

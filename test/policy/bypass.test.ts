@@ -33,11 +33,12 @@ const accepted = {
 };
 
 const service = useService();
-/** The folder that the cases take for the workspace. */
+/** The directory that the cases take for the workspace. */
 const assumed = "/srv/project";
 
 beforeAll(async () => {
-  for (const folder of ["src", "docs", "packages/a"]) await mkdir(join(service.workspace, folder), { recursive: true });
+  for (const directory of ["src", "docs", "packages/a"])
+    await mkdir(join(service.workspace, directory), { recursive: true });
   for (const file of [
     "src/a.ts",
     "src/b.ts",

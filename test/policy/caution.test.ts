@@ -78,7 +78,7 @@ describe("reading is asked although rules allow it:", () => {
     expect(judged("read", `/proc/${process.pid}/environ`)).toMatchObject({ action: Action.DENY, layer: Layer.ENGINE });
   });
 
-  test("the folder of a process is asked for too", () => {
+  test("the directory of a process is asked for too", () => {
     expect(judged("external_directory", "/proc/17/*", { paths: ["/proc/17"] })?.action).toBe(Action.ASK);
     expect(judged("external_directory", "/usr/share/*", { paths: ["/usr/share"] })?.action).toBe(Action.ALLOW);
   });

@@ -99,15 +99,15 @@ test("rules that a caller sends, or that a parent session has, only make a decis
   );
 });
 
-let folder: string;
+let directory: string;
 let store: Store;
 beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), "toolgate-laws-"));
-  store = await openSqliteStore({ directory: folder });
+  directory = await mkdtemp(join(tmpdir(), "toolgate-laws-"));
+  store = await openSqliteStore({ directory });
 });
 afterAll(async () => {
   await store.calls.close();
-  await rm(folder, { recursive: true });
+  await rm(directory, { recursive: true });
 });
 
 test("grants that come while an ask waits settle it exactly if they would let its later twin run", () => {

@@ -7,7 +7,7 @@ const { ALLOW, ASK, DENY } = PermissionAction;
 const read = (toml: string) => parseRules(parse(toml).permission, "permission", "/home/u");
 
 describe("parseRules", () => {
-  test("keeps the order of a TOML table and knows the home folder", () => {
+  test("keeps the order of a TOML table and knows the home directory", () => {
     const toml =
       '[permission]\nedit = "ask"\n[permission.bash]\n"*" = "deny"\n"git *" = "allow"\n[permission.read]\n"~/x/*" = "allow"';
     expect(read(toml)).toEqual([

@@ -121,7 +121,7 @@ describe("defaults", () => {
 });
 
 describe("paths", () => {
-  test("a rule that starts with a slash or the home folder meets the absolute path, any other the shown one", () => {
+  test("a rule that starts with a slash or the home directory meets the absolute path, any other the shown one", () => {
     const layers = configured({ edit: { "src/*": "allow", "/srv/p/src/keep/*": "deny", "~/notes/*": "allow" } });
     expect(file("edit", "src/a.ts", layers)).toBe(ALLOW);
     expect(file("edit", "src/keep/a.ts", layers)).toBe(DENY);
@@ -129,7 +129,7 @@ describe("paths", () => {
     expect(file("edit", "/srv/p-evil/src/a.ts", layers)).toBe(ASK);
   });
 
-  test("session rules know the home folder too; ~name is a file of that name", () => {
+  test("session rules know the home directory too; ~name is a file of that name", () => {
     const deny = (pattern: string): Layers => ({
       wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig({ edit: "allow" }, "/home/u") }],
       narrow: [{ layer: PermissionLayer.SESSION, rules: [{ permission: "edit", pattern, action: DENY }] }],

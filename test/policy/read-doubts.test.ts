@@ -30,7 +30,7 @@ const layers: fc.Arbitrary<Layers> = fc.record({
   wide: rules.map((own) => [defaults, { layer: PermissionLayer.CONFIG, rules: own }]),
   narrow: fc.array(fc.record({ layer: narrowLayer, rules }), { maxLength: 2 }),
 });
-const folder = fc.constantFrom(
+const directory = fc.constantFrom(
   { absolute: "/srv/work", pattern: "." },
   { absolute: "/srv/work/a/keys", pattern: "a/keys" },
   { absolute: "/srv/other/.ssh", pattern: "/srv/other/.ssh" },
@@ -41,12 +41,12 @@ const folder = fc.constantFrom(
 describe("the words that tell of files that may not be read", () => {
   test("miss none, whatever the rules", () => {
     fc.assert(
-      fc.property(layers, folder, name, (layers, folder, name) => {
-        const words = policy.readDoubts(folder, layers);
+      fc.property(layers, directory, name, (layers, directory, name) => {
+        const words = policy.readDoubts(directory, layers);
         const isPlain = !/[^ -~]| {64}/.test(name);
         fc.pre(words !== undefined && isPlain && !words.some((word) => name.toLowerCase().includes(word)));
         const below = (path: string) => (path === "." ? name : `${path}/${name}`);
-        const ask = { permission: "read", patterns: [below(folder.pattern)], paths: [below(folder.absolute)] };
+        const ask = { permission: "read", patterns: [below(directory.pattern)], paths: [below(directory.absolute)] };
         expect(strictest(policy.judge(ask, layers))).toBe(ALLOW);
       }),
       { numRuns: 1_000 },
@@ -61,9 +61,9 @@ describe("the words that tell of files that may not be read", () => {
 
   test.each([
     ["where a rule denies everything", [{ permission: "read", pattern: "*", action: DENY }], "/srv/other"],
-    ["where the folder itself is one of keys", [], "/srv/other/.ssh"],
+    ["where the directory itself is one of keys", [], "/srv/other/.ssh"],
     ["above what the engine keeps for itself", [], "/srv/work"],
-    ["in the kernel's folders", [], "/proc/1"],
+    ["in the kernel's directories", [], "/proc/1"],
   ])("are unknown %s", (_, own, absolute) => {
     const wide = [defaults, { layer: PermissionLayer.CONFIG, rules: own }];
     expect(policy.readDoubts({ absolute, pattern: absolute }, { wide, narrow: [] })).toBeUndefined();

@@ -8,10 +8,10 @@ import { runPackages } from "./packages.ts";
 import { type Program, programs } from "./programs.ts";
 import { isTameAwk, isTameSed } from "./scripts.ts";
 import { runTar } from "./tar.ts";
-import { belowFolders } from "./walks.ts";
+import { belowDirectories } from "./walks.ts";
 import { isWrapper, wrap } from "./wrappers.ts";
 
-/** What a command does, as far as its program is known; of others, what paths their words may be. */
+/** Returns the effects of a command, as far as its program is known; for an unknown program the paths that its words may be. */
 export function effectsOf({ words, input }: SimpleCommand): Effects {
   const effects = noEffects();
   const name = programOf(words);
@@ -35,13 +35,13 @@ export function effectsOf({ words, input }: SimpleCommand): Effects {
   return effects;
 }
 
-/** The name of a command's program, without its folder. */
+/** Returns the name of a command's program, without its directory. */
 export function programOf(words: readonly Word[]): string {
   const value = words[0]?.value ?? "";
   return value.slice(value.lastIndexOf("/") + 1);
 }
 
-/** Whether what a program runs may stand in its own words: nobody can tell where it begins. */
+/** Checks if a program may run a command that is among its own words, at an unknown position. */
 export function mayRunItsWords(name: string): boolean {
   return isWrapper(name) || special.get(name) === runAnything || name === "ssh";
 }
@@ -92,11 +92,11 @@ const special = new Map<string, Run>(
   }),
 );
 
-/** A program outside the folders of the system is a file like any script. */
+/** Treats a program outside the system's directories like a script. */
 function addProgram(program: Word | undefined, effects: Effects): void {
   const value = program?.value ?? "";
   if (!value.includes("/") || /^\/(usr\/(local\/)?)?s?bin\/[^/]+$/.test(value)) return;
-  effects.dangers.push({ at: 0, why: `${value} is a program outside the system's folders` });
+  effects.dangers.push({ at: 0, why: `${value} is a program outside the system's directories` });
   effects.scripts.push(value);
   effects.uses.push({ path: value, glob: false, as: "read" });
 }
@@ -124,7 +124,7 @@ function addOption(program: string, { name, means, value, at }: Option, strict: 
   effects.uses.push(...usesIn(value, as));
 }
 
-/** A file may have the name of an option. */
+/** Adds the danger that a glob matches a file with the name of an option. */
 function addGlobs(operands: readonly Operand[], effects: Effects): void {
   for (const { word, at } of operands) {
     if (word.glob && /^[*?[]/.test(word.value)) effects.dangers.push({ at, why: `${word.value} may become an option` });
@@ -139,14 +139,14 @@ function addOperands(
   operands: readonly Operand[],
   effects: Effects,
 ): void {
-  const below = belowFolders(program.walks, options);
+  const below = belowDirectories(program.walks, options);
   const use = (list: readonly Operand[], as: FileAccess) => {
     for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as, below));
   };
   const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
   switch (program.operands) {
     case "text":
-      // `echo /etc/*` lists a folder all the same.
+      // `echo /etc/*` lists a directory, although echo reads no files.
       use(
         operands.filter(({ word }) => word.glob),
         "look",
@@ -193,10 +193,10 @@ function addOperands(
 
 const here: Operand = { word: { value: ".", glob: false, status: false }, at: 0 };
 
-/** `V=1`: a number is no program. */
+/** `V=1`: a number cannot be a program. */
 const isSwitch = /^(?!MAKE|SHELL)[A-Z_]+=\d+$/;
 
-/** `-t DIR` of cp and its like: where the copies go. */
+/** `-t DIR` of cp and similar programs: the destination of the copies. */
 function isTarget({ name, means }: Option): boolean {
   return means === "write" && /^(-t|--target.*)$/.test(name);
 }
@@ -208,9 +208,9 @@ function addCopy(
   below: Below | undefined,
   effects: Effects,
 ): void {
-  const folder = options.find(isTarget);
-  const sources = (folder ? operands : operands.slice(0, -1)).map(({ word }) => word);
-  const target = folder?.value ?? operands.at(-1)?.word;
+  const directory = options.find(isTarget);
+  const sources = (directory ? operands : operands.slice(0, -1)).map(({ word }) => word);
+  const target = directory?.value ?? operands.at(-1)?.word;
   for (const word of sources) effects.uses.push(...usesIn(word, "read", below));
   if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change"));
   const names = sources.map(({ value }) => value.replace(/\/+$/, "").replace(/^.*\//, ""));
@@ -311,7 +311,7 @@ function runDocker(words: readonly Word[], effects: Effects): void {
   for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
 }
 
-/** A program of which little is known may run the words behind any of its own. */
+/** Adds the danger that a program of which little is known runs the words after any of its own. */
 function addBeginning(words: readonly Word[], at: number, effects: Effects): void {
   const value = words[at]?.value ?? "";
   if (at > maxBegun || !/^[\w./]/.test(value)) return;
@@ -320,7 +320,7 @@ function addBeginning(words: readonly Word[], at: number, effects: Effects): voi
 
 const maxBegun = 32;
 
-/** Its words say little about what it will do. */
+/** Adds the danger of a program whose words say little about what it will do. */
 function runAnything(words: readonly Word[], effects: Effects): void {
   effects.dangers.push({ at: words.length > 1 ? 1 : 0, why: `${programOf(words)} runs anything` });
   for (const word of words.slice(1)) effects.uses.push(...usesIn(word, "may"));

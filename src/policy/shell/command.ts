@@ -8,36 +8,36 @@ import { setsOnlyHarmless, spell, spellCommand } from "./spelling.ts";
 
 /** One command of a line, as far as it is understood. */
 export interface Command {
-  /** Why it was not understood: it may do anything, and the rest is empty but for texts. */
+  /** The reason why it was not understood. It may do anything, and all fields but the texts are empty. */
   opaque?: string;
-  /** What is asked for: the whole command in its one spelling; of an opaque line its text without space around it. */
+  /** The text to ask for: the whole command in its canonical spelling; for an opaque line its trimmed text. */
   text: string;
-  /** What rules are written for: the program and its words. */
+  /** The text that rules match: the program and its words. */
   bare: string;
   words: readonly Word[];
-  /** Other spellings of it and of what it runs. They can only make a decision stricter. */
+  /** Other spellings of it and of the commands that it runs. They can only make a decision stricter. */
   spellings: readonly string[];
-  /** What only a rule means that spells out the first `length` characters of `bare`. */
+  /** Dangers that only a rule covers that spells out the first `length` characters of `bare`. */
   dangers: readonly (Danger & { length: number; texts: readonly string[] })[];
   uses: readonly Use[];
-  /** What it runs: allowed only if each of these is, too. */
+  /** The commands that it runs: it is allowed only if each of these is. */
   inner: readonly Command[];
-  /** Files whose content it runs. */
+  /** Files that it runs as scripts. */
   scripts: readonly string[];
-  /** The programs that it names, also those that only run what is behind them. */
+  /** The programs that it names, including wrappers that only run another one. */
   programs: readonly string[];
-  /** Whether it reads from or writes to files by redirects. */
+  /** True if it reads from or writes to files by redirects. */
   redirected: boolean;
-  /** The folder it runs in, relative to that of the line. */
-  folder: string;
+  /** The directory in which it runs, relative to that of the line. */
+  directory: string;
 }
 
-/** Reads a command line into its commands; never none. It never fails: what it does not understand is one opaque command. */
+/** Reads a command line into its commands, at least one. Never throws: a line that it does not understand is one opaque command. */
 export function readCommands(text: string): Command[] {
   try {
     const line = readLine(text);
     confirm(line, text);
-    return inFolders(line).map(({ command, folder }) => understood(command, folder, 0));
+    return inDirectories(line).map(({ command, directory }) => understood(command, directory, 0));
   } catch (cause) {
     if (!(cause instanceof Opaque)) throw cause;
     return [opaqueLine(text, cause.message)];
@@ -46,8 +46,8 @@ export function readCommands(text: string): Command[] {
 
 const deepest = 5;
 
-/** Follows `cd` through a line. A command behind one that may have failed is there once for each folder it may run in. */
-function inFolders({ commands }: CommandLine): { command: SimpleCommand; folder: string }[] {
+/** Follows `cd` through a line. A command after a `cd` that may have failed is returned once for each directory in which it may run. */
+function inDirectories({ commands }: CommandLine): { command: SimpleCommand; directory: string }[] {
   let now: readonly string[] = [""];
   let ever = now;
   let behindCd: readonly string[] | undefined;
@@ -57,33 +57,33 @@ function inFolders({ commands }: CommandLine): { command: SimpleCommand; folder:
     if (join === ";" || join === "||") now = ever;
     else if (behindCd) now = behindCd;
     behindCd = undefined;
-    const placed = now.map((folder) => ({ command, folder }));
+    const placed = now.map((directory) => ({ command, directory }));
     if (name !== "cd") return placed;
-    const moved = now.map((folder) => moveTo(folder, command, [join, commands[i + 1]?.join]));
-    // `a || cd x && b` runs b also where there was no cd.
+    const moved = now.map((directory) => moveTo(directory, command, [join, commands[i + 1]?.join]));
+    // `a || cd x && b` runs b also if the cd did not run.
     behindCd = join === "||" ? distinct([...now, ...moved]) : moved;
     ever = distinct([...ever, ...moved]);
-    if (ever.length > maxFolders) throw new Opaque("too many folders in which the rest may run");
+    if (ever.length > maxDirectories) throw new Opaque("too many directories in which the rest may run");
     return placed;
   });
 }
 
-const maxFolders = 4;
+const maxDirectories = 4;
 
-function moveTo(folder: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string {
+function moveTo(directory: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string {
   const [, target, more] = words;
   if (!target || more || target.glob || target.status || /^[-+~]/.test(target.value) || target.value === "") {
-    throw new Opaque("a cd to a folder that is not named literally");
+    throw new Opaque("a cd to a directory that is not named literally");
   }
   if (joins.includes("|")) throw new Opaque("a cd in a pipeline");
-  return target.value.startsWith("/") || folder === "" ? target.value : `${folder}/${target.value}`;
+  return target.value.startsWith("/") || directory === "" ? target.value : `${directory}/${target.value}`;
 }
 
-function understood(command: SimpleCommand, folder: string, depth: number): Command {
+function understood(command: SimpleCommand, directory: string, depth: number): Command {
   const { words, redirects } = command;
   const effects = effectsOf(command);
   const bare = spell(words);
-  const inner = depth < deepest ? effects.inner.flatMap((found) => innerOf(found, folder, depth + 1)) : [];
+  const inner = depth < deepest ? effects.inner.flatMap((found) => innerOf(found, directory, depth + 1)) : [];
   const dangers = effects.dangers.map((danger) => ({
     ...danger,
     length: lengthTo(words, danger.at),
@@ -117,7 +117,7 @@ function understood(command: SimpleCommand, folder: string, depth: number): Comm
     scripts: [...effects.scripts, ...inner.flatMap(({ scripts }) => scripts)],
     programs: distinct([words[0]?.value ?? "", ...inner.flatMap(({ programs }) => programs)]),
     redirected: redirects.length > 0 || command.input !== undefined,
-    folder,
+    directory,
   };
 }
 
@@ -129,15 +129,15 @@ function lengthTo(words: readonly Word[], at: number): number {
 
 const tellsStatus = new Set(["echo", "printf", "exit", "test", "["]);
 
-function innerOf(inner: Inner, folder: string, depth: number): Command[] {
+function innerOf(inner: Inner, directory: string, depth: number): Command[] {
   if ("words" in inner) {
-    return [understood({ assignments: [], words: inner.words, redirects: [] }, folder, depth)];
+    return [understood({ assignments: [], words: inner.words, redirects: [] }, directory, depth)];
   }
   try {
     const line = readLine(inner.line);
     confirm(line, inner.line);
-    return inFolders(line).map(({ command, folder: within }) =>
-      understood(command, within.startsWith("/") || folder === "" ? within : `${folder}/${within}`, depth),
+    return inDirectories(line).map(({ command, directory: within }) =>
+      understood(command, within.startsWith("/") || directory === "" ? within : `${directory}/${within}`, depth),
     );
   } catch (cause) {
     if (!(cause instanceof Opaque)) throw cause;
@@ -145,7 +145,7 @@ function innerOf(inner: Inner, folder: string, depth: number): Command[] {
   }
 }
 
-/** Its program without a folder, without quotes, and without each of the words that a wrapper puts before another program. */
+/** Returns spellings of a command: without the program's directory, without quotes, and from each word on that a wrapper may run. */
 function spellingsOf(words: readonly Word[]): string[] {
   const own = [...bothWays(named(words)), unquoted(words), ...withoutOptions(named(words)).flatMap(bothWays)];
   if (!mayRunItsWords(programOf(words)) || words.length > maxWrapped) return own;
@@ -154,7 +154,7 @@ function spellingsOf(words: readonly Word[]): string[] {
 
 const maxWrapped = 64;
 
-/** The words with the program's name in place of its path. */
+/** Replaces the program's path with its name. */
 function named(words: readonly Word[]): Word[] {
   return words.map((word, i) => (i === 0 ? { ...word, value: programOf(words) } : word));
 }
@@ -167,7 +167,7 @@ function unquoted(words: readonly Word[]): string {
   return words.map(({ value }) => value).join(" ");
 }
 
-/** `git -C x push` as `git push`: without the options before the first operand. Any of them may have the next word as its value. */
+/** Removes the options before the first operand: `git -C x push` becomes `git push`. Each option may take the next word as its value. */
 function withoutOptions([program, ...rest]: readonly Word[]): Word[][] {
   const found: Word[][] = [];
   for (let at = 0; program && at < Math.min(rest.length, maxWrapped); at++) {
@@ -191,7 +191,7 @@ function opaqueLine(line: string, why: string): Command {
     bare: text,
     words: [],
     spellings: distinct(
-      [line, withoutFolder(text), ...mentioned.flatMap(({ bare, spellings }) => [bare, ...spellings])],
+      [line, withoutDirectory(text), ...mentioned.flatMap(({ bare, spellings }) => [bare, ...spellings])],
       text,
     ),
     dangers: [],
@@ -204,26 +204,26 @@ function opaqueLine(line: string, why: string): Command {
     scripts: [],
     programs: distinct(mentioned.flatMap(({ programs }) => programs)),
     redirected: false,
-    folder: "",
+    directory: "",
   };
 }
 
-/** The words that bash makes of one with braces, as far as that is plain. */
+/** Expands the braces of a word like bash, in simple cases. */
 function alternatives(word: string): string[] {
   const [, before = "", inside, after = ""] = /^([^{]*)\{([^{}]*,[^{}]*)\}(.*)$/s.exec(word) ?? [];
   return inside === undefined ? [word] : inside.split(",").map((one) => before + one + after);
 }
 
-/** A line without the blanks and line ends around it. Anything else there is a part of it. */
+/** Trims blanks and line ends from a line. Any other character belongs to it. */
 export function withoutSpace(line: string): string {
   return line.replace(/^[ \t\n]+|[ \t\n]+$/g, "");
 }
 
-/** How a path begins that may lead out of the folder it is written in. */
+/** The beginnings of paths that may lead out of their directory. */
 const mayLeave = /^(\/|~|\$HOME|\$\{HOME\}|(.*\/)?\.\.(\/|$))/;
 
-/** The line with only the name of its program: `/bin/rm -r x` is `rm -r x`. */
-function withoutFolder(line: string): string {
+/** Reduces the program of a line to its name: `/bin/rm -r x` becomes `rm -r x`. */
+function withoutDirectory(line: string): string {
   const end = line.search(/\s/);
   const program = end === -1 ? line : line.slice(0, end);
   return line.slice(program.lastIndexOf("/") + 1);

@@ -16,7 +16,7 @@ export interface Cursor {
   readonly awaited: { delimiter: string; command: CommandDraft }[];
 }
 
-/** Whether the rest of the line starts with a text. */
+/** Checks if the rest of the line starts with a text. */
 export function startsWith({ text, at }: Cursor, piece: string): boolean {
   return text.startsWith(piece, at);
 }

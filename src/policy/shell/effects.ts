@@ -1,70 +1,70 @@
 import type { Word } from "./line.ts";
 
-/** How a command touches a path: `look` at names only, `may` read it, `read` it, `change` what is there, `write` it. */
+/** Access of a command to a path: `look` at names only, `may` read it, `read` it, `change` existing content, `write` it. */
 export type FileAccess = "look" | "may" | "read" | "change" | "write";
 
 /** A path that a command names. */
 export interface Use {
-  /** As it is written: relative ones against the folder in which the command runs. */
+  /** The path as written, relative to the directory in which the command runs. */
   path: string;
   glob: boolean;
   as: FileAccess;
-  /** If the path is a folder, it is these names in it that are touched. */
+  /** If the path is a directory, only these names in it are accessed. */
   names?: readonly string[];
-  /** If the path is a folder, what lies below it is touched as well. */
+  /** If the path is a directory, the files below it are accessed too. */
   below?: Below;
 }
 
-/** Which of the files below a folder a command reaches. */
+/** Selection of the files below a directory that a command reaches. */
 export interface Below {
-  /** Also those whose name begins with a dot, or that lie in such a folder. */
+  /** Includes names that begin with a dot, and everything below such directories. */
   hidden: boolean;
-  /** Also what links lead to. */
+  /** Follows links. */
   links: boolean;
-  /** Only files with a name like one of these. */
+  /** Only files whose name matches one of these patterns. */
   only?: readonly string[];
-  /** Not into folders of these names. */
+  /** Skips directories of these names. */
   except?: readonly string[];
 }
 
-/** Something that a rule cannot have meant unless it spells it out. */
+/** An effect that a rule covers only if it spells it out. */
 export interface Danger {
-  /** The place of the word: a rule means it whose text is literal so far. Infinity: only one that is so to the end. */
+  /** The index of the word: a rule covers it if its pattern is literal up to there. Infinity: only if it is literal to the end. */
   at: number;
-  /** For a person. */
+  /** For people. */
   why: string;
-  /** From this word on it may be a command of its own: it counts only where a rule asks about that or denies it. */
+  /** The words from here on may be a separate command: the danger counts only where a rule asks about that command or denies it. */
   mayBegin?: true;
-  /** It is what the words up to this one say: a grant for them means it. */
+  /** The words up to this one name the effect: a grant for them covers it. */
   isNamed?: true;
 }
 
-/** What a command does beyond what its program stands for. */
+/** The effects of a command beyond the plain purpose of its program. */
 export interface Effects {
   dangers: Danger[];
   uses: Use[];
-  /** Commands that it runs: each must be allowed as well. */
+  /** The commands that it runs: each must be allowed too. */
   inner: Inner[];
-  /** Files whose content it runs as a program. */
+  /** Files that it runs as scripts. */
   scripts: string[];
 }
 
 /** A command within a command: its words, or a line for a shell. */
 export type Inner = { words: readonly Word[]; at: number } | { line: string; at: number };
 
-/** Nothing in particular. */
+/** Returns empty effects. */
 export function noEffects(): Effects {
   return { dangers: [], uses: [], inner: [], scripts: [] };
 }
 
-/** A path that a word is, or that stands in it: behind `=`, `@`, `:` or `,`. */
+/** Returns the paths that a word may name: itself, and its parts after `=`, `@`, `:` or `,`. */
 export function usesIn({ value, glob }: Word, as: FileAccess, below?: Below): Use[] {
   const pieces = new Set([value, value.slice(value.indexOf("=") + 1)].map((piece) => piece.replace(/^@/, "")));
   const plain = [...pieces].filter((piece) => piece !== "" && !isUrl(piece));
   return [...plain, ...partsThatLeave(value)].map((path) => ({ path, glob, as, ...(below && { below }) }));
 }
 
-/** The parts of a word that would lead out of any folder, if they are paths. */
+/** Returns the parts of a word that would lead out of any directory, if they are paths. */
 function partsThatLeave(value: string): string[] {
   const files = [...value.matchAll(/file:\/*(\/[^\s]*)/gi)].map(([, path]) => path ?? "/");
   if (isUrl(value)) return files;

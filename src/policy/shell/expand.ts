@@ -3,48 +3,48 @@ import type { ExpandedAsk } from "../model.ts";
 import { filesBelow } from "./below.ts";
 import { type Command, readCommands } from "./command.ts";
 import type { Below, Use } from "./effects.ts";
-import { type ListFolder, pathsOf } from "./glob.ts";
+import { type ListDirectory, pathsOf } from "./glob.ts";
 
-/** A path after links and `..` were looked through. */
+/** A path with links and `..` resolved. */
 export interface ExpandPlace {
   absolute: string;
   pattern: string;
   external: boolean;
   isDirectory: boolean;
-  /** Why touching it is asked each time, although rules allow it. */
+  /** The reason to ask each time, although rules allow the path. */
   alwaysAsk?: string;
 }
 
-/** How paths of commands are looked up. */
+/** Access to the files that commands name. */
 export interface Files {
-  /** Throws where a path cannot be followed. */
+  /** Resolves a path; throws if it cannot be resolved. */
   resolve(path: string, cwd: string): Promise<ExpandPlace>;
-  list: ListFolder;
+  list: ListDirectory;
 }
 
-/** Whether rules let a file be read without an ask; undefined where they let all. */
+/** Filters the files that rules allow to read without an ask; undefined if they allow all. */
 export type MayRead = ((file: Pick<ExpandPlace, "absolute" | "pattern">) => boolean) | undefined;
 
 /**
- * What an ask stands for: itself, or of a command line each of its commands, the folders outside the workspace that
- * they reach, the files inside that they read or write, and the scripts that they run.
+ * Expands an ask. A command line becomes its commands, the directories outside the workspace that they reach, the files
+ * inside that they read or write, and the scripts that they run; any other ask stays as it is.
  */
 export async function expand(ask: ExpandedAsk, files: Files, mayRead: MayRead, home: string): Promise<ExpandedAsk[]> {
   if (ask.permission !== "bash") return [ask];
   const touched = createTouched(mayRead);
   const programs = new Set<string>();
-  const byFolder = new Map<string, ExpandedAsk>();
+  const byDirectory = new Map<string, ExpandedAsk>();
   for (const line of ask.patterns) {
     for (const command of readCommands(line)) {
-      const cwd = await folderOf(command, ask.cwd ?? "/", files);
-      const before = byFolder.get(cwd) ?? { ...ask, patterns: [], line, cwd };
-      byFolder.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
+      const cwd = await directoryOf(command, ask.cwd ?? "/", files);
+      const before = byDirectory.get(cwd) ?? { ...ask, patterns: [], line, cwd };
+      byDirectory.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
       for (const use of command.uses) await touched.add(use, command, cwd, files, home);
       for (const script of command.scripts) await touched.run(script, cwd, files);
       for (const program of command.programs) programs.add(program);
     }
   }
-  const [first, ...others] = byFolder.values();
+  const [first, ...others] = byDirectory.values();
   if (!first) return [ask];
   const { cwd: _, ...unplaced } = first;
   const runs = touched.scripts();
@@ -56,12 +56,12 @@ export async function expand(ask: ExpandedAsk, files: Files, mayRead: MayRead, h
   return [...touched.asks(), itself, ...others];
 }
 
-async function folderOf({ folder }: Command, cwd: string, { resolve }: Files): Promise<string> {
-  if (folder === "") return cwd;
-  return (await resolve(folder, cwd).catch(() => undefined))?.absolute ?? join(cwd, folder);
+async function directoryOf({ directory }: Command, cwd: string, { resolve }: Files): Promise<string> {
+  if (directory === "") return cwd;
+  return (await resolve(directory, cwd).catch(() => undefined))?.absolute ?? join(cwd, directory);
 }
 
-/** Collects what the commands of a line touch. */
+/** Collects the paths that the commands of a line access. */
 function createTouched(mayRead: MayRead) {
   const outside = new Set<string>();
   const read = new Map<string, ExpandPlace>();
@@ -83,7 +83,7 @@ function createTouched(mayRead: MayRead) {
       if (harmlessFiles.has(use.path) || !canBePath(use.path)) return;
       const path = opaque === undefined ? use.path : use.path.replace(/^(~|\$HOME|\$\{HOME\})(?=\/|$)/, home);
       const paths = use.glob ? await pathsOf(path, cwd, files.list) : [path];
-      // More than can be looked at: the folder in which they lie is asked about, wherever it is.
+      // Too many matches to judge: ask for their directory, inside the workspace or not.
       if (paths === undefined) outside.add(resolve(cwd, path.replace(/[^/]*[*?[].*$/, "")));
       for (const one of paths ?? []) {
         const place = await files.resolve(one, cwd).catch(() => undefined);
@@ -92,18 +92,18 @@ function createTouched(mayRead: MayRead) {
         if (place?.isDirectory && !place.external && use.below) await this.readBelow(place, use.below, files);
       }
     },
-    /** What lies below a folder outside is asked about with the folder; inside, only what a rule is about. */
-    async readBelow(folder: ExpandPlace, reach: Below, files: Files): Promise<void> {
+    /** Adds the files below a directory inside the workspace that rules restrict. Outside, the ask for the directory covers them. */
+    async readBelow(directory: ExpandPlace, reach: Below, files: Files): Promise<void> {
       if (!mayRead) return;
-      const found = await filesBelow(folder.absolute, reach, files.list);
-      const barred = found.files.map((name) => within(folder, name)).filter((file) => !mayRead(file));
+      const found = await filesBelow(directory.absolute, reach, files.list);
+      const barred = found.files.map((name) => within(directory, name)).filter((file) => !mayRead(file));
       if (found.more || barred.length > maxBarred) {
-        read.set(folder.absolute, { ...folder, alwaysAsk: "holds more than can be judged file by file" });
+        read.set(directory.absolute, { ...directory, alwaysAsk: "holds more than can be judged file by file" });
         return;
       }
       for (const file of barred) read.set(file.absolute, file);
       for (const path of found.links) {
-        const place = await files.resolve(path, folder.absolute).catch(() => undefined);
+        const place = await files.resolve(path, directory.absolute).catch(() => undefined);
         if (place) put(place, { path, glob: false, as: "read" });
       }
     },
@@ -112,7 +112,7 @@ function createTouched(mayRead: MayRead) {
       if (place) scripts.add(place.absolute);
     },
     asks(): ExpandedAsk[] {
-      const folders = [...outside];
+      const directories = [...outside];
       const inside = (places: Map<string, ExpandPlace>) => [...places.values()].filter(({ external }) => !external);
       const files = (permission: string, places: readonly ExpandPlace[], restricts?: true): ExpandedAsk[] =>
         [...Map.groupBy(places, ({ alwaysAsk }) => alwaysAsk)].map(([alwaysAsk, alike]) => ({
@@ -125,8 +125,8 @@ function createTouched(mayRead: MayRead) {
       const asks: ExpandedAsk[] = [
         {
           permission: "external_directory",
-          patterns: folders.map((folder) => (folder === "/" ? "/*" : `${folder}/*`)),
-          paths: folders,
+          patterns: directories.map((directory) => (directory === "/" ? "/*" : `${directory}/*`)),
+          paths: directories,
         },
         ...files("read", inside(read), true),
         ...files("edit", inside(changed), true),
@@ -141,7 +141,7 @@ function createTouched(mayRead: MayRead) {
 const maxBarred = 100;
 const harmlessFiles = new Set(["/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/zero", ""]);
 
-/** Whether the kernel takes a text as a path: its names are short enough. */
+/** Checks if a text is short enough to be a path for the kernel. */
 function canBePath(text: string): boolean {
   return (
     Buffer.byteLength(text) < 4_096 &&
@@ -150,16 +150,16 @@ function canBePath(text: string): boolean {
   );
 }
 
-/** Whether a word is likely to be a file and not a name of something else. */
+/** Checks if a word is probably a file, and not another kind of name. */
 function isLikeFile(path: string): boolean {
   return /[./]/.test(path);
 }
 
-function within(folder: ExpandPlace, name: string): ExpandPlace {
+function within(directory: ExpandPlace, name: string): ExpandPlace {
   return {
-    ...folder,
-    absolute: join(folder.absolute, name),
-    pattern: folder.pattern === "." ? name : join(folder.pattern, name),
+    ...directory,
+    absolute: join(directory.absolute, name),
+    pattern: directory.pattern === "." ? name : join(directory.pattern, name),
     isDirectory: false,
   };
 }

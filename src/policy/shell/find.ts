@@ -14,7 +14,7 @@ const valued = new Set(
 const comparing = /^-(newer([aBcm][aBcmt])?|anewer|cnewer|samefile)$/;
 const running = new Set(["-exec", "-execdir", "-ok", "-okdir"]);
 
-/** Adds what an expression of find does: what it tests is harmless, what it runs, removes or writes is not. */
+/** Adds the effects of a find expression: tests are harmless; actions that run, remove or write are not. */
 export function runFind(words: readonly Word[], effects: Effects): void {
   addRead(words, effects);
   for (let at = 1; at < words.length; at++) {
@@ -42,7 +42,7 @@ export function runFind(words: readonly Word[], effects: Effects): void {
   }
 }
 
-/** What is run on what is found may read it: everything below the folders it starts in. */
+/** Adds the files that an action may read: everything below the start directories. */
 function addRead(words: readonly Word[], effects: Effects): void {
   const first = words.findIndex(({ value }) => running.has(value));
   if (first === -1) return;

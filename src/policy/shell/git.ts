@@ -9,7 +9,7 @@ const globals = optionReader({
 });
 const harmlessGlobals = /^(--no-|-P$|--literal|--glob|--noglob|--icase|--version$|-v$|--help$|-h$|--html|--man|--info)/;
 
-/** Options of what shows differences. */
+/** Options of sub-commands that show differences. */
 const diff: OptionTable = {
   flag: "-p -u --patch -s --no-patch --raw --patch-with-raw --patch-with-stat --indent-heuristic --no-indent-heuristic --minimal --patience --histogram --numstat --shortstat --summary --compact-summary --name-only --name-status --no-color --no-renames --rename-empty --no-rename-empty --check --full-index --binary --pickaxe-all --pickaxe-regex -R -a --text --ignore-cr-at-eol --ignore-space-at-eol -b --ignore-space-change -w --ignore-all-space --ignore-blank-lines -W --function-context --exit-code -q --quiet --no-ext-diff --no-textconv --no-prefix --default-prefix -z --cached --staged --merge-base -c --cc -t -m -1 --base --ours --theirs -0 --no-color-moved --no-relative -h --help -v --verbose",
   maybe:
@@ -20,7 +20,7 @@ const diff: OptionTable = {
   run: "--ext-diff --textconv --no-index",
 };
 
-/** Options of what walks through history. */
+/** Options of sub-commands that walk through history. */
 const history: OptionTable = {
   flag: "--oneline --graph --all --no-decorate --source --use-mailmap --full-diff --follow --merges --no-merges --first-parent --reverse --topo-order --date-order --author-date-order --walk-reflogs -g --boundary --left-right --cherry --cherry-pick --cherry-mark --left-only --right-only --not --full-history --simplify-merges --simplify-by-decoration --ancestry-path --relative-date --parents --children --no-notes --show-pulls --dense --sparse -i --regexp-ignore-case -E --extended-regexp -F --fixed-strings -P --perl-regexp --all-match --invert-grep --abbrev-commit --no-abbrev-commit --no-expand-tabs --no-mailmap --reflog --objects --count --left-right --timestamp -e --email -n --numbered --summary --clear-decorations --max-parents --min-parents",
   maybe: "--branches --tags --remotes --decorate --no-walk --format --pretty --show-notes --notes --encoding",
@@ -36,7 +36,7 @@ const transfer: OptionTable = {
   run: "--upload-pack -u -c --config --template --reference --separate-git-dir --exec",
 };
 
-/** Sub-commands whose options are known. All of them are strict; of the others nothing is known. */
+/** Sub-commands whose options are known. All are strict: an option that is not listed asks. */
 const subcommands: ReadonlyMap<string, OptionReader> = new Map(
   Object.entries<OptionTable>({
     add: {
@@ -188,9 +188,9 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
   }).map(([name, table]) => [name, optionReader(table)]),
 );
 
-/** Sub-commands whose operands are read and printed, or may be. */
+/** Sub-commands that read and print their operands, or may do so. */
 const showing = new Set(["blame", "cat-file", "diff", "grep", "log", "show"]);
-/** First operands of a sub-command after which it does something else. */
+/** First operands of a sub-command that change what it does. */
 const secondary: ReadonlyMap<string, RegExp> = new Map([
   ["remote", /^(show|get-url|prune|update)$/],
   ["stash", /^(push|pop|apply|list|show|drop|clear|save|branch)$/],
@@ -198,7 +198,7 @@ const secondary: ReadonlyMap<string, RegExp> = new Map([
   ["reflog", /^(show|exists|HEAD|[\w/.-]+)$/],
 ]);
 
-/** Adds what a git command does besides what its sub-command stands for. */
+/** Adds the effects of a git command beyond the purpose of its sub-command. */
 export function runGit(words: readonly Word[], effects: Effects): void {
   const { options: before, operands } = globals(words, 1, true);
   for (const { name, value, at } of before) {
@@ -235,19 +235,19 @@ export function runGit(words: readonly Word[], effects: Effects): void {
     if (inRevision !== undefined) effects.uses.push({ path: inRevision, glob: false, as: "read" });
     effects.uses.push(...usesIn(word, showing.has(name) ? "may" : "look"));
   }
-  // Otherwise it shows only what is in the repository already.
+  // Otherwise it shows only content of the repository.
   if (name === "grep" && options.some(({ name }) => /^--(no-i|untr)/.test(name)))
     effects.uses.push({ path: ".", glob: false, as: "read", below: { hidden: true, links: false } });
 }
 
-/** Whether a setting is only shown: it is asked for, or named without a value. */
+/** Checks if a setting is only shown: queried, or named without a value. */
 function readsConfig(words: readonly Word[]): boolean {
   const [first, second] = words;
   if (words.some(({ value }) => /^(--get|--get-all|--get-regexp|-l|--list)$/.test(value))) return true;
   return /^(get|list)$/.test(first?.value ?? "") || (second === undefined && /^\w[\w-]*\./.test(first?.value ?? ""));
 }
 
-/** One table of several. */
+/** Merges tables of options. */
 function joined(...tables: readonly OptionTable[]): OptionTable {
   const all: OptionTable = {};
   for (const means of ["flag", "maybe", "text", "data", "look", "read", "write", "run"] as const) {

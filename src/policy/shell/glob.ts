@@ -1,20 +1,20 @@
-/** A name in a folder, and what stands there. */
+/** An entry of a directory. */
 export interface Entry {
   name: string;
   isDirectory: boolean;
   isLink: boolean;
 }
 
-/** What is in a folder; nothing if it is no folder or cannot be read. */
-export type ListFolder = (folder: string) => Promise<readonly Entry[]>;
+/** Lists a directory; empty if it cannot be read or is not a directory. */
+export type ListDirectory = (directory: string) => Promise<readonly Entry[]>;
 
 const maxPaths = 2_000;
 
 /**
- * The paths that bash may put in the place of a glob, and the glob itself, which it keeps where none fits. It may name
- * too many, never too few: a set in brackets stands for any character. Nothing if there are more than can be judged.
+ * Returns the paths to which bash may expand a glob, and the glob itself, which bash keeps if no path matches. May return
+ * too many, never too few: a set in brackets stands for any character. Undefined if there are more than can be judged.
  */
-export async function pathsOf(glob: string, base: string, list: ListFolder): Promise<string[] | undefined> {
+export async function pathsOf(glob: string, base: string, list: ListDirectory): Promise<string[] | undefined> {
   const parts = glob.split("/");
   let paths = [""];
   for (const [i, part] of parts.entries()) {
@@ -26,8 +26,8 @@ export async function pathsOf(glob: string, base: string, list: ListFolder): Pro
     const fits = partMatcher(part);
     const found: string[] = [];
     for (const path of paths) {
-      const folder = glob.startsWith("/") ? `${path}/` : `${base}/${path}`;
-      const names = [...(await list(folder)).map(({ name }) => name), ".", ".."].filter(fits);
+      const directory = glob.startsWith("/") ? `${path}/` : `${base}/${path}`;
+      const names = [...(await list(directory)).map(({ name }) => name), ".", ".."].filter(fits);
       found.push(...names.map((name) => `${path}${step}${name}`));
       if (found.length > maxPaths) return undefined;
     }
@@ -42,7 +42,7 @@ function partMatcher(part: string): (name: string) => boolean {
   return (name) => (isHidden || !name.startsWith(".")) && fits(name);
 }
 
-/** Whether a name fits a pattern, or may: a set in brackets stands for any character. */
+/** Compiles a pattern for names. May match too many names: a set in brackets stands for any character. */
 export function nameMatcher(part: string): (name: string) => boolean {
   const pattern = part
     .replace(/\[[!^]?\]?[^\]]*\]/g, "?")

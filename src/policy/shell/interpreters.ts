@@ -2,7 +2,7 @@ import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
 import { type OptionTable, optionReader } from "./options.ts";
 
-/** All of them are strict, and end their options at the script. */
+/** Interpreters by name. All are strict, and end their options at the script. */
 const interpreters: ReadonlyMap<string, OptionTable> = new Map(
   Object.entries<OptionTable>({
     julia: {},
@@ -34,17 +34,17 @@ const shells = new Set("sh bash dash zsh ksh ash mksh rbash fish".split(" "));
 const shellReader = optionReader({ flag: "-c -e -u -x -v -n -f --norc --noprofile --posix", text: "-o", run: "+" });
 const readers = new Map([...interpreters].map(([name, table]) => [name, optionReader(table)]));
 
-/** The interpreter's name without a version, or nothing: `python3.12` is `python`. */
+/** Returns the name of an interpreter without its version: `python3.12` is `python`. Undefined for other programs. */
 export function interpreter(name: string): string | undefined {
   const plain = name === "nodejs" ? "node" : name.replace(/[\d.]+$/, "");
   return shells.has(plain) || interpreters.has(plain) ? plain : undefined;
 }
 
-/** Adds what an interpreter runs: a line for a shell, a script whose content counts, or code that no rule sees. */
+/** Adds what an interpreter runs: a line for a shell, a script to which an approval is bound, or code that rules do not see. */
 export function interpret(name: string, words: readonly Word[], input: string | undefined, effects: Effects): void {
   const { options, operands } = (readers.get(name) ?? shellReader)(words, 1, true);
   for (const { name: option, means, value, at } of options) {
-    if (means === "run") effects.dangers.push({ at, why: `option ${option} runs something besides a script` });
+    if (means === "run") effects.dangers.push({ at, why: `option ${option} runs something other than a script` });
     else if (means === undefined) effects.dangers.push({ at, why: `option ${option} is not known to be harmless` });
     else if (means === "read" && value) effects.uses.push(...usesIn(value, "read"));
   }

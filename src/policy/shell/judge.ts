@@ -3,20 +3,21 @@ import { describe, type Match, type Opinion, opinionBy, strictestOf } from "../o
 import { isLiteral } from "../wildcard.ts";
 import { type Command, withoutSpace } from "./command.ts";
 
-/** A list of rules, as commands are judged by it. */
+/** A list of rules, as the judgement of commands sees it. */
 export interface CommandRules {
-  /** Those that meet a text, in order: the last one decides. */
+  /** Returns the rules that match a text, in order: the last one decides. */
   matches(text: string): readonly Match[];
-  /** An ask or deny of any layer that is not for all commands. */
+  /** Returns an ask or deny of any layer that is not for all commands. */
   narrower(): Match | undefined;
-  /** What holds where no rule matches. */
+  /** The opinion if no rule matches. */
   unmatched: Opinion | undefined;
 }
 
 /**
- * What one list of rules says about a command of a line. Its words decide, and those of what it runs; another spelling,
- * met by a rule that is not for everything, can only make that stricter. A rule allows what it spells out; what is opaque
- * or dangerous beyond that only `*` allows, and only if no layer has a narrower ask or deny, which might be about it.
+ * Returns the opinion of one list of rules on a command of a line. The words of the command decide, and those of the
+ * commands that it runs; a match of another spelling, by a rule that is not for everything, can only make the opinion
+ * stricter. A rule allows what it spells out. Only `*` allows opaque or dangerous parts beyond that, and only if no layer
+ * has a narrower ask or deny, which might be about them.
  */
 export function judgeCommand(command: Command, line: string, rules: CommandRules): Opinion | undefined {
   const stricter = [line, ...command.spellings].flatMap((spelling) => {
@@ -28,7 +29,7 @@ export function judgeCommand(command: Command, line: string, rules: CommandRules
   return strictestOf([...(decided ? [decided] : []), ...stricter]);
 }
 
-/** The allow of a rule that is one of these texts, word for word. */
+/** Returns the opinion of an allowing rule that equals one of these texts, word for word. */
 function exactly(texts: readonly string[], rules: CommandRules): Opinion | undefined {
   const matches = texts.map((text) => rules.matches(withoutSpace(text)).at(-1));
   const match = matches.find((match) => match?.rule.action === PermissionAction.ALLOW && isLiteral(match.rule.pattern));
@@ -44,7 +45,7 @@ function byWords(command: Command, rules: CommandRules): Opinion | undefined {
   const hidden = match.rule.pattern === "*" ? rules.narrower() : match;
   const inner = command.inner.flatMap((one) => byWords(one, rules) ?? []);
   if (doubt === undefined || !hidden) return strictestOf([opinionBy(match), ...inner]);
-  // An earlier rule that reaches so far holds, unless one behind it took that back.
+  // An earlier rule that reaches so far applies, unless a later one overrides it.
   const allowing = matches.slice(matches.findLastIndex(({ rule }) => rule.action !== PermissionAction.ALLOW) + 1);
   const reaching = allowing.findLast(
     ({ rule }) => rule.pattern !== "*" && doubtAbout(command, rule.pattern, rules) === undefined,
@@ -52,7 +53,7 @@ function byWords(command: Command, rules: CommandRules): Opinion | undefined {
   return reaching ? strictestOf([opinionBy(reaching), ...inner]) : doubted(command, doubt, hidden, rules);
 }
 
-/** Why a rule's allow may not have meant this command. */
+/** Returns the reason why an allowing rule may not cover this command. */
 function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: CommandRules): string | undefined {
   if (opaque !== undefined) return opaque;
   const spelledOut = pattern.search(/ ?[*?]/);
@@ -63,7 +64,7 @@ function doubtAbout({ opaque, dangers }: Command, pattern: string, rules: Comman
   return dangers.find(({ length, mayBegin, texts }) => length > spelledOut && (!mayBegin || texts.some(isMeant)))?.why;
 }
 
-/** The rule for some commands, allowing or stricter, does not settle it: what is left then denies, or it is asked. */
+/** Returns the opinion where the rule for some commands does not settle it: a denial of the remaining rules, otherwise an ask. */
 function doubted({ bare, opaque }: Command, doubt: string, rule: Match, rules: CommandRules): Opinion {
   const left = rules
     .matches(bare)

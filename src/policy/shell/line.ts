@@ -1,17 +1,17 @@
-/** One word as bash passes it on, if nothing had to be expanded. */
+/** One word as bash passes it to a program, if nothing is expanded. */
 export interface Word {
-  /** Without its quotes. */
+  /** The text without quotes. */
   value: string;
-  /** It holds `*`, `?` or `[…]` outside quotes: bash puts the names of files in its place, if any fit. */
+  /** Contains `*`, `?` or `[…]` outside quotes: bash replaces it with the names of matching files, if there are any. */
   glob: boolean;
-  /** It holds `$?`, which stands for a number; `value` has it as it is written. */
+  /** Contains `$?`, which stands for a number; `value` holds it as written. */
   status: boolean;
 }
 
-/** `> file` or `< file`; what only joins or drops streams is not kept. */
+/** A redirect such as `> file` or `< file`. Redirects that only join or drop streams are left out. */
 export interface ShellRedirect {
   operator: "<" | ">" | ">>" | ">|" | "&>" | "&>>";
-  /** The digit before the operator, or nothing. */
+  /** The digit before the operator, or empty. */
   descriptor: string;
   target: string;
 }
@@ -22,11 +22,11 @@ export interface SimpleCommand {
   /** The program first; never empty. */
   words: readonly Word[];
   redirects: readonly ShellRedirect[];
-  /** The text of a quoted here-document or a here-string: what it finds on its standard input. */
+  /** Its standard input: the text of a quoted here-document or a here-string. */
   input?: string;
 }
 
-/** What stands between a command and the one before it; `;` is also a line's end. */
+/** The operator between a command and the one before it; `;` is also a line end. */
 export type Join = ";" | "&&" | "||" | "|";
 
 /** A command line of simple commands, each with what joins it to the one before. */
@@ -34,17 +34,17 @@ export interface CommandLine {
   commands: readonly { join: Join; command: SimpleCommand }[];
 }
 
-/** Says why a line was not read: it may do anything. */
+/** The reason why a line was not understood. Such a line may do anything. */
 export class Opaque extends Error {
   override name = "Opaque";
 }
 
-/** Words with which bash begins something else than a simple command, unless they are quoted. */
+/** Words that, unless quoted, begin something other than a simple command. */
 export const reserved: ReadonlySet<string> = new Set(
   "! [[ ]] { } case coproc do done elif else esac fi for function if in select then time until while".split(" "),
 );
 
-/** Whether a redirect only joins standard output and error, or leads to or from nowhere. */
+/** Checks if a redirect only joins standard output and error, or uses a null device. */
 export function dropped(operator: string, target: string): boolean {
   if (operator === ">&") return target === "1" || target === "2";
   return operator === "<" ? target === "/dev/null" : sinks.has(target);

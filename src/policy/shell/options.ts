@@ -1,31 +1,31 @@
 import type { Word } from "./line.ts";
 
 /**
- * What an option does. `flag` and `run` take no value, `maybe` only one that is attached; of `data` what follows `@` or `<`
- * is a file; `line` is a command line that it runs; `run` runs a program or does something else that only a person can judge.
+ * The effect of an option. `flag` and `run` take no value, `maybe` only an attached one; in `data` the text after `@` or
+ * `<` is a file; `line` is a command line that it runs; `run` runs a program or has another effect that needs an approver.
  */
 export type Meaning = "flag" | "maybe" | "text" | "data" | "look" | "read" | "write" | "line" | "run";
 
-/** The options of a program by what they do, each list in one string: `-o --output`. */
+/** The options of a program by effect, each list in one string: `-o --output`. */
 export type OptionTable = Partial<Record<Meaning, string>>;
 
 /** A word that is an option, with its value if it has one. */
 export interface Option {
   name: string;
-  /** Nothing where the program is not known to have it. */
+  /** Undefined if the option of the program is unknown. */
   means: Meaning | undefined;
   value?: Word;
-  /** The place of the option among the words. */
+  /** The index of the option among the words. */
   at: number;
 }
 
-/** A word that is none. */
+/** A word that is not an option. */
 export interface Operand {
   word: Word;
   at: number;
 }
 
-/** Splits the words behind a program into options and operands. */
+/** Splits the words after a program into options and operands. */
 export type OptionReader = (
   words: readonly Word[],
   from: number,
@@ -34,8 +34,8 @@ export type OptionReader = (
 ) => { options: Option[]; operands: Operand[] };
 
 /**
- * Makes the reader for a program's options: long ones exact, abbreviated or with `=value`, short ones alone, in a row, or
- * with their value attached. Of several options that an abbreviation may stand for it takes the one that does most.
+ * Creates the reader for a program's options: long ones exact, abbreviated or with `=value`; short ones alone, combined, or
+ * with their value attached. An ambiguous abbreviation counts as the option with the strongest effect.
  */
 export function optionReader(table: OptionTable): OptionReader {
   const meanings = new Map<string, Meaning>();

@@ -7,14 +7,14 @@ const reader = optionReader({
   text: "-w --workspace --loglevel --omit --include --depth --filter -F --only",
 });
 
-/** Sub-commands that do to the project what they say; a package's scripts are the project's own. */
+/** Sub-commands that do to the project what they say. The scripts of a package belong to the project. */
 const ordinary = new Set(
   "test t tst run run-script ci clean-install install i add uninstall remove rm un ls list la ll outdated view info show audit start stop restart build pack version why explain ping whoami root prefix bin fund search dedupe prune rebuild update up link lint help".split(
     " ",
   ),
 );
 
-/** Adds what npm, pnpm or bun do: another folder, shell or configuration is more than a rule for their command means. */
+/** Adds the effects of npm, pnpm or bun: a rule for their command does not cover another directory, shell or configuration. */
 export function runPackages(name: string, words: readonly Word[], effects: Effects): void {
   const end = words.findIndex(({ value }) => value === "--");
   const own = end === -1 ? words : words.slice(0, end);

@@ -3,25 +3,25 @@ import { readCommands } from "./command.ts";
 import { interpreter } from "./interpreters.ts";
 import { isWrapper } from "./wrappers.ts";
 
-/** Whether a grant for these first words covers a command: it begins with them, and there is nothing else about it. */
+/** Checks if a grant for these first words covers a command: it begins with them, and has no effect beyond its words. */
 export function beginsWith(text: string, prefix: readonly string[]): boolean {
   const coverable = coverableWords(text);
   if (!coverable || prefix.length < coverable.least) return false;
   return prefix.every((word, i) => word === coverable.words[i]);
 }
 
-/** The first words of a command that an offer keeps: as many as tell what it does, or all; nothing if those do not tell it. */
+/** Returns the first words of a command for an offer: as many as name its effect, or all. Undefined if the words do not name it. */
 export function prefixOf(text: string): string[] | undefined {
   const coverable = coverableWords(text);
   if (!coverable) return undefined;
   const { words, least } = coverable;
-  const known = [3, 2, 1].map((count) => longest(words.slice(0, count))).find((count) => count !== undefined);
+  const known = [3, 2, 1].map((count) => arityOf(words.slice(0, count))).find((count) => count !== undefined);
   const prefix = words.slice(0, known ?? 1);
-  // An option before the sub-command says how, not what.
+  // An option before the sub-command does not name the effect.
   return prefix.length < least || prefix[1]?.startsWith("-") ? undefined : prefix;
 }
 
-/** The words of a command of which a grant may cover the first, and how many of them it has to name; nothing if it may not. */
+/** Returns the words of a command that a prefix grant may cover, and how many it has to name at least. Undefined if none may cover it. */
 function coverableWords(text: string): { words: string[]; least: number } | undefined {
   const [command, ...others] = readCommands(text);
   if (!command || others.length > 0 || command.opaque !== undefined || command.redirected) return undefined;
@@ -35,11 +35,11 @@ function coverableWords(text: string): { words: string[]; least: number } | unde
   return { words: command.words.map(({ value }) => value), least };
 }
 
-function longest(words: readonly string[]): number | undefined {
+function arityOf(words: readonly string[]): number | undefined {
   return arity.get(words.join(" "));
 }
 
-/** How many words tell what a command does, by its first ones: opencode's table without wrappers and interpreters. */
+/** The number of words that name the effect of a command, by its first words: opencode's table without wrappers and interpreters. */
 const arity: ReadonlyMap<string, number> = new Map(
   Object.entries({
     1: "cat,cd,chmod,chown,cp,echo,grep,kill,killall,ln,ls,mkdir,mv,ps,pwd,rm,rmdir,sleep,tail,touch,which",

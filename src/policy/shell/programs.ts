@@ -1,6 +1,6 @@
 import type { OptionTable } from "./options.ts";
 
-/** What the operands of a program are. */
+/** The kinds of operands of a program. */
 export type Operands =
   | "text"
   | "look"
@@ -12,46 +12,46 @@ export type Operands =
   | "write"
   /** A pattern or program text first, unless an option of `pattern` gives it; then files that are read. */
   | "pattern"
-  /** Files that are read, and behind them one that is written. */
+  /** Files that are read, then one that is written. */
   | "copy"
-  /** The same, but what is read goes away. */
+  /** The same, but the files that are read are removed. */
   | "move"
   /** A mode or owner first, then files that are changed. */
   | "mode"
   /** A file that is read, then one that is written. */
   | "filter"
-  /** A file that is written, and behind it files that are read. */
+  /** A file that is written, then files that are read. */
   | "archive"
-  /** Names of targets, and variables for what makes them. */
+  /** Names of targets, and variables of the build. */
   | "targets"
   /** Web addresses. */
   | "address";
 
-/** What is known about a program. */
+/** The known effects of a program. */
 export interface Program extends OptionTable {
   operands: Operands;
-  /** An option that is not listed makes a rule's allow an ask. */
+  /** An option that is not listed turns an allow into an ask. */
   strict?: true;
-  /** Options that hold the pattern, so that no operand is it. */
+  /** Options that carry the pattern, in place of the first operand. */
   pattern?: string;
-  /** Reads folders and all that is below them. */
+  /** Reads directories and all files below them. */
   walks?: Walks;
 }
 
-/** How a program goes through folders. */
+/** The way in which a program walks directories. */
 export interface Walks {
-  /** The options with which it does; absent: always. */
+  /** The options with which it walks; absent: always. */
   with?: string;
-  /** The options without which it leaves out names that begin with a dot; absent: it never does. */
+  /** The options with which it includes names that begin with a dot; absent: always. */
   hiddenWith?: string;
-  /** The options with which it also goes where links lead. */
+  /** The options with which it follows links. */
   linksWith?: string;
-  /** The options that name the files that it takes: nothing else, unless `except` are used as well. */
+  /** The options that limit it to files of certain names, unless an option of `except` is used too. */
   onlyOf?: string;
   except?: string;
-  /** The options that name folders into which it does not go. */
+  /** The options that name directories to skip. */
   notInto?: string;
-  /** Without an operand it goes through the current folder. */
+  /** Without an operand it walks the current directory. */
   here?: true;
 }
 
@@ -72,12 +72,12 @@ const rgrepWalks: Walks = {
 const grepWalks: Walks = { ...rgrepWalks, with: "-r -R --recursive --dereference-recursive -d --directories" };
 
 /**
- * Programs by name. Listed are options that take a value, so that it is not taken for an operand, and those that do more
- * than the program stands for; of `strict` programs also all that are harmless.
+ * Programs by name. Lists the options that take a value, which would otherwise count as an operand, and those with effects
+ * beyond the purpose of the program; for `strict` programs also all harmless ones.
  */
 export const programs: ReadonlyMap<string, Program> = new Map(
   Object.entries<Program>({
-    // What only prints.
+    // Programs that only print.
     ":": { operands: "text" },
     arch: { operands: "text" },
     basename: { operands: "text" },
@@ -104,7 +104,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     which: { operands: "text" },
     whoami: { operands: "text" },
 
-    // What looks at names and kinds.
+    // Programs that look at names and kinds.
     "[": { operands: "look", run: "-v -R" },
     df: { operands: "look" },
     du: {
@@ -126,7 +126,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       run: "--fromfile -R --gitfile",
     },
 
-    // What reads files and prints.
+    // Programs that read files and print.
     base64: { operands: "read", text: "-w --wrap" },
     cat: { operands: "read" },
     cksum: { operands: "read", run: "-c --check" },
@@ -166,7 +166,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     rgrep: { ...grep(), walks: rgrepWalks },
     jq: {
       operands: "pattern",
-      // What these are followed by are two words, and the pattern may be either.
+      // Each takes two words, and the pattern may be either.
       pattern: "--arg --argjson --slurpfile --rawfile --argfile",
       text: "--arg --argjson --slurpfile --rawfile --argfile --indent",
       run: "-f --from-file -L",
@@ -216,7 +216,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       text: "-s -S -L",
     },
 
-    // What changes files: by its name, so a rule for it means that; what is written anew needs an edit rule besides.
+    // Programs that change files, as their name says: a rule for them covers changes. New files need an edit rule too.
     bzip2: { operands: "rewrite" },
     chgrp: { operands: "mode", look: "--reference" },
     chmod: { operands: "mode", look: "--reference" },
@@ -258,7 +258,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       walks: { with: "-r", linksWith: "-r" },
     },
 
-    // What reaches other machines.
+    // Programs that reach other machines.
     curl: {
       operands: "address",
       strict: true,
@@ -309,7 +309,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
       walks: { with: "-a -r --archive --recursive", linksWith: "-L --copy-links" },
     },
 
-    // What runs what a project says.
+    // Programs that run what a project defines.
     cc: compiler,
     clang: compiler,
     "clang++": compiler,
@@ -331,7 +331,7 @@ export const programs: ReadonlyMap<string, Program> = new Map(
     },
     yarn: {
       operands: "may",
-      run: "--cwd --use-yarnrc --script-shell --modules-folder --global-folder --cache-folder --registry",
+      run: "--cwd --use-yarnrc --script-shell --modules-directory --global-directory --cache-directory --registry",
     },
   }),
 );
@@ -347,12 +347,12 @@ function grep(): Program {
   };
 }
 
-/** Variables that only change how output looks. */
+/** Variables that only change the format of output. */
 export function isHarmlessVariable(name: string): boolean {
   return /^(CI|NO_COLOR|FORCE_COLOR|LANG|LC_[A-Z]+|TZ|NODE_ENV)$/.test(name);
 }
 
-/** Shell commands after which the words of a line mean something else. */
+/** Shell commands that change the meaning of the rest of a line. */
 export const changesShell: ReadonlySet<string> = new Set(
   "alias bg bind builtin caller compgen complete compopt declare dirs disown enable exec export fc fg getopts hash history let local logout mapfile popd pushd read readarray readonly return set shift shopt source . suspend trap typeset ulimit umask unalias unset wait".split(
     " ",

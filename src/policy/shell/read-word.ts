@@ -52,7 +52,7 @@ function readSpecial(cursor: Cursor, character: string, word: WordDraft): void {
 function checkWord(word: WordDraft, isQuoted: boolean, isProgram: boolean): void {
   const { value, glob, status, statusCount } = word;
   if (value.includes("\0")) throw new Opaque("a NUL character");
-  if (status && value.split("$").length - 1 > statusCount) throw new Opaque("$? beside another $");
+  if (status && value.split("$").length - 1 > statusCount) throw new Opaque("$? next to another $");
   // Bash takes a backslash or quote inside a pattern for its own purposes.
   if (glob && (isQuoted || status)) throw new Opaque("a glob with parts that are no pattern");
   if (isProgram && !isQuoted && reserved.has(value)) throw new Opaque(`the shell word ${value}`);

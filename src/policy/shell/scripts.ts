@@ -1,6 +1,6 @@
 /**
- * Whether a sed script only edits text: no `e`, `w`, `W`, `r`, `R` command, and no `e` or `w` flag. It knows less of the
- * language than sed does, and says no where it is not sure.
+ * Checks if a sed script only edits text: no `e`, `w`, `W`, `r`, `R` command, and no `e` or `w` flag. Knows less of the
+ * language than sed does, and returns false where it is uncertain.
  */
 export function isTameSed(script: string): boolean {
   let rest = script;
@@ -14,7 +14,7 @@ export function isTameSed(script: string): boolean {
   }
 }
 
-/** What is left behind the addresses of a command: `5`, `$`, `/x/`, `2,/x/`, `0~3`, with or without `!`. */
+/** Returns the text after the addresses of a command: `5`, `$`, `/x/`, `2,/x/`, `0~3`, with or without `!`. */
 function afterAddresses(text: string): string | undefined {
   let rest = text;
   for (let i = 0; i < 2; i++) {
@@ -34,7 +34,7 @@ function addressLength(text: string): number | undefined {
   return end === -1 ? undefined : end + 1 + (/^[IM]*/.exec(text.slice(end + 1))?.[0].length ?? 0);
 }
 
-/** What is left behind one command, or nothing if it is not known to be harmless. */
+/** Returns the text after one command; undefined if the command is not known to be harmless. */
 function afterCommand(text: string): string | undefined {
   const plain = /^(?:[=dDgGhHnNpPxz{]|[qQ]\d*)[ \t]*(?=[;}\n]|$)|^\{/.exec(text)?.[0];
   if (plain !== undefined) return text.slice(plain.length);
@@ -54,7 +54,7 @@ function afterSubstitution(text: string, mark: string, hasFlags: boolean): strin
   return rest === "" || /^[;}\n#]/.test(rest) ? rest : undefined;
 }
 
-/** The place of the next mark that no backslash stands before, or -1. */
+/** Returns the index of the next mark without a backslash before it, or -1. */
 function endOfText(text: string, mark: string, from: number): number {
   for (let at = from; at < text.length; at++) {
     if (text[at] === "\\") at += 1;
@@ -64,8 +64,8 @@ function endOfText(text: string, mark: string, from: number): number {
 }
 
 /**
- * The same in a regular expression. New versions of sed let a mark in a set `[…]` end nothing; for old ones the set is then
- * open, and they refuse the script. Sets that versions may close in different places are not taken.
+ * Returns the same in a regular expression. In new versions of sed a mark in a set `[…]` does not end the expression; old
+ * ones take the set as open, and refuse the script. Sets that versions may close at different places return -1.
  */
 function endOfExpression(text: string, mark: string, from: number): number {
   for (let at = from; at < text.length; at++) {
@@ -84,7 +84,7 @@ function endOfExpression(text: string, mark: string, from: number): number {
 
 const set = /\[\^?(?:\[:[a-z]+:\]|[^\]\\[\n]|\\[^\]\n])+\]/y;
 
-/** Whether an awk program neither runs programs nor opens files of its own; it says no where it is not sure. */
+/** Checks if an awk program neither runs programs nor opens other files; returns false where it is uncertain. */
 export function isTameAwk(program: string): boolean {
   if (/\b(system|getline|close|fflush|ARGV|ARGC|ENVIRON|PROCINFO|extension|load|include)\b|[@\\]\n|@/.test(program))
     return false;

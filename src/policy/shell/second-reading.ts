@@ -24,17 +24,17 @@ export function confirm(line: CommandLine, text: string): void {
   if (!agree) throw new Opaque("something that two parsers read differently");
 }
 
-/** What stands anywhere in a line, also where nothing else of it is understood. */
+/** Commands and files that a line mentions anywhere, also in parts that are not understood. */
 export interface Mentioned {
   /** The words of each command. */
   commands: string[][];
-  /** Files that something is redirected from. */
+  /** Files from which a redirect reads. */
   sources: string[];
-  /** Files that something is redirected to. */
+  /** Files to which a redirect writes. */
   targets: string[];
 }
 
-/** Looks through a line that is opaque for what it mentions: it can only make a decision stricter. */
+/** Finds what an opaque line mentions. It can only make a decision stricter. */
 export function mentionedIn(text: string): Mentioned {
   const commands: string[][] = [];
   const sources: string[] = [];
@@ -48,7 +48,7 @@ export function mentionedIn(text: string): Mentioned {
   try {
     if (text.length <= maxCharacters) visit(parse(text));
   } catch {
-    // A line that the parser cannot bear says nothing; it is opaque already.
+    // A line on which the parser fails mentions nothing; it is opaque already.
   }
   return { commands, sources, targets };
 }
@@ -109,7 +109,7 @@ function factOfAssignment({ name, value, append, index }: Assignment): string {
   return `assign ${name}=${value.value}`;
 }
 
-/** Empty for what only joins or drops streams. */
+/** Describes a redirect; empty for one that only joins or drops streams. */
 function factOfRedirect(redirect: Redirection): string {
   if (redirect.type === "HereString") return `input ${redirect.target?.value}\n`;
   if (redirect.type === "HereDoc") {

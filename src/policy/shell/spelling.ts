@@ -1,12 +1,12 @@
 import { reserved, type SimpleCommand, type Word } from "./line.ts";
 import { isHarmlessVariable } from "./programs.ts";
 
-/** Writes words so that bash reads them as they are, and in one way only: plain where that is enough, else in quotes. */
+/** Writes words in the one spelling that bash reads as they are: plain where possible, otherwise quoted. */
 export function spell(words: readonly Word[]): string {
   return words.map(spellWord).join(" ");
 }
 
-/** The whole command, with what it sets, and where it reads from and writes to. */
+/** Writes the whole command, with its assignments and redirects. */
 export function spellCommand({ assignments, words, redirects, input }: SimpleCommand): string {
   const line = [
     ...assignments.map(({ name, value }) => `${name}=${value === "" ? "" : spellWord({ ...plainWord, value }, 1)}`),
@@ -21,7 +21,7 @@ export function spellCommand({ assignments, words, redirects, input }: SimpleCom
   return `${line} <<'${delimiter}'\n${input}${delimiter}`;
 }
 
-/** Whether all that a command sets only changes how output looks. */
+/** Checks if all variables that a command sets only change the format of output. */
 export function setsOnlyHarmless({ assignments }: SimpleCommand): boolean {
   return assignments.every(({ name }) => isHarmlessVariable(name));
 }

@@ -13,7 +13,7 @@ const reader = optionReader({
   run: "-x --extract --get -P --absolute-names --checkpoint --checkpoint-action --to-command -I --use-compress-program --rsh-command --rmt-command --info-script --new-volume-script -F -T --files-from -g --listed-incremental --delete --remove-files --recursive-unlink --overwrite --unlink-first -U -M -L",
 });
 
-/** Adds what tar does: it writes the archive or reads it; unpacking writes files that the line does not name. */
+/** Adds the effects of tar: it writes or reads the archive; unpacking writes files that the line does not name. */
 export function runTar(words: readonly Word[], effects: Effects): void {
   const { options, operands } = reader(spelledOut(words), 1);
   const reads = options.some(({ name }) => /^(-t|--list|-d|--diff|-x|--extract|--get)$/.test(name));
@@ -35,7 +35,7 @@ function add({ name, means, value, at }: Option, reads: boolean, effects: Effect
   effects.uses.push({ path: value.value, glob: value.glob, as: reads ? "read" : "write" });
 }
 
-/** The old style, `tar czf x.tgz src`, as options: each letter that takes a value takes the next word. */
+/** Converts the old style, `tar czf x.tgz src`, into options: each letter that takes a value takes the next word. */
 function spelledOut(words: readonly Word[]): Word[] {
   const [program, letters, ...rest] = words;
   if (!program || !letters || letters.value.startsWith("-")) return [...words];

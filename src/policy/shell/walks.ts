@@ -2,8 +2,8 @@ import type { Below } from "./effects.ts";
 import type { Option } from "./options.ts";
 import type { Walks } from "./programs.ts";
 
-/** What a program reads below the folders it is given; undefined if it does not go into them. */
-export function belowFolders(walks: Walks | undefined, options: readonly Option[]): Below | undefined {
+/** Returns what a program reads below the directories it is given; undefined if it does not walk them. */
+export function belowDirectories(walks: Walks | undefined, options: readonly Option[]): Below | undefined {
   const used = (names = "") => options.filter(({ name }) => isOne(name, names.split(" ")));
   if (!walks || (walks.with !== undefined && used(walks.with).length === 0)) return undefined;
   const values = (names = "") => used(names).flatMap(({ value }) => value?.value ?? []);
@@ -16,7 +16,7 @@ export function belowFolders(walks: Walks | undefined, options: readonly Option[
   };
 }
 
-/** Whether an option is one of these; long ones may be abbreviated. */
+/** Checks if an option is one of these; long ones may be abbreviated. */
 function isOne(name: string, names: readonly string[]): boolean {
   return names.some((one) => one === name || (/^--./.test(name) && one.startsWith(name)));
 }

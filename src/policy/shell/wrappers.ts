@@ -3,20 +3,20 @@ import type { Word } from "./line.ts";
 import { type OptionTable, optionReader } from "./options.ts";
 import { isHarmlessVariable } from "./programs.ts";
 
-/** A program that runs the words behind its own. */
+/** A program that runs the words after its own. */
 interface Wrapper extends OptionTable {
-  /** How many operands of its own stand before the program. */
+  /** The number of operands before the program. */
   skip?: number;
   /** Operands `NAME=value` set variables. */
   variables?: true;
-  /** Why not even an allowed inner command makes it harmless. */
+  /** The reason why not even an allowed inner command makes it harmless. */
   danger?: string;
 }
 
-const fromInput = "it adds words from its input, which nobody has seen";
+const fromInput = "it adds words from its input, which no approver has seen";
 const elsewhere = "it runs the command in other surroundings";
 
-/** All of them are strict, and end their options at the first operand. */
+/** Wrappers by name. All are strict, and end their options at the first operand. */
 const wrappers: ReadonlyMap<string, Wrapper> = new Map(
   Object.entries<Wrapper>({
     builtin: {},
@@ -94,7 +94,7 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
 );
 const readers = new Map([...wrappers].map(([name, wrapper]) => [name, optionReader(wrapper)]));
 
-/** Whether a program runs the words behind it. */
+/** Checks if a program runs the words after it. */
 export function isWrapper(name: string): boolean {
   return wrappers.has(name) || isLoader(name);
 }
@@ -104,7 +104,7 @@ function isLoader(name: string): boolean {
   return /^ld(-linux.*|-musl.*)?\.so(\.\d+)*$/.test(name);
 }
 
-/** Adds what a wrapper does: its inner command, and what makes it more than that. */
+/** Adds the effects of a wrapper: its inner command, and those beyond it. */
 export function wrap(name: string, words: readonly Word[], effects: Effects): void {
   const wrapper = wrappers.get(name) ?? { danger: "it runs a file past what guards programs" };
   const { options, operands } = (readers.get(name) ?? loaderReader)(words, 1, true);

@@ -7,18 +7,18 @@ import { fromConfig } from "../../../src/policy/rules.ts";
 
 const policy = createPolicy({ guard: { dataDirectory: "/var/lib/toolgate" }, home: "/home/u" });
 const layers = { wide: [], narrow: [] };
-const folders = ["/", "/opt", "/srv", "/srv/p", "/srv/p/sub", "/srv/p/sub/deep"];
+const directories = ["/", "/opt", "/srv", "/srv/p", "/srv/p/sub", "/srv/p/sub/deep"];
 const files = {
   async resolve(path: string, cwd: string) {
     const absolute = posix.resolve(cwd, path);
     const external = absolute !== "/srv/p" && !absolute.startsWith("/srv/p/");
     const pattern = external ? absolute : posix.relative("/srv/p", absolute) || ".";
-    return { absolute, pattern, external, isDirectory: folders.includes(absolute) };
+    return { absolute, pattern, external, isDirectory: directories.includes(absolute) };
   },
-  async list(folder: string) {
+  async list(directory: string) {
     const file = (name: string) => ({ name, isDirectory: false, isLink: false });
-    if (folder === "/srv/p") return [{ name: "sub", isDirectory: true, isLink: false }];
-    return /^\/srv\/p\/sub\/?$/.test(folder) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
+    if (directory === "/srv/p") return [{ name: "sub", isDirectory: true, isLink: false }];
+    return /^\/srv\/p\/sub\/?$/.test(directory) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
   },
 };
 
@@ -32,13 +32,13 @@ async function patterns(line: string): Promise<Record<string, readonly string[]>
   );
 }
 
-test("folders outside the workspace that a command names are an ask of their own", async () => {
+test("directories outside the workspace that a command names are an ask of their own", async () => {
   expect(await patterns("prog a/b ../c ../../x/y --out=/etc/cron.d/z ../../x/w .. -I/usr/include/q")).toMatchObject({
     external_directory: ["/srv/x/*", "/etc/cron.d/*", "/usr/include/*"],
   });
 });
 
-test("a word that is a folder stands for that folder, and the root is /*", async () => {
+test("a word that is a directory stands for that directory, and the root is /*", async () => {
   expect(await patterns("ls /opt /tmp/.. /x")).toMatchObject({ external_directory: ["/opt/*", "/*"] });
 });
 
@@ -62,7 +62,7 @@ test("files that are read are bound by read rules, files that are written need a
   });
 });
 
-test("what a copy becomes in a folder is what is written", async () => {
+test("what a copy becomes in a directory is what is written", async () => {
   expect(await patterns("cp a.ts deep")).toMatchObject({ edit: ["sub/deep/a.ts"] });
   expect(await patterns("cp -t deep a.ts ../b.ts")).toMatchObject({ edit: ["sub/deep/a.ts", "sub/deep/b.ts"] });
 });
@@ -78,31 +78,31 @@ test("a glob is judged by the files that it may stand for", async () => {
   expect(await patterns("cat ../../*/x")).toMatchObject({ external_directory: ["/srv/*/*"] });
 });
 
-test("behind a cd everything is in the folder that it leads to", async () => {
+test("behind a cd everything is in the directory that it leads to", async () => {
   const [read, first, second] = await asks("cd deep && cat ../a.ts");
   expect(read).toMatchObject({ permission: "read", patterns: ["sub/a.ts"] });
   expect(first).toMatchObject({ cwd: "/srv/p/sub", patterns: ["cd deep"] });
   expect(second).toMatchObject({ cwd: "/srv/p/sub/deep", patterns: ["cat ../a.ts"] });
 });
 
-test("behind a cd that may have failed everything is in each folder in which it may run", async () => {
-  const folders = async (line: string) =>
+test("behind a cd that may have failed everything is in each directory in which it may run", async () => {
+  const directories = async (line: string) =>
     (await asks(line)).filter(({ permission }) => permission === "bash").map(({ cwd, patterns }) => [cwd, patterns]);
-  expect(await folders("cd deep; ls")).toEqual([
+  expect(await directories("cd deep; ls")).toEqual([
     ["/srv/p/sub", ["cd deep", "ls"]],
     ["/srv/p/sub/deep", ["ls"]],
   ]);
-  expect(await folders("cd deep && ls || pwd")).toEqual([
+  expect(await directories("cd deep && ls || pwd")).toEqual([
     ["/srv/p/sub", ["cd deep", "pwd"]],
     ["/srv/p/sub/deep", ["ls", "pwd"]],
   ]);
-  expect(await folders("true || cd deep && ls")).toEqual([
+  expect(await directories("true || cd deep && ls")).toEqual([
     ["/srv/p/sub", ["true", "cd deep", "ls"]],
     ["/srv/p/sub/deep", ["ls"]],
   ]);
 });
 
-test("of what is read below a folder those files are asks that a rule is about", async () => {
+test("of what is read below a directory those files are asks that a rule is about", async () => {
   const rules = fromConfig({ read: { "*.ts": "ask" } }, "/home/u");
   const narrow = [{ layer: PermissionLayer.SESSION, rules }];
   const reads = async (line: string, layers: Layers) => {

@@ -23,23 +23,26 @@ export interface Given {
  * are only functions in their place that write down their words, and PATH leads nowhere.
  */
 export function runByBash(lines: readonly Given[]): string[][][] {
-  const folder = mkdtempSync(join(tmpdir(), "toolgate-fuzz-"));
+  const directory = mkdtempSync(join(tmpdir(), "toolgate-fuzz-"));
   try {
-    const work = join(folder, "work");
+    const work = join(directory, "work");
     mkdirSync(work);
     // Names that a glob would find, so that one that was not seen as a glob shows.
     for (const name of ["a", "b", "ab", "-n", "x y", "file", "[", "a]"]) writeFileSync(join(work, name), "");
-    writeFileSync(join(folder, "lines"), lines.map(({ text, noGlob }) => `${noGlob ? "-" : "+"}f\0${text}\0`).join(""));
-    writeFileSync(join(folder, "script"), script);
-    execFileSync("/bin/bash", ["--norc", "--noprofile", join(folder, "script"), folder], {
+    writeFileSync(
+      join(directory, "lines"),
+      lines.map(({ text, noGlob }) => `${noGlob ? "-" : "+"}f\0${text}\0`).join(""),
+    );
+    writeFileSync(join(directory, "script"), script);
+    execFileSync("/bin/bash", ["--norc", "--noprofile", join(directory, "script"), directory], {
       cwd: work,
       env: { PATH: "/nonexistent", LC_ALL: "C.UTF-8", HOME: "/home/nobody" },
       stdio: ["ignore", "ignore", "ignore"],
       timeout: 120_000,
     });
-    return parse(readFileSync(join(folder, "calls"), "utf8"), lines.length);
+    return parse(readFileSync(join(directory, "calls"), "utf8"), lines.length);
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    rmSync(directory, { recursive: true, force: true });
   }
 }
 
