@@ -90,7 +90,7 @@ const knownCircles: readonly string[] = [];
 const knownLongFunctions: readonly string[] = ["console/stream/stream.ts createStream"];
 
 /** Names that are still exported by several files. Remove an entry with its second meaning. */
-const knownHomonyms: readonly string[] = ["Tool"];
+const knownHomonyms: readonly string[] = [];
 
 const maxFunctionLines = 120;
 const src = join(root, "src");

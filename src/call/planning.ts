@@ -9,7 +9,7 @@ import type { Policy } from "../policy/policy.ts";
 import type { Entry } from "../policy/shell/glob.ts";
 import type { Subject } from "../policy/subject.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { doubtAbout } from "../tool/path-asks.ts";
+import { cautionFor } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
 
@@ -88,7 +88,7 @@ async function expandAsks(
   const files = {
     async resolve(path: string, cwd: string) {
       const resolved = await workspace.resolve(path.startsWith("/") ? path : `${cwd}/${path}`);
-      return { ...resolved, ...doubtAbout(resolved) };
+      return { ...resolved, ...cautionFor(resolved) };
     },
     list: listDirectory,
   };

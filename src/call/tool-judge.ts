@@ -14,7 +14,7 @@ export function createToolJudge(policy: Pick<Policy, "judge" | "readDoubts">, la
     const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
     return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
   };
-  return Object.assign(judge, { readDoubts: (place: ReadPlace) => policy.readDoubts(place, layers) });
+  return Object.assign(judge, { restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers) });
 }
 
 function wordFor(action: PermissionAction): Judgement["action"] {

@@ -4,20 +4,20 @@ import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
 
-/** What values have to fit: a zod schema, or a JSON Schema where the tool was not written for zod. */
+/** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
 export type ValueSchema = z.ZodType | JsonObject;
 
-/** What a tool gets of a value that fits. */
+/** A decoded value that fits a schema. */
 export type Decoded<S extends ValueSchema> = S extends z.ZodType ? z.output<S> : JsonObject;
 
-/** How `defineTool` reads input. */
+/** Decodes the input of a tool. */
 export interface InputCodec {
   readonly schema: JsonObject;
   /** Throws `InvalidInput` with the path of each field that does not fit. */
   decode(value: JsonObject): unknown;
 }
 
-/** Reads input for a tool; a JSON Schema's defaults are filled in. Throws if the schema is not one. */
+/** Creates the codec of a tool's input, which fills in defaults. Throws if the schema is not valid. */
 export function inputCodec(tool: string, schema: ValueSchema): InputCodec {
   if (isZod(schema)) {
     return {
@@ -40,14 +40,14 @@ export function inputCodec(tool: string, schema: ValueSchema): InputCodec {
   };
 }
 
-/** How `defineTool` writes output. */
+/** Encodes the output of a tool. */
 export interface OutputCodec {
   readonly schema: JsonObject;
-  /** The output as JSON; throws `InvalidOutput` if it does not fit. */
+  /** Returns the output as JSON; throws `InvalidOutput` if it does not fit. */
   encode(value: unknown): JsonValue;
 }
 
-/** Writes what a tool returns. */
+/** Creates the codec of a tool's output. */
 export function outputCodec(tool: string, schema: z.ZodType): OutputCodec {
   return {
     schema: toJsonSchema(schema),
@@ -59,18 +59,18 @@ export function outputCodec(tool: string, schema: z.ZodType): OutputCodec {
   };
 }
 
-/** Whether something is a schema of zod 4, whichever copy of zod made it. */
+/** Reports whether a value is a schema of zod 4, from any copy of zod. */
 export function isZod(value: unknown): value is z.ZodType {
   return typeof value === "object" && value !== null && "_zod" in value;
 }
 
 function toJsonSchema(schema: z.ZodType): JsonObject {
-  // zod writes plain JSON, typed as its own schema type.
+  // zod returns plain JSON, typed as its schema type.
   return z.toJSONSchema(schema, {
     io: "input",
     unrepresentable: "any",
     override({ zodSchema, jsonSchema }) {
-      // Another copy of zod keeps descriptions in a registry of its own, which only its schemas can read.
+      // Another copy of zod stores descriptions in its own registry, which only its schemas can read.
       if (jsonSchema.description !== undefined || !("description" in zodSchema)) return;
       if (typeof zodSchema.description === "string") jsonSchema.description = zodSchema.description;
     },
@@ -78,18 +78,18 @@ function toJsonSchema(schema: z.ZodType): JsonObject {
 }
 
 function compile(tool: string, schema: JsonObject): ValidateFunction {
-  // A schema without $schema is of the present draft; the other one that is in use is draft-07.
+  // Without $schema the current draft is meant; draft-07 is the only older one in use.
   const isOld = typeof schema.$schema === "string" && schema.$schema.includes("draft-07");
   const options = { allErrors: true, strict: false, useDefaults: true, validateFormats: false } as const;
   try {
     return (isOld ? new Ajv(options) : new Ajv2020(options)).compile(schema);
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : String(cause);
-    throw new Error(`tool "${tool}" has a schema that is not a JSON Schema: ${why}`, { cause });
+    throw new Error(`tool "${tool}" has an invalid JSON Schema: ${why}`, { cause });
   }
 }
 
-/** Output is stored and sent as JSON, so it must be the same after a round trip. */
+/** Checks that a value is the same after a round trip through JSON, since output is stored and sent as JSON. */
 function asJson(tool: string, value: unknown): JsonValue {
   const text = JSON.stringify(value, (_key, part: unknown) => {
     if (typeof part === "number" && !Number.isFinite(part)) throw new InvalidOutput(tool, [notJson(String(part))]);

@@ -6,24 +6,24 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
 import type { Attachment, ChangeForm, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
 
-/** What a model is shown of structured output. */
+/** A piece of structured output as models see it. */
 export type Content = { type: "text"; text: string } | ({ type: "media" } & Attachment);
 
-/** How a tool is written down; `defineTool` makes a `Tool` of it. */
+/** The declaration of a tool; `defineTool` makes a `Tool` of it. */
 export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output extends z.ZodType> {
   /** `[A-Za-z][A-Za-z0-9_-]{0,63}`. */
   name: string;
-  /** For the model. */
+  /** Shown to models. */
   description: string;
   input: Input;
-  /** Then `execute` returns a value of it in place of a `ToolResult`; one that does not fit never completes the call. */
+  /** With it, `execute` returns a value that fits it instead of a `ToolResult`; a value that does not fit fails the call. */
   output?: Output;
-  /** Raise it when behaviour changes and schemas do not: `definition_id` changes. */
+  /** Raise it when behaviour changes but schemas do not: it changes `definition_id`. */
   version?: string;
-  /** Raise it when what "always" meant no longer holds: grants of before stop serving. */
+  /** Raise it when earlier "always" approvals must no longer hold: earlier grants stop matching. */
   permissionVersion?: string;
   readOnly?: boolean;
-  /** Running it again does no more than running it once: it may be run again after a crash. */
+  /** Running it twice has the effect of running it once: it may be run again after a crash. */
   idempotent?: boolean;
   destructive?: boolean;
   openWorld?: boolean;
@@ -35,25 +35,25 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   permissions?: readonly string[];
   /** Set it on a tool that changes files: a model is offered the form that it was trained on. */
   changeForm?: ChangeForm;
-  /** The providers whose models are offered it; default all. */
+  /** Providers whose models are offered the tool; default all. */
   providers?: readonly string[];
-  /** Offered only where the configuration names it under `experimental`. */
+  /** Offers the tool only if the configuration names it under `experimental`. */
   experimental?: boolean;
-  /** What the model sees of a long output: its head, its tail, or half of both; default head, 2,000 lines, 51,200 bytes. */
+  /** Part of a long output that the model sees: its head, its tail, or half of both. Default: head, 2,000 lines, 51,200 bytes. */
   keep?: { end?: "head" | "tail" | "both"; lines?: number; bytes?: number };
-  /** The longest run, where neither the call nor the plan says. */
+  /** Maximum duration of a run, unless the call or the plan sets one. */
   timeoutMs?: number;
-  /** Default: asks for the permission of the tool's name, with the whole input as its pattern. */
+  /** Default: asks for the permission named like the tool, with the whole input as its pattern. */
   plan?(input: Decoded<Input>, ctx: PlanContext): Promise<P> | P;
   execute(input: Decoded<Input>, ctx: ToolContext & { plan: P }): Promise<ReturnedBy<Output>> | ReturnedBy<Output>;
-  /** What the model sees of the output, as encoded; pure, and fails for none. Default: its JSON, of a string the string itself. */
+  /** Renders encoded output for the model; pure, and never throws. Default: its JSON, or a string as it is. */
   toModelOutput?(result: { input: Decoded<Input>; output: z.input<Output> }): readonly Content[];
 }
 
-/** What `execute` returns: with an output schema a value that fits it. */
+/** The return type of `execute`: with an output schema, a value that fits it. */
 export type ReturnedBy<Output extends z.ZodType> = [Output] extends [never] ? ToolResult : z.output<Output>;
 
-/** Makes a tool. It can invoke only `config.execute`, and only with input that fits `config.input`. */
+/** Makes a tool. The tool runs only `config.execute`, and only with input that fits `config.input`. */
 export function defineTool<const Input extends ValueSchema, P extends Plan = Plan, Output extends z.ZodType = never>(
   config: ToolConfig<Input, P, Output>,
 ): Tool {
@@ -61,7 +61,7 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
   const plan = config.plan ?? ((input) => wholeInput(name, input));
   if (!toolName.test(name)) {
     throw new Error(
-      `"${name}" cannot be a tool's name: it needs a letter first, then up to 63 letters, digits, "_" or "-"; rename it`,
+      `"${name}" cannot be a tool's name: start with a letter, then use up to 63 letters, digits, "_" or "-"`,
     );
   }
   checkPermissions(config);
@@ -92,7 +92,7 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
     permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
     keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
     decode: input.decode,
-    // The engine passes on what decode() and plan() of this same tool returned; the types were erased in between.
+    // The engine passes values that decode() and plan() of this same tool returned; their types were erased in between.
     async plan(value: unknown, ctx: PlanContext): Promise<Plan> {
       const planned = await plan(value as Decoded<Input>, ctx);
       return timeoutMs === undefined ? planned : { timeoutMs, ...planned };
@@ -102,7 +102,7 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
       if (!output) return returned as ToolResult;
       const structured = output.encode(returned);
       const shown = toModelOutput?.({ input: value as Decoded<Input>, output: structured as z.input<Output> });
-      return { structured, ...contents(shown ?? [textOf(structured)]) };
+      return { structured, ...contentsOf(shown ?? [textOf(structured)]) };
     },
   });
 }
@@ -121,12 +121,12 @@ function checkPermissions({
   throw new Error(`tool "${name}" has no plan, so it asks "${name}": add that to its permissions, or write a plan`);
 }
 
-/** The plan of a tool that has none of its own. */
+/** Makes the default plan: one ask for the whole input. */
 function wholeInput(name: string, input: unknown): Plan {
   const text = canonicalJson(
     JSON.parse(JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part))),
   );
-  // An ask is shown and stored whole; what is beyond is named by its hash, so that the pattern still means this input alone.
+  // Asks are shown and stored whole. A hash stands for the truncated part, so that the pattern still means this input alone.
   const pattern = text.length <= maxPatternLength ? text : `${text.slice(0, maxPatternLength)}… sha256:${sha256(text)}`;
   return { title: name, asks: [{ permission: name, patterns: [pattern], wholeCall: true }] };
 }
@@ -136,7 +136,7 @@ const textOf = (output: JsonValue): Content => ({
   text: typeof output === "string" ? output : JSON.stringify(output),
 });
 
-function contents(shown: readonly Content[]): Pick<ToolResult, "output" | "attachments"> {
+function contentsOf(shown: readonly Content[]): Pick<ToolResult, "output" | "attachments"> {
   return {
     output: shown.flatMap((content) => (content.type === "text" ? [content.text] : [])).join("\n"),
     attachments: shown.flatMap((content) => (content.type === "media" ? [content] : [])),

@@ -1,4 +1,4 @@
-/** The input does not fit the tool's schema. The message is for the model: it names each field and says what to do. */
+/** The input does not fit the tool's schema. The message is for the model: it names each field and the next step. */
 export class InvalidInput extends Error {
   override name = "InvalidInput";
   readonly issues: readonly { path: string; message: string }[];
@@ -11,7 +11,7 @@ export class InvalidInput extends Error {
   }
 }
 
-/** The result does not fit the tool's own schema; the call does not complete. */
+/** The result does not fit the tool's output schema; the call fails. */
 export class InvalidOutput extends Error {
   override name = "InvalidOutput";
   constructor(tool: string, issues: readonly { path: string; message: string }[]) {
@@ -20,12 +20,12 @@ export class InvalidOutput extends Error {
   }
 }
 
-/** An expected failure: the model is told the message. Leaf tools throw it only for what they deliberately classify. */
+/** An expected failure; its message is shown to the model. Tools throw it only for failures that they classify deliberately. */
 export class ToolFailure extends Error {
   override name = "ToolFailure";
 }
 
-/** A hook of a plugin threw, took too long or left what cannot be used: the call does not go on without it. */
+/** A plugin's hook threw, timed out or returned an unusable result. It stops the call. */
 export class HookFailure extends Error {
   override name = "HookFailure";
   readonly hook: string;
@@ -37,12 +37,12 @@ export class HookFailure extends Error {
   }
 }
 
-/** What was approved is no longer there; thrown before anything was changed. */
+/** The approved state has changed; thrown before any effect. */
 export class ChangedAfterApproval extends Error {
   override name = "ChangedAfterApproval";
 }
 
-/** The tool wrote more than can be kept whole. */
+/** The tool wrote more output than can be stored. */
 export class OutputLimit extends Error {
   override name = "OutputLimit";
 }

@@ -1,23 +1,23 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { HookFailure } from "./errors.ts";
 
-/** The call that a hook is about, in the words of opencode's plugins. */
+/** The call of a hook, with the field names of opencode's plugins. */
 export interface HookedCall {
   tool: string;
   sessionID: string;
   callID: string;
 }
 
-/** What each hook is told, and what it may change in place. */
+/** The input of each hook, and the output that it may change in place. */
 export interface HookTypes {
-  /** Before a tool is listed: what a model is told of it. The tool's own schema still decides what it accepts. */
+  /** Runs before a tool is listed. Changes what models see; the tool's schema still decides what it accepts. */
   "tool.definition": {
     input: { toolID: string };
     output: { description: string; parameters: JsonObject };
   };
-  /** Before a call is decoded and planned: `args` may be changed or replaced; people are asked about the result. */
+  /** Runs before a call is decoded and planned. `args` may be changed or replaced; approvers see the result. */
   "tool.execute.before": { input: HookedCall; output: { args: JsonObject } };
-  /** Before a person is asked: `allow` and `deny` spare them. It is not asked about what rules allow or deny. */
+  /** Runs before an approver is asked; `allow` and `deny` answer instead. It does not run where rules allow or deny. */
   "permission.ask": {
     input: {
       id: string;
@@ -32,12 +32,12 @@ export interface HookTypes {
     };
     output: { status: "ask" | "allow" | "deny" };
   };
-  /** After the body, and after its output was bounded: of a call that failed `output` is the error. */
+  /** Runs after the body and after truncation. `output` of a failed call is the error message. */
   "tool.execute.after": {
     input: HookedCall & { args: JsonObject; status: "completed" | "error" };
     output: { title: string; output: string; metadata: JsonObject };
   };
-  /** Before a command is planned: variables to add to its environment. */
+  /** Runs before a command is planned. `env` holds the variables to add to its environment. */
   "shell.env": {
     input: { cwd: string; sessionID: string; callID: string };
     output: { env: Record<string, string> };
@@ -52,12 +52,12 @@ export type Hooks = {
   [Name in HookName]?: (input: HookTypes[Name]["input"], output: HookTypes[Name]["output"]) => Promise<void> | void;
 };
 
-/** All plugins' hooks. Each runs after the one before it, on what that one left; one that fails stops the call. */
+/** The hooks of all plugins. They run one after the other, each on the output of the one before; one that fails stops the call. */
 export interface HookChain {
   /** Adds a plugin's hooks, and returns the function that removes them. */
   add(plugin: string, hooks: Hooks): () => void;
   has(...names: HookName[]): boolean;
-  /** Runs the hooks of a name and returns the output as they left it. Throws `HookFailure`. */
+  /** Runs the hooks of a name and returns the changed output. Throws `HookFailure`. */
   run<Name extends HookName>(
     name: Name,
     input: HookTypes[Name]["input"],
@@ -65,12 +65,12 @@ export interface HookChain {
   ): Promise<HookTypes[Name]["output"]>;
 }
 
-/** Makes a chain without hooks; each hook gets `timeoutMs`. */
+/** Creates a chain without hooks; each hook may take `timeoutMs`. */
 export function createHooks({ timeoutMs = 10_000 }: { timeoutMs?: number } = {}): HookChain {
   let plugins: readonly { name: string; hooks: Hooks }[] = [];
   return {
     add(name, hooks) {
-      // A copy, so that what becomes of the plugin's object later changes nothing.
+      // A copy, so that later changes of the plugin's object have no effect.
       const plugin = { name, hooks: { ...hooks } };
       plugins = [...plugins, plugin];
       return () => {
@@ -88,7 +88,7 @@ export function createHooks({ timeoutMs = 10_000 }: { timeoutMs?: number } = {})
         });
         if (problem) throw new HookFailure(name, plugin, problem.why, { cause: problem.cause });
       }
-      // As JSON: what a plugin goes on to do with its objects changes nothing.
+      // A JSON copy, so that later changes of the plugin's objects have no effect.
       return JSON.parse(JSON.stringify(output));
     },
   };
@@ -99,7 +99,7 @@ interface Problem {
   cause?: unknown;
 }
 
-/** Why a hook's work cannot be used, if it cannot. */
+/** Runs a hook with a time limit; returns the problem if it fails, takes too long or leaves an unusable output. */
 async function within(ms: number, work: () => Promise<string | undefined>): Promise<Problem | undefined> {
   const late = Promise.withResolvers<Problem>();
   const timer = setTimeout(() => late.resolve({ why: `it did not end within ${ms} ms` }), ms);
@@ -112,10 +112,10 @@ async function within(ms: number, work: () => Promise<string | undefined>): Prom
   return problem || undefined;
 }
 
-/** What a hook left that is not what it may leave. */
+/** Finds the first field of a hook's output that is unusable. */
 function outputProblem(name: HookName, output: object): string | undefined {
   const wrong = Object.entries(shapes[name]).find(([field, fits]) => !fits(Reflect.get(output, field)));
-  return wrong && `it left ${wrong[0]} as something that cannot be used`;
+  return wrong && `it left an unusable value in ${wrong[0]}`;
 }
 
 const isText = (value: unknown) => typeof value === "string";
@@ -123,7 +123,7 @@ const isJson = (value: unknown): value is JsonValue => {
   if (value === null || typeof value === "string" || typeof value === "boolean") return true;
   if (typeof value === "number") return Number.isFinite(value);
   if (Array.isArray(value)) return value.every(isJson);
-  // What is undefined is left out, as JSON.stringify does.
+  // JSON.stringify omits undefined values, too.
   return isPlain(value) && Object.values(value).every((part) => part === undefined || isJson(part));
 };
 const isPlain = (value: unknown): value is object =>
@@ -134,7 +134,7 @@ const shapes: Record<HookName, Record<string, (value: unknown) => boolean>> = {
   "tool.definition": { description: isText, parameters: isRecord },
   "tool.execute.before": { args: isRecord },
   "permission.ask": { status: (value) => value === "ask" || value === "allow" || value === "deny" },
-  // What a model is shown stays bounded, whatever is added to it.
+  // Output stays bounded for the model, whatever a hook adds.
   "tool.execute.after": {
     title: isText,
     output: (value) => typeof value === "string" && value.length <= 262_144,

@@ -1,7 +1,7 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import type { Tool } from "./tool.ts";
 
-/** A model as callers name it; empty strings where they do not. */
+/** A model as callers name it; empty strings if they do not. */
 export interface Model {
   providerId: string;
   modelId: string;
@@ -22,13 +22,13 @@ function prefersPatches(modelId: string): boolean {
   return modelId.includes("gpt-") && !modelId.includes("oss") && !modelId.includes("gpt-4");
 }
 
-/** A tool's input schema as the provider of a model takes it; every quirk of a provider is here. */
+/** Converts an input schema to the dialect of a model's provider. All quirks of providers are handled here. */
 export function schemaFor({ providerId, modelId }: Model, schema: JsonObject): JsonObject {
   const isGemini = providerId.startsWith("google") || modelId.includes("gemini");
   return isGemini ? forGemini(schema) : schema;
 }
 
-/** Gemini refuses enums of numbers, arrays without items, required names without a property, and fields beside the type they belong to. */
+/** Removes what Gemini refuses: enums of numbers, arrays without items, required names without a property, fields of another type. */
 function forGemini(schema: JsonObject): JsonObject {
   const { enum: allowed, ...rest } = mapSchemas(schema, forGemini);
   const { type, items, properties, required } = rest;
@@ -53,7 +53,7 @@ const one = ["items", "additionalProperties", "not", "contains"];
 const lists = ["anyOf", "oneOf", "allOf", "prefixItems"];
 const tables = ["properties", "$defs", "definitions", "patternProperties"];
 
-/** The schema with each schema directly in it changed. */
+/** Maps each schema directly inside a schema. */
 function mapSchemas(schema: JsonObject, change: (schema: JsonObject) => JsonObject): JsonObject {
   const changed = (value: JsonValue) => (isObject(value) ? change(value) : value);
   return mapValues(schema, (value, key) => {

@@ -2,19 +2,19 @@ import { dirname, join } from "node:path";
 import type { Ask } from "../core/ask.ts";
 import type { ResolvedPath } from "./workspace.ts";
 
-/** The asks for touching one file or directory: `external_directory` in addition where it lies outside. */
+/** Makes the asks for one file or directory; adds `external_directory` if it lies outside the workspace. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {
   const own = {
     permission,
     patterns: [path.pattern],
     paths: [path.absolute],
-    ...doubtAbout(path),
+    ...cautionFor(path),
   };
   return [...externalAsks(path), metadata === undefined ? own : { ...own, metadata }];
 }
 
-/** Why rules about names are not enough for a file, as part of an ask for it; nothing for nearly all files. */
-export function doubtAbout({
+/** Makes the part of an ask that says why rules about names do not suffice for a file; empty for nearly all files. */
+export function cautionFor({
   absolute,
   otherNames,
   isSpecial,
@@ -24,10 +24,10 @@ export function doubtAbout({
   return { alwaysAsk: "has other names (hard links), under which a rule might say otherwise" };
 }
 
-/** Package managers link what they install to their store, and nobody keeps secrets there. */
+/** Directories whose files package managers link to their store; they hold no secrets. */
 const sharedByInstallers = /\/(node_modules|site-packages)\//;
 
-/** The ask for looking into a directory outside the workspace; none inside. */
+/** Makes the ask for a directory outside the workspace; none for one inside. */
 export function externalAsks(path: ResolvedPath): Ask[] {
   if (!path.external) return [];
   const directory = path.isDirectory ? path.absolute : dirname(path.absolute);

@@ -1,15 +1,15 @@
 import type { Tool } from "./tool.ts";
 
-/** The tools by name: those of the whole process, and those of single workspaces, which come first there. */
+/** Tools by name: those of the whole process, and those of one workspace, which take precedence there. */
 export interface Registry {
   /**
-   * Adds tools, for one workspace root or for all, and returns the function that removes exactly this registration. Of
-   * several with one name the latest that is not removed serves.
+   * Adds tools, for one workspace root or for all, and returns the function that removes exactly this registration. Of several
+   * tools with one name the latest registration serves.
    */
   register(tools: readonly Tool[], workspace?: string): () => void;
-  /** What serves under a name in a workspace root. A call keeps what it got, whatever is registered or removed later. */
+  /** Returns the tool that serves under a name in a workspace root. A call keeps it, whatever is registered or removed later. */
   get(name: string, workspace: string): Tool | undefined;
-  /** Whether something serves under a name anywhere. */
+  /** Reports whether a tool serves under a name in any workspace. */
   knows(name: string): boolean;
   /** Tools that serve in every workspace root, sorted by name. */
   common(): Tool[];
@@ -17,7 +17,7 @@ export interface Registry {
   list(workspace: string): Tool[];
 }
 
-/** Makes an empty registry; of experimental tools it has only those that are named. */
+/** Creates an empty registry. It ignores experimental tools that are not named. */
 export function createRegistry({ experimental = [] }: { experimental?: readonly string[] } = {}): Registry {
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
@@ -33,7 +33,7 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
   return {
     register(tools, workspace) {
       const layer = layerOf(workspace);
-      // An object of its own for each, so that registering the same tool twice can be undone one by one.
+      // One object for each registration, so that two registrations of the same tool can be removed separately.
       const registrations = tools
         .filter((tool) => !tool.experimental || experimental.includes(tool.name))
         .map((tool) => ({ tool }));

@@ -4,106 +4,107 @@ import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.
 import type { Ask } from "../core/ask.ts";
 import type { ResolvedPath, Workspace } from "./workspace.ts";
 
-/** What rules say of an ask. */
+/** The verdict of the rules on an ask. */
 export interface Judgement {
   action: "allow" | "ask" | "deny";
-  /** Why, for a person. */
+  /** The reason, for people. */
   reason: string;
   /** The pattern of the rule that decided, if one did. */
   rule?: string;
 }
 
-/** Says what rules say of something. Nobody is asked, and grants do not count. */
+/** Evaluates rules for an ask. It asks no approver, and grants do not count. */
 export interface Judge {
   (ask: Ask): Judgement;
   /**
-   * The words of which the name of a file below a directory must hold one, in lower case, for `read` of it not to be allowed;
-   * only for names of printable ASCII without a long run of spaces. Undefined: any file may be one.
+   * Returns lower-case substrings that identify possibly restricted files below a directory: rules allow to read a file whose
+   * name contains none of them. Holds only for names of printable ASCII without a long run of spaces. Undefined: any file may
+   * be restricted.
    */
-  readDoubts(directory: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
+  restrictedNameHints(directory: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
 }
 
-/** What a call would do. It is made from the input and from resolved paths alone, so it never fails because of what a file holds or lacks. */
+/** The intended effect of a call. It depends on the input and on resolved paths alone, so no content of a file makes it fail. */
 export interface Plan {
-  /** A short line for people. */
+  /** One short line for people. */
   title: string;
   asks: readonly Ask[];
-  /** Files whose content an approval is bound to: those that will change, or be run. */
+  /** Files to whose content an approval is bound: those that will change, and programs that will run. */
   binds?: readonly Pick<ResolvedPath, "absolute">[];
-  /** The working directory, if the call has one: an approval is bound to it. */
+  /** The working directory, if there is one; an approval is bound to it. */
   cwd?: string;
-  /** Variables that the call's commands get in addition: an approval is bound to them. */
+  /** Additional environment variables of the call's commands; an approval is bound to them. */
   env?: Readonly<Record<string, string>>;
-  /** Where the programs of its commands are looked for, as in PATH: an approval is bound to those that are found. */
+  /** Search path for the programs of its commands, as in PATH; an approval is bound to the programs that are found. */
   searchPath?: string;
-  /** Files whose existence or content `inspect` tells about; it is held back where `read` of one is not allowed. */
+  /** Files whose existence or content `inspect` reveals; it is skipped if rules do not allow to read one of them. */
   reveals?: readonly ResolvedPath[];
   /**
-   * Checks that it can happen, and shows what will. A check that fails throws `ToolFailure`; the preview is made only if
-   * somebody is to see it. No side effects; may be repeated.
+   * Checks that the call can succeed: throws `ToolFailure` if not. Returns the preview, which is made only if it is shown. It has
+   * no side effects and may be repeated.
    */
   inspect?(): Promise<{ preview?(): MessageInitShape<typeof PreviewSchema> }>;
-  /** The longest run, where the input decides it. */
+  /** Maximum duration of the run, where the input decides it. */
   timeoutMs?: number;
 }
 
-/** What planning may use. */
+/** Context of planning a call. */
 export interface PlanContext {
   sessionId: string;
   callId: string;
   agent: string;
   workspace: Workspace;
-  /** What plugins add to the environment of commands that run in a directory. */
+  /** Returns the variables that plugins add to the environment of commands in a directory. */
   environment(cwd: string): Promise<Record<string, string>>;
-  /** What this session tree has read: canonical path → SHA-256 (hex) of the content. */
+  /** Files that this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
-  /** For what the call would touch besides what it asks for. */
+  /** Evaluates rules for things that the call touches in addition to its asks. */
   judge: Judge;
 }
 
-/** A place in a distributed trace, as W3C Trace Context writes it in headers. */
+/** A position in a distributed trace, as in the headers of W3C Trace Context. */
 export interface TraceContext {
   traceparent: string;
   tracestate?: string;
 }
 
-/** What execution may use. It is the same for every tool. */
+/** Context of running a call, the same for every tool. */
 export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> {
   messageId: string;
-  /** The model that called, as the caller says; empty strings if it did not. */
+  /** The calling model, as the caller names it; empty strings if it does not. */
   model: { providerId: string; modelId: string };
-  /** Aborted on cancel, on the call's deadline and when the replica loses the call; the reason says which. */
+  /** Aborted on cancel, at the call's deadline and when the replica loses the call; the reason names the cause. */
   signal: AbortSignal;
-  /** The directories outside the workspace that this call was allowed to touch, canonical. */
+  /** Canonical paths of the directories outside the workspace that this call may touch. */
   outside: readonly string[];
   reads: {
     get(path: string): Promise<string | undefined>;
     /** Records that the session tree has seen this content. */
     record(path: string, sha256: string): Promise<void>;
   };
-  /** What tools keep for this session, under names of their own; a subagent's session has its own. */
+  /** JSON values that tools store for this session, by name; a subagent's session has separate ones. */
   state: {
     get(name: string): Promise<JsonValue | undefined>;
     set(name: string, value: JsonValue): Promise<void>;
   };
-  /** The stored outputs of this session tree, by the ID of `toolgate-output:ID`. */
+  /** Stored outputs of this session tree, by the ID in `toolgate-output:ID`. */
   outputs: {
     read(id: string, offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
   };
-  /** Replaces title and metadata for whoever watches. */
+  /** Replaces the title and metadata that watchers see. */
   metadata(update: { title?: string; metadata?: JsonObject }): void;
-  /** Appends to the call's output; the chunk is copied. Await it: it resolves when the store has room for more. */
+  /** Appends to the call's output; the chunk is copied. Await it: it resolves when the buffer has capacity for more. */
   output(chunk: Uint8Array): Promise<void>;
   /**
-   * Makes calls of their own in this session for whoever made this one, at the same time; each is judged and asked for like any
-   * other. `atomic`: none starts before all may, and if one may not, none does. The deadline stands still meanwhile.
+   * Makes calls in this session at the same time, for the same principal; policy is evaluated for each like for any other call.
+   * With `atomic` none starts before all are allowed, and if one is refused none starts. The deadline is paused meanwhile.
    */
   calls(children: readonly ChildCall[], options: { atomic: boolean }): Promise<ChildResult[]>;
-  /** Asks a person in the middle of the run. Prefer asks in `plan`: this one dies with its replica. */
+  /** Asks while the tool runs; throws if it is refused. Prefer asks in `plan`: this one is lost with its replica. */
   ask(ask: Ask): Promise<void>;
-  /** What the caller's metadata says to tools. */
+  /** The caller's metadata for tools. */
   extra: JsonObject;
-  /** The trace that the run belongs to: send it along with requests. Absent if nobody traces. */
+  /** Trace of the run, to send along with requests. Absent if tracing is off. */
   trace?: TraceContext;
 }
 
@@ -113,14 +114,14 @@ export interface ChildCall {
   input: JsonObject;
 }
 
-/** How it ended. */
+/** The result of a call that a tool made. */
 export interface ChildResult {
   callId: string;
   status: "completed" | "error";
   title: string;
-  /** The output, or what went wrong. */
+  /** The output or the error message. */
   text: string;
-  /** The files that it returned. */
+  /** Files that the call returned. */
   attachments: readonly FilePart[];
 }
 
@@ -131,16 +132,16 @@ export interface Attachment {
   data: Uint8Array;
 }
 
-/** What a tool returns. */
+/** The result of a tool. */
 export interface ToolResult {
   /** Replaces the plan's title. */
   title?: string;
-  /** The whole text; absent: what was written with `output()`. It is bounded afterwards, not by the tool. */
+  /** The whole text; default: everything written with `output()`. The service truncates it, not the tool. */
   output?: string;
-  /** Appended behind the bounded output, for what the model must not miss. */
+  /** Appended after the truncated output, for facts that the model must not miss. */
   note?: string;
   metadata?: JsonObject;
-  /** At most 5 MiB each; those of another call are passed on as they are. */
+  /** At most 5 MiB each. `FilePart`s of another call are passed on unchanged. */
   attachments?: readonly (Attachment | FilePart)[];
   /** The encoded output of a tool that has an output schema; `defineTool` sets it. */
   structured?: JsonValue;
@@ -149,7 +150,7 @@ export interface ToolResult {
 /** Form in which a tool takes a change of files: as a patch, or as text to replace or write. */
 export type ChangeForm = "patch" | "replace";
 
-/** A tool as the engine sees it: frozen, and opaque. Its input is decoded before `plan` and `execute`, which get only what `decode` returned. */
+/** A tool as the engine sees it, frozen. `plan` and `execute` get only input that `decode` returned. */
 export interface Tool {
   readonly name: string;
   readonly definition: ToolDefinition;
@@ -159,10 +160,10 @@ export interface Tool {
   /** Permissions that its calls can ask; undefined if it declares none: then anything, first of all its own name. */
   readonly permissions: readonly string[] | undefined;
   readonly changeForm: ChangeForm | undefined;
-  /** What grants are bound to: input schema and permission version. */
+  /** Digest of input schema and permission version; grants are bound to it. */
   readonly permissionBinding: string;
   readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };
-  /** Throws `InvalidInput` with the path of each field that does not fit. */
+  /** Parses input; throws `InvalidInput` with the path of each field that does not fit. */
   decode(input: JsonObject): unknown;
   plan(input: unknown, ctx: PlanContext): Promise<Plan>;
   /** Throws `InvalidOutput` if the result does not fit the tool's schema. */

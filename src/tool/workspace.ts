@@ -6,33 +6,33 @@ import { promisify } from "node:util";
 import * as z from "zod";
 import { ToolFailure } from "./errors.ts";
 
-/** A path after symlinks and `..` were looked through. */
+/** A path after symlinks and `..` were resolved. */
 export interface ResolvedPath {
-  /** The canonical absolute path: every existing part is resolved; what does not exist yet is appended as written. */
+  /** The canonical absolute path: existing parts are resolved, missing ones are appended as written. */
   absolute: string;
-  /** What asks show and rules meet: relative to the workspace inside it, absolute outside. */
+  /** The form that asks show and rules match: relative inside the workspace, absolute outside. */
   pattern: string;
-  /** Whether it lies outside the workspace. */
+  /** True outside the workspace. */
   external: boolean;
-  /** Whether it is a directory that exists. */
+  /** True for an existing directory. */
   isDirectory: boolean;
-  /** Whether it is a file with other names (hard links), which rules about names do not see. */
+  /** True for a file with other names (hard links), which rules about names do not see. */
   otherNames: boolean;
-  /** Whether it is a pipe, a socket or a device. */
+  /** True for a pipe, a socket or a device. */
   isSpecial: boolean;
 }
 
-/** The directory in which an agent works. */
+/** A directory in which an agent works. */
 export interface Workspace {
   /** `NAME` or `NAME/directory`. */
   name: string;
   /** Its canonical absolute path. */
   directory: string;
-  /** Resolves a path as a tool got it: relative ones against the workspace, `~` as home. It may lie outside. */
+  /** Resolves a path from a tool's input: relative to the workspace, `~` as home. The result may lie outside. */
   resolve(path: string): Promise<ResolvedPath>;
 }
 
-/** Opens the workspace in a directory that exists. */
+/** Opens the workspace in an existing directory. */
 export async function openWorkspace(name: string, directory: string): Promise<Workspace> {
   const root = await realpath(directory).catch((cause: unknown) => {
     throw new Error(
@@ -59,7 +59,7 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
   };
 }
 
-/** A path as tools take it. */
+/** Schema of a path in the input of tools. */
 export const filePath = z
   .string()
   .min(1)
@@ -67,21 +67,21 @@ export const filePath = z
 
 const maxLinks = 40;
 const maxAhead = 32;
-/** Half of what `lstat` of fs/promises takes, and every call looks at paths. */
+/** Takes half the time of `lstat` of fs/promises; every call resolves paths. */
 const lstat = promisify(lstatWith);
 
-/** Goes from a canonical directory along a path, part by part as the kernel does, so that `..` behind a link leaves the link's target. */
+/** Follows a path from a canonical directory part by part, as the kernel does, so that `..` after a link leaves the link's target. */
 async function canonical(from: string, path: string): Promise<Omit<ResolvedPath, "pattern" | "external">> {
-  const ahead = path.split("/").reverse();
-  const looks = lookAhead(from, path);
+  const parts = path.split("/").reverse();
+  const ahead = statAhead(from, path);
   let at = from;
   let found: Stats | undefined;
   let links = 0;
-  while (ahead.length > 0) {
-    const part = ahead.pop();
+  while (parts.length > 0) {
+    const part = parts.pop();
     if (part === undefined || part === "" || part === ".") continue;
     const next = part === ".." ? dirname(at) : join(at, part);
-    const stats = await (looks.get(next) ?? look(next, path));
+    const stats = await (ahead.get(next) ?? statOf(next, path));
     if (!stats?.isSymbolicLink()) {
       at = next;
       found = stats;
@@ -90,13 +90,13 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
     links += 1;
     if (links > maxLinks) throw new ToolFailure(`Cannot resolve ${path}: too many symbolic links at ${basename(next)}`);
     const target = await readlink(next);
-    ahead.push(...target.split("/").reverse());
+    parts.push(...target.split("/").reverse());
     if (!isAbsolute(target)) continue;
     at = "/";
     found = undefined;
   }
-  // Not a part of it was looked at: it is the directory where it began.
-  found ??= await look(at, path);
+  // An empty path is the directory where it started.
+  found ??= await statOf(at, path);
   const isDirectory = found?.isDirectory() ?? false;
   return {
     absolute: at,
@@ -106,29 +106,29 @@ async function canonical(from: string, path: string): Promise<Omit<ResolvedPath,
   };
 }
 
-/** Looks at all parts of a path at once, as they are if none is a link: each look waits for a thread, and paths are long. */
-function lookAhead(from: string, path: string): ReadonlyMap<string, Promise<Stats | undefined>> {
-  const looks = new Map<string, Promise<Stats | undefined>>();
+/** Reads all parts of a path at once, assuming that none is a link: each `lstat` waits for a thread, and paths are long. */
+function statAhead(from: string, path: string): ReadonlyMap<string, Promise<Stats | undefined>> {
+  const found = new Map<string, Promise<Stats | undefined>>();
   let at = from;
   for (const part of path.split("/")) {
-    if (part === ".." || looks.size === maxAhead) break;
+    if (part === ".." || found.size === maxAhead) break;
     if (part === "" || part === ".") continue;
     at = join(at, part);
-    const stats = look(at, path);
-    // What fails matters only where the way leads.
+    const stats = statOf(at, path);
+    // A failure matters only if the path really leads there.
     stats.catch(() => undefined);
-    looks.set(at, stats);
+    found.set(at, stats);
   }
-  return looks;
+  return found;
 }
 
-async function look(next: string, path: string) {
+async function statOf(next: string, path: string) {
   try {
     return await lstat(next);
   } catch (cause) {
     const code = cause instanceof Error && "code" in cause ? cause.code : undefined;
-    // Below a file, or below what is missing, there is nothing to look through.
+    // Nothing exists below a file or below a missing part.
     if (code === "ENOENT" || code === "ENOTDIR") return undefined;
-    throw new ToolFailure(`Cannot resolve ${path}: ${next} cannot be looked at (${String(code)})`, { cause });
+    throw new ToolFailure(`Cannot resolve ${path}: ${next} cannot be read (${String(code)})`, { cause });
   }
 }

@@ -4,7 +4,7 @@ import * as z from "zod";
 import type { Ask } from "../core/ask.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { doubtAbout, externalAsks } from "../tool/path-asks.ts";
+import { cautionFor, externalAsks } from "../tool/path-asks.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
 import { applyChunks } from "./apply-patch/apply-chunks.ts";
@@ -130,7 +130,7 @@ function asksFor(targets: readonly Target[]): Ask[] {
       permission: "edit",
       patterns: paths.map(({ pattern }) => pattern),
       paths: paths.map(({ absolute }) => absolute),
-      ...paths.map(doubtAbout).find(({ alwaysAsk }) => alwaysAsk !== undefined),
+      ...paths.map(cautionFor).find(({ alwaysAsk }) => alwaysAsk !== undefined),
       metadata: { files },
     },
   ];

@@ -6,7 +6,7 @@ import type { ToolContext } from "../tool/tool.ts";
 import { filePath, type ResolvedPath } from "../tool/workspace.ts";
 import {
   byDate,
-  createSieve,
+  createReadFilter,
   type DatedFile,
   type FoundFile,
   named,
@@ -125,7 +125,7 @@ async function search(
     names.push(name);
     if (names.length % 1_000 === 1) metadata({ metadata: { count: names.length } });
   });
-  const { mayRead } = createSieve(searched, judge);
+  const { mayRead } = createReadFilter(searched, judge);
   const allowed: FoundFile[] = [];
   let leftOut = 0;
   for (const name of names) {

@@ -6,7 +6,7 @@ import type { ToolContext, ToolResult } from "../tool/tool.ts";
 import { filePath, type ResolvedPath } from "../tool/workspace.ts";
 import {
   byDate,
-  createSieve,
+  createReadFilter,
   type DatedFile,
   type FoundFile,
   named,
@@ -91,7 +91,7 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
     );
   }
   const isMeant = (name: string) => patterns.length === 0 || patterns.some((pattern) => meetsBelow(pattern, name));
-  const { isDoubtful, mayRead } = createSieve(searched, ctx.judge);
+  const { mayBeRestricted, mayRead } = createReadFilter(searched, ctx.judge);
   const filter = patterns.length === 0 ? [] : nameFilter(patterns);
   const late = searchTime();
   const common = { cwd: opened.path, signal: ctx.signal, late };
@@ -112,7 +112,7 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
   let leftOut = 0;
   // With one thread, which is enough for names, to leave the processors to the search.
   const listing = [...everySearch, "--files", "--null", "--threads=1", ...filter, "--", "./"];
-  const names = { ...common, args: listing, delimiter: "\0", mayBeWanted: isDoubtful } as const;
+  const names = { ...common, args: listing, delimiter: "\0", mayBeWanted: mayBeRestricted } as const;
   const naming = ripgrep(names, (record) => {
     const name = record.slice(2);
     if (isMeant(name) && !mayRead(name)) leftOut += 1;

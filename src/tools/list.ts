@@ -4,7 +4,7 @@ import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { pathAsks } from "../tool/path-asks.ts";
 import { filePath } from "../tool/workspace.ts";
-import { createSieve, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
+import { createReadFilter, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
 import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
@@ -55,7 +55,7 @@ export const listTool = defineTool({
       names.push(record.slice(2));
       if (names.length % 1_000 === 1) metadata({ metadata: { count: names.length } });
     });
-    const { mayRead } = createSieve({ ...directory, opened }, judge);
+    const { mayRead } = createReadFilter({ ...directory, opened }, judge);
     const files = names.filter(mayRead);
     const shown = files.slice(0, maxShown);
     const notes = [

@@ -314,7 +314,7 @@ export default { description: "Theirs.", args: {}, execute: () => "${word}" };`,
     expect((await list(service)).names).toEqual(["late"]);
     await writeFiles(service.workspace, { ".opencode/tool/lib/word.ts": 'export const word: string = "other";' });
     expect(await call(service, "late")).toMatchObject({
-      error: expect.stringContaining("word.ts is not what was trusted"),
+      error: expect.stringContaining("word.ts has changed since it was trusted"),
     });
     await trust(service);
     expect(await call(service, "late")).toMatchObject({ output: "other" });

@@ -201,7 +201,7 @@ describe("a tool with a JSON Schema", () => {
 
   test("that is none is refused when the tool is made", () => {
     expect(() => defineTool({ name: "bad", description: "", input: { type: "nothing" }, execute: () => ({}) })).toThrow(
-      'tool "bad" has a schema that is not a JSON Schema',
+      'tool "bad" has an invalid JSON Schema',
     );
   });
 });
@@ -271,7 +271,7 @@ const planContext = {
   workspace: { name: "default", directory: "/", resolve: () => Promise.reject(new Error("no path is resolved")) },
   environment: async () => ({}),
   judge: Object.assign(() => expect.unreachable("nothing is judged"), {
-    readDoubts: () => expect.unreachable("nothing is searched"),
+    restrictedNameHints: () => expect.unreachable("nothing is searched"),
   }),
   reads: { get: async () => undefined },
 };

@@ -390,6 +390,6 @@ describe("a hook", () => {
       },
     });
     const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
-    await expect(run).rejects.toThrow("it left args as something that cannot be used");
+    await expect(run).rejects.toThrow("it left an unusable value in args");
   });
 });

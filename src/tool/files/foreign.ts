@@ -11,27 +11,27 @@ import { pathAsks } from "../path-asks.ts";
 import type { Attachment, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "./modules.ts";
 
-/** What a tool of a file or a plugin is told; the names are those of opencode's. */
+/** Context of a tool from a file or a plugin, with the field names of opencode. */
 export interface ForeignContext {
   sessionID: string;
   messageID: string;
   callID: string;
   agent: string;
-  /** The directory that the session works in. */
+  /** The workspace of the session. */
   directory: string;
-  /** The directory of the repository around it, else the same. */
+  /** Root of the repository around it; without one, the same directory. */
   worktree: string;
   abort: AbortSignal;
   model: { providerID: string; modelID: string };
-  /** What the caller's metadata says to tools. */
+  /** The caller's metadata for tools. */
   extra: JsonObject;
-  /** Shows title and metadata to whoever watches. */
+  /** Replaces the title and metadata that watchers see. */
   metadata(input: { title?: string; metadata?: object }): void;
-  /** Asks for a permission; throws if it is refused, and the call ends. `always` is not heeded: people choose from offers. */
+  /** Asks for a permission; throws if it is refused, and the call ends. `always` is ignored: approvers choose from offers. */
   ask(input: { permission: string; patterns: string[]; always?: string[]; metadata?: object }): Promise<void>;
 }
 
-/** What such a tool returns. An attachment's `url` is a `data:` URL. */
+/** Result of such a tool. An attachment's `url` is a `data:` URL. */
 export type ForeignResult =
   | string
   | {
@@ -56,9 +56,9 @@ const result = z.object({
 });
 
 /**
- * Makes a tool of what a file or a plugin exports: a tool of `defineTool`, of `Tool.define` in each of its forms, or of
- * opencode's `tool`. Undefined if it is none of them and does not look like one. The version is that of its source: other
- * code is another definition.
+ * Makes a tool of an export of a file or a plugin: of `defineTool`, `Tool.define` in each of its forms, or opencode's `tool`.
+ * Returns undefined if the export does not look like a tool. `version` is that of its source, so that other code has another
+ * definition ID.
  */
 export async function toolOf(name: string, exported: unknown, version: string): Promise<Tool | undefined> {
   if (typeof exported !== "object" || exported === null) return undefined;
@@ -78,14 +78,14 @@ export async function toolOf(name: string, exported: unknown, version: string): 
     description,
     version,
     input: inputOf(name, args ?? parameters),
-    // Nobody knows at which end of it the point is.
+    // Either end may hold the important part.
     keep: { end: "both" },
     async execute(input, ctx) {
       const { context, isRefusal } = await contextOf(ctx);
       try {
         return resultOf(name, await execute.call(exported, input, context));
       } catch (cause) {
-        // What such a tool throws is what it tells the model: it has no other way. Refusals and aborts are not its own.
+        // Such a tool has no other way to report a failure to the model. Refusals and aborts do not come from the tool.
         if (ctx.signal.aborted || isRefusal(cause) || !(cause instanceof Error)) throw cause;
         throw new ToolFailure(cause.message, { cause });
       }
@@ -113,23 +113,24 @@ async function initialised(init: unknown): Promise<unknown> {
   return typeof init === "function" ? await within(10_000, Promise.resolve(init({}))) : init;
 }
 
-/** What the arguments have to fit: zod fields, a zod object, JSON Schema properties, or a JSON Schema. */
+/** Returns the schema of arguments: zod fields, a zod object, properties of a JSON Schema, or a JSON Schema. */
 function inputOf(name: string, args: unknown): ValueSchema {
   if (isZod(args)) return args;
   if (args === undefined) return z.object({});
-  if (typeof args !== "object" || args === null) throw new Error(`${name} has args that are no schema: ${typeof args}`);
+  if (typeof args !== "object" || args === null)
+    throw new Error(`${name} has args of type ${typeof args}; write zod fields or a JSON Schema`);
   const fields = Object.entries(args);
   if (fields.every(([, field]) => isZod(field))) return z.object(Object.fromEntries(fields));
   if (fields.some(([, field]) => isZod(field))) {
     throw new Error(`${name} has args of both zod and JSON Schema; write all of them the same way`);
   }
-  // Schemas are data: what is not JSON in them is not part of them.
+  // Schemas are data: values that are not JSON are dropped.
   const schema: JsonObject = JSON.parse(JSON.stringify(args));
   if (schema.type === "object" && typeof schema.properties === "object") return schema;
   const wrong = Object.entries(schema).find(([, field]) => !isObject(field));
   if (wrong)
     throw new Error(
-      `${name} has an argument ${wrong[0]} that is no schema; write z.string(), say, or { "type": "string" }`,
+      `${name} has an argument ${wrong[0]} without a schema; write, for example, z.string() or { "type": "string" }`,
     );
   const required = Object.entries(schema).flatMap(([key, field]) =>
     isObject(field) && "default" in field ? [] : [key],
@@ -164,7 +165,7 @@ async function contextOf(ctx: ToolContext) {
   return { context, isRefusal: (error: unknown) => refusals.has(error) };
 }
 
-/** A tool may name a path as it likes; rules meet the one that it leads to. */
+/** Makes the asks of a body. Rules match the resolved path, however the tool writes it. */
 async function asksOf(
   { workspace }: ToolContext,
   permission: string,
@@ -186,7 +187,7 @@ async function worktreeOf(directory: string): Promise<string> {
 function resultOf(name: string, returned: unknown): ToolResult {
   const read = result.safeParse(typeof returned === "string" ? { output: returned } : returned);
   if (!read.success) {
-    throw new ToolFailure(`The tool ${name} returned neither a text nor { title, output, metadata, attachments }.`);
+    throw new ToolFailure(`The tool ${name} returned neither a string nor { title, output, metadata, attachments }.`);
   }
   const { title, output, metadata, attachments } = read.data;
   return {

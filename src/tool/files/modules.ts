@@ -5,30 +5,30 @@ import { type ResolveFnOutput, registerHooks } from "node:module";
 import { basename } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
-/** What is wrong with a file that people wrote; `line` is 0 where it is not known. */
+/** A problem of a tool or plugin file; `line` is 0 if unknown. */
 export interface Problem {
   path: string;
   line: number;
   reason: string;
 }
 
-/** Imports people's modules, so that a changed one is read anew. */
+/** Imports modules of tools and plugins, so that a changed file is imported again. */
 export interface Modules {
   /**
-   * Imports a file in a version. What it imports from files of people's own (not from node_modules) is imported in the
-   * version `shared`: once for all that name the same one.
+   * Imports a version of a file. Files that it imports (outside node_modules) are imported in the version `shared`, once for
+   * all files with the same one.
    */
   load(path: string, version: string, shared: string): Promise<Readonly<Record<string, unknown>>>;
-  /** From now on a file of these paths is loaded only if its SHA-256 is this one, whenever and by whomever it is imported. */
+  /** From now on, each import of one of these paths fails unless the file has this SHA-256. */
   expect(files: ReadonlyMap<string, string>): void;
   close(): void;
 }
 
-/** The query by which Node's module cache tells versions apart: `toolgate=VERSION` or, of an entry, `VERSION.SHARED`. */
+/** Query that distinguishes versions in Node's module cache: `toolgate=SHARED`, or for an entry `toolgate=VERSION.SHARED`. */
 const query = "toolgate";
 const loadMs = 10_000;
 
-/** Makes the loader. The packages that tools are written with are there even where a project has not installed them. */
+/** Creates the loader. It provides the packages that tools need even if a project has not installed them. */
 export function createModules(): Modules {
   const own = new URL("../plugin.ts", import.meta.url).href;
   const provided: Readonly<Record<string, string>> = {
@@ -42,9 +42,9 @@ export function createModules(): Modules {
     load(url, context, next) {
       const wanted = url.startsWith("file:") ? expected.get(fileURLToPath(url.replace(/\?.*$/, ""))) : undefined;
       const loaded = next(url, context);
-      // What Node leaves to its own reader later is read here; it is code of packages in the old format.
+      // Node reads CommonJS modules later by itself; their source is read here.
       if (wanted === undefined || wanted === sha256(loaded.source ?? readFileSync(new URL(url)))) return loaded;
-      throw new Error(`${fileURLToPath(url.replace(/\?.*$/, ""))} is not what was trusted; it was changed since`);
+      throw new Error(`${fileURLToPath(url.replace(/\?.*$/, ""))} has changed since it was trusted`);
     },
     resolve(specifier, context, next) {
       const shared = sharedOf(context.parentURL);
@@ -80,13 +80,13 @@ function sha256(source: string | ArrayBuffer | NodeJS.TypedArray): string {
     .digest("hex");
 }
 
-/** The version in which a module of ours-to-load imports others; undefined for all other modules. */
+/** Returns the version in which a loaded module imports others; undefined for modules that this loader did not load. */
 function sharedOf(parent: string | undefined): string | undefined {
   const version = parent && new RegExp(`[?&]${query}=(?:[0-9a-f]+\\.)?([0-9a-f]+)$`).exec(parent);
   return version ? version[1] : undefined;
 }
 
-/** Bundlers and other runtimes let an import leave out or disguise what the file is called; Node does not. */
+/** Returns file names that bundlers accept for an import without or with another extension; Node does not. */
 function otherSpellings(specifier: string): string[] {
   if (!specifier.startsWith(".")) return [];
   if (specifier.endsWith(".js")) return [specifier.replace(/js$/, "ts")];
@@ -107,7 +107,7 @@ function firstOf<T>(names: readonly string[], resolve: (name: string) => T, othe
   throw first;
 }
 
-/** Resolves with the work, or throws after a while: a module that waits for ever must not stop the others. */
+/** Limits the time of an import, so that a module that never finishes does not hold up the others. */
 export async function within<T>(ms: number, work: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
@@ -116,7 +116,7 @@ export async function within<T>(ms: number, work: Promise<T>): Promise<T> {
   return await Promise.race([work, late]).finally(() => clearTimeout(timer));
 }
 
-/** Says where in people's files an error is. `path` is the file that was loaded. */
+/** Locates an error in the files of tools. `path` is the file that was loaded. */
 export async function loadProblem(path: string, error: unknown): Promise<Problem> {
   if (!(error instanceof Error)) return { path, line: 0, reason: String(error) };
   const missing = /^Cannot find (?:module|package) '([^']+)' imported from (.+)$/.exec(error.message);
@@ -129,12 +129,12 @@ export async function loadProblem(path: string, error: unknown): Promise<Problem
       reason: error.message,
     };
   }
-  // Frames name a URL or, above an excerpt of the source, a path.
+  // Stack frames name a URL; above an excerpt of the source stands a path.
   const place = /(?:^|[\s(])(file:\/\/)?(\/[^\n?:)]*)(?:\?[^\s:)]*)?:(\d+)/gm;
   const ours = fileURLToPath(new URL("../..", import.meta.url));
   for (const [, isUrl, name = "", line] of (error.stack ?? "").matchAll(place)) {
     const at = isUrl ? fileURLToPath(`file://${name}`) : name;
-    // Frames of ours below theirs say nothing about their file.
+    // Frames of the service itself do not locate an error in their file.
     if (!at.startsWith(ours) && !at.includes("/node_modules/")) {
       return { path: at, line: Number(line), reason: error.message };
     }

@@ -4,23 +4,23 @@ import type { Tool } from "../tool.ts";
 import { toolOf } from "./foreign.ts";
 import { within } from "./modules.ts";
 
-/** What a plugin that is a function is called with. */
+/** Argument of a plugin that is a function. */
 export interface PluginInput {
-  /** The directory of the first workspace. */
+  /** Directory of the first workspace. */
   directory: string;
   worktree: string;
 }
 
-/** A plugin as it is loaded. */
+/** A loaded plugin. */
 export interface LoadedPlugin {
   name: string;
   tools: Tool[];
   hooks: Hooks[];
-  /** Hooks that it has and that are none of ours. */
+  /** Names of its hooks that Toolgate does not know. */
   unknown: string[];
 }
 
-/** Reads what a file exports: plugins of `definePlugin`, or functions that return hooks and tools, as opencode has them. */
+/** Reads the exports of a file: plugins of `definePlugin`, or functions that return hooks and tools, as in opencode. */
 export async function readPlugin(
   path: string,
   exports: Readonly<Record<string, unknown>>,
@@ -41,12 +41,12 @@ export async function readPlugin(
     plugin.hooks.push(own);
     for (const [name, value] of Object.entries("tool" in part ? Object(part.tool) : {})) {
       const tool = await toolOf(name, value, version);
-      if (!tool) throw new Error(`its tool ${name} is none: write { description, args, execute }`);
+      if (!tool) throw new Error(`its tool ${name} is not a tool: write { description, args, execute }`);
       plugin.tools.push(tool);
     }
   }
   if (plugin.hooks.length === 0)
-    throw new Error("it exports no plugin: export default definePlugin({ name, ... }), say");
+    throw new Error("it exports no plugin: write, for example, export default definePlugin({ name, ... })");
   return plugin;
 }
 
