@@ -83,6 +83,51 @@ test("no folder is a drawer", () => {
   expect(folders.filter((folder) => ["utils", "types", "helpers", "common", "lib"].includes(folder))).toEqual([]);
 });
 
+/** One exported function for each step of a call's life, in order, and for what surrounds it. */
+const steps: readonly (readonly [step: string, file: string, name: string])[] = [
+  ["accept", "call/accept.ts", "acceptCall"],
+  ["attach", "call/accept.ts", "checkAttach"],
+  ["make calls for a body", "call/accept.ts", "makeCalls"],
+  ["launch", "call/launch.ts", "launchCall"],
+  ["run, step by step", "call/run.ts", "runCall"],
+  ["1 resolve", "call/prepare.ts", "resolveTool"],
+  ["2 before hooks", "call/prepare.ts", "runBeforeHooks"],
+  ["3 decode", "call/prepare.ts", "decodeInput"],
+  ["4 plan", "call/planning.ts", "makePlan"],
+  ["5 doom loop", "call/planning.ts", "askAboutLoop"],
+  ["6 decide", "approval/judge-asks.ts", "judgeAsks"],
+  ["6 open asks", "call/asks.ts", "openMissingAsks"],
+  ["6 wait for the answers", "call/asks.ts", "waitUntilSettled"],
+  ["4 to 7, until nothing has changed", "call/approve.ts", "approveCall"],
+  ["7 start mark", "call/approve.ts", "writeStartMark"],
+  ["8 execute", "call/body.ts", "executeBody"],
+  ["8 ask from the body", "call/ask-in-body.ts", "askInBody"],
+  ["9 encode", "tool/codec.ts", "outputCodec"],
+  ["10 bound", "call/settle.ts", "boundOutput"],
+  ["11 after hooks", "call/call-hooks.ts", "runAfterHooks"],
+  ["11 settle", "call/settle.ts", "settleCall"],
+  ["end without a result", "call/settle.ts", "failCall"],
+  ["change of state", "call/state.ts", "advance"],
+  ["renew leases", "call/leases.ts", "renewLeases"],
+  ["recover orphans", "call/leases.ts", "recoverCalls"],
+  ["claim", "call/leases.ts", "claimCall"],
+  ["drain", "call/leases.ts", "drainCalls"],
+  ["cancel", "call/cancel.ts", "cancelCall"],
+  ["wait for the end", "call/follow.ts", "waitForEnd"],
+  ["follow a call", "call/follow.ts", "callEvents"],
+  ["watch a session", "call/follow.ts", "watchSession"],
+  ["match a rule", "policy/match-rule.ts", "matchRule"],
+  ["settle an answer", "approval/settle-answer.ts", "settleAnswer"],
+  ["bash", "tools/bash.ts", "createBash"],
+  ["compose a replica", "compose/replica.ts", "createReplica"],
+  ["start the service", "compose/server.ts", "startServer"],
+];
+
+test.each(steps)("%s is %s %s", async (_step, file, name) => {
+  const module: Record<string, unknown> = await import(join(root, "src", file));
+  expect(module[name]).toBeTypeOf("function");
+});
+
 /** Circles of imports that still exist. Remove an entry with its circle. */
 const knownCircles: readonly string[] = [];
 

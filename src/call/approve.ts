@@ -4,8 +4,9 @@ import type { JudgedBy } from "../approval/judge-asks.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { answersTo, isOnce, nothingAsked, openMissingAsks, waitUntilSettled } from "./asks.ts";
+import { hookEnvironment } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
-import { allowed } from "./decided.ts";
+import { allowedRecord } from "./decision-records.ts";
 import { CallGone, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { inspectCall } from "./inspect.ts";
@@ -36,7 +37,7 @@ interface Approval {
 export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
   const approval: Approval = {
     tool,
-    ctx: planContext(engine, call.record, call.opened, call.hooks.environment),
+    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
     subject: subjectOf(call, tool),
     isAsking: call.record.part.permissionIds.length > 0,
   };
@@ -122,7 +123,7 @@ export async function writeStartMark(
     ...(verdict.rulesVersion !== undefined && { rulesVersion: verdict.rulesVersion }),
     grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
     part,
-    decisions: [allowed(call.record, judged, approved)],
+    decisions: [allowedRecord(call.record, judged, approved)],
   });
   if (outcome === "retry") return false;
   if (outcome === "fenced") {

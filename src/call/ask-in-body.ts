@@ -4,7 +4,7 @@ import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { askHooks, checkApproved, openPermissionRequests, requestFor, waitUntilSettled } from "./asks.ts";
 import { noteCall, refreshCall } from "./call-record.ts";
-import { allowed } from "./decided.ts";
+import { allowedRecord } from "./decision-records.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { type Running, subjectOf } from "./running.ts";
@@ -16,7 +16,7 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   const verdict = await engine.permissions.decide([ask], subject);
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
   const recordAllowed = (why?: string) =>
-    noteCall(engine, call.fence, { decisions: [allowed(call.record, { verdict }, [], why)] });
+    noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
   if (verdict.action === PermissionAction.ALLOW) return await recordAllowed();
   if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission))
     return await recordAllowed("the call was allowed as a whole");

@@ -20,8 +20,9 @@ import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
+import { decideByHooks, isAllowedByHooks } from "./call-hooks.ts";
 import { refreshCall } from "./call-record.ts";
-import { decidedCall } from "./decided.ts";
+import { decidedCall } from "./decision-records.ts";
 import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { Inspected } from "./inspect.ts";
@@ -37,7 +38,7 @@ export interface CallAnswers {
   asks: readonly AskRecord[];
   /** Requests for exactly this plan that were approved. */
   approved: readonly PermissionRequest[];
-  /** What the plan needs and no approval covers. */
+  /** Asks of the plan that no approval covers. */
   missing: readonly UnapprovedAsk[];
 }
 
@@ -55,7 +56,7 @@ export async function answersTo(
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
   const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
   const missing = verdict.unapproved.filter(
-    (ask) => !call.hooks.allows(digest, ask) && !given.some((asked) => isFor(ask, asked)),
+    (ask) => !isAllowedByHooks(call.hooks, digest, ask) && !given.some((asked) => isFor(ask, asked)),
   );
   return { digest, asks, approved: given.map(({ request }) => request), missing };
 }
@@ -100,7 +101,7 @@ export async function askHooks(
 ): Promise<ExpandedAsk[]> {
   const open: ExpandedAsk[] = [];
   for (const ask of asks) {
-    const decided = await hooks.decide(digest, ask, plan);
+    const decided = await decideByHooks(hooks, digest, ask, plan);
     if (decided === "ask") open.push(ask);
     if (decided !== "deny") continue;
     const { permission, patterns } = ask;

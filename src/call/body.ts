@@ -4,6 +4,7 @@ import { newId } from "../core/ids.ts";
 import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.ts";
 import type { Approved } from "./approve.ts";
 import { askInBody } from "./ask-in-body.ts";
+import { hookEnvironment } from "./call-hooks.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -87,7 +88,7 @@ function toolContext(
   const { ref, part, spec } = call.record;
   const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
   return {
-    ...planContext(engine, call.record, call.opened, call.hooks.environment),
+    ...planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
     messageId: part.messageId,
     model: { providerId: spec.providerId, modelId: spec.modelId },
     signal: call.signal,

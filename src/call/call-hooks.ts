@@ -5,100 +5,128 @@ import type { HookChain } from "../tool/hooks.ts";
 import type { Plan } from "../tool/tool.ts";
 import { inputOf } from "./state.ts";
 
-/** What people and models are shown of an end. */
+/** Title, output and metadata of an ended call, as people and models see them. */
 export interface Shown {
   title: string;
   output: string;
   metadata: JsonObject;
 }
 
-/** What plugins' hooks say of one call. Those before its body are asked once, whoever holds the call: what they say is kept. */
-export type CallHooks = ReturnType<typeof createCallHooks>;
-
-/** What hooks have said of a call: of the environment in each folder, and of each question. */
-interface Said {
+/** Answers of hooks to one call, stored with it as JSON. */
+interface HookAnswers {
+  /** Environment by working directory. */
   environments: Record<string, Record<string, string>>;
+  /** Decisions on asks, by `askKey`. */
   answers: Record<string, "ask" | "allow" | "deny">;
 }
 
-/**
- * Makes them. `said` is what was kept, `keep` keeps it anew; `newId` and `now` are for what a hook is told of an ask that is
- * not opened yet.
- */
+/** Hooks of one call. Hooks that run before the body run once per call: their answers are stored, for whichever replica runs it. */
+export interface CallHooks {
+  readonly chain: HookChain;
+  readonly call: { tool: string; sessionID: string; callID: string };
+  readonly messageId: string;
+  readonly answered: HookAnswers;
+  /** The answers as stored last. */
+  stored: string | undefined;
+  store(answers: string): Promise<void>;
+  /** Id and time that a hook gets for an ask that is not open yet. */
+  newId(): string;
+  now(): number;
+}
+
+/** Creates the hooks of a call from its stored answers. */
 export function createCallHooks(
-  hooks: HookChain,
+  chain: HookChain,
   { tool, sessionId, messageId, callId }: ToolPart,
-  options: { said?: string | undefined; keep(said: string): Promise<void>; newId(): string; now(): number },
-) {
-  const { keep, newId, now } = options;
-  const call = { tool, sessionID: sessionId, callID: callId };
-  const said: Said = { environments: {}, answers: {}, ...(options.said && JSON.parse(options.said)) };
-  let kept = options.said;
-
-  /** Before anything rests on what was said it is kept: whoever takes the call over does not ask again. */
-  async function settle(): Promise<void> {
-    const text = JSON.stringify(said);
-    if (text === kept) return;
-    await keep(text);
-    kept = text;
-  }
-
-  // What a hook says is about this question at this digest, and nothing else.
-  const nameOf = (digest: string, { permission, patterns }: ExpandedAsk) =>
-    JSON.stringify([digest, permission, patterns]);
-
+  { stored, ...steps }: Pick<CallHooks, "store" | "newId" | "now"> & { stored: string | undefined },
+): CallHooks {
   return {
-    /** The input as the hooks before the call leave it; undefined if there are none. */
-    async before(input: JsonObject): Promise<JsonObject | undefined> {
-      if (!hooks.has("tool.execute.before")) return undefined;
-      return (await hooks.run("tool.execute.before", call, { args: structuredClone(input) })).args;
-    },
-
-    /** What is added to the environment of commands in a folder. */
-    async environment(cwd: string): Promise<Record<string, string>> {
-      const known = said.environments[cwd];
-      if (known === undefined && !hooks.has("shell.env")) return {};
-      const about = { cwd, sessionID: sessionId, callID: callId };
-      const env = known ?? (await hooks.run("shell.env", about, { env: {} })).env;
-      said.environments[cwd] = env;
-      await settle();
-      return env;
-    },
-
-    /** Whether a hook has allowed this. */
-    allows: (digest: string, question: ExpandedAsk) => said.answers[nameOf(digest, question)] === "allow",
-
-    /** What hooks say to a question before people are asked. */
-    async decide(digest: string, question: ExpandedAsk, plan: Plan): Promise<"ask" | "allow" | "deny"> {
-      const name = nameOf(digest, question);
-      const known = said.answers[name];
-      if (known !== undefined) {
-        await settle();
-        return known;
-      }
-      if (!hooks.has("permission.ask")) return "ask";
-      const { permission, patterns } = question;
-      const metadata = plan.asks.find((ask) => ask.permission === permission)?.metadata;
-      const about = { id: newId(), type: permission, pattern: [...patterns], messageID: messageId, title: plan.title };
-      const { status } = await hooks.run(
-        "permission.ask",
-        { ...about, sessionID: sessionId, callID: callId, metadata: { ...metadata, tool }, time: { created: now() } },
-        { status: "ask" },
-      );
-      said.answers[name] = status;
-      await settle();
-      return status;
-    },
-
-    /** What the hooks after a body leave of what is shown. The sizes of the output stay what they are. */
-    async after(part: ToolPart, status: "completed" | "error", shown: Shown): Promise<Shown> {
-      if (!hooks.has("tool.execute.after")) return shown;
-      const args = structuredClone(inputOf(part));
-      const left = await hooks.run("tool.execute.after", { ...call, args, status }, structuredClone(shown));
-      const { truncated, originalSize, truncatedSize, outputPath } = shown.metadata;
-      const sizes = Object.entries({ truncated, originalSize, truncatedSize, outputPath });
-      const kept = sizes.flatMap(([name, value]) => (value === undefined ? [] : [[name, value] as const]));
-      return { title: left.title, output: left.output, metadata: { ...left.metadata, ...Object.fromEntries(kept) } };
-    },
+    ...steps,
+    chain,
+    call: { tool, sessionID: sessionId, callID: callId },
+    messageId,
+    answered: { environments: {}, answers: {}, ...(stored && JSON.parse(stored)) },
+    stored,
   };
+}
+
+/** Returns the input as before hooks rewrite it; undefined without such hooks. */
+export async function inputAfterHooks({ chain, call }: CallHooks, input: JsonObject): Promise<JsonObject | undefined> {
+  if (!chain.has("tool.execute.before")) return undefined;
+  return (await chain.run("tool.execute.before", call, { args: structuredClone(input) })).args;
+}
+
+/** Returns the variables that hooks add to the environment of commands in a directory. */
+export async function hookEnvironment(hooks: CallHooks, cwd: string): Promise<Record<string, string>> {
+  const { chain, call, answered } = hooks;
+  const known = answered.environments[cwd];
+  if (known === undefined && !chain.has("shell.env")) return {};
+  const about = { cwd, sessionID: call.sessionID, callID: call.callID };
+  const env = known ?? (await chain.run("shell.env", about, { env: {} })).env;
+  answered.environments[cwd] = env;
+  await storeAnswers(hooks);
+  return env;
+}
+
+/** True if a hook has allowed the ask of this plan. */
+export function isAllowedByHooks({ answered }: CallHooks, digest: string, ask: ExpandedAsk): boolean {
+  return answered.answers[askKey(digest, ask)] === "allow";
+}
+
+/** Returns the decision of hooks on an ask, before approvers are asked. */
+export async function decideByHooks(
+  hooks: CallHooks,
+  digest: string,
+  ask: ExpandedAsk,
+  plan: Plan,
+): Promise<"ask" | "allow" | "deny"> {
+  const { chain, call, messageId, answered, newId, now } = hooks;
+  const key = askKey(digest, ask);
+  const known = answered.answers[key];
+  if (known !== undefined) {
+    await storeAnswers(hooks);
+    return known;
+  }
+  if (!chain.has("permission.ask")) return "ask";
+  const { permission, patterns } = ask;
+  const metadata = plan.asks.find((planned) => planned.permission === permission)?.metadata;
+  const about = { id: newId(), type: permission, pattern: [...patterns], messageID: messageId, title: plan.title };
+  const { sessionID, callID, tool } = call;
+  const { status } = await chain.run(
+    "permission.ask",
+    { ...about, sessionID, callID, metadata: { ...metadata, tool }, time: { created: now() } },
+    { status: "ask" },
+  );
+  answered.answers[key] = status;
+  await storeAnswers(hooks);
+  return status;
+}
+
+/** Step 11, after hooks: returns what they leave of the result or the error. The sizes of the output stay as they are. */
+export async function runAfterHooks(
+  { chain, call }: CallHooks,
+  part: ToolPart,
+  status: "completed" | "error",
+  shown: Shown,
+): Promise<Shown> {
+  if (!chain.has("tool.execute.after")) return shown;
+  const args = structuredClone(inputOf(part));
+  const left = await chain.run("tool.execute.after", { ...call, args, status }, structuredClone(shown));
+  const { truncated, originalSize, truncatedSize, outputPath } = shown.metadata;
+  const sizes = Object.entries({ truncated, originalSize, truncatedSize, outputPath });
+  const fixed = sizes.flatMap(([name, value]) => (value === undefined ? [] : [[name, value] as const]));
+  return { title: left.title, output: left.output, metadata: { ...left.metadata, ...Object.fromEntries(fixed) } };
+}
+
+/** Stores the answers before anything relies on them, so that a replica that claims the call does not run the hooks again. */
+async function storeAnswers(hooks: CallHooks): Promise<void> {
+  const text = JSON.stringify(hooks.answered);
+  if (text === hooks.stored) return;
+  await hooks.store(text);
+  hooks.stored = text;
+}
+
+/** Key of an answer, which holds for this ask of this plan only. */
+function askKey(digest: string, { permission, patterns }: ExpandedAsk): string {
+  return JSON.stringify([digest, permission, patterns]);
 }

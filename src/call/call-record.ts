@@ -31,7 +31,7 @@ export async function noteCall(
 
 /**
  * Handles a failed step before the start mark: pauses if the store is unavailable, so that the caller tries again; rethrows
- * everything else. Nothing has run yet, so every step may be repeated while the lease is valid.
+ * any other failure. Nothing has run yet, so every step may be repeated while the lease is valid.
  */
 export async function pauseIfUnavailable(engine: Engine, call: Running, cause: unknown): Promise<undefined> {
   if (!(cause instanceof RequestError) || cause.reason !== ErrorReason.STORE_UNAVAILABLE) throw cause;

@@ -1,4 +1,4 @@
-/** Resolves with the work; after an abort it waits a little for the body to stop, then goes on without it. */
+/** Resolves with the work of a body. After an abort it gives the body 5 s to stop, then throws without it. */
 export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   let onAbort: (() => void) | undefined;
@@ -17,7 +17,7 @@ export async function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promi
   }
 }
 
-/** A deadline that stands still while a person thinks. */
+/** Creates a deadline that is paused while the body waits for approvers or child calls. */
 export function createDeadline(ms: number, passed: (ms: number) => void) {
   let left = ms;
   let since = performance.now();

@@ -11,7 +11,7 @@ import type { Tool } from "../tool/tool.ts";
 import { checkSize } from "./check-size.ts";
 import { edited, inputOf } from "./state.ts";
 
-/** Makes the check that stands between a person's edit and a call: only what the call's tool can take replaces its arguments. */
+/** Creates the function that applies an approver's edit to a call: only input that the call's tool accepts replaces its input. */
 export function createInputEdit({
   registry,
   inputBytes,
@@ -22,17 +22,17 @@ export function createInputEdit({
   return ({ part, workspace }, input, by) => {
     const before = inputOf(part);
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";
-    checkSize("input", input, Math.min(inputBytes, maxEdited));
-    if (!part.originalInput) checkSize("the original input", before, maxEdited);
+    checkSize("input", input, Math.min(inputBytes, maxEditedBytes));
+    if (!part.originalInput) checkSize("the original input", before, maxEditedBytes);
     decode(registry.get(part.tool, workspace), part.tool, input);
     return { part: edited(part, input, by), difference: difference(before, input) };
   };
 }
 
-/** The event of an edit holds both inputs. */
-const maxEdited = 480 * 1024;
+/** Size of each input of an edit: its event holds both. */
+const maxEditedBytes = 480 * 1024;
 
-/** What the model is told of edited arguments; undefined if nobody edited them. */
+/** Returns the note about edited input for the model; undefined if the input was not edited. */
 export function noteOfEdit(part: ToolPart): string | undefined {
   if (!part.originalInput) return undefined;
   return `The user changed the arguments of this call before it ran: ${difference(part.originalInput, inputOf(part))}`;

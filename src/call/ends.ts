@@ -14,11 +14,11 @@ import {
 } from "../tool/errors.ts";
 import type { Running } from "./running.ts";
 
-/** Why the engine ends a call. Also the reason with which a call's signal is aborted. */
+/** Reason for which the engine ends a call; also the reason of the call's aborted signal. */
 export class CallEnd extends Error {
   override name = "CallEnd";
   readonly reason: ToolErrorReason;
-  /** What the rules said, where they end it. */
+  /** The decisions, if rules or hooks end it. */
   readonly decisions: readonly PermissionDecision[] | undefined;
   constructor(reason: ToolErrorReason, message: string, decisions?: readonly PermissionDecision[]) {
     super(message);
@@ -27,12 +27,12 @@ export class CallEnd extends Error {
   }
 }
 
-/** The call is no longer ours to write: it has ended, or another replica holds it. */
+/** Thrown when a call is no longer ours to write: it has ended, or another replica owns it. */
 export class CallGone extends Error {
   override name = "CallGone";
 }
 
-/** The end that a denial makes, with what was denied and why. */
+/** Returns the end of a denied call, with what was denied and why. */
 export function denied({ decisions }: { decisions: readonly PermissionDecision[] }): CallEnd {
   const deciding = decisions.find(({ action }) => action === PermissionAction.DENY);
   const what = deciding ? `${deciding.permission} ${JSON.stringify(deciding.pattern)}` : "This call";
@@ -44,7 +44,7 @@ export function denied({ decisions }: { decisions: readonly PermissionDecision[]
   );
 }
 
-/** An end without a result, as the call tells it. */
+/** Failure to report to the caller. */
 export interface CallFailure {
   reason: ToolErrorReason;
   error: string;
@@ -52,7 +52,7 @@ export interface CallFailure {
   metadata?: JsonObject;
 }
 
-/** Says why a call failed, to whoever made it; what only operators may know goes to the log. */
+/** Builds the failure to report to the caller. Details that only operators may see are logged. */
 export function callFailure(cause: unknown, { record, tool }: Running, log: Logger): CallFailure {
   const readOnly = tool?.definition.annotations?.readOnly === true;
   const effects = readOnly ? ToolEffects.NONE : ToolEffects.UNKNOWN;
@@ -62,7 +62,7 @@ export function callFailure(cause: unknown, { record, tool }: Running, log: Logg
     return { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL, error: cause.message, effects: ToolEffects.NONE };
   }
   if (cause instanceof InvalidOutput) {
-    log.warn("a tool broke its own output schema", { error: cause, tool: record.part.tool });
+    log.warn("a tool returned output that does not fit its schema", { error: cause, tool: record.part.tool });
     return { reason: ToolErrorReason.INVALID_OUTPUT, error: cause.message, effects };
   }
   if (cause instanceof HookFailure) {

@@ -1,6 +1,6 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Engine } from "./engine.ts";
-import { createBell, type FollowedEvent, followLog, madeEvent } from "./log.ts";
+import { createBell, type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
 import { isTerminal } from "./state.ts";
@@ -88,15 +88,15 @@ async function* snapshotOf(
   callId: string | undefined,
   lastSeq: number,
 ): AsyncGenerator<FollowedEvent> {
-  const made = (event: SessionEvent["event"]) => ({
-    event: madeEvent(sessionId, lastSeq, store.now(), event),
+  const at = (event: SessionEvent["event"]) => ({
+    event: snapshotEvent(sessionId, lastSeq, store.now(), event),
     lastSeq,
   });
   for (const { ref, part } of await store.listCalls({ sessionId, open: true, limit: 10_000 })) {
     if (callId !== undefined && ref.callId !== callId) continue;
-    yield made({ case: "part", value: part });
+    yield at({ case: "part", value: part });
     for (const { request, settled } of part.permissionIds.length > 0 ? await asksOf(ref) : [])
-      if (!settled) yield made({ case: "permissionAsked", value: request });
+      if (!settled) yield at({ case: "permissionAsked", value: request });
   }
 }
 

@@ -46,8 +46,8 @@ function newRunning(
     gate,
     observed: observer.began(record),
     hooks: createCallHooks(hooks, record.part, {
-      said: record.hooked,
-      keep: (hooked) => noteCall(engine, fence, { hooked }),
+      stored: record.hooked,
+      store: (hooked) => noteCall(engine, fence, { hooked }),
       newId: () => newId("per", store.now()),
       now: store.now,
     }),

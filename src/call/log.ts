@@ -2,9 +2,9 @@ import { clone, create } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { CallStore, OutputStore } from "./ports.ts";
+import type { EventLog, OutputStore } from "./ports.ts";
 
-/** The next event, or (without one) a sign that the log is quiet; `lastSeq` is where to resume. */
+/** The next event, or without one a heartbeat of a quiet log; a reader resumes after `lastSeq`. */
 export interface FollowedEvent {
   event?: SessionEvent;
   lastSeq: number;
@@ -14,19 +14,19 @@ const pageBytes = 256 * 1024;
 const heartbeatMs = 15_000;
 
 /**
- * Reads a session's log after a number, then waits for more, until the signal is aborted (then it throws the reason).
- * Readers pull, so one that is slow costs one page and nobody else. With `callId` other events only advance `lastSeq`. Output
- * is named by place; `createFilling` adds its bytes.
+ * Reads a session's log after a sequence number, then waits for more, until the signal is aborted (then it throws the
+ * reason). Readers pull, so a slow reader costs one page of memory and delays no other reader. With `callId` events of other
+ * calls only advance `lastSeq`. Output events name their bytes; `createFilling` adds them.
  */
 export async function* followLog(
-  calls: CallStore,
+  calls: EventLog,
   { sessionId, afterSeq, callId }: { sessionId: string; afterSeq: number; callId?: string | undefined },
   signal: AbortSignal,
 ): AsyncGenerator<FollowedEvent, never> {
   const bell = createBell();
   const off = calls.onNews(sessionId, bell.ring);
-  // Who comes back to a quiet log hears at once that it is connected again, not at the first heartbeat.
-  let isHeard = false;
+  // A reader that resumes a quiet log gets a heartbeat at once, so that it knows that it is connected.
+  let hasYielded = false;
   try {
     for (let lastSeq = afterSeq; ; ) {
       signal.throwIfAborted();
@@ -36,11 +36,11 @@ export async function* followLog(
         lastSeq = Number(event.seq);
         if (callId !== undefined && callOf(event) !== callId) continue;
         yield { event, lastSeq };
-        isHeard = true;
+        hasYielded = true;
       }
       if (lastSeq < page.lastSeq) continue;
-      if (!isHeard) yield { lastSeq };
-      isHeard = true;
+      if (!hasYielded) yield { lastSeq };
+      hasYielded = true;
       if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield { lastSeq };
     }
   } finally {
@@ -48,7 +48,7 @@ export async function* followLog(
   }
 }
 
-/** The call of this session that an event is about; undefined for those of child sessions and for grants. */
+/** Returns the id of the call of this session that an event is about; undefined for events of child sessions and grants. */
 export function callOf({ sessionId, event }: SessionEvent): string | undefined {
   switch (event.case) {
     case "part":
@@ -65,11 +65,11 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
 }
 
 /**
- * Makes what gives events of output their bytes, which live once, in the output store. However many read the same event
- * together, its bytes are read once and they share what comes of it.
+ * Creates the step that adds the bytes to output events, which only name them. Concurrent readers of one event share one
+ * read of the output store and one filled event.
  */
 export function createFilling(outputs: Pick<OutputStore, "read">) {
-  // Those that are being read: what was read is kept by nobody but who was given it.
+  // Only reads under way: a filled event is not retained here.
   const filling = new Map<SessionEvent, Promise<SessionEvent>>();
 
   async function fill(event: SessionEvent, root: string): Promise<SessionEvent> {
@@ -88,7 +88,7 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
   }
 
   return {
-    /** Passes on what is followed in a session of this tree, output with its bytes. */
+    /** Yields the events of a session of this tree, output events with their bytes. */
     async *from(followed: AsyncIterable<FollowedEvent>, root: string): AsyncGenerator<FollowedEvent> {
       for await (const { event, lastSeq } of followed) {
         if (event?.event.case !== "output") {
@@ -101,7 +101,7 @@ export function createFilling(outputs: Pick<OutputStore, "read">) {
   };
 }
 
-/** Remembers that it was rung until somebody waits. */
+/** Creates a wake-up signal for one waiter. A ring while the waiter is not waiting is remembered. */
 export function createBell() {
   let rung = false;
   let wake: (() => void) | undefined;
@@ -141,7 +141,12 @@ function trimmed(sessionId: string, afterSeq: number, { firstSeq, lastSeq }: { f
   );
 }
 
-/** A made event of a snapshot: true at that number, not part of the log. */
-export function madeEvent(sessionId: string, seq: number, time: number, event: SessionEvent["event"]): SessionEvent {
+/** Creates an event of a snapshot: it describes the state at that sequence number and is not in the log. */
+export function snapshotEvent(
+  sessionId: string,
+  seq: number,
+  time: number,
+  event: SessionEvent["event"],
+): SessionEvent {
   return create(SessionEventSchema, { seq: BigInt(seq), time, sessionId, event });
 }

@@ -1,27 +1,27 @@
 import type { Tool } from "../tool/tool.ts";
 
-/** What the model sees of an output, and what is said about the whole. */
+/** The part of an output that the model sees, with the sizes of the whole. */
 export interface Bounded {
   text: string;
   truncated: boolean;
-  /** Bytes of the whole and of what is left. */
+  /** Bytes of the whole and of what is shown. */
   originalSize: number;
   truncatedSize: number;
   /** `toolgate-output:ID` of the whole, if it is stored. */
   outputPath: string | null;
 }
 
-/** Keeps as many bytes of an output as the model may see, of the end or ends that it is to see, and counts the rest. */
+/** Creates a window over an output: retains the bytes that the model may see, of one end or of both, and counts the rest. */
 export function createWindow({ end, lines, bytes }: Tool["keep"]) {
-  // Of both ends each has its half, the first the larger one.
+  // Both ends get half each; the first one gets the odd line and byte.
   const first = end === "both" ? { lines: Math.ceil(lines / 2), bytes: Math.ceil(bytes / 2) } : { lines, bytes };
   const last = end === "both" ? { lines: Math.floor(lines / 2), bytes: Math.floor(bytes / 2) } : { lines, bytes };
-  // One byte more than is shown tells whether a line ends there.
+  // One byte more than is shown: it shows if a line ends there.
   const head = createBytes(end === "tail" ? 0 : first.bytes + 1);
   const tail = createBytes(end === "head" ? 0 : last.bytes + 1);
   let size = 0;
   let newlines = 0;
-  /** Whether its last line has no end yet. */
+  /** The last line has no newline yet. */
   let isOpen = false;
 
   const isOver = () => size > bytes || newlines > lines;
@@ -32,11 +32,11 @@ export function createWindow({ end, lines, bytes }: Tool["keep"]) {
       return { text, truncated: false, originalSize: size, truncatedSize: size, outputPath };
     }
     const start = end === "tail" ? nothing : firstLines(head.bytes(), first);
-    // What both ends hold is shown once.
+    // Bytes that both ends hold are shown once.
     const rest = end === "head" ? nothing : lastLines(ending(size - start.length), last);
     const shown = start.length + rest.length;
-    const left = linesLeft(start, rest);
-    const what = left > 0 ? `${left} ${left === 1 ? "line is" : "lines are"}` : `${size - shown} bytes are`;
+    const hidden = countHiddenLines(start, rest);
+    const what = hidden > 0 ? `${hidden} ${hidden === 1 ? "line is" : "lines are"}` : `${size - shown} bytes are`;
     const notice =
       `[${what} left out ${places[end]}. The whole output has ${size} bytes: ` +
       `read it with the read tool, filePath "${outputPath}", offset and limit.]`;
@@ -44,15 +44,15 @@ export function createWindow({ end, lines, bytes }: Tool["keep"]) {
     return { text: parts.join("\n\n"), truncated: true, originalSize: size, truncatedSize: shown, outputPath };
   }
 
-  /** How many lines nothing is shown of. */
-  function linesLeft(start: Buffer, rest: Buffer): number {
+  /** Counts the lines of which nothing is shown. */
+  function countHiddenLines(start: Buffer, rest: Buffer): number {
     const startShown = head.bytes()[start.length] === newline ? newlinesIn(start) + 1 : 0;
     const open = isOpen ? 1 : 0;
     const restShown = rest.length === 0 ? 0 : newlinesIn(rest) + open;
     return newlines + open - startShown - restShown;
   }
 
-  /** The last bytes that are held, at most so many. */
+  /** Returns the last retained bytes, at most `limit`. */
   function ending(limit: number): Buffer {
     const held = tail.bytes();
     const all = size - held.length <= head.length ? Buffer.concat([head.bytes(), held]) : held;
@@ -60,19 +60,19 @@ export function createWindow({ end, lines, bytes }: Tool["keep"]) {
   }
 
   return {
-    /** Takes a copy of what it keeps. */
+    /** Adds a chunk; the bytes that it retains are copied. */
     push(chunk: Uint8Array): void {
       if (chunk.length === 0) return;
       size += chunk.length;
       isOpen = chunk[chunk.length - 1] !== newline;
       for (let at = chunk.indexOf(newline); at !== -1; at = chunk.indexOf(newline, at + 1)) newlines += 1;
-      const room = Math.max(0, head.most - head.length);
-      if (room > 0) head.push(chunk.subarray(0, room));
-      if (tail.most > 0 && room < chunk.length) tail.push(chunk.subarray(room));
+      const capacity = Math.max(0, head.max - head.length);
+      if (capacity > 0) head.push(chunk.subarray(0, capacity));
+      if (tail.max > 0 && capacity < chunk.length) tail.push(chunk.subarray(capacity));
     },
-    /** Whether it is more than the model may see. */
+    /** True if the output is larger than the model may see. */
     isOver,
-    /** What the model sees; `outputPath` is where the whole can be read. */
+    /** Returns the part that the model sees; `outputPath` names the whole. */
     bound,
     get size() {
       return size;
@@ -84,28 +84,28 @@ const newline = 10;
 const nothing = Buffer.alloc(0);
 const places = { head: "below", tail: "above", both: "here" };
 
-/** Holds the last bytes of what is pushed, at most so many, in one buffer. */
-function createBytes(most: number) {
+/** Creates a buffer that retains the last `max` bytes pushed. */
+function createBytes(max: number) {
   let buffer = nothing;
   let length = 0;
-  const kept = () => buffer.subarray(Math.max(0, length - most), length);
+  const retained = () => buffer.subarray(Math.max(0, length - max), length);
   return {
-    most,
+    max,
     push(chunk: Uint8Array): void {
-      const added = chunk.subarray(Math.max(0, chunk.length - most));
+      const added = chunk.subarray(Math.max(0, chunk.length - max));
       if (length + added.length > buffer.length) {
-        const held = kept();
-        const wanted = Math.max(held.length + added.length, Math.min(2 * buffer.length, 2 * most));
-        const room = wanted > buffer.length ? Buffer.allocUnsafe(wanted) : buffer;
-        length = held.copy(room);
-        buffer = room;
+        const held = retained();
+        const wanted = Math.max(held.length + added.length, Math.min(2 * buffer.length, 2 * max));
+        const larger = wanted > buffer.length ? Buffer.allocUnsafe(wanted) : buffer;
+        length = held.copy(larger);
+        buffer = larger;
       }
       buffer.set(added, length);
       length += added.length;
     },
-    bytes: kept,
+    bytes: retained,
     get length() {
-      return Math.min(length, most);
+      return Math.min(length, max);
     },
   };
 }
@@ -121,7 +121,7 @@ interface Limits {
   bytes: number;
 }
 
-/** The first whole lines within the limits; a first line that is longer is cut between characters. */
+/** Returns the first whole lines within the limits; a longer first line is cut between characters. */
 function firstLines(bytes: Buffer, { lines, bytes: limit }: Limits): Buffer {
   let end = -1;
   for (let line = 0, at = bytes.indexOf(newline); line < lines && at !== -1 && at <= limit; line += 1) {
@@ -131,7 +131,7 @@ function firstLines(bytes: Buffer, { lines, bytes: limit }: Limits): Buffer {
   return bytes.subarray(0, end === -1 ? characterEnd(bytes, limit) : end);
 }
 
-/** The last whole lines within the limits; a last line that is longer is cut between characters. */
+/** Returns the last whole lines within the limits; a longer last line is cut between characters. */
 function lastLines(bytes: Buffer, { lines, bytes: limit }: Limits): Buffer {
   let start = bytes.length;
   // A newline at the very end belongs to the last line.
@@ -151,9 +151,9 @@ function characterEnd(bytes: Buffer, at: number): number {
   return start < bytes.length ? characterStart(bytes, start, -1) : start;
 }
 
-/** The nearest place, forward or back, at which a UTF-8 character begins. */
+/** Returns the nearest position, forward or back, at which a UTF-8 character begins. */
 function characterStart(bytes: Buffer, at: number, step: 1 | -1 = 1): number {
-  let place = Math.max(0, at);
-  while (place > 0 && place < bytes.length && ((bytes[place] ?? 0) & 0xc0) === 0x80) place += step;
-  return place;
+  let position = Math.max(0, at);
+  while (position > 0 && position < bytes.length && ((bytes[position] ?? 0) & 0xc0) === 0x80) position += step;
+  return position;
 }

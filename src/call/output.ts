@@ -2,19 +2,32 @@ import { create } from "@bufbuild/protobuf";
 import { type ToolOutput, ToolOutputSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { OutputLimit } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";
+import { createBacklog } from "./backlog.ts";
 import { type Bounded, createWindow } from "./output-window.ts";
 import type { OutputStore } from "./ports.ts";
 
-/** One call's output: what is written goes to the store, then to whoever watches, in order; memory is bounded. */
-export type CallOutput = ReturnType<typeof createCallOutput>;
+/** Output of one call. Bytes are stored first, then emitted to watchers, in order; memory is bounded. */
+export interface CallOutput {
+  /**
+   * Takes the chunk, which the writer may reuse at once, and resolves when there is capacity for more. Throws `OutputLimit` for
+   * what cannot be stored whole.
+   */
+  write(chunk: Uint8Array): Promise<void>;
+  /** Resolves when everything written is stored and emitted. */
+  end(): Promise<void>;
+  /** Returns what the model sees of everything written. */
+  written(): Bounded;
+  /** Returns what the model sees of a text that the tool returned at once; a text that is cut is stored first. */
+  whole(text: string): Promise<Bounded>;
+}
 
-/** Bytes that wait to be stored before a writer has to wait, and the delay after which they are. */
-const backlogBytes = 256 * 1024;
+/** Bytes that may wait to be stored before a writer has to wait. */
+const maxWaitingBytes = 256 * 1024;
+/** Bytes of one output event. Fewer waiting bytes are stored after a delay. */
 const pieceBytes = 32 * 1024;
 const flushMs = 50;
-/** Larger buffers are not kept for what comes next. */
-const maxStoredBytes = 2 * backlogBytes;
 
+/** Creates the output of a call. */
 export function createCallOutput({
   root,
   callId,
@@ -27,19 +40,16 @@ export function createCallOutput({
   root: string;
   callId: string;
   id: string;
-  store: OutputStore;
-  /** The most that may be written, in bytes. */
+  store: Pick<OutputStore, "append">;
+  /** Bytes that may be written. */
   limit: number;
   keep: Tool["keep"];
-  /** Tells watchers; its bytes are stored by then. Rejects if the call is no longer ours. */
+  /** Emits events whose bytes are stored. Rejects if the call is no longer ours. */
   record(pieces: ToolOutput[]): Promise<void>;
-}) {
+}): CallOutput {
   const path = `toolgate-output:${id}`;
   const window = createWindow(keep);
-  // Two buffers in turn, however much is written: one is stored while the other fills.
-  let backlog = Buffer.alloc(0);
-  let spare = backlog;
-  let waiting = 0;
+  const backlog = createBacklog(2 * maxWaitingBytes);
   let stored = 0;
   let timer: NodeJS.Timeout | undefined;
   let flushing: Promise<void> | undefined;
@@ -48,13 +58,10 @@ export function createCallOutput({
   async function flush(): Promise<void> {
     clearTimeout(timer);
     timer = undefined;
-    while (waiting > 0) {
-      const data = backlog.subarray(0, waiting);
-      const emptied = backlog;
-      backlog = spare;
-      waiting = 0;
+    while (backlog.size > 0) {
+      const data = backlog.take();
       await store.append(root, id, data);
-      spare = emptied.length <= maxStoredBytes ? emptied : Buffer.alloc(0);
+      backlog.release();
       const pieces: ToolOutput[] = [];
       for (let at = 0; at < data.length; at += pieceBytes) {
         const length = Math.min(pieceBytes, data.length - at);
@@ -65,7 +72,7 @@ export function createCallOutput({
     }
   }
 
-  /** One flush at a time; the first failure is kept for whoever writes or ends next. */
+  /** Starts a flush unless one is running. The first failure is thrown by the next write or end. */
   function startFlush(): Promise<void> {
     flushing ??= flush()
       .catch((cause: unknown) => {
@@ -77,27 +84,12 @@ export function createCallOutput({
     return flushing;
   }
 
-  function add(chunk: Uint8Array): void {
-    const size = waiting + chunk.length;
-    if (size > backlog.length) {
-      const larger = Buffer.allocUnsafe(Math.max(size, Math.min(2 * backlog.length, maxStoredBytes)));
-      backlog.copy(larger, 0, 0, waiting);
-      backlog = larger;
-    }
-    backlog.set(chunk, waiting);
-    waiting = size;
-  }
-
   function check(): void {
     if (failure !== undefined) throw failure;
   }
 
   return {
-    /**
-     * Takes the chunk, which is the writer's again at once, and resolves when there is room for more. Throws `OutputLimit` for
-     * what cannot be kept whole.
-     */
-    async write(chunk: Uint8Array): Promise<void> {
+    async write(chunk) {
       check();
       if (window.size + chunk.length > limit) {
         throw new OutputLimit(
@@ -105,27 +97,22 @@ export function createCallOutput({
         );
       }
       window.push(chunk);
-      add(chunk);
-      if (waiting < pieceBytes) {
+      backlog.add(chunk);
+      if (backlog.size < pieceBytes) {
         timer ??= setTimeout(() => void startFlush(), flushMs);
         return;
       }
       const flushed = startFlush();
-      if (waiting < backlogBytes) return;
+      if (backlog.size < maxWaitingBytes) return;
       await flushed;
       check();
     },
-    /** Resolves when all that was written is stored and told. */
-    async end(): Promise<void> {
-      while (waiting > 0 || flushing) await startFlush();
+    async end() {
+      while (backlog.size > 0 || flushing) await startFlush();
       check();
     },
-    /** What the model sees of what was written. */
-    written(): Bounded {
-      return window.bound(stored + waiting > 0 ? path : null);
-    },
-    /** Bounds a text that the tool returned at once; what is cut is stored first. */
-    async whole(text: string): Promise<Bounded> {
+    written: () => window.bound(stored + backlog.size > 0 ? path : null),
+    async whole(text) {
       const data = Buffer.from(text);
       const all = createWindow(keep);
       all.push(data);

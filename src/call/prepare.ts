@@ -4,8 +4,9 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { similar } from "../tool/similar.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
+import { inputAfterHooks } from "./call-hooks.ts";
 import { pauseIfUnavailable, refreshCall } from "./call-record.ts";
-import { allowed } from "./decided.ts";
+import { allowedRecord } from "./decision-records.ts";
 import { CallEnd } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { inspectCall } from "./inspect.ts";
@@ -44,7 +45,7 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
       input,
       ...judged,
       start: running(call.part, judged.plan.title, store.now()),
-      decision: allowed(call, judged),
+      decision: allowedRecord(call, judged),
       maxRepeats,
     };
   } catch {
@@ -79,7 +80,7 @@ export async function runBeforeHooks(engine: Engine, call: Running): Promise<voi
   const { part, prepared: isPrepared } = call.record;
   if (isPrepared || part.state.case !== "pending") return;
   const input = inputOf(part);
-  const args = await call.hooks.before(input);
+  const args = await inputAfterHooks(call.hooks, input);
   if (args === undefined) return;
   const changed = canonicalJson(args) === canonicalJson(input) ? undefined : prepared(part, args);
   const step = { fence: call.fence, part: changed };

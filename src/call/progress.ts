@@ -2,31 +2,32 @@ import { create, type JsonObject } from "@bufbuild/protobuf";
 import { type ToolProgress, ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { ToolFailure } from "../tool/errors.ts";
 
-/** It is told again with the end, which has to fit into an event with all else. */
-const maxShown = 262_144;
+/** Size of title and metadata: they are in the terminal part too, whose event also holds the result. */
+const maxShownBytes = 262_144;
+const emitMs = 50;
 
-/** Title and metadata that a running tool shows: the latest is told, at most every 50 ms. */
-export function createProgress(callId: string, tell: (event: ToolProgress) => Promise<void>) {
+/** Creates the title and metadata that a running tool shows. `emit` gets the latest, at most every 50 ms. */
+export function createProgress(callId: string, emit: (event: ToolProgress) => Promise<void>) {
   const shown: { title?: string; metadata?: JsonObject } = {};
   let timer: NodeJS.Timeout | undefined;
   return {
     shown,
-    /** Throws `ToolFailure` for what no event could hold. */
+    /** Replaces title or metadata; throws `ToolFailure` if they are too large for an event. */
     update(update: { title?: string; metadata?: JsonObject }): void {
       const size = Buffer.byteLength(JSON.stringify({ ...shown, ...update }));
-      if (size > maxShown) {
+      if (size > maxShownBytes) {
         throw new ToolFailure(
-          `Title and metadata that the tool shows have ${size} bytes; at most ${maxShown} are possible. Return the rest as output.`,
+          `Title and metadata that the tool shows have ${size} bytes; at most ${maxShownBytes} are possible. Return the rest as output.`,
         );
       }
       Object.assign(shown, update);
       timer ??= setTimeout(() => {
         timer = undefined;
-        // A failure to tell has aborted the call already.
-        tell(create(ToolProgressSchema, { callId, ...shown })).catch(() => undefined);
-      }, 50);
+        // A failure has already aborted the call.
+        emit(create(ToolProgressSchema, { callId, ...shown })).catch(() => undefined);
+      }, emitMs);
     },
-    /** What was not told yet is in the terminal state. */
+    /** Emits no more; the terminal part has the latest title and metadata. */
     stop(): void {
       clearTimeout(timer);
     },

@@ -10,20 +10,27 @@ import { RequestError } from "../core/request-error.ts";
 import type { OutputStore } from "./ports.ts";
 import type { Sessions } from "./sessions.ts";
 
+/** Reader of stored outputs. */
 export type Reader = ReturnType<typeof createReader>;
 
-const most = 1024 * 1024;
+const maxBytes = 1024 * 1024;
 const maxLines = 2_000;
 
-/** Reads stored outputs by bytes or by lines, a bounded piece at a time. */
-export function createReader({ sessions, outputs }: { sessions: Sessions; outputs: OutputStore }) {
+/** Creates a reader that reads stored outputs by bytes or by lines, a bounded piece at a time. */
+export function createReader({
+  sessions,
+  outputs,
+}: {
+  sessions: Pick<Sessions, "look">;
+  outputs: Pick<OutputStore, "read">;
+}) {
   async function piece(root: string, output: string, offset: number, limit: number) {
     const id = output.startsWith("toolgate-output:") ? output.slice("toolgate-output:".length) : output;
     const read = /^[A-Za-z0-9_-]+$/.test(id) ? await outputs.read(root, id, offset, limit) : undefined;
     if (read) return read;
     throw new RequestError(
       ErrorReason.NO_SUCH_OUTPUT,
-      `nothing is stored as ${output} in this session tree; outputs are kept 7 days`,
+      `no output ${output} is stored in this session tree; outputs are retained for 7 days`,
       { output },
     );
   }
@@ -34,11 +41,11 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
     return answer(data, offset, total, 0);
   }
 
-  /** Looks for the first line by reading through; memory is bounded by one piece, time by the offset. */
+  /** Finds the first line by reading from the start: memory is bounded by one piece, time by the offset. */
   async function byLines(root: string, output: string, first: number, count: number): Promise<ReadToolOutputResponse> {
     let line = 1;
     for (let at = 0; ; ) {
-      const { data, total } = await piece(root, output, at, most);
+      const { data, total } = await piece(root, output, at, maxBytes);
       const buffer = Buffer.from(data.buffer, data.byteOffset, data.byteLength);
       let start = 0;
       for (let newline = buffer.indexOf(10); line < first && newline !== -1; newline = buffer.indexOf(10, start)) {
@@ -60,7 +67,7 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
     first: number,
     count: number,
   ): Promise<ReadToolOutputResponse> {
-    const { data, total } = await piece(root, output, offset, most);
+    const { data, total } = await piece(root, output, offset, maxBytes);
     const buffer = Buffer.from(data.buffer, data.byteOffset, data.byteLength);
     let end = 0;
     let line = first;
@@ -68,7 +75,7 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
       end = newline + 1;
       line += 1;
     }
-    // A last line without newline, or a single one that is longer than a piece, is returned as far as it goes.
+    // A last line without newline, or a line that is longer than a piece, is returned as far as it was read.
     if (line < first + count && (offset + buffer.length === total || end === 0)) end = buffer.length;
     return answer(buffer.subarray(0, end), offset, total, offset + end < total ? line : 0);
   }
@@ -85,7 +92,7 @@ export function createReader({ sessions, outputs }: { sessions: Sessions; output
         return await byLines(root, output, Math.max(1, Number(offset)), Math.min(limit || maxLines, maxLines));
       }
       const { offset, limit } = range.case === "bytes" ? range.value : { offset: 0n, limit: 0 };
-      return await byBytes(root, output, Number(offset), Math.min(limit || most, most));
+      return await byBytes(root, output, Number(offset), Math.min(limit || maxBytes, maxBytes));
     },
   };
 }

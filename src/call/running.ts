@@ -23,7 +23,7 @@ export interface Running {
   readonly controller: AbortController;
   readonly signal: AbortSignal;
   readonly fence: Fence;
-  /** When the renewal that the store confirmed last was sent, by this process's monotonic clock. */
+  /** Time at which the last confirmed renewal was sent, by this process's monotonic clock. */
   leaseConfirmed: number;
   /** The start mark may have been written: from then on only this run can end the call. */
   isStarting: boolean;

@@ -122,7 +122,7 @@ function checkStoreId(storeId: string, expected: string): void {
   if (expected === "" || expected === storeId) return;
   throw new RequestError(
     ErrorReason.STORE_CHANGED,
-    `the store is ${storeId}, not ${expected}: what became of earlier calls is not known. Nothing was run; look at the effects, then send the new store id`,
+    `the store is ${storeId}, not ${expected}: the outcome of earlier calls is unknown. Nothing was run; check their effects, then send the new store id`,
     { store_id: storeId },
   );
 }

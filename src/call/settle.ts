@@ -4,7 +4,8 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { HookFailure } from "../tool/errors.ts";
 import type { Plan, ToolResult } from "../tool/tool.ts";
 import type { Returned } from "./body.ts";
-import { deniedBy } from "./decided.ts";
+import { runAfterHooks } from "./call-hooks.ts";
+import { deniedRecord } from "./decision-records.ts";
 import { noteOfEdit } from "./edit.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -32,7 +33,7 @@ export async function settleCall(
     truncated: sizes.truncated || result.metadata?.truncated === true,
   };
   const attachments = await fileParts(result.attachments ?? [], (bytes) => storeOutput(engine, call, bytes));
-  const shown = await call.hooks.after(call.record.part, "completed", {
+  const shown = await runAfterHooks(call.hooks, call.record.part, "completed", {
     title: result.title ?? call.progress?.shown.title ?? plan.title,
     output: [text, result.note, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n"),
     metadata,
@@ -71,7 +72,7 @@ export async function failCall(engine: Engine, call: Running, thrown: unknown): 
     const text = [failure.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
     const error = await storeError(engine, call, text);
     const part = failed(call.record.part, { ...failure, error }, engine.store.now());
-    const decisions = cause instanceof CallEnd && cause.decisions ? [deniedBy(call.record, cause.decisions)] : [];
+    const decisions = cause instanceof CallEnd && cause.decisions ? [deniedRecord(call.record, cause.decisions)] : [];
     return await writeEnd(engine, call, part, decisions);
   } catch (error) {
     // The lease lapses and recovery ends the call.
@@ -93,7 +94,7 @@ async function failureAfterHooks(
   const title = call.progress?.shown.title ?? "";
   try {
     const shown = { title, output: failure.error, metadata: metadata ?? {} };
-    const rewritten = await call.hooks.after(call.record.part, "error", shown);
+    const rewritten = await runAfterHooks(call.hooks, call.record.part, "error", shown);
     return { ...failure, error: rewritten.output, ...(metadata && { metadata: rewritten.metadata }) };
   } catch (error) {
     if (!(error instanceof HookFailure)) throw error;

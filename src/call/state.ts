@@ -18,9 +18,9 @@ type State = ToolPart["state"];
 type Case = Exclude<State["case"], undefined>;
 
 const successors: Record<Case, readonly Case[]> = {
-  // Once more, where hooks changed the input.
+  // Pending again when hooks or an approver changed the input.
   pending: ["pending", "running", "error"],
-  // Once more, where a tool that may be repeated lost its executor.
+  // Running again when an idempotent tool lost its executor.
   running: ["running", "completed", "error"],
   completed: [],
   error: [],
@@ -35,7 +35,7 @@ export function advance(part: ToolPart, to: State): ToolPart {
   return create(ToolPartSchema, { ...part, permissionIds: [], state: to });
 }
 
-/** A new call, accepted and not started. */
+/** Returns the part of a new call, accepted and not started. */
 export function pendingPart(
   call: Pick<ToolPart, "id" | "sessionId" | "messageId" | "callId" | "tool" | "agent"> & {
     input: JsonObject;
@@ -50,7 +50,7 @@ export function pendingPart(
   });
 }
 
-/** The same call with other arguments, which somebody answered with; it must not be started. */
+/** Returns the call with the input of an approver's answer. The call must not have started. */
 export function edited(part: ToolPart, input: JsonObject, by: string): ToolPart {
   const value = create(ToolStatePendingSchema, { status: "pending", input });
   return create(ToolPartSchema, {
@@ -60,7 +60,7 @@ export function edited(part: ToolPart, input: JsonObject, by: string): ToolPart 
   });
 }
 
-/** The call with the input that hooks left. */
+/** Returns the call with the input that before hooks left. */
 export function prepared(part: ToolPart, input: JsonObject): ToolPart {
   return advance(part, {
     case: "pending",
@@ -68,7 +68,7 @@ export function prepared(part: ToolPart, input: JsonObject): ToolPart {
   });
 }
 
-/** The start mark. */
+/** Returns the running part, which carries the start mark. */
 export function running(part: ToolPart, title: string, now: number): ToolPart {
   return advance(part, {
     case: "running",
@@ -81,7 +81,7 @@ export function running(part: ToolPart, title: string, now: number): ToolPart {
   });
 }
 
-/** The end with a result. */
+/** Returns the terminal part of a call with a result. */
 export function completed(
   part: ToolPart,
   result: {
@@ -104,7 +104,7 @@ export function completed(
   });
 }
 
-/** The end without a result. Effects are NONE for a call that was not started, whatever is said. */
+/** Returns the terminal part of a call without a result. Effects are NONE for a call that was not started, whatever `failure` says. */
 export function failed(
   part: ToolPart,
   failure: { reason: ToolErrorReason; error: string; effects?: ToolEffects; metadata?: JsonObject },
@@ -125,12 +125,12 @@ export function failed(
   });
 }
 
-/** Whether the call has ended. */
+/** True if the call has ended. */
 export function isTerminal(part: ToolPart): boolean {
   return part.state.case === "completed" || part.state.case === "error";
 }
 
-/** The input that runs, ran, or would have run. */
+/** Returns the input that runs, ran, or would have run. */
 export function inputOf(part: ToolPart): JsonObject {
   return part.state.value?.input ?? {};
 }

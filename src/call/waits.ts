@@ -1,64 +1,65 @@
 import type { CallRef } from "../core/call-ref.ts";
 import { callOf, createBell, followLog } from "./log.ts";
-import type { CallStore } from "./ports.ts";
+import type { EventLog, SessionStore } from "./ports.ts";
 
-/** One wait for news of a call. */
+/** One call's wait for news. */
 export interface Wait {
-  /** Resolves when there may be news, those included that came since the wait began; throws if the log cannot be read. */
+  /** Resolves when there may be news since the wait began; throws if the log cannot be read. */
   news(signal: AbortSignal): Promise<void>;
   /** Ends the wait. */
   end(): void;
 }
 
-/** Tells calls what the log says of them: one reader for each session, however many calls wait in it. */
-export type Waits = ReturnType<typeof createWaits>;
+/** Waits of calls for their events. The calls of a session share one reader of its log. */
+export interface Waits {
+  /** Begins a wait: every event of the call from when this resolves is news. */
+  begin(ref: CallRef): Promise<Wait>;
+}
 
-/** Even without news a waiting call looks again this often. */
+/** Interval after which a waiting call checks its record even without news. */
 const quietMs = 60_000;
 
-export function createWaits(calls: CallStore) {
-  const sessions = new Map<string, Reader>();
+/** Reader of one session's log. */
+interface Reader {
+  readonly waiting: Set<{ readonly callId: string; readonly bell: ReturnType<typeof createBell> }>;
+  /** Resolves when every event from then on is read. */
+  readonly begun: Promise<void>;
+  readonly stop: AbortController;
+  /** Reason for which it stopped reading. */
+  failure?: unknown;
+}
+
+/** Creates waits over the logs of a store. */
+export function createWaits(calls: EventLog & Pick<SessionStore, "getSession">): Waits {
+  const readers = new Map<string, Reader>();
 
   function startReading({ sessionId }: CallRef): Reader {
-    const stop = new AbortController();
-    const waiting = new Set<Waiting>();
     const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
-    const reader: Reader = { waiting, begun, stop };
-
-    async function read(): Promise<void> {
-      const afterSeq = Number((await calls.getSession(sessionId))?.lastSeq ?? 0n);
-      begin();
-      for await (const { event } of followLog(calls, { sessionId, afterSeq }, stop.signal)) {
-        const about = event && callOf(event);
-        for (const { callId, bell } of waiting) if (callId === about) bell.ring();
-      }
-    }
-
-    // A call that waits alone looks for itself at once.
+    const reader: Reader = { waiting: new Set(), begun, stop: new AbortController() };
+    // A single waiter checks its record at once, without waiting for the reader.
     const off = calls.onNews(sessionId, () => {
-      const [first, ...others] = waiting;
+      const [first, ...others] = reader.waiting;
       if (others.length === 0) first?.bell.ring();
     });
-    read().catch((cause: unknown) => {
-      // Those who wait decide what that means for them; who waits from now on gets another reader.
+    readEvents(calls, sessionId, reader, begin).catch((cause: unknown) => {
+      // Each waiter handles the failure; a later wait starts another reader.
       off();
       forget(sessionId, reader);
       reader.failure = cause;
       begin();
-      for (const { bell } of waiting) bell.ring();
+      for (const { bell } of reader.waiting) bell.ring();
     });
     return reader;
   }
 
   function forget(sessionId: string, reader: Reader): void {
-    if (sessions.get(sessionId) === reader) sessions.delete(sessionId);
+    if (readers.get(sessionId) === reader) readers.delete(sessionId);
   }
 
   return {
-    /** Begins a wait: what happens to the call from when this resolves is news. */
-    async begin(ref: CallRef): Promise<Wait> {
-      const reader = sessions.get(ref.sessionId) ?? startReading(ref);
-      sessions.set(ref.sessionId, reader);
+    async begin(ref) {
+      const reader = readers.get(ref.sessionId) ?? startReading(ref);
+      readers.set(ref.sessionId, reader);
       const waiter = { callId: ref.callId, bell: createBell() };
       reader.waiting.add(waiter);
       await reader.begun;
@@ -78,16 +79,17 @@ export function createWaits(calls: CallStore) {
   };
 }
 
-interface Reader {
-  readonly waiting: Set<Waiting>;
-  /** Resolves when everything from then on is read. */
-  readonly begun: Promise<void>;
-  readonly stop: AbortController;
-  /** Why it reads no more. */
-  failure?: unknown;
-}
-
-interface Waiting {
-  readonly callId: string;
-  readonly bell: ReturnType<typeof createBell>;
+/** Reads the log from its end on and wakes the calls that an event is about. */
+async function readEvents(
+  calls: EventLog & Pick<SessionStore, "getSession">,
+  sessionId: string,
+  { waiting, stop }: Reader,
+  begin: () => void,
+): Promise<void> {
+  const afterSeq = Number((await calls.getSession(sessionId))?.lastSeq ?? 0n);
+  begin();
+  for await (const { event } of followLog(calls, { sessionId, afterSeq }, stop.signal)) {
+    const about = event && callOf(event);
+    for (const { callId, bell } of waiting) if (callId === about) bell.ring();
+  }
 }

@@ -1,116 +1,138 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import type { PermissionStore } from "../approval/ports.ts";
+import type { AskStore } from "../approval/ports.ts";
 import type { Principal } from "../core/principal.ts";
-import { createBell, madeEvent } from "./log.ts";
-import type { CallStore } from "./ports.ts";
+import { createBell, snapshotEvent } from "./log.ts";
+import type { EventLog } from "./ports.ts";
 import { readsAll } from "./session-access.ts";
 import type { Sessions } from "./sessions.ts";
 
-export type Watcher = ReturnType<typeof createWatcher>;
+/** An event of an ask, the mark after the snapshot, or with neither a heartbeat. */
+export interface WatchedAsk {
+  event?: SessionEvent;
+  snapshotEnd?: boolean;
+}
+
+/** Predicate over permission requests; `root` limits the sessions that have to be read. */
+export type SeesAsk = ((request: Pick<PermissionRequest, "sessionId" | "ancestry">) => Promise<boolean>) & {
+  root: string | undefined;
+};
+
+/** Watches permission requests across sessions. */
+export interface Watcher {
+  /** Returns which requests a principal may see, limited to a session and its descendants if one is named. */
+  visibility(principal: Principal, sessionId: string): Promise<SeesAsk>;
+  /** Yields the open requests, then a mark, then every request and settlement, until the signal is aborted. */
+  watch(principal: Principal, sessionId: string, signal: AbortSignal): AsyncGenerator<WatchedAsk, never>;
+}
+
+interface WatcherParts {
+  store: EventLog;
+  asks: Pick<AskStore, "openAsks">;
+  sessions: Pick<Sessions, "look" | "find">;
+}
 
 const heartbeatMs = 15_000;
 const pageBytes = 256 * 1024;
+const snapshotPage = 500;
 
-/** Watches asks across sessions. */
-export function createWatcher({
-  store,
-  asks,
-  sessions,
-}: {
-  store: CallStore;
-  asks: PermissionStore;
-  sessions: Sessions;
-}) {
-  /** Which asks a principal may see, limited to a session and its descendants if one is named. */
-  async function visibility(principal: Principal, sessionId: string) {
-    const opened = sessionId === "" ? undefined : await sessions.look(principal, sessionId, "read");
-    const all = readsAll(principal);
-    const sees = async (request: Pick<PermissionRequest, "sessionId" | "ancestry">): Promise<boolean> => {
-      if (sessionId !== "" && !request.ancestry.includes(sessionId)) return false;
-      return all || (await sessions.find(request.sessionId))?.session.owner === principal.id;
-    };
-    return Object.assign(sees, { root: opened?.session.rootSessionId });
-  }
-
+/** Creates the watcher of a replica. */
+export function createWatcher(parts: WatcherParts): Watcher {
   return {
-    visibility,
-    /** All open asks, then a mark, then every ask and settlement, until the signal. Without an event or mark it is a heartbeat. */
-    async *watch(
-      principal: Principal,
-      sessionId: string,
-      signal: AbortSignal,
-    ): AsyncGenerator<{ event?: SessionEvent; snapshotEnd?: boolean }, never> {
-      const sees = await visibility(principal, sessionId);
-      const bell = createBell();
-      /** For each session with news: the number up to which they were sent. */
-      const sent = new Map<string, number>();
-      const news = new Set<string>();
-      const off = store.onNews(undefined, (id, seq) => {
-        if (!sent.has(id)) sent.set(id, seq - 1);
-        news.add(id);
-        bell.ring();
-      });
-      const open = new Set<string>();
-      try {
-        for (let after: string | undefined; ; ) {
-          const page = await asks.openAsks({
-            ...(sees.root && { root: sees.root }),
-            ...(after && { after }),
-            limit: 500,
-          });
-          for (const { request } of page) {
-            if (!(await sees(request))) continue;
-            open.add(request.id);
-            yield {
-              event: madeEvent(request.sessionId, 0, request.created, { case: "permissionAsked", value: request }),
-            };
-          }
-          after = page.at(-1)?.request.id;
-          if (page.length < 500) break;
-        }
-        yield { snapshotEnd: true };
-        for (;;) {
-          for (const id of [...news]) {
-            news.delete(id);
-            for await (const event of changes(id)) {
-              if (event.event.case === "permissionAsked") {
-                if (open.has(event.event.value.id) || !(await sees(event.event.value))) continue;
-                open.add(event.event.value.id);
-                yield { event };
-              }
-              // A settlement of an ask that was never shown means nothing to this watcher.
-              if (event.event.case === "permissionSettled" && open.delete(event.event.value.permissionId))
-                yield { event };
-            }
-          }
-          if (news.size > 0) continue;
-          if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield {};
-        }
-      } finally {
-        off();
-      }
-
-      /** What a session's log says about its own asks since it was last looked at. */
-      async function* changes(id: string): AsyncGenerator<SessionEvent> {
-        for (;;) {
-          const from = sent.get(id) ?? 0;
-          const page = await store.readLog(id, from, pageBytes);
-          for (const event of page.events) {
-            sent.set(id, Number(event.seq));
-            const about = event.event;
-            if (
-              (about.case === "permissionAsked" || about.case === "permissionSettled") &&
-              about.value.sessionId === id
-            )
-              yield event;
-          }
-          if (page.events.length > 0) continue;
-          // The next ring says where to go on, unless it has rung already.
-          if (!news.has(id)) sent.delete(id);
-          return;
-        }
-      }
+    visibility: (principal, sessionId) => askVisibility(parts, principal, sessionId),
+    async *watch(principal, sessionId, signal) {
+      return yield* watchAsks(parts, await askVisibility(parts, principal, sessionId), signal);
     },
   };
+}
+
+async function askVisibility({ sessions }: WatcherParts, principal: Principal, sessionId: string): Promise<SeesAsk> {
+  const opened = sessionId === "" ? undefined : await sessions.look(principal, sessionId, "read");
+  const all = readsAll(principal);
+  const sees = async (request: Pick<PermissionRequest, "sessionId" | "ancestry">): Promise<boolean> => {
+    if (sessionId !== "" && !request.ancestry.includes(sessionId)) return false;
+    return all || (await sessions.find(request.sessionId))?.session.owner === principal.id;
+  };
+  return Object.assign(sees, { root: opened?.session.rootSessionId });
+}
+
+/** State of one watch. */
+interface SessionNews {
+  /** Sessions with unread news. */
+  readonly unread: Set<string>;
+  /** Sequence number up to which a session with news was read. */
+  readonly readTo: Map<string, number>;
+}
+
+async function* watchAsks(
+  { store, asks }: WatcherParts,
+  sees: SeesAsk,
+  signal: AbortSignal,
+): AsyncGenerator<WatchedAsk, never> {
+  const bell = createBell();
+  const news: SessionNews = { unread: new Set(), readTo: new Map() };
+  const off = store.onNews(undefined, (id, seq) => {
+    if (!news.readTo.has(id)) news.readTo.set(id, seq - 1);
+    news.unread.add(id);
+    bell.ring();
+  });
+  /** Ids of the requests that were yielded and are not settled. */
+  const open = new Set<string>();
+  try {
+    for await (const request of openRequests(asks, sees)) {
+      open.add(request.id);
+      const about = { case: "permissionAsked", value: request } as const;
+      yield { event: snapshotEvent(request.sessionId, 0, request.created, about) };
+    }
+    yield { snapshotEnd: true };
+    for (;;) {
+      for (const id of [...news.unread]) {
+        news.unread.delete(id);
+        for await (const event of askEvents(store, id, news)) {
+          if (event.event.case === "permissionAsked") {
+            if (open.has(event.event.value.id) || !(await sees(event.event.value))) continue;
+            open.add(event.event.value.id);
+            yield { event };
+          }
+          // A settlement of a request that was not yielded means nothing to this watcher.
+          if (event.event.case === "permissionSettled" && open.delete(event.event.value.permissionId)) yield { event };
+        }
+      }
+      if (news.unread.size > 0) continue;
+      if ((await bell.wait(heartbeatMs, signal)) === "quiet") yield {};
+    }
+  } finally {
+    off();
+  }
+}
+
+/** Yields the open requests that are visible, oldest first. */
+async function* openRequests(asks: Pick<AskStore, "openAsks">, sees: SeesAsk): AsyncGenerator<PermissionRequest, void> {
+  for (let after: string | undefined; ; ) {
+    const page = await asks.openAsks({
+      ...(sees.root && { root: sees.root }),
+      ...(after && { after }),
+      limit: snapshotPage,
+    });
+    for (const { request } of page) if (await sees(request)) yield request;
+    after = page.at(-1)?.request.id;
+    if (page.length < snapshotPage) return;
+  }
+}
+
+/** Yields the unread events of a session's log about its own requests. */
+async function* askEvents(store: EventLog, id: string, { unread, readTo }: SessionNews): AsyncGenerator<SessionEvent> {
+  for (;;) {
+    const page = await store.readLog(id, readTo.get(id) ?? 0, pageBytes);
+    for (const event of page.events) {
+      readTo.set(id, Number(event.seq));
+      const about = event.event;
+      if ((about.case === "permissionAsked" || about.case === "permissionSettled") && about.value.sessionId === id)
+        yield event;
+    }
+    if (page.events.length > 0) continue;
+    // The next news name the number to go on from, unless they have arrived already.
+    if (!unread.has(id)) readTo.delete(id);
+    return;
+  }
 }

@@ -15,11 +15,7 @@ function open(keep: Tool["keep"], limit = 1_000_000) {
     id: "out_1",
     limit,
     keep,
-    store: {
-      append: async (_root, _id, data) => void stored.push(Uint8Array.from(data)),
-      read: async () => undefined,
-      remove: async () => undefined,
-    },
+    store: { append: async (_root, _id, data) => void stored.push(Uint8Array.from(data)) },
     record: async (pieces) => void told.push(...pieces),
   });
   return { output, told, whole: () => Buffer.concat(stored) };

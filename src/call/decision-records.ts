@@ -9,13 +9,13 @@ import { type DecidedCall, decisionOn } from "../approval/decisions.ts";
 import type { Judged } from "./planning.ts";
 import type { CallRecord } from "./ports.ts";
 
-/** A call as its audit records name it. */
+/** Returns a call as audit records name it. */
 export function decidedCall({ part, spec }: Pick<CallRecord, "part" | "spec">): DecidedCall {
   return { part, principal: spec.principal };
 }
 
-/** Records that a call may start, or go on: by rules and grants, because people approved what it asked, or for what else is said. */
-export function allowed(
+/** Builds the record that lets a call start or go on: by rules and grants, by approvals, or for the reason in `otherwise`. */
+export function allowedRecord(
   call: Pick<CallRecord, "part" | "spec">,
   { verdict }: Pick<Judged, "verdict">,
   approved: readonly PermissionRequest[] = [],
@@ -32,8 +32,8 @@ export function allowed(
   });
 }
 
-/** Records that a call was denied. */
-export function deniedBy(
+/** Builds the record of a denied call. */
+export function deniedRecord(
   call: Pick<CallRecord, "part" | "spec">,
   decisions: readonly PermissionDecision[],
 ): DecisionRecord {
