@@ -1,8 +1,14 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { fromBinary, type Message, toBinary } from "@bufbuild/protobuf";
+import { fromBinary, isFieldSet, type Message, toBinary } from "@bufbuild/protobuf";
 import { base64Decode, base64Encode } from "@bufbuild/protobuf/wire";
-import { type DescriptorProto, type FileDescriptorProto, FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+import {
+  type DescriptorProto,
+  type FieldDescriptorProto,
+  FieldDescriptorProtoSchema,
+  type FileDescriptorProto,
+  FileDescriptorProtoSchema,
+} from "@bufbuild/protobuf/wkt";
 
 /** Generated code of a proto file: its descriptor in base64 and the descriptors that it imports. */
 const embedded = /fileDesc\("([^"]+)"(?:, \[([^\]]*)\])?\)/;
@@ -16,14 +22,18 @@ export interface NeededContract {
   readonly methods: ReadonlySet<string>;
   /** The messages and enums that the page can send or receive, by full name with a leading dot. */
   readonly types: ReadonlySet<string>;
-  /** Rewrites one generated file: same exports, but a descriptor without validation rules, unused rpcs and unused fields. */
+  /** Rewrites one generated file: the same exports, but a descriptor without validation rules, unused rpcs and unused fields. */
   prune(code: string): string;
 }
 
-/** Finds the rpcs and schemas that the sources name and everything that is reachable from them. */
+/**
+ * Finds the rpcs and schemas that the sources name and everything that is reachable from them by fields that the sources name.
+ * A field that no source names cannot be read or written by the page; a decoder skips it.
+ */
 export function neededContract(gen: string, sources: readonly string[]): NeededContract {
   const files = typescriptIn(gen).flatMap((path) => descriptorIn(readFileSync(path, "utf8")) ?? []);
   const text = sources.flatMap(typescriptIn).map((path) => readFileSync(path, "utf8"));
+  const named = new Set(text.flatMap((code) => code.match(/\b[a-z]\w*/g) ?? []));
   const called = new Set(text.flatMap((code) => [...code.matchAll(/\.(\w+)\(/g)].map(([, name]) => name)));
   const schemas = new Set(text.flatMap((code) => [...code.matchAll(/\b(\w+)Schema\b/g)].map(([, name]) => name)));
 
@@ -35,7 +45,10 @@ export function neededContract(gen: string, sources: readonly string[]): NeededC
   const reach = (name: string): void => {
     if (name === "" || types.has(name)) return;
     types.add(name);
-    for (const { typeName } of messages.get(name)?.field ?? []) reach(typeName);
+    const type = messages.get(name);
+    if (type === undefined) return;
+    type.field = type.field.filter((field) => isInOneof(field) || named.has(localName(field.name)));
+    for (const { typeName } of type.field) reach(typeName);
   };
   for (const service of files.flatMap((file) => file.service)) {
     for (const { name, inputType, outputType } of service.method) {
@@ -46,15 +59,20 @@ export function neededContract(gen: string, sources: readonly string[]): NeededC
     }
   }
   for (const name of messages.keys()) if (schemas.has(name.slice(name.lastIndexOf(".") + 1))) reach(name);
-  return { methods, types, prune: (code) => prune(code, methods, types) };
+  return { methods, types, prune: (code) => prune(code, methods, messages, types) };
 }
 
-function prune(code: string, methods: ReadonlySet<string>, types: ReadonlySet<string>): string {
+function prune(
+  code: string,
+  methods: ReadonlySet<string>,
+  messages: ReadonlyMap<string, DescriptorProto>,
+  types: ReadonlySet<string>,
+): string {
   const file = descriptorIn(code);
   if (file === undefined) return code;
   removeOptions(file);
   for (const service of file.service) service.method = service.method.filter(({ name }) => methods.has(name));
-  for (const type of file.messageType) removeFields(`.${file.package}`, type, types);
+  for (const type of file.messageType) removeFields(`.${file.package}`, type, messages, types);
   const base64 = base64Encode(toBinary(FileDescriptorProtoSchema, file), "std_raw");
   return code
     .replace(embedded, (_, __, imports = "") => `fileDesc("${base64}", [${imports.replace(validation, "")}])`)
@@ -80,13 +98,28 @@ function removeOptions(message: Message): void {
   }
 }
 
-/** Empties the messages that the page cannot meet. They stay in their places, since generated code refers to them by index. */
-function removeFields(scope: string, type: DescriptorProto, types: ReadonlySet<string>): void {
+/** Removes unused fields. Unused messages stay in place, empty, since generated code refers to messages by index. */
+function removeFields(
+  scope: string,
+  type: DescriptorProto,
+  messages: ReadonlyMap<string, DescriptorProto>,
+  types: ReadonlySet<string>,
+): void {
   const name = `${scope}.${type.name}`;
-  for (const nested of type.nestedType) removeFields(name, nested, types);
-  if (types.has(name)) return;
-  type.field = [];
-  type.oneofDecl = [];
+  for (const nested of type.nestedType) removeFields(name, nested, messages, types);
+  const needed = new Set(types.has(name) ? messages.get(name)?.field.map(({ number }) => number) : []);
+  type.field = type.field.filter(({ number }) => needed.has(number));
+  if (!types.has(name)) type.oneofDecl = [];
+}
+
+/** A message keeps its oneofs whole: their members are named by case. */
+function isInOneof(field: FieldDescriptorProto): boolean {
+  return isFieldSet(field, FieldDescriptorProtoSchema.field.oneofIndex);
+}
+
+/** The name of a field in generated code. */
+function localName(field: string): string {
+  return field.replaceAll(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
 
 function typescriptIn(folder: string): readonly string[] {

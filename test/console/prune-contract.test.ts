@@ -17,7 +17,7 @@ async function needsOf(source: string) {
 }
 
 test("a page that calls one rpc gets that rpc and the messages reachable from it", async () => {
-  const { methods, types } = await needsOf("await sessions.getSession({ sessionId });");
+  const { methods, types } = await needsOf("const { session } = await sessions.getSession({ sessionId });");
   expect([...methods]).toEqual(["GetSession"]);
   expect([...types]).toEqual(
     expect.arrayContaining(
@@ -28,7 +28,7 @@ test("a page that calls one rpc gets that rpc and the messages reachable from it
 });
 
 test("a page that decodes a message gets it without calling an rpc", async () => {
-  const { methods, types } = await needsOf("fromBinary(DecisionRecordSchema, bytes);");
+  const { methods, types } = await needsOf("fromBinary(DecisionRecordSchema, bytes).settled;");
   expect([...methods]).toEqual([]);
   expect(types.has(".opencode.tool.v1.PermissionSettled")).toBe(true);
 });
@@ -48,4 +48,13 @@ test("the console needs the stream that it watches, but not the rpcs of callers 
   expect([...methods]).toEqual(expect.arrayContaining(["WatchMany", "RespondToPermission", "GetServerInfo"]));
   for (const unused of ["ExecuteTool", "WatchPermissions", "ListAudits", "CloseSession"])
     expect(methods.has(unused)).toBe(false);
+});
+
+test("a field that the page does not name is dropped with the messages behind it, members of a oneof stay", async () => {
+  const { types } = await needsOf("const { parts } = await tools.listToolParts({ sessionId });");
+  expect(types.has(".opencode.tool.v1.ToolPart")).toBe(true);
+  // ToolPart.state is a oneof.
+  expect(types.has(".opencode.tool.v1.ToolStateCompleted")).toBe(true);
+  // ToolStateCompleted.attachments is not named.
+  expect(types.has(".opencode.tool.v1.FilePart")).toBe(false);
 });

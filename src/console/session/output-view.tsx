@@ -1,4 +1,4 @@
-import { useComputed, useSignal } from "@preact/signals";
+import { type Signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { SessionEvent } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
@@ -6,12 +6,12 @@ import { sizeOf } from "../../view/quantities.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { whileVisible } from "../shell/visibility.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import type { Watch } from "../stream/stream.ts";
+import type { Watch } from "../stream/watch.ts";
 import { type AnsiLine, linesOf, plainOf } from "./ansi.ts";
 import { createOutputReader, type OutputReader } from "./call-output.ts";
 import type { SessionFeed } from "./session-feed.ts";
 
-/** The output of a call: what is stored, page by page and live; else what the model was given. */
+/** The output of a call: the stored output, paged and live, or the text that the model got if nothing is stored. */
 export function OutputView({
   part,
   connection,
@@ -45,13 +45,13 @@ export function OutputView({
   return <Lines lines={given} isLive={false} />;
 }
 
-/** Where the output is stored: a completed call says it, a running one with its first piece. */
+/** Returns the reference of the stored output: from the metadata of a completed call, or from a running call’s first piece. */
 function useStoredOutput(
   { sessionId, callId, state }: ToolPart,
   connection: ConsoleConnection,
   feed: SessionFeed,
 ): string {
-  const told = useSignal("");
+  const announced = useSignal("");
   const path = state.case === "completed" ? state.value.metadata?.outputPath : undefined;
   const isRunning = state.case === "running";
   useEffect(() => {
@@ -59,11 +59,11 @@ function useStoredOutput(
     const found = new AbortController();
     const take = ({ event }: SessionEvent) => {
       if (event.case !== "output" || event.value.callId !== callId) return;
-      told.value = event.value.output;
+      announced.value = event.value.output;
       found.abort();
     };
     const stop = feed.onEvent(take);
-    // What it wrote before this page looked is in the log, too.
+    // The log also holds the pieces that were written before this page was opened.
     const watch: Watch = {
       want: () => ({ case: "session", value: { sessionId, callId } }),
       onFrame(frame) {
@@ -76,29 +76,16 @@ function useStoredOutput(
       stop();
     };
   }, [isRunning, sessionId, callId]);
-  return typeof path === "string" ? path : told.value;
+  return typeof path === "string" ? path : announced.value;
 }
 
 const lineHeight = 20;
 
 function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readonly AnsiLine[]; isLive: boolean }) {
   const isFollowing = useSignal(isLive);
-  const search = useSignal("");
-  const hit = useSignal(0);
-  const hits = useComputed(() => {
-    const wanted = search.value.toLowerCase();
-    const searched = output?.lines.value ?? lines;
-    if (wanted === "") return [];
-    return searched.flatMap((line, i) => (plainOf(line).toLowerCase().includes(wanted) ? [i] : []));
-  });
-  const isHit = new Set(hits.value);
-  const current = hits.value[hit.value] ?? -1;
+  const search = useSearch(output, lines);
   const extent = output?.extent.value;
-  const go = (step: number) => {
-    const count = hits.value.length;
-    if (count > 0) hit.value = (hit.value + step + count) % count;
-  };
-  // What did not join on to what is loaded: who follows wants it all the time.
+  // A live piece may leave a gap behind what is loaded; a reader who follows the output wants the gap filled.
   useEffect(() => {
     if (isLive && isFollowing.value && extent !== undefined && extent.after > 0) void output?.toEnd();
   }, [isLive, isFollowing.value, extent]);
@@ -117,37 +104,8 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
     <section class="block output" aria-label="Output">
       <div class="output-head">
         <h3>Output{extent !== undefined && <small> {sizeOf(extent.total)}</small>}</h3>
-        <input
-          type="search"
-          aria-label="Search the output"
-          placeholder="Search"
-          value={search}
-          onInput={({ currentTarget }) => {
-            search.value = currentTarget.value;
-            hit.value = 0;
-            isFollowing.value = false;
-          }}
-          onKeyDown={({ key, shiftKey }) => {
-            if (key === "Enter") go(shiftKey ? -1 : 1);
-          }}
-        />
-        {search.value !== "" && (
-          <span class="hits" role="status">
-            {hits.value.length === 0 ? "none" : `${hit.value + 1} of ${hits.value.length}`}
-          </span>
-        )}
-        {isLive && (
-          <label class="follow">
-            <input
-              type="checkbox"
-              checked={isFollowing}
-              onChange={({ currentTarget }) => {
-                isFollowing.value = currentTarget.checked;
-              }}
-            />
-            Follow
-          </label>
-        )}
+        <SearchField search={search} onInput={() => (isFollowing.value = false)} />
+        {isLive && <FollowBox isFollowing={isFollowing} />}
       </div>
       <VirtualList
         items={lines}
@@ -155,44 +113,145 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
         label="Lines of output"
         keyOf={(_, i) => i}
         focusable
-        current={current === -1 ? jump.value : current}
+        current={search.current === -1 ? jump.value : search.current}
         follow={isFollowing.value}
         onScrolledBack={(atEnd) => {
           jump.value = -1;
-          // Of what has ended nothing is added but what is read on, and who reads on stays where they are.
-          if (search.value === "" && (isLive || !atEnd)) isFollowing.value = atEnd;
+          // The output of an ended call grows only by loading more, and then the reader stays in place.
+          if (search.text.value === "" && (isLive || !atEnd)) isFollowing.value = atEnd;
           if (atEnd && extent !== undefined && extent.after > 0) void output?.more();
         }}
-        row={(line, i) => (
-          <div class="output-line" data-hit={isHit.has(i) ? (i === current ? "current" : "yes") : undefined}>
-            {line.map((span, place) => (
-              <span key={place} class={span.look}>
-                {span.text}
-              </span>
-            ))}
-          </div>
-        )}
+        row={(line, i) => <OutputLine line={line} hit={search.hitAt(i)} />}
       />
-      {output !== undefined && extent !== undefined && extent.before + extent.after > 0 && (
-        <p class="paging">
-          {sizeOf(extent.total - extent.before - extent.after)} of {sizeOf(extent.total)} shown.
-          {extent.before > 0 && (
-            <button type="button" onClick={() => void toStart()}>
-              Go to start
-            </button>
-          )}
-          {extent.after > 0 && (
-            <button type="button" onClick={() => void output.more()}>
-              Load more
-            </button>
-          )}
-          {extent.after > 0 && (
-            <button type="button" onClick={() => void toEnd()}>
-              Go to end
-            </button>
-          )}
-        </p>
-      )}
+      {output !== undefined && <Paging output={output} toStart={toStart} toEnd={toEnd} />}
     </section>
+  );
+}
+
+/** A search in the loaded lines. */
+interface OutputSearch {
+  readonly text: Signal<string>;
+  readonly count: number;
+  /** The index of the current hit among the hits. */
+  readonly index: number;
+  /** The line of the current hit; -1 if there is none. */
+  readonly current: number;
+  hitAt(line: number): "current" | "yes" | undefined;
+  /** Goes to another hit; after the last one comes the first. */
+  step(by: number): void;
+  set(text: string): void;
+}
+
+function useSearch(output: OutputReader | undefined, lines: readonly AnsiLine[]): OutputSearch {
+  const text = useSignal("");
+  const index = useSignal(0);
+  const hits = useComputed(() => {
+    const wanted = text.value.toLowerCase();
+    const searched = output?.lines.value ?? lines;
+    if (wanted === "") return [];
+    return searched.flatMap((line, i) => (plainOf(line).toLowerCase().includes(wanted) ? [i] : []));
+  });
+  const isHit = new Set(hits.value);
+  const count = hits.value.length;
+  const current = hits.value[index.value] ?? -1;
+  return {
+    text,
+    count,
+    index: index.value,
+    current,
+    hitAt: (line) => (isHit.has(line) ? (line === current ? "current" : "yes") : undefined),
+    step(by) {
+      if (count > 0) index.value = (index.value + by + count) % count;
+    },
+    set(next) {
+      text.value = next;
+      index.value = 0;
+    },
+  };
+}
+
+function SearchField({ search, onInput }: { search: OutputSearch; onInput: () => void }) {
+  return (
+    <>
+      <input
+        type="search"
+        aria-label="Search the output"
+        placeholder="Search"
+        value={search.text}
+        onInput={({ currentTarget }) => {
+          search.set(currentTarget.value);
+          onInput();
+        }}
+        onKeyDown={({ key, shiftKey }) => {
+          if (key === "Enter") search.step(shiftKey ? -1 : 1);
+        }}
+      />
+      {search.text.value !== "" && (
+        <span class="hits" role="status">
+          {search.count === 0 ? "none" : `${search.index + 1} of ${search.count}`}
+        </span>
+      )}
+    </>
+  );
+}
+
+function FollowBox({ isFollowing }: { isFollowing: Signal<boolean> }) {
+  return (
+    <label class="follow">
+      <input
+        type="checkbox"
+        checked={isFollowing}
+        onChange={({ currentTarget }) => {
+          isFollowing.value = currentTarget.checked;
+        }}
+      />
+      Follow
+    </label>
+  );
+}
+
+function OutputLine({ line, hit }: { line: AnsiLine; hit: "current" | "yes" | undefined }) {
+  return (
+    <div class="output-line" data-hit={hit}>
+      {line.map((span, place) => (
+        <span key={place} class={span.look}>
+          {span.text}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+/** The buttons that load other pages of an output that is not loaded whole. */
+function Paging({
+  output,
+  toStart,
+  toEnd,
+}: {
+  output: OutputReader;
+  toStart: () => Promise<void>;
+  toEnd: () => Promise<void>;
+}) {
+  const { total, before, after } = output.extent.value;
+  if (before + after === 0) return null;
+  return (
+    <p class="paging">
+      {sizeOf(total - before - after)} of {sizeOf(total)} shown.
+      {before > 0 && (
+        <button type="button" onClick={() => void toStart()}>
+          Go to start
+        </button>
+      )}
+      {after > 0 && (
+        <button type="button" onClick={() => void output.more()}>
+          Load more
+        </button>
+      )}
+      {after > 0 && (
+        <button type="button" onClick={() => void toEnd()}>
+          Go to end
+        </button>
+      )}
+    </p>
   );
 }
