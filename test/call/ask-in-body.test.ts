@@ -7,7 +7,7 @@ import { defineTool } from "../../src/tool/define-tool.ts";
 import { read } from "../e2e/reading.ts";
 import { serve } from "./server.ts";
 
-/** What the audit says of a call whose body asks for these, while a person approves what is asked. */
+/** Returns the audit of a call whose body makes these asks, while an approver approves every request. */
 async function auditOf(asks: readonly Ask[], planned: readonly Ask[] = []) {
   const tool = defineTool({
     name: "asker",
@@ -38,14 +38,14 @@ async function auditOf(asks: readonly Ask[], planned: readonly Ask[] = []) {
 
 const { ALLOW, ASK } = PermissionAction;
 
-test("what a body asks and rules allow is a record of its own", async () => {
+test("an ask of a body that rules allow is recorded as allowed", async () => {
   expect(await auditOf([{ permission: "read", patterns: ["notes.txt"] }])).toEqual([
     [DecisionKind.ALLOWED, []],
     [DecisionKind.ALLOWED, [["read", "notes.txt", ALLOW]]],
   ]);
 });
 
-test("what a body asks and a person approves is recorded as asked and settled", async () => {
+test("an ask of a body that an approver approves is recorded as asked and settled", async () => {
   expect(await auditOf([{ permission: "deploy", patterns: ["production"] }])).toEqual([
     [DecisionKind.ALLOWED, []],
     [DecisionKind.ASKED, [["deploy", "production", ASK]]],
@@ -53,7 +53,7 @@ test("what a body asks and a person approves is recorded as asked and settled", 
   ]);
 });
 
-test("what a body asks and the whole call's approval covers says so", async () => {
+test("an ask of a body that the approval of the whole call covers is recorded as allowed", async () => {
   const whole = { permission: "deploy", patterns: ["everything"], wholeCall: true } as const;
   const records = await auditOf([{ permission: "deploy", patterns: ["production"] }], [whole]);
   expect(records.at(-1)).toEqual([DecisionKind.ALLOWED, [["deploy", "production", ASK]]]);

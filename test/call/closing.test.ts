@@ -7,14 +7,14 @@ import { serve } from "./server.ts";
 
 const hold = defineTool({
   name: "hold",
-  description: "Waits until it is told to stop.",
+  description: "Waits until it is stopped.",
   input: z.object({}),
   plan: async () => ({ title: "hold", asks: [] }),
   execute: (_input, { signal }) =>
     new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))),
 });
 
-test("a call that was accepted, but does not run yet, when its session is closed is cancelled", async () => {
+test("a call that is accepted but not launched when its session closes is cancelled", async () => {
   const [accepted, looked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   let isClosing = false;
   const { agent } = await serve([hold], {
@@ -35,7 +35,7 @@ test("a call that was accepted, but does not run yet, when its session is closed
         },
         async getCall(sessionId, callId) {
           const found = await getCall(sessionId, callId);
-          // Not before what this look leads to was done.
+          // After the step that follows this read.
           if (isClosing) setImmediate(looked.resolve);
           return found;
         },

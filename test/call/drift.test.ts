@@ -19,7 +19,7 @@ import { inSqlite } from "../model/stores.ts";
 const person: Principal = { ...agent, id: "ann", roles: new Set(["approver"]) };
 const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_1", tool: "deploy" });
 
-/** A call that a person approved for the tool of one version, while the service came back with that of another. */
+/** Runs a call that is approved for one version of its tool, at a service that restarts with another version. */
 async function approvedOver(restart: { version: string }) {
   const entries: string[] = [];
   const versions = ["1", restart.version];
@@ -63,7 +63,7 @@ async function approvedOver(restart: { version: string }) {
   return { part, entries };
 }
 
-test("what was approved for one definition of a tool is never run by another one", async () => {
+test("a call approved for one definition of a tool is not run by another definition", async () => {
   const { part, entries } = await approvedOver({ version: "2" });
   expect(part.state).toMatchObject({
     case: "error",
@@ -72,7 +72,7 @@ test("what was approved for one definition of a tool is never run by another one
   expect(entries).toEqual([]);
 });
 
-test("by the same definition it is run, once", async () => {
+test("a call approved before a restart is run once by the same definition", async () => {
   const { part, entries } = await approvedOver({ version: "1" });
   expect(part.state).toMatchObject({ case: "completed", value: { output: "deployed" } });
   expect(entries).toEqual(["1"]);

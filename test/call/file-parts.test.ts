@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { fileParts } from "../../src/call/file-parts.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 
-test("a file of 5 MiB is kept whole beside the part, a larger one fails the call instead of being cut", async () => {
+test("a file of 5 MiB is stored whole; a larger file fails the call instead of being cut", async () => {
   const kept: Uint8Array[] = [];
   const keep = async (data: Uint8Array) => `toolgate-output:${kept.push(data)}`;
   const data = new Uint8Array(5 * 1024 * 1024);

@@ -9,7 +9,7 @@ import { createFilling, type FollowedEvent, followLog } from "../../src/call/log
 import type { OutputStore } from "../../src/call/ports.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
-test("a quiet log sends a heartbeat at once and then every 15 s, with the number to resume from", async () => {
+test("a quiet log yields a heartbeat at once and then every 15 s, with the number to resume after", async () => {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-log-"));
   const store = await openSqliteStore({ directory });
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
@@ -31,7 +31,7 @@ test("a quiet log sends a heartbeat at once and then every 15 s, with the number
   await expect(second).rejects.toThrow("the client left");
 });
 
-test("output that many watch is read once, and they are given the same event", async () => {
+test("output with many watchers is read once, and all get the same event", async () => {
   let reads = 0;
   const outputs: Pick<OutputStore, "read"> = {
     async read() {

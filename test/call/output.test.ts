@@ -5,10 +5,10 @@ import { createCallOutput } from "../../src/call/output.ts";
 import { OutputLimit } from "../../src/tool/errors.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
-/** An output store in memory, and what watchers were told. */
+/** Opens an output over a store in memory, with the events that were emitted. */
 function open(keep: Tool["keep"], limit = 1_000_000) {
   const stored: Uint8Array[] = [];
-  const told: ToolOutput[] = [];
+  const emitted: ToolOutput[] = [];
   const output = createCallOutput({
     root: "ses_1",
     callId: "c1",
@@ -16,9 +16,9 @@ function open(keep: Tool["keep"], limit = 1_000_000) {
     limit,
     keep,
     store: { append: async (_root, _id, data) => void stored.push(Uint8Array.from(data)) },
-    record: async (pieces) => void told.push(...pieces),
+    record: async (pieces) => void emitted.push(...pieces),
   });
-  return { output, told, whole: () => Buffer.concat(stored) };
+  return { output, emitted, whole: () => Buffer.concat(stored) };
 }
 
 const noticeOf =
@@ -34,7 +34,7 @@ const texts = fc
   .map((parts) => parts.join(""));
 
 describe("an output", () => {
-  test("is shown whole within the limits, else its end or ends, how much is missing, and where to read the rest", async () => {
+  test("within the limits is shown whole; beyond them its ends, the size of the gap, and where to read the rest", async () => {
     await fc.assert(
       fc.asyncProperty(keeps, texts, async (keep, text) => {
         const { output, whole } = open(keep);
@@ -59,7 +59,7 @@ describe("an output", () => {
         expect(`${start}${rest}`.split("\n").length).toBeLessThanOrEqual(keep.lines + 1);
         expect(`${start}${rest}`.includes("\uFFFD")).toBe(false);
         if (unit === "bytes") expect(Number(left)).toBe(bounded.originalSize - shown);
-        // Of whole lines; one that is cut is not left out.
+        // Counts whole lines only: a line that is cut is not left out.
         const between = text.slice(start.length, text.length - rest.length);
         if (unit !== "bytes" && (keep.end === "tail" || between.startsWith("\n")) && between.endsWith("\n")) {
           const middle = keep.end === "tail" ? between : between.replace(/^\n/, "");
@@ -70,16 +70,16 @@ describe("an output", () => {
     );
   });
 
-  test("that is written in pieces is stored in order, told without gap, and bounded the same", async () => {
+  test("that is written in pieces is stored in order, emitted without gaps, and bounded the same", async () => {
     await fc.assert(
       fc.asyncProperty(keeps, fc.array(texts, { maxLength: 8 }), async (keep, pieces) => {
-        const { output, told, whole } = open(keep);
+        const { output, emitted, whole } = open(keep);
         for (const piece of pieces) await output.write(Buffer.from(piece));
         await output.end();
         const text = pieces.join("");
         expect(whole().toString()).toBe(text);
         let next = 0n;
-        for (const { offset, length } of told) {
+        for (const { offset, length } of emitted) {
           expect(offset).toBe(next);
           next += BigInt(length);
         }

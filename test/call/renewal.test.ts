@@ -10,7 +10,7 @@ import { quiet } from "../store/redis-store.ts";
 
 const leaseMs = 100;
 
-test("leases that were confirmed late are renewed again at once, since they count from when they were asked for", async () => {
+test("leases that are confirmed late are renewed again at once, since they count from the request", async () => {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-renewal-"));
   const store = await openSqliteStore({ directory });
   onTestFinished(async () => {

@@ -20,14 +20,14 @@ const probe = defineTool({
 
 type Start = CallStore["startCall"];
 
-/** Holds back start marks from the moment it is told to until they are let go. */
+/** Creates a gate that, once shut, holds back start marks until it is opened. */
 function createGate() {
   const waiting: (() => void)[] = [];
   let isShut = false;
   let count = Promise.withResolvers<void>();
   let wanted = 0;
   return {
-    /** Resolves when that many are held back. */
+    /** Shuts the gate; resolves when `starts` start marks are held back. */
     shut(starts: number): Promise<void> {
       isShut = true;
       wanted = starts;
@@ -48,7 +48,7 @@ function createGate() {
   };
 }
 
-/** A service whose start marks go through a gate, and then through `startThrough`. */
+/** Serves with start marks that pass a gate, and then `startThrough`. */
 function serveGated(
   gate: ReturnType<typeof createGate>,
   { store, startThrough = (start) => start }: { store?: string | undefined; startThrough?: (start: Start) => Start },
@@ -78,7 +78,7 @@ async function answer({ person }: Service, sessionId: string, permissionId: stri
   await person.permissions.respondToPermission({ sessionId, permissionId, reply, offerId });
 }
 
-/** Lets calls run on the strength of a project grant, revokes it in the middle, and returns the calls that started afterwards. */
+/** Runs calls that rely on a project grant, revokes it meanwhile, and returns the calls that started afterwards. */
 async function startedAfterRevocation(services: readonly [Service, Service], gate: ReturnType<typeof createGate>) {
   const [here, there] = services;
   const sessions = Array.from({ length: 8 }, (_, i) => `ses_load${i}`);
@@ -136,7 +136,7 @@ const forgetful =
   ({ rulesVersion: _, ...step }: Parameters<Start>[0]) =>
     start(step);
 
-describe("once RevokeGrant has returned no call starts on the strength of it", () => {
+describe("once RevokeGrant has returned no call starts that relies on the grant", () => {
   let redis: RedisServers;
   beforeAll(async () => {
     redis = await startRedis();
@@ -156,14 +156,14 @@ describe("once RevokeGrant has returned no call starts on the strength of it", (
     expect(await startedAfterRevocation([here, there], gate)).toEqual([]);
   });
 
-  test("which a start mark that does not look at the rules version breaks", async () => {
+  test("a start mark that ignores the rules version starts calls on a revoked grant", async () => {
     const gate = createGate();
     const service = await serveGated(gate, { startThrough: forgetful });
     expect((await startedAfterRevocation([service, service], gate)).length).toBeGreaterThan(0);
   });
 });
 
-test("an ask that another call's grant settled is asked again if that grant is revoked before the start", async () => {
+test("an ask that another call's grant settled asks again if that grant is revoked before the start", async () => {
   const gate = createGate();
   const service = await serveGated(gate, {});
   const sessionId = "ses_covered";
@@ -177,7 +177,7 @@ test("an ask that another call's grant settled is asked again if that grant is r
   await held;
   await service.person.permissions.revokeGrant({ grantId });
   gate.open();
-  // The person approved this one itself.
+  // The approver answered the ask of this call itself.
   expect((await answered.end()).state.case).toBe("completed");
   const again = await covered.until("permissionAsked");
   expect([again.id === other.id, again.patterns]).toEqual([false, other.patterns]);

@@ -14,7 +14,7 @@ import { type Config, loadConfig } from "../../src/config/config.ts";
 import type { LogFields, Logger } from "../../src/core/logger.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
-/** A whole service in this process, with tools of the test's own; it ends with the test. */
+/** Starts a service in this process, with the tools of a test; it stops with the test. */
 export async function serve(
   tools: Tool[],
   { open, ...settings }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & { open?: typeof openStore } = {},

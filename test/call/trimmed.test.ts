@@ -22,7 +22,7 @@ const stores: Record<string, typeof openStore> = {
 };
 
 test.each(Object.entries(stores))(
-  "on %s a watcher from before what is kept is told from where it goes on, and takes the snapshot",
+  "on %s a watcher from before the trimmed log gets the numbers that are stored, and can take the snapshot",
   async (_name, open) => {
     const { agent } = await serve([echo], { open });
     const { session } = await agent.sessions.createSession({});

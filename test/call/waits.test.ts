@@ -21,24 +21,24 @@ async function open(): Promise<OpenedStore> {
 const [one, other] = [callRef("call_1"), callRef("call_2")];
 const { signal } = new AbortController();
 
-test("of two calls that wait in a session only the one with news is told", async () => {
+test("of two calls that wait in a session only the one with news is woken", async () => {
   const store = await open();
   await openCall(store, one);
   await openCall(store, other);
   const waits = createWaits(store.calls);
   const [waiting, bystander] = [await waits.begin(one), await waits.begin(other)];
-  const told: string[] = [];
-  const news = bystander.news(signal).then(() => told.push("bystander"));
+  const woken: string[] = [];
+  const news = bystander.news(signal).then(() => woken.push("bystander"));
   await store.calls.finishCall({ ref: one, guard: { version: 1 }, part: failed(one) });
   await waiting.news(signal);
-  expect(told).toEqual([]);
+  expect(woken).toEqual([]);
   await store.calls.finishCall({ ref: other, guard: { version: 1 }, part: failed(other) });
   await news;
   waiting.end();
   bystander.end();
 });
 
-test("what happens before anybody asks for the news is not missed", async () => {
+test("news between the begin of a wait and its first read are not missed", async () => {
   const store = await open();
   await openCall(store, one);
   const wait = await createWaits(store.calls).begin(one);
@@ -47,7 +47,7 @@ test("what happens before anybody asks for the news is not missed", async () => 
   wait.end();
 });
 
-test("a log that cannot be read is told to all who wait, and who waits anew gets another reader", async () => {
+test("a log that cannot be read fails all waits, and a later wait gets another reader", async () => {
   const store = await open();
   await openCall(store, one);
   let broken = true;

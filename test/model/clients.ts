@@ -13,7 +13,7 @@ import type { Names } from "./observer.ts";
 import { ReplicaDied } from "./reach.ts";
 import type { Replicas } from "./replicas.ts";
 
-/** Those who use the service: one agent host, and people. */
+/** Clients of the service: one agent host, and approvers. */
 export type Clients = ReturnType<typeof createClients>;
 
 export const agent: Principal = { id: "agent", roles: new Set(["caller"]), agents: ["*"], answersOwn: false };
@@ -32,9 +32,9 @@ export function createClients({
 }) {
   const over = new AbortController();
   const streams: (Follower & { sessionId: string; callId?: string })[] = [];
-  const toldWinners: PermissionSettled[] = [];
+  const reportedWinners: PermissionSettled[] = [];
 
-  /** Does it, and returns what was said. */
+  /** Performs an act and returns the outcome: `ok`, the reason of a refusal, or `lost`. */
   async function perform(act: Act): Promise<string> {
     try {
       await attempt(act);
@@ -44,7 +44,7 @@ export function createClients({
       if (!(cause instanceof RequestError)) throw cause;
       const reason = ErrorReasonSchema.value[cause.reason]?.localName ?? "";
       if (!cause.settled) return reason;
-      toldWinners.push(cause.settled);
+      reportedWinners.push(cause.settled);
       const outcome = PermissionOutcomeSchema.value[cause.settled.outcome]?.localName;
       return `${reason} ${outcome} ${cause.settled.by}`.trimEnd();
     }
@@ -73,7 +73,7 @@ export function createClients({
     }
   }
 
-  /** Opens the call and its stream, as ExecuteTool; where that breaks off, it sends the request again. */
+  /** Makes the call and follows it, as ExecuteTool does; when its replica dies it sends the request again. */
   async function execute({ at, call, session, tool, key, afterSeq }: Act & { do: "execute" }): Promise<void> {
     const [, callId = ""] = call.split("/");
     const request = create(CallToolRequestSchema, { sessionId: session, callId, tool, input: { key } });
@@ -123,10 +123,10 @@ export function createClients({
 
   return {
     perform,
-    /** Every stream that was opened, and for each loser of a race the winner that it was told. */
+    /** Every stream that was opened, and the winners that were reported to late answers. */
     streams,
-    toldWinners,
-    /** Watches a session from a number on that there is: the given one, if it is. */
+    reportedWinners,
+    /** Watches a session from an existing sequence number: the given one, if there is such a number. */
     async watch(sessionId: string, afterSeq: number): Promise<void> {
       const { lastSeq } = await replicas.any().sessions.get(agent, sessionId);
       follow({ sessionId }, afterSeq % (Number(lastSeq) + 1), (seq) =>

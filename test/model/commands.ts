@@ -2,13 +2,13 @@ import fc from "fast-check";
 import type { Act, Call, Model } from "./model.ts";
 import { orphans, type World } from "./world.ts";
 
-/** Runs of the service: races of up to three deeds, freezes, and people who begin to watch. The model is part of the world. */
+/** Generates runs: races of up to three acts, freezes, and clients that begin to watch. The model is part of the world. */
 export function runs(maxCommands: number): fc.Arbitrary<Iterable<fc.AsyncCommand<World, World>>> {
   const race = fc.array(fc.oneof(...wishes), { minLength: 1, maxLength: 3 }).map(toRace);
   return fc.commands([race, race, race, race, race, race, race, race, watching], { maxCommands, size: "max" });
 }
 
-/** Chooses a deed that is possible now, if there is one. Numbers choose among what is there. */
+/** Returns an act that is possible now, if there is one. Generated numbers choose among what exists. */
 type Wish = (world: World) => Act | undefined;
 
 const index = fc.nat({ max: 59 });
@@ -126,7 +126,7 @@ function toRace(wishes: readonly Wish[]): fc.AsyncCommand<World, World> {
   };
 }
 
-/** At most one replica dies in a race, or all freeze; who looks for the dead then finds none yet, since their leases live on. */
+/** Chooses acts for one race: at most one replica dies, or all freeze. Recovery finds no dead replica then, since its leases are alive. */
 function choose(wishes: readonly Wish[], world: World): Act[] {
   const acts = wishes.flatMap((wish) => wish(world) ?? []);
   const fault = acts.find(isFault);

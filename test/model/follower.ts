@@ -2,19 +2,19 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { FollowedEvent } from "../../src/call/log.ts";
 import { ReplicaDied } from "./reach.ts";
 
-/** A client's stream: what it got, and after which number it began. */
+/** A client's stream: the events received after a sequence number. */
 export interface Follower {
   readonly after: number;
   readonly events: readonly SessionEvent[];
-  /** The last number it was told. */
+  /** The last sequence number received. */
   readonly lastSeq: number;
-  /** Whether the stream has come to its end, or to something that a client would not survive: `done` tells which. */
+  /** True after the end of the stream, or after a failure that `done` rejects with. */
   readonly isOver: boolean;
   /** Resolves at the end of the stream, or when it was stopped. */
   readonly done: Promise<void>;
 }
 
-/** Follows as a client does: when its replica dies it goes on after the last number, at another one. */
+/** Follows as a client does: when its replica dies it resumes at another one, after the last number. */
 export function startFollower(
   after: number,
   open: (after: number) => AsyncIterable<FollowedEvent>,
@@ -34,7 +34,7 @@ export function startFollower(
       } catch (cause) {
         if (signal.aborted) return;
         if (!(cause instanceof ReplicaDied)) throw cause;
-        // There may be no replica at all just now.
+        // At this moment no replica may be alive.
         await new Promise((resolve) => setImmediate(resolve));
       }
     }
@@ -44,7 +44,7 @@ export function startFollower(
     isOver = true;
     onEvent();
   });
-  // Looked at when the run is over.
+  // Awaited when the run is over.
   done.catch(() => undefined);
   return {
     after,

@@ -3,7 +3,7 @@ import { GrantScope, PermissionOutcome, type PermissionSettled } from "../../gen
 import { callOf } from "../../src/call/log.ts";
 import { inputOf, isTerminal } from "../../src/call/state.ts";
 
-/** What is wrong with the whole log of a session at rest, whatever happened; empty if it keeps every promise. */
+/** Returns the broken promises in the whole log of a session at rest; empty if it keeps all. */
 export function brokenPromises(log: readonly SessionEvent[]): string[] {
   const broken: string[] = [];
   const states = new Map<string, string[]>();
@@ -32,8 +32,8 @@ export function brokenPromises(log: readonly SessionEvent[]): string[] {
 }
 
 /**
- * The calls of `ask` that a root session's log shows started though nothing before it allows that: no answer to their own
- * ask, no living grant. Wider grants can be told of elsewhere, so what they cover is not looked at.
+ * Returns the calls of `ask` that a root session's log shows as started without an earlier approval or living grant. Calls
+ * that wider grants cover are skipped, since those grants can be in another log.
  */
 export function unapproved(log: readonly SessionEvent[], wideKeys: ReadonlySet<unknown>): string[] {
   const grants = new Map<string, unknown>();
@@ -52,13 +52,13 @@ export function unapproved(log: readonly SessionEvent[], wideKeys: ReadonlySet<u
   return started;
 }
 
-/** What grants for a whole project cover, wherever it is told. */
+/** Returns the keys that project grants of a log cover. */
 export function wideKeysOf(log: readonly SessionEvent[]): unknown[] {
   return log.flatMap(({ event }) =>
     event.case === "granted" && event.value.scope !== GrantScope.SESSION ? event.value.match?.match.value : [],
   );
 }
 
-/** What the grant of another call settles is allowed by the grant. */
+/** True for an approval of the ask itself. An ask settled by another call's grant is allowed by that grant. */
 const isApproved = ({ outcome, settledWith }: PermissionSettled) =>
   settledWith === "" && (outcome === PermissionOutcome.ONCE || outcome === PermissionOutcome.ALWAYS);

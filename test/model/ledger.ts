@@ -4,7 +4,7 @@ import { ToolFailure } from "../../src/tool/errors.ts";
 import type { Tool, ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import type { End } from "./model.ts";
 
-/** What the tools of a test did, kept outside of every store. */
+/** Record of what the tools of a test did, outside of every store. */
 export type Ledger = ReturnType<typeof createLedger>;
 
 export function createLedger(onEntry: () => void) {
@@ -13,10 +13,10 @@ export function createLedger(onEntry: () => void) {
   return {
     /** Each entry of a body: `session/call`. */
     entries,
-    /** Lets a body end that waits; does nothing if none does. */
+    /** Ends a waiting body; does nothing if none waits. */
     release: (id: string, end: End) => held.get(id)?.(end),
 
-    /** The tools of one replica: `open` may run, `ask` asks, `hold` may run and waits to be released. */
+    /** Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. */
     tools(gone: AbortSignal): Tool[] {
       const tool = (
         name: string,
@@ -25,7 +25,7 @@ export function createLedger(onEntry: () => void) {
       ) =>
         defineTool({
           name,
-          description: "Tells the test that it was entered.",
+          description: "Records that it was entered.",
           input: z.object({ key: z.string() }),
           plan: ({ key }) => ({
             title: key,
@@ -52,7 +52,7 @@ export function createLedger(onEntry: () => void) {
     held.set(id, resolve);
     try {
       const end = await promise;
-      if (end === "FAILED") throw new ToolFailure("It was told to fail.");
+      if (end === "FAILED") throw new ToolFailure("The test made it fail.");
       return { output: "done" };
     } finally {
       held.delete(id);

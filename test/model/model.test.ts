@@ -19,11 +19,11 @@ type Tamper = Setting["tamper"];
 
 console.info(`model test: TOOLGATE_SEED=${seed}`);
 
-// Most steps are quick; now and then one is overtaken by everything else.
+// Most steps are quick; sometimes all other steps overtake one.
 const turns = fc.oneof({ weight: 4, arbitrary: fc.nat({ max: 4 }) }, { weight: 1, arbitrary: fc.nat({ max: 80 }) });
 const pace = fc.array(turns, { minLength: 1, maxLength: 40 });
 
-/** Random runs of the service beside its model. */
+/** Property: random runs of the service agree with its model. */
 function anything(newContents: NewContents, tamper?: Tamper) {
   return fc.asyncProperty(runs(25), pace, (commands, pace) =>
     inWorld({ newContents, pace, tamper }, (world) =>
@@ -32,7 +32,7 @@ function anything(newContents: NewContents, tamper?: Tamper) {
   );
 }
 
-/** The same races each time, at every pace. */
+/** Property: the same races agree with the model at every pace. */
 function always(races: readonly (readonly Act[])[]) {
   return (newContents: NewContents, tamper?: Tamper) =>
     fc.asyncProperty(pace, (pace) =>
@@ -68,7 +68,7 @@ async function inWorld(setting: Setting, work: (world: World) => Promise<void>):
   }
 }
 
-describe("whatever is done at the same time, and whoever dies, the service does what its model allows", () => {
+describe("under concurrent acts and replica deaths the service does what its model allows", () => {
   test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(50)), timeout);
 
   test("on SQLite", () => fc.assert(anything(inSqlite), runsOf(100)), timeout);
@@ -83,7 +83,7 @@ describe("whatever is done at the same time, and whoever dies, the service does 
   });
 });
 
-describe("a store that breaks a promise is found out", () => {
+describe("a store that breaks a promise is detected", () => {
   test("two answers to one ask win", () =>
     expectFound(anything, ({ permissions }) => ({
       permissions: over(permissions, {
@@ -102,7 +102,7 @@ describe("a store that breaks a promise is found out", () => {
       }),
     })));
 
-  test("a call starts on the strength of a grant that was revoked", () =>
+  test("a call starts that relies on a revoked grant", () =>
     expectFound(revocation, ({ calls }) => ({
       calls: over(calls, { startCall: ({ rulesVersion: _, ...step }) => calls.startCall(step) }),
     })));
@@ -127,7 +127,7 @@ describe("a store that breaks a promise is found out", () => {
   }
 });
 
-/** A port with some of its methods exchanged; the others still know their own object. */
+/** Returns a port with some methods replaced; the others keep their own object. */
 function over<Port extends object>(port: Port, methods: Partial<Port>): Port {
   return new Proxy(port, { get: (target, name) => Reflect.get(name in methods ? methods : target, name) });
 }

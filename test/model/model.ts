@@ -1,14 +1,14 @@
-/** How a call ends: with a result, or by one of the contract's reasons. */
+/** End of a call: a result, or one of the contract's reasons. */
 export type End = "completed" | "FAILED" | "CANCELLED" | "REJECTED" | "EXECUTOR_LOST";
 
-/** A call's ask: open, or how and by whom it was settled. */
+/** Ask of a call: open, or settled with an outcome by a principal. */
 export interface Ask {
   outcome: "open" | "ONCE" | "ALWAYS" | "REJECT" | "WITHDRAWN";
   by: string;
   replyId: string;
-  /** Whether the widest offer was chosen. */
+  /** The widest offer was chosen. */
   isWide: boolean;
-  /** Whether it was settled by the grant of another call, with which it stands and falls. */
+  /** It was settled by the grant of another call, and counts only while that grant lives. */
   isCovered: boolean;
 }
 
@@ -19,14 +19,14 @@ export interface Call {
   key: string;
   phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
   end?: End | undefined;
-  /** The living replica that runs it; empty if that one is dead. */
+  /** The live replica that runs it; empty if that replica is dead. */
   owner: string;
-  /** How often its body was entered. */
+  /** Number of times that its body was entered. */
   entered: number;
   /** It asks again if a grant by which an ask was settled is revoked before it starts. */
   asks: readonly Ask[];
-  /** What was asked of it meanwhile; what became of a lost request is not known. */
-  cancel?: "sure" | "maybe" | undefined;
+  /** A requested cancellation; `maybe` if the replica died before it responded. */
+  cancel?: "requested" | "maybe" | undefined;
   released?: End | undefined;
 }
 
@@ -39,7 +39,7 @@ export interface Grant {
   isSpread: boolean;
 }
 
-/** All there is to know. It is never changed: every step makes another one. */
+/** State of the service. Immutable: every step returns another one. */
 export interface Model {
   /** The sessions, each with its root. */
   roots: Readonly<Record<string, string>>;
@@ -49,7 +49,7 @@ export interface Model {
   grants: Readonly<Record<string, Grant>>;
 }
 
-/** What somebody does; `at` is the replica that is asked. */
+/** An act of a client or of the environment; `at` is the replica that gets it. */
 export type Act =
   | { do: "execute"; at: string; call: string; session: string; tool: Call["tool"]; key: string; afterSeq: number }
   | { do: "reply"; at: string; call: string; nth: number; by: string; answer: Answer; isWide: boolean; replyId: string }
@@ -59,22 +59,22 @@ export type Act =
   | { do: "release"; call: string; end: End }
   /** Kills a replica; another one takes its place. */
   | { do: "kill"; replica: string; next: string }
-  /** Every replica looks for calls that a dead one has left; these are they. */
+  /** Every replica recovers orphans; these are they. */
   | { do: "recover"; calls: readonly string[] }
-  /** Nobody renews a lease until all have lapsed; then each looks for the dead before it renews. These calls are open. */
+  /** No lease is renewed until all have lapsed; then each replica recovers orphans before it renews. These calls are open. */
   | { do: "freeze"; calls: readonly string[] };
 
 type Answer = "ONCE" | "ALWAYS" | "REJECT";
 
-/** What whoever did it was told: `ok`, the reason of a refusal, or `lost` if the replica died before it answered. */
+/** An act with its response: `ok`, the reason of a refusal, or `lost` if the replica died before it responded. */
 export interface Deed {
   act: Act;
-  told: string;
+  response: string;
 }
 
 /**
- * Where the service may have come to rest after deeds that were done at the same time. Each is one step at some moment; in
- * between go the steps that the engine takes by itself. No model at all: no order explains what was told.
+ * Returns the states in which the service may come to rest after concurrent deeds. Each deed is one step at some moment, with
+ * steps of the engine in between. An empty result means that no order explains the responses.
  */
 export function outcomes(before: readonly Model[], done: readonly Deed[]): Model[] {
   const deeds = done.flatMap(oneByOne);
@@ -97,14 +97,14 @@ export function outcomes(before: readonly Model[], done: readonly Deed[]): Model
   return rest;
 }
 
-/** What clients (and the ledger of the tools) can see of a model at rest, as text: two that look alike are equal. */
+/** Returns what clients and the ledger of the tools can see of a model at rest, as text. */
 export function view({ calls, grants, closed }: Model): string {
   const shown = Object.entries(calls).map(([id, call]) => viewCall(id, { ...call, state: call.end ?? stateOf(call) }));
   const given = Object.entries(grants).map(([id, { isWide, isAlive }]) => viewGrant(id, isWide, isAlive));
   return [...shown, ...given, ...closed.map(viewClosed)].sort().join("\n");
 }
 
-/** One line of a view. Who holds a call that waits for a person does not matter: anybody takes it up when it is answered. */
+/** Returns the line of a call in a view. The owner of a call that waits for approval is left out: any replica may claim it. */
 export function viewCall(
   id: string,
   { state, owner, entered, asks }: Pick<Call, "owner" | "entered"> & { state: string; asks: readonly Asked[] },
@@ -116,25 +116,25 @@ export function viewCall(
 
 type Asked = Pick<Ask, "by" | "replyId"> & { outcome: string };
 
-/** One line of a view. */
+/** Returns the line of a grant in a view. */
 export function viewGrant(id: string, isWide: boolean, isAlive: boolean): string {
   return `grant ${id} ${isWide ? "project" : "session"} ${isAlive ? "living" : "dead"}`;
 }
 
-/** One line of a view. */
+/** Returns the line of a closed session in a view. */
 export const viewClosed = (session: string): string => `session ${session} closed`;
 
 const stateOf = ({ phase }: Call) => (phase === "running" ? "running" : "pending");
 
-/** Every step that the engine may take by itself now. */
+/** Returns every step that the engine may take by itself now. */
 function ownSteps(model: Model): Model[] {
   const steps: Model[] = [];
   for (const [id, call] of Object.entries(model.calls)) {
     const to = (change: Partial<Call>) => steps.push(withCall(model, id, change));
     if (call.phase === "ended") continue;
-    if (call.cancel === "maybe") for (const cancel of ["sure", undefined] as const) to({ cancel });
-    if (call.cancel === "sure" && call.phase !== "running") to(ended(call, "CANCELLED"));
-    // What follows is for the replica that runs the call.
+    if (call.cancel === "maybe") for (const cancel of ["requested", undefined] as const) to({ cancel });
+    if (call.cancel === "requested" && call.phase !== "running") to(ended(call, "CANCELLED"));
+    // The steps below are taken by the replica that runs the call.
     if (call.owner === "") continue;
     if (call.phase === "new") to({ phase: call.tool !== "ask" || isCovered(model, call) ? "running" : "asking" });
     if (call.phase === "asking")
@@ -144,7 +144,7 @@ function ownSteps(model: Model): Model[] {
     if (call.phase !== "running") continue;
     if (call.entered === 0) to({ entered: 1 });
     else {
-      if (call.cancel === "sure") to(ended(call, "CANCELLED"));
+      if (call.cancel === "requested") to(ended(call, "CANCELLED"));
       if (call.released) to(ended(call, call.released));
       if (call.tool !== "hold") to(ended(call, "completed"));
     }
@@ -154,19 +154,19 @@ function ownSteps(model: Model): Model[] {
   return steps;
 }
 
-/** What a deed makes of a model; nothing if it would have been told something else. */
-function apply(model: Model, { act, told }: Deed): Model[] {
-  const isLost = told === "lost";
-  /** What it is if it happened; if nobody knows, it may as well not have. */
+/** Applies a deed. Returns nothing if its response contradicts the model. */
+function apply(model: Model, { act, response }: Deed): Model[] {
+  const isLost = response === "lost";
+  /** A lost act may have happened or not. */
   const done = (next: Model) => (isLost ? [next, model] : [next]);
-  const refused = (reason: string) => (isLost || told === reason ? [model] : []);
+  const refused = (reason: string) => (isLost || response === reason ? [model] : []);
   switch (act.do) {
     case "execute": {
       const { call: id, session, tool, key, at } = act;
       const known = model.calls[id];
       if (known) return refused(known.tool === tool && known.key === key ? "ok" : "CALL_ID_REUSED");
       if (model.closed.includes(session)) return refused("SESSION_CLOSED");
-      if (!isLost && told !== "ok") return [];
+      if (!isLost && response !== "ok") return [];
       const call: Call = {
         session,
         tool,
@@ -183,7 +183,7 @@ function apply(model: Model, { act, told }: Deed): Model[] {
       const ask = call?.asks[act.nth];
       if (!call || !ask) throw new Error(`${act.call} has not asked ${act.nth + 1} times`);
       if (ask.outcome !== "open") return refused(toLateReply(ask, act));
-      return isLost || told === "ok" ? done(settle(model, call, act)) : [];
+      return isLost || response === "ok" ? done(settle(model, call, act)) : [];
     }
     case "cancel":
       return [cancelled(model, [act.call], isLost)];
@@ -213,13 +213,13 @@ function apply(model: Model, { act, told }: Deed): Model[] {
   }
 }
 
-/** Calls are given up and taken over one by one. */
-function oneByOne({ act, told }: Deed): Deed[] {
-  if (act.do !== "recover" && act.do !== "freeze") return [{ act, told }];
-  return act.calls.map((call) => ({ act: { ...act, calls: [call] }, told }));
+/** Splits a deed: calls are lost and claimed one by one. */
+function oneByOne({ act, response }: Deed): Deed[] {
+  if (act.do !== "recover" && act.do !== "freeze") return [{ act, response }];
+  return act.calls.map((call) => ({ act: { ...act, calls: [call] }, response }));
 }
 
-/** A person's answer, and what follows from it in the same step. */
+/** Settles an ask, with everything that follows in the same step. */
 function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyId }: Act & { do: "reply" }): Model {
   const ask: Ask = { outcome: answer, by, replyId, isWide: answer === "ALWAYS" && isWide, isCovered: false };
   if (answer === "REJECT") return withCall(model, id, { ...ended(call, "REJECTED"), asks: replaceLast(call, ask) });
@@ -235,7 +235,7 @@ function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyI
   return { ...covered, grants: { ...model.grants, [id]: grant } };
 }
 
-/** What an answer to a settled ask is told. */
+/** Returns the response to an answer that comes after the settlement. */
 function toLateReply({ outcome, by, replyId, isWide }: Ask, reply: Act & { do: "reply" }): string {
   const isSameContent = outcome === reply.answer && isWide === (reply.answer === "ALWAYS" && reply.isWide);
   const isSame = by === reply.by && isSameContent && replyId === reply.replyId;
@@ -244,7 +244,7 @@ function toLateReply({ outcome, by, replyId, isWide }: Ask, reply: Act & { do: "
   return outcome === "WITHDRAWN" ? "ASK_CLOSED WITHDRAWN" : `ALREADY_ANSWERED ${outcome} ${by}`;
 }
 
-/** What a look for dead replicas' calls makes of one. */
+/** Returns the outcomes of recovery for one call. */
 function recovered(model: Model, id: string): Model[] {
   const call = model.calls[id];
   if (!call || call.phase === "ended" || call.phase === "asked" || call.owner !== "") return [model];
@@ -253,18 +253,20 @@ function recovered(model: Model, id: string): Model[] {
   return model.live.map((owner) => withCall(model, id, { owner, phase }));
 }
 
-/** Who looks first may find a call still in its replica's hands, or take it away from it. */
+/** Returns the outcomes of a freeze for one call: the replica that recovers first may claim it, or find its lease renewed. */
 function thawed(model: Model, id: string): Model[] {
   const call = model.calls[id];
   if (!call || call.owner === "") return recovered(model, id);
-  // A replica does not take from itself what it runs.
+  // A replica does not claim a call that it runs.
   if (call.phase === "running" && model.live.length === 1) return [model];
   return [model, ...recovered(withCall(model, id, { owner: "" }), id)];
 }
 
 function cancelled(model: Model, ids: readonly string[], isLost: boolean): Model {
   return changeAll(model, (call, id) =>
-    ids.includes(id) && call.phase !== "ended" && call.cancel !== "sure" ? { cancel: isLost ? "maybe" : "sure" } : {},
+    ids.includes(id) && call.phase !== "ended" && call.cancel !== "requested"
+      ? { cancel: isLost ? "maybe" : "requested" }
+      : {},
   );
 }
 
@@ -273,7 +275,7 @@ function isCovered(model: Model, call: Call): boolean {
   return isCoveredHere(model, call) || Object.values(model.grants).some(reaches);
 }
 
-/** By a grant that was saved in the call's own tree, which a tree never overlooks. */
+/** True if a grant saved in the call's own tree covers it: the tree always sees such a grant. */
 function isCoveredHere({ grants, roots }: Model, { key, session }: Call): boolean {
   return Object.values(grants).some((grant) => grant.isAlive && grant.key === key && grant.root === roots[session]);
 }

@@ -10,15 +10,15 @@ import type { Ledger } from "./ledger.ts";
 import { viewCall, viewClosed, viewGrant } from "./model.ts";
 import type { Replicas } from "./replicas.ts";
 
-/** The ids by the names that the model has for things. */
+/** Ids by the names that the model uses. */
 export interface Names {
-  /** An ask of a call: the first, the second. */
+  /** Returns the id of the nth ask of a call, from 0. */
   ask(call: string, nth: number): string;
-  /** The grant that came from the ask of a call. */
+  /** Returns the id of the grant that was saved by the ask of a call. */
   grant(call: string): string;
 }
 
-/** Looks at the service as its clients can, and writes it down as the model does. */
+/** Creates an observer that reads the service as clients can and writes it as the model does. */
 export function createObserver({
   replicas,
   ledger,
@@ -77,7 +77,7 @@ export function createObserver({
   };
 }
 
-/** A call's state, or for one that ended with an error the reason. */
+/** Returns a call's state, or the reason of its error. */
 function stateOf({ state }: ToolPart): string {
   if (state.case !== "error") return state.case ?? "nothing";
   return ToolErrorReasonSchema.value[state.value.reason]?.localName ?? "";

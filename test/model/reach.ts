@@ -1,15 +1,15 @@
 import type { CallStore, Store } from "../../src/call/ports.ts";
 
-/** A store as one replica reaches it. */
+/** A store as seen by one replica. */
 export interface Reach {
   ports: Store;
   /** Aborted when the replica is dead. */
   gone: AbortSignal;
-  /** Kills the replica: no step begins from now on, none is told how it ended. Resolves when those under way have ended. */
+  /** Kills the replica: no step begins from now on, and no result reaches it. Resolves when the steps under way have ended. */
   cut(): Promise<void>;
 }
 
-/** Puts a store at a distance: each step takes some turns of the event loop there and back, so that steps overtake each other. */
+/** Delays a store: each step takes some turns of the event loop in each direction, so that steps overtake each other. */
 export function createReach({ calls, permissions, outputs }: Store, turns: () => number): Reach {
   const dead = new AbortController();
   const underWay = new Set<Promise<unknown>>();
@@ -29,7 +29,7 @@ export function createReach({ calls, permissions, outputs }: Store, turns: () =>
   }
 
   const onNews: CallStore["onNews"] = (sessionId, listener) => {
-    // Who waits for news is woken by the death, too: its next step fails.
+    // The death wakes listeners too: their next step fails.
     const wake = () => listener(sessionId ?? "", 0);
     const off = calls.onNews(sessionId, listener);
     listening.add(wake);
@@ -61,7 +61,7 @@ export function createReach({ calls, permissions, outputs }: Store, turns: () =>
   };
 }
 
-/** What every step of a dead replica ends with. */
+/** Thrown by every step of a dead replica. */
 export class ReplicaDied extends Error {
   override name = "ReplicaDied";
 }

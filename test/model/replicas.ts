@@ -6,7 +6,7 @@ import type { Tool } from "../../src/tool/tool.ts";
 import { createReach, ReplicaDied } from "./reach.ts";
 import type { NewContents } from "./stores.ts";
 
-/** A living replica, and its store without the distance in between. */
+/** A live replica, and its store without the delay in between. */
 export interface Replica extends ReturnType<typeof createReplica> {
   store: Store;
   /** Aborted when it is dead. */
@@ -14,12 +14,12 @@ export interface Replica extends ReturnType<typeof createReplica> {
   end(): Promise<void>;
 }
 
-/** How a run is set up. */
+/** Setting of a run. */
 export interface Setting {
   newContents: NewContents;
-  /** For each step of a store in turn: how many turns of the event loop it takes there and back. */
+  /** Turns of the event loop that the steps of a store take in each direction, one number per step, repeated. */
   pace: readonly number[];
-  /** Breaks a promise of the store, to see that it is noticed. */
+  /** Breaks a promise of the store, to check that the test detects it. */
   tamper?: ((ports: Store) => Store) | undefined;
 }
 
@@ -36,7 +36,7 @@ const limits = {
   runningCalls: 1_000,
 };
 
-/** Starts replicas over one store, as the service does but for timers and the way in: time passes when a test says so. */
+/** Starts replicas over one store, without timers and network: time passes only when a test advances it. */
 export async function startReplicas(
   { newContents, pace, tamper = (ports) => ports }: Setting,
   { toolsOf, onNews }: { toolsOf(gone: AbortSignal): Tool[]; onNews(): void },
@@ -44,7 +44,7 @@ export async function startReplicas(
   let time = 1_800_000_000_000;
   let [turn, started] = [0, 0];
   const errors: unknown[] = [];
-  /** The calls whose end a replica was told that it wrote. */
+  /** Calls whose end was reported to the observer of a replica. */
   const ends: string[] = [];
   const log: Logger = {
     debug() {},
@@ -98,7 +98,7 @@ export async function startReplicas(
     });
   }
 
-  /** Each of the living; what fails since it died meanwhile does not matter. */
+  /** Runs work on each live replica; ignores failures of replicas that died meanwhile. */
   async function each(work: (replica: Replica) => Promise<void>): Promise<void> {
     const unlessGone = (replica: Replica) => (cause: unknown) => {
       if (!replica.gone.aborted) throw cause;
@@ -109,31 +109,31 @@ export async function startReplicas(
   return {
     errors,
     ends,
-    /** Whether none was killed yet. */
+    /** True if none was killed yet. */
     allLive: () => started === living.size,
     names: () => [...living.keys()],
-    /** What the next one will be called. */
+    /** Returns the name of the next one. */
     nextName: () => `r${started + 1}`,
     at(name: string): Replica {
       const replica = living.get(name);
       if (!replica) throw new ReplicaDied();
       return replica;
     },
-    /** One that lives, another one each time. */
+    /** Returns a live replica, in turn. */
     any(): Replica {
       const replica = [...living.values()][turn++ % living.size];
       if (!replica) throw new ReplicaDied();
       return replica;
     },
     each,
-    /** Kills one as SIGKILL does, and starts another one in its place. */
+    /** Kills a replica as SIGKILL does, and starts another one in its place. */
     async kill(name: string): Promise<void> {
       const dead = living.get(name);
       living.delete(name);
       await dead?.end();
       await start();
     },
-    /** Lets time pass until the leases of the dead have lapsed, and no other. */
+    /** Advances time until the leases of dead replicas have lapsed, and no others. */
     async outliveTheDead(): Promise<void> {
       for (let third = 0; third < 3; third++) {
         await each(({ calls }) => calls.renew());
@@ -141,7 +141,7 @@ export async function startReplicas(
       }
       await each(({ calls }) => calls.renew());
     },
-    /** Lets time pass in which nobody renews a lease, and lets all look for dead ones before they renew their own. */
+    /** Advances time beyond all leases without renewing any, then lets each replica recover orphans before it renews. */
     async freeze(): Promise<void> {
       time += 2 * leaseMs;
       await each(({ calls }) => calls.recover());

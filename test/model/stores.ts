@@ -7,20 +7,20 @@ import type { Logger } from "../../src/core/logger.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
-/** Where the replicas of one run keep what they know. */
+/** Contents that the replicas of one run share. */
 export interface Contents {
-  /** How many replicas share it. */
+  /** Number of replicas. */
   replicas: number;
-  /** Opens it for one more replica; a test's clock stands for its own. */
+  /** Opens a store for one more replica; it uses the test's clock. */
   open(): Promise<Store>;
-  /** Removes all of it. The stores are closed. */
+  /** Removes the contents, after the stores were closed. */
   remove(): Promise<void>;
 }
 
-/** Makes a new, empty place. */
+/** Creates empty contents. */
 export type NewContents = (clock: () => number, log: Logger) => Promise<Contents>;
 
-/** SQLite: one replica at a time, each of them opens the same file. */
+/** SQLite: one replica at a time; each opens the same file. */
 export const inSqlite: NewContents = async (clock, log) => {
   const directory = await realpath(await mkdtemp(join(tmpdir(), "toolgate-model-")));
   return {
@@ -30,7 +30,7 @@ export const inSqlite: NewContents = async (clock, log) => {
   };
 };
 
-/** Redis: three replicas, each with connections of its own; every run has its own prefix. */
+/** Redis: three replicas with separate connections; every run has its own key prefix. */
 export function inRedis(url: string): NewContents {
   return async (clock, log) => {
     const prefix = randomUUID();

@@ -11,25 +11,25 @@ import { type Act, type Deed, type Model, outcomes, view } from "./model.ts";
 import { createObserver } from "./observer.ts";
 import { type Replica, type Setting, startReplicas } from "./replicas.ts";
 
-/** The real thing beside its model. */
+/** The service next to its model. */
 export type World = Awaited<ReturnType<typeof createWorld>>;
 
-/** A root with a child, and another root. */
+/** Sessions by root: a root with a child, and another root. */
 const roots: Readonly<Record<string, string>> = { ses_a: "ses_a", ses_child: "ses_a", ses_b: "ses_b" };
 const sessions = Object.keys(roots);
-/** Far longer than anything takes: by then it will never come to rest as it should. */
+/** Time to come to rest, far longer than needed. */
 const patienceMs = 5_000;
 
-/** Starts replicas and clients; what they do from then on is held against the model. */
+/** Starts replicas and clients, whose acts are compared with the model. */
 export async function createWorld(setting: Setting) {
   const bell = createBell();
   const ledger = createLedger(bell.ring);
   const replicas = await startReplicas(setting, { toolsOf: ledger.tools, onNews: bell.ring });
   const observer = createObserver({ replicas, ledger, sessions });
   const clients = createClients({ replicas, ledger, names: observer.names, onEvent: bell.ring });
-  /** What is told only when a call has ended, and that may take until the dead are looked for. */
+  /** Acts that resolve only when a call has ended, which may take until orphans are recovered. */
   const slow: Promise<unknown>[] = [];
-  /** All that it may be, going by what was seen. */
+  /** Every model that agrees with the observations so far. */
   const nothing: Model = { roots, closed: [], live: replicas.names(), calls: {}, grants: {} };
   let possible: readonly Model[] = [nothing];
 
@@ -40,46 +40,46 @@ export async function createWorld(setting: Setting) {
     await clients.watch(id, 0);
   }
 
-  /** Waits for something that shows in the log or in the ledger, while replicas look after their calls; false if it does not come. */
+  /** Waits until a check on the log or the ledger holds, while replicas manage their calls; false after `patienceMs`. */
   async function comes(check: () => Promise<boolean>, look: (replica: Replica) => Promise<void>): Promise<boolean> {
     const late = AbortSignal.timeout(patienceMs);
     while (!late.aborted) {
       await replicas.each(look);
       if (await check()) return true;
-      // Where nothing happens time goes on, until what a replica has let go of can be taken up by others.
+      // Without news time is advanced, until others can claim calls that a replica has released.
       if ((await bell.wait(200, new AbortController().signal)) === "quiet") await replicas.outliveTheDead();
     }
     return false;
   }
 
   async function perform(acts: readonly Act[]): Promise<Deed[]> {
-    const deeds = acts.map((act): Deed => ({ act, told: "ok" }));
+    const deeds = acts.map((act): Deed => ({ act, response: "ok" }));
     const waits = deeds.map(async (deed) => {
-      deed.told = await clients.perform(deed.act);
+      deed.response = await clients.perform(deed.act);
     });
     const done = (which: (act: Act) => boolean) => waits.filter((_, i) => acts.slice(i, i + 1).some(which));
     slow.push(...done(isSlow));
     await Promise.all(done((act) => !isSlow(act)));
-    // What was asked of a replica that is dead now is answered: lost, if not before.
+    // Acts at a replica that is dead now have a response by now: `lost` at the latest.
     await Promise.all(done((act) => "at" in act && !replicas.names().includes(act.at)));
     return deeds;
   }
 
   return {
-    /** One of those that it may be; all look alike. */
+    /** One of the possible models; all have the same view. */
     get model(): Model {
       return possible[0] ?? nothing;
     },
     nextReplica: replicas.nextName,
     watch: clients.watch,
 
-    /** Does all of it at the same time, and holds against the model how it comes to rest. */
+    /** Performs acts concurrently, and compares the state at rest with the model. */
     async race(acts: readonly Act[]): Promise<void> {
       const deeds = await perform(acts);
       if (acts.some((act) => act.do === "kill")) await replicas.outliveTheDead();
       const allowed = Map.groupBy(outcomes(possible, deeds), view);
-      let seen = "not looked at: what was told cannot be";
-      // One look may be in vain, if a call changes under it; the service looks every second.
+      let seen = "not observed: no order explains the responses";
+      // One recovery may miss a call that changes meanwhile; the service recovers every second.
       const isLooking = acts.some((act) => act.do === "recover" || act.do === "freeze");
       const cameToRest =
         allowed.size > 0 &&
@@ -98,7 +98,7 @@ export async function createWorld(setting: Setting) {
       possible = allowed.get(seen) ?? [];
     },
 
-    /** Ends everything, and checks what has to hold whatever happened. */
+    /** Ends everything, and checks the promises that hold for every run. */
     async finish(): Promise<void> {
       const [at = ""] = replicas.names();
       await this.race(["ses_a", "ses_b"].map((session) => ({ do: "close", at, session })));
@@ -112,11 +112,12 @@ export async function createWorld(setting: Setting) {
         expect(events).toEqual(callId === undefined ? wanted : wanted.filter((event) => callOf(event) === callId));
       }
       const settled = [...logs.values()].flat().map(({ event }) => event.value);
-      for (const winner of clients.toldWinners) expect(settled).toContainEqual(winner);
+      for (const winner of clients.reportedWinners) expect(settled).toContainEqual(winner);
       expect(replicas.errors).toEqual([]);
-      const told = replicas.ends.toSorted();
-      expect(told, "no end is told twice").toEqual([...new Set(told)]);
-      if (replicas.allLive()) expect(told, "each end is told").toEqual([...logs.values()].flatMap(endedIn).toSorted());
+      const reported = replicas.ends.toSorted();
+      expect(reported, "no end is reported twice").toEqual([...new Set(reported)]);
+      if (replicas.allLive())
+        expect(reported, "each end is reported").toEqual([...logs.values()].flatMap(endedIn).toSorted());
     },
 
     async stop(): Promise<void> {
@@ -125,7 +126,7 @@ export async function createWorld(setting: Setting) {
     },
   };
 
-  /** Streams of calls end by themselves, those of sessions when they have told all. */
+  /** Ends the streams: those of calls end by themselves, those of sessions after the last event. */
   async function endStreams(logs: ReadonlyMap<string, readonly SessionEvent[]>): Promise<void> {
     const isDone = ({ sessionId, callId, isOver, lastSeq }: (typeof clients.streams)[number]) =>
       isOver || (callId === undefined && lastSeq >= (logs.get(sessionId)?.length ?? 0));
@@ -149,7 +150,7 @@ export async function createWorld(setting: Setting) {
   }
 }
 
-/** The calls whose end is in a log, as a replica is told of them. */
+/** Returns the calls whose end is in a log, as an observer reports them. */
 function endedIn(log: readonly SessionEvent[]): string[] {
   return log.flatMap(({ event }) =>
     event.case === "part" && isTerminal(event.value) ? [`${event.value.sessionId} ${event.value.callId}`] : [],
@@ -166,16 +167,16 @@ function checkLogs(logs: ReadonlyMap<string, readonly SessionEvent[]>): void {
   }
 }
 
-/** The calls whose replica is dead. */
+/** Returns the open calls whose replica is dead. */
 export function orphans({ calls }: Model): string[] {
   return Object.keys(calls).filter((id) => calls[id]?.phase !== "ended" && calls[id]?.owner === "");
 }
 
-/** The service came to rest, or failed to, where no order of what was done leads. */
+/** Thrown when no order of the deeds leads to the observed state. */
 class Surprise extends Error {
   override name = "Surprise";
   constructor(deeds: readonly Deed[], seen: string, allowed: readonly string[]) {
-    const done = deeds.map(({ act, told }) => `  ${JSON.stringify(act)} -> ${told}`);
+    const done = deeds.map(({ act, response }) => `  ${JSON.stringify(act)} -> ${response}`);
     super(
       ["At the same time:", ...done, "Seen:", seen, "Explained would be:", allowed.join("\nor\n") || "nothing"].join(
         "\n",

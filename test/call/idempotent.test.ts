@@ -24,7 +24,7 @@ describe.each<[string, (url: string) => NewContents]>([
   ["SQLite", () => inSqlite],
   ["Redis", inRedis],
 ])("on %s", (_, contentsOf) => {
-  /** Replicas with a tool whose body hangs until its replica dies, but for the last of so many entries. */
+  /** Starts replicas with a tool whose body hangs until its replica dies, except at the `lastEntry`th entry. */
   async function started(lastEntry: number, idempotent = true): Promise<{ replicas: Replicas; entries: string[] }> {
     const entries: string[] = [];
     let entered = Promise.withResolvers<void>();
@@ -60,7 +60,7 @@ describe.each<[string, (url: string) => NewContents]>([
     return { replicas, entries };
   }
 
-  test("what may be repeated is run again when its replica dies, three times in all, and its output is that of the last run", async () => {
+  test("an idempotent call is run again when its replica dies, three times in all, and has the output of the last run", async () => {
     const { replicas, entries } = await started(3);
     const replica = replicas.any();
     const { record } = await replica.calls.getRecord(agent, "ses_a", "call_1", "read");
@@ -70,7 +70,7 @@ describe.each<[string, (url: string) => NewContents]>([
     await replicas.stop();
   });
 
-  test("after the third death it is lost", async () => {
+  test("an idempotent call is lost after the third death", async () => {
     const { replicas, entries } = await started(4);
     const { record } = await replicas.any().calls.getRecord(agent, "ses_a", "call_1", "read");
     expect(record.part.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST } });
@@ -78,7 +78,7 @@ describe.each<[string, (url: string) => NewContents]>([
     await replicas.stop();
   });
 
-  test("what may not be repeated is lost at the first death", async () => {
+  test("any other call is lost at the first death", async () => {
     const { replicas, entries } = await started(2, false);
     const { record } = await replicas.any().calls.getRecord(agent, "ses_a", "call_1", "read");
     expect(record.part.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST } });

@@ -15,7 +15,7 @@ import { ChangedAfterApproval, ToolFailure } from "../../src/tool/errors.ts";
 import type { ToolContext, ToolResult } from "../../src/tool/tool.ts";
 import { serve } from "./server.ts";
 
-/** A tool without asks whose body is the test's. */
+/** Defines a tool without asks, with the body of a test. */
 function tool(execute: (ctx: ToolContext) => Promise<ToolResult> | ToolResult) {
   return defineTool({
     name: "probe",
@@ -26,7 +26,7 @@ function tool(execute: (ctx: ToolContext) => Promise<ToolResult> | ToolResult) {
   });
 }
 
-/** Executes the probe to its end; `onAsk` is the person. */
+/** Executes the probe to its end; `onAsk` answers permission requests. */
 async function run({ agent }: Awaited<ReturnType<typeof serve>>, onAsk?: (ask: PermissionRequest) => Promise<unknown>) {
   const sessionId = "ses_test";
   await agent.sessions.createSession({ sessionId });
@@ -41,7 +41,7 @@ async function run({ agent }: Awaited<ReturnType<typeof serve>>, onAsk?: (ask: P
 }
 
 describe("the body of a call", () => {
-  test("that breaks ends FAILED; the model is not told how, the log is", async () => {
+  test("that throws an unexpected error ends FAILED; only the log has the cause", async () => {
     const service = await serve([
       tool(() => {
         throw new TypeError("password is hunter2");
@@ -59,7 +59,7 @@ describe("the body of a call", () => {
     });
   });
 
-  test("that fails as expected tells the model, and the log nothing", async () => {
+  test("that fails with ToolFailure reports its message and logs nothing", async () => {
     const service = await serve([
       tool(() => {
         throw new ToolFailure("The printer is out of paper.");
@@ -72,7 +72,7 @@ describe("the body of a call", () => {
     expect(service.logged.map(({ message }) => message)).not.toContain("defect in a tool call");
   });
 
-  test("that finds something else than was approved ends CHANGED_AFTER_APPROVAL without effects", async () => {
+  test("that finds another file than was approved ends CHANGED_AFTER_APPROVAL without effects", async () => {
     const service = await serve([
       tool(() => {
         throw new ChangedAfterApproval("a.txt has changed.");
@@ -84,12 +84,12 @@ describe("the body of a call", () => {
     });
   });
 
-  test("shows progress, and what it showed last is in the end", async () => {
-    const told = Promise.withResolvers<void>();
+  test("emits progress, and the terminal part has the last one", async () => {
+    const emitted = Promise.withResolvers<void>();
     const service = await serve([
       tool(async ({ metadata }) => {
         metadata({ title: "half done", metadata: { percent: 50 } });
-        await told.promise;
+        await emitted.promise;
         return { output: "done" };
       }),
     ]);
@@ -103,7 +103,7 @@ describe("the body of a call", () => {
     })) {
       if (event?.event.case === "progress") {
         expect(event.event.value).toMatchObject({ callId: "c1", title: "half done", metadata: { percent: 50 } });
-        told.resolve();
+        emitted.resolve();
       }
       if (event?.event.case !== "part" || event.event.value.state.case !== "completed") continue;
       expect(event.event.value.state.value).toMatchObject({
@@ -113,7 +113,7 @@ describe("the body of a call", () => {
     }
   });
 
-  test("that shows more than an event holds fails with what to do, and does not lose its replica", async () => {
+  test("that shows more metadata than an event holds fails with advice and keeps its replica", async () => {
     const service = await serve([
       tool(({ metadata }) => {
         metadata({ title: "before" });
@@ -127,7 +127,7 @@ describe("the body of a call", () => {
     });
   });
 
-  test("that fails with a long text shows the model both ends of it, and the whole can be read", async () => {
+  test("that fails with a long text shows both ends of it, and the whole text can be read", async () => {
     const long = `begin ${"x".repeat(1_500_000)} end`;
     const service = await serve([
       tool(() => {
@@ -172,7 +172,7 @@ describe("the body of a call", () => {
     });
   });
 
-  test("returns a large attachment by name, and its whole content can be read", async () => {
+  test("returns a large attachment by URL, and its whole content can be read", async () => {
     const data = Buffer.alloc(200_000, "x");
     const service = await serve([
       tool(() => ({ output: "", attachments: [{ mime: "text/plain", filename: "x.txt", data }] })),
@@ -193,7 +193,7 @@ describe("an ask in the body", () => {
       return { output: "opened" };
     });
 
-  test("that is approved lets it go on", async () => {
+  test("that is approved lets the body go on", async () => {
     const service = await serve([asking()]);
     const { state } = await run(service, ({ id: permissionId, sessionId }) =>
       service.person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE }),
@@ -201,7 +201,7 @@ describe("an ask in the body", () => {
     expect(state.value).toMatchObject({ output: "opened" });
   });
 
-  test("that is rejected ends the call with the advice, whatever the tool does about it", async () => {
+  test("that is rejected ends the call with the feedback, even if the tool catches it", async () => {
     const service = await serve([
       tool(async ({ ask }) => {
         await ask({ permission: "probe", patterns: ["the door"] }).catch(() => undefined);
@@ -222,14 +222,14 @@ describe("an ask in the body", () => {
     });
   });
 
-  test("that nobody answers ends the call EXPIRED", async () => {
+  test("that expires ends the call EXPIRED", async () => {
     const entered: string[] = [];
     const service = await serve([asking(() => entered.push("opened"))], { askMs: 200 });
     expect((await run(service)).state.value).toMatchObject({ reason: ToolErrorReason.EXPIRED });
     expect(entered).toEqual([]);
   });
 
-  test("without patterns is asked, never allowed", async () => {
+  test("without patterns asks and is not allowed by a rule", async () => {
     const service = await serve([
       tool(async ({ ask }) => {
         await ask({ permission: "read", patterns: [] });
@@ -243,7 +243,7 @@ describe("an ask in the body", () => {
   });
 });
 
-test("the arguments of a running call cannot be edited; its ask stays open", async () => {
+test("the input of a running call cannot be edited; its ask stays open", async () => {
   const service = await serve([
     tool(async ({ ask }) => {
       await ask({ permission: "probe", patterns: ["the door"] });
@@ -259,8 +259,8 @@ test("the arguments of a running call cannot be edited; its ask stays open", asy
   expect(state.case).toBe("completed");
 });
 
-describe("what was approved is what runs", () => {
-  /** Runs whatever script.sh holds: the plan binds the approval to its content. */
+describe("an approval is bound to what runs", () => {
+  /** Runs script.sh: the plan binds the approval to its content. */
   const script = (ran: string[]) =>
     defineTool({
       name: "probe",
@@ -277,7 +277,7 @@ describe("what was approved is what runs", () => {
       },
     });
 
-  test("a file that changes while a person thinks is asked about anew; the first approval does not count", async () => {
+  test("a file that changes while its request is open is asked about again; the first approval does not count", async () => {
     const ran: string[] = [];
     const service = await serve([script(ran)]);
     const file = join(service.workspace, "script.sh");
@@ -325,7 +325,7 @@ describe("a preview", () => {
       execute: () => ({ output: "" }),
     });
 
-  test("shows what is invisible or reorders text", async () => {
+  test("shows invisible characters and those that reorder text", async () => {
     const service = await serve([previewing("+a\u200Bb\u001B[2J\tc\n")]);
     const { promise, resolve } = Promise.withResolvers<PermissionRequest>();
     await run(service, (ask) => {
@@ -342,7 +342,7 @@ describe("a preview", () => {
     });
   });
 
-  test("over 128 KiB is cut in the ask, which says where the whole is", async () => {
+  test("over 128 KiB is cut in the request, which names the whole diff", async () => {
     const diff = "+a line of the diff\n".repeat(20_000);
     const service = await serve([previewing(diff)]);
     await run(service, async ({ id: permissionId, sessionId, preview }) => {
