@@ -1,20 +1,24 @@
 import { afterEach, describe } from "vitest";
 import { asksContract } from "./contract/asks.ts";
 import { auditContract } from "./contract/audit.ts";
-import { callsContract } from "./contract/calls.ts";
 import { grantsContract } from "./contract/grants.ts";
+import { guardsContract } from "./contract/guards.ts";
 import { leasesContract } from "./contract/leases.ts";
 import { logContract } from "./contract/log.ts";
-import { outputsContract } from "./contract/outputs.ts";
+import { membershipContract } from "./contract/membership.ts";
+import { outputContract } from "./contract/output.ts";
+import { recordsContract } from "./contract/records.ts";
+import { retentionContract } from "./contract/retention.ts";
 import { sessionsContract } from "./contract/sessions.ts";
 import { settleContract } from "./contract/settle.ts";
-import { sweepContract } from "./contract/sweep.ts";
+import { toolMemoryContract } from "./contract/tool-memory.ts";
+import { transitionsContract } from "./contract/transitions.ts";
 import type { OpenedStore, OpenStore } from "./fixture.ts";
 
-/** What every store promises, whatever it is made of. */
+/** Contract of every store: one suite per family of ports, and one for the guards of all transitions. */
 export function storeContract(name: string, open: OpenStore): void {
   const opened: OpenedStore[] = [];
-  const remembered: OpenStore = async (options) => {
+  const openTracked: OpenStore = async (options) => {
     const store = await open(options);
     opened.push(store);
     return store;
@@ -24,15 +28,19 @@ export function storeContract(name: string, open: OpenStore): void {
     afterEach(async () => {
       for (const store of opened.splice(0)) await store.close();
     });
-    describe("sessions", () => sessionsContract(remembered));
-    describe("calls", () => callsContract(remembered));
-    describe("leases", () => leasesContract(remembered));
-    describe("asks", () => asksContract(remembered));
-    describe("audit", () => auditContract(remembered));
-    describe("settling", () => settleContract(remembered));
-    describe("grants", () => grantsContract(remembered));
-    describe("log", () => logContract(remembered));
-    describe("outputs", () => outputsContract(remembered));
-    describe("sweep", () => sweepContract(remembered));
+    describe("SessionStore", () => sessionsContract(openTracked));
+    describe("CallTransitions", () => transitionsContract(openTracked));
+    describe("CallRecordReader", () => recordsContract(openTracked));
+    describe("LeaseStore", () => leasesContract(openTracked));
+    describe("AskOpener and AskStore", () => asksContract(openTracked));
+    describe("AskStore.settle", () => settleContract(openTracked));
+    describe("GrantStore", () => grantsContract(openTracked));
+    describe("AuditLog", () => auditContract(openTracked));
+    describe("EventLog", () => logContract(openTracked));
+    describe("OutputStore", () => outputContract(openTracked));
+    describe("ToolMemory", () => toolMemoryContract(openTracked));
+    describe("StoreMembership", () => membershipContract(openTracked));
+    describe("Retention", () => retentionContract(openTracked));
+    describe("guards", () => guardsContract(openTracked));
   });
 }

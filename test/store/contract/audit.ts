@@ -15,18 +15,14 @@ import {
   answer,
   ask,
   callRef,
-  callSpec,
   day,
   failed,
   fenceOf,
   grant,
-  leaseMs,
   type OpenedStore,
   type OpenStore,
   openAskedCall,
   openCall,
-  owner,
-  pending,
   running,
   saveGrant,
 } from "../fixture.ts";
@@ -46,7 +42,7 @@ async function openAllowed(store: OpenedStore, callId: string, decisions: Decisi
   await openCall(store, ref, { start: running(ref), decisions });
 }
 
-/** The number of the first entry that is not what the chain says; undefined if all are. */
+/** Returns the sequence number of the first entry that breaks the chain; undefined if none does. */
 function firstBroken(entries: readonly AuditEntry[]): number | undefined {
   const sha = (name: string, text: string | Uint8Array) => createHash(name).update(text).digest("hex");
   const broken = entries.find(({ seq, time, previous, hash, content }, i) => {
@@ -57,8 +53,9 @@ function firstBroken(entries: readonly AuditEntry[]): number | undefined {
   return broken && Number(broken.seq);
 }
 
+/** Contract of `AuditLog`, which every transition writes. */
 export function auditContract(open: OpenStore): void {
-  test("every step leaves its decision in the chain of its tree", async () => {
+  test("appends the decisions of every step to the chain of its tree", async () => {
     const store = await open();
     await addTree(store);
     const ref = callRef("call_1", "ses_child");
@@ -82,25 +79,16 @@ export function auditContract(open: OpenStore): void {
     expect(await chain(store, "ses_child")).toEqual([]);
   });
 
-  test("a step that is not taken leaves none", async () => {
+  test("appends no decisions of a call that does not start in the step that opens it", async () => {
     const store = await open();
     await addSession(store);
-    const ref = callRef();
-    const fence = fenceOf(await openCall(store, ref));
-    const decisions = [record("void")];
-    expect(await store.calls.startCall({ fence, version: 9, part: running(ref), decisions })).toBe("retry");
-    const stale = { fence: { ...fence, epoch: 9 }, version: 1, part: running(ref), decisions };
-    expect(await store.calls.startCall(stale)).toBe("fenced");
-    await store.calls.finishCall({ ref, guard: { version: 9 }, part: failed(ref), decisions });
-    // What may start is asked about all the same where it repeats those before it too often.
+    await openCall(store, callRef());
     const repeating = callRef("call_2");
-    await openCall(store, repeating, { start: running(repeating), maxRepeats: 0, decisions });
-    const known = { ref, part: pending(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 10, decisions };
-    expect((await store.calls.openCall(known)).created).toBe(false);
+    await openCall(store, repeating, { start: running(repeating), maxRepeats: 0, decisions: [record("void")] });
     expect(await chain(store)).toEqual([]);
   });
 
-  test("of answers at the same time only the winner's is written down", async () => {
+  test("appends only the decision of the winner of concurrent answers", async () => {
     const store = await open();
     await addSession(store);
     const ref = callRef();
@@ -113,7 +101,7 @@ export function auditContract(open: OpenStore): void {
     expect(digests(await chain(store))).toEqual([`answer ${winner}`]);
   });
 
-  test("steps at the same time make one chain", async () => {
+  test("builds one chain from concurrent steps", async () => {
     const store = await open();
     await addSession(store);
     await Promise.all(
@@ -124,20 +112,20 @@ export function auditContract(open: OpenStore): void {
     expect(firstBroken(entries)).toBeUndefined();
   });
 
-  test("a change, a removal and an insertion break it, each at its place", async () => {
+  test("breaks at the place of a change, a removal or an insertion", async () => {
     const store = await open();
     await addSession(store);
     for (let i = 1; i <= 5; i++) await openAllowed(store, `call_${i}`, [record(`${i}`)]);
     const entries = await chain(store);
     const [one, two, three, four, five] = entries;
-    if (!one || !two || !three || !four || !five) throw new Error("there are not five");
+    if (!one || !two || !three || !four || !five) throw new Error("there must be five entries");
     expect(firstBroken([one, two, { ...three, content: four.content }, four, five])).toBe(3);
     expect(firstBroken([one, two, four, five])).toBe(4);
     expect(firstBroken([one, two, two, three])).toBe(2);
     expect(firstBroken([one, { ...two, time: 1 }, three])).toBe(2);
   });
 
-  test("a revocation is written down once, in the tree that the grant came from", async () => {
+  test("appends a revocation once, in the tree that created the grant", async () => {
     const store = await open();
     await addTree(store);
     await saveGrant(store, grant("grt_1", { scope: GrantScope.PROJECT }));
@@ -146,7 +134,7 @@ export function auditContract(open: OpenStore): void {
     expect(digests(await chain(store))).toEqual(["revoked"]);
   });
 
-  test("trees that are there are not among those of which only the audit is left", async () => {
+  test("does not list existing trees among the removed ones", async () => {
     const store = await open();
     await addSession(store);
     await openAllowed(store, "call_1", [record("1")]);
@@ -154,7 +142,7 @@ export function auditContract(open: OpenStore): void {
     expect(await store.permissions.listAudits({ limit: 10 })).toEqual([]);
   });
 
-  test("it is there when the store is opened again, and the chain goes on", async () => {
+  test("continues the chain when the store is opened again", async () => {
     const store = await open();
     await addSession(store);
     await openAllowed(store, "call_1", [record("before")]);
@@ -165,7 +153,7 @@ export function auditContract(open: OpenStore): void {
     expect(firstBroken(entries)).toBeUndefined();
   });
 
-  test("it is kept for 90 days, longer than the session, and then goes from its beginning", async () => {
+  test("retains decisions for 90 days, longer than the session, and removes them from the beginning of the chain", async () => {
     const store = await open();
     await addSession(store);
     const reject = async (callId: string) => {
@@ -191,7 +179,7 @@ export function auditContract(open: OpenStore): void {
     expect(digests(entries)).toEqual(["call_2", "call_3", "call_4"]);
     expect(entries[0]?.seq).toBe(2n);
     expect(firstBroken(entries)).toBeUndefined();
-    // By then nothing has happened in the session for 30 days.
+    // The session has been idle for 30 days by then.
     store.advance(20 * day);
     await store.calls.sweep();
     expect(await store.calls.getSession("ses_root")).toBeUndefined();

