@@ -7,7 +7,7 @@ import { promisify } from "node:util";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
-import { checkConfig } from "../src/config/config.ts";
+import { checkConfig } from "../src/config/check-config.ts";
 import { parseRules } from "../src/policy/parse-rules.ts";
 import { startService } from "./e2e/service.ts";
 

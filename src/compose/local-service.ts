@@ -4,7 +4,8 @@ import { existsSync, readFileSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Config, checkConfig, type Flags, findService, loadConfig, readEnvironment } from "../config/config.ts";
+import { checkConfig } from "../config/check-config.ts";
+import { type Config, type Flags, findService, loadConfig, readEnvironment } from "../config/config.ts";
 import { createLogger } from "../core/logger.ts";
 
 /** A server that has started, as its first lines describe it. */

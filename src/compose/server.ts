@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { type Config, rulesOf } from "../config/config.ts";
+import { type Config, configuredRules } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
@@ -36,7 +36,7 @@ export async function startServer(
 ): Promise<Server> {
   await checkConfiguredPolicy(configured, log);
   const config = { ...configured, limits: limitsOf(configured) };
-  const rules = rulesOf(config.policy);
+  const rules = configuredRules(config.policy);
   const replicaId = randomUUID();
   const sandbox = await startSandbox(config, log);
   const store = await open(config, log);

@@ -8,17 +8,17 @@ import { createPolicy } from "../policy/policy.ts";
 import { ruleCovers } from "../policy/rule-cover.ts";
 import { actions, expandHome } from "../policy/rules.ts";
 import { isLiteral } from "../policy/wildcard.ts";
-import type { RuleTest, WrittenPolicy, WrittenRules } from "./policy.ts";
+import { configuredRules, type RuleTest, type WrittenPolicy, type WrittenRules } from "./policy.ts";
 
-/** Something to correct in a policy: an error stops the start, a warning does not. */
+/** A problem of a policy: an error prevents the start of the service, a warning does not. */
 export interface Finding {
   severity: "error" | "warning";
-  /** From 1; undefined where it is not known. */
+  /** The line number, from 1; undefined if unknown. */
   line: number | undefined;
   message: string;
 }
 
-/** Runs the tests of a policy, and finds names that nothing asks for and rules that can never decide. In order of lines. */
+/** Runs the tests of a policy, and finds unknown permissions and rules that never decide. Returns the findings in order of lines. */
 export async function checkPolicy(
   policy: WrittenPolicy,
   given: { home: string; dataDirectory: string; tools: readonly AskingTool[] },
@@ -41,7 +41,7 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
   const { agents } = policy;
   const what = `permission test: ${permission} ${JSON.stringify(pattern)} for agent ${agent}`;
   if (!agents.has(agent)) {
-    const message = `${what}: there is no such agent, the nearest is "${closest(agent, [...agents.keys()])}"`;
+    const message = `${what}: unknown agent, the nearest known one is "${closest(agent, [...agents.keys()])}"`;
     return [{ severity: "error", line, message }];
   }
   const decided = await judge(test);
@@ -52,7 +52,7 @@ async function runTest(test: RuleTest, policy: WrittenPolicy, judge: Judge): Pro
   return [{ severity: "error", line, message }];
 }
 
-/** Where the deciding rule is written, if this configuration holds it. */
+/** Returns the line of the deciding rule, if it is in this configuration. */
 function placeOf(
   { layer, ruleIndex = 0 }: PermissionDecision,
   agent: string,
@@ -66,10 +66,10 @@ function placeOf(
 
 const askOf = ({ permission, pattern }: PermissionDecision) => `${permission} ${JSON.stringify(pattern)}`;
 
-/** Judges as a call in a workspace without anything in it, and without a session, would be. */
+/** Creates the judge of tests. It judges as for a call without a session in an empty workspace. */
 function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: string; dataDirectory: string }): Judge {
   const engine = createPolicy({ guard: { dataDirectory }, home });
-  const layersFor = createLayers(rulesOf(policy));
+  const layersFor = createLayers(configuredRules(policy));
   const workspace = "/workspace";
   const place = (path: string, cwd: string) => {
     const absolute = resolve(cwd, expandHome(path, home));
@@ -82,23 +82,18 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
     };
   };
   return async ({ permission, pattern, agent = "build" }) => {
-    const asked = {
+    const ask = {
       permission,
       patterns: [pattern],
       ...(permission === "bash" ? { cwd: workspace } : { paths: [place(pattern, workspace).absolute] }),
     };
     const layers = layersFor({ session: undefined, ancestors: [], agent });
-    const questions = await engine.expand(asked, layers, {
+    const expanded = await engine.expand(ask, layers, {
       resolve: async (path, cwd) => place(path, cwd),
       list: async () => [],
     });
-    return strictestOf(questions.flatMap((question) => engine.judge(question, layers)));
+    return strictestOf(expanded.flatMap((each) => engine.judge(each, layers)));
   };
-}
-
-/** The rules of a policy as the engine takes them. */
-export function rulesOf({ config, agents }: WrittenPolicy) {
-  return { config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
 }
 
 function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingTool[]): Finding[] {
@@ -110,12 +105,12 @@ function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingToo
     const hint =
       meant === undefined
         ? `the nearest known one is "${closest(permission, known)}"`
-        : `that tool asks for "${meant}"`;
+        : `the tool of that name asks for "${meant}"`;
     return [
       {
         severity: "warning",
         line: lineOf(i),
-        message: `nothing built in asks for permission "${permission}": ${hint}`,
+        message: `unknown permission "${permission}": ${hint}`,
       },
     ];
   });
@@ -128,8 +123,8 @@ function neverDecides({ rules, lineOf }: WrittenRules, home: string): Finding[] 
     if (!winner) return [];
     const [named, by] = [rule, winner].map(({ permission, pattern }) => `${permission} ${JSON.stringify(pattern)}`);
     const place = lineOf(later);
-    const where = place === undefined ? "which comes later" : `which comes later, on line ${place}`;
-    const message = `the rule ${named} never decides: ${by}, ${where}, matches all that it matches and the last match wins; move it down, or remove it`;
+    const where = place === undefined ? "" : ` on line ${place}`;
+    const message = `the rule ${named} never decides: the later rule ${by}${where} matches everything that it matches, and the last match wins; move it down, or remove it`;
     return [{ severity: "warning", line: lineOf(i), message }];
   });
 }

@@ -3,7 +3,7 @@ import { z } from "zod";
 import { ConfigError } from "./errors.ts";
 import { readToml, type Toml } from "./toml.ts";
 
-/** Reads TOML that must fit a schema; what is wrong with it is told all at once, each with its line. */
+/** Parses TOML and checks it against a schema; the error lists all problems, each with its line. */
 export function checkToml<T>(schema: z.ZodType<T>, text: string, source: string): { value: T } & Pick<Toml, "lineOf"> {
   const { value, lineOf } = readToml(text, source);
   const label = (path: readonly PropertyKey[], unknown: string) => {
@@ -13,7 +13,7 @@ export function checkToml<T>(schema: z.ZodType<T>, text: string, source: string)
   return { value: check(schema, value, source, label), lineOf };
 }
 
-/** Checks a value; `label` makes the name by which an error calls a part of it, and a key in it that is not known. */
+/** Checks a value against a schema; `label` returns the name of a part of it, or of an unknown key in it, for errors. */
 export function check<T>(
   schema: z.ZodType<T>,
   value: unknown,
@@ -29,7 +29,7 @@ export function check<T>(
   throw new ConfigError(`${source} cannot be used; correct:\n${lines.join("\n")}`);
 }
 
-/** A table in which an unknown key is an error that names the nearest known one. */
+/** Creates the schema of a table; an unknown key is an error that names the nearest known one. */
 export function strictTable<Shape extends z.ZodRawShape>(shape: Shape) {
   return z.strictObject(shape, {
     error: ({ code, keys }) =>

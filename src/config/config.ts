@@ -1,42 +1,46 @@
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
-import type { AskingTool } from "../policy/known-permissions.ts";
-import { checkPolicy, type Finding } from "./check-policy.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
+import { type ConfigLimits, readLimits } from "./limits.ts";
+import { checkListen, type ListenAddress, parseAddress } from "./listen-address.ts";
 import { type Flags, fromEnvironment, fromFlags } from "./overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
+import { readSandbox, type SandboxSettings } from "./sandbox.ts";
 import { readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
 import { readTracing } from "./tracing.ts";
-import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
-export { checkPolicy, type Finding, rulesOf } from "./check-policy.ts";
+export { checkPolicy, type Finding } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
+export type { ConfigLimits } from "./limits.ts";
+export type { ListenAddress } from "./listen-address.ts";
 export type { Flags } from "./overrides.ts";
+export { configuredRules } from "./policy.ts";
+export type { Confinement, SandboxSettings } from "./sandbox.ts";
 export type { Tls } from "./tls.ts";
 export type { Token } from "./tokens.ts";
 export { createWorkspaceRules } from "./workspace-rules.ts";
 
-/** Everything that is decided before the start; no part reads flags, environment or the file again. */
+/** The complete configuration of a service. No other part reads flags, environment or the file. */
 export interface Config {
-  /** Where the configuration file is or would be (canonical): the engine denies it to every tool. */
+  /** The canonical path of the configuration file, which may not exist: the engine denies it to every tool. */
   readonly file: string;
-  /** Holds the store, outputs, tokens and logs (canonical, 0700). */
+  /** Contains the store, outputs, tokens and logs (canonical, 0700). */
   readonly dataDirectory: string;
-  /** The data directory of this user's service, where that is another one (canonical): no tool may touch it either. */
+  /** The data directory of this user's service, if it is another one (canonical): no tool may touch it either. */
   readonly serviceDirectory?: string;
-  /** Holds which workspaces' code is trusted. */
+  /** Contains the list of workspaces whose code is trusted. */
   readonly trustDirectory: string;
-  /** `sqlite`, or the URL of a Redis that replicas share; it may hold a password. */
+  /** `sqlite`, or the URL of a Redis that replicas share; it may contain a password. */
   readonly store: string;
   readonly listen: Readonly<ListenAddress>;
-  /** Undefined: in clear. */
+  /** Undefined: no encryption. */
   readonly tls: Tls | undefined;
-  /** Further names in the Host header that this server answers for. */
+  /** Additional names that the service accepts in the Host header. */
   readonly hosts: readonly string[];
-  /** The web origins whose scripts may call, exactly as a browser sends them. */
+  /** The web origins whose scripts may send requests, exactly as browsers send them. */
   readonly origins: readonly string[];
   /** Root name → canonical directory. */
   readonly workspaces: ReadonlyMap<string, string>;
@@ -45,15 +49,15 @@ export interface Config {
   /** Empty only with `insecureNoAuth`. */
   readonly tokens: readonly Token[];
   readonly insecureNoAuth: boolean;
-  /** What becomes of an ask: it waits for a person, or is denied at once. */
+  /** The handling of asks: they wait for an approver, or are denied at once. */
   readonly unattended: "wait" | "deny";
   readonly askMs: number;
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
-  /** Whether OpenTelemetry spans are sent. */
+  /** True if OpenTelemetry spans are exported. */
   readonly tracing: boolean;
-  /** Files of plugins, outside every workspace. */
+  /** Files of plugins, outside of every workspace. */
   readonly plugins: readonly string[];
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
@@ -61,46 +65,7 @@ export interface Config {
   readonly sandbox: SandboxSettings;
 }
 
-/** Where to listen. Port 0 takes a free one. */
-export interface ListenAddress {
-  host: string;
-  port: number;
-}
-
-/** What commands may change, and whether they reach the network. */
-export interface Confinement {
-  readonly profile: "off" | "workspace-write" | "read-only";
-  readonly network: boolean;
-}
-
-/** How commands are confined where an agent says nothing else. */
-export interface SandboxSettings extends Confinement {
-  /** The agents that differ. */
-  readonly agents: ReadonlyMap<string, Confinement>;
-  /** Whether the file wants one: then a server that cannot have it does not start. */
-  readonly required: boolean;
-  /** Further directories that `workspace-write` leaves writable. */
-  readonly writable: readonly string[];
-  /** Files of the operator that no command may see (canonical); the data directory comes on top. */
-  readonly hidden: readonly string[];
-}
-
-/** What requests are measured by. */
-export interface ConfigLimits {
-  requestBytes: number;
-  inputBytes: number;
-  outputBytes: number;
-  /** How long a tool runs if neither the call nor the tool says. */
-  timeoutMs: number;
-  /** The longest run of a tool. */
-  maxTimeoutMs: number;
-  /** Open asks of one session tree. */
-  openAsks: number;
-  /** Open calls of one session. */
-  runningCalls: number;
-}
-
-/** What a process is started in. */
+/** The environment of a process. */
 export interface Environment {
   env: Readonly<Record<string, string | undefined>>;
   home: string;
@@ -108,12 +73,12 @@ export interface Environment {
   directory: string;
 }
 
-/** Reads the process's environment; nothing else does, so whoever calls `loadConfig` decides what it sees. */
+/** Reads the environment of the process. Nothing else in this folder does, so the caller of `loadConfig` controls its input. */
 export function readEnvironment(): Environment {
   return { env: process.env, home: homedir(), directory: process.cwd() };
 }
 
-/** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` rather than let a server start unsafely. */
+/** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` for settings that are invalid or unsafe. */
 export function loadConfig(flags: Flags, environment: Environment): Config {
   const { env, home, directory } = environment;
   const { file, written, lineOf, settings } = mergeSettings(flags, environment);
@@ -154,7 +119,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
   });
 }
 
-/** Where a service with these flags would keep its data, and which code is trusted; nothing is created. */
+/** Returns the directories in which a service with these flags stores its data and its trusted workspaces. Creates nothing. */
 export function findService(
   flags: Flags,
   environment: Environment,
@@ -177,95 +142,21 @@ function mergeSettings(flags: Flags, environment: Environment) {
   return { file, written, lineOf, settings };
 }
 
-/** Checks what a configuration file says, without its directories, addresses and tokens: nothing is created or started. */
-export async function checkConfig(
-  named: string | undefined,
-  environment: Environment,
-  tools: readonly AskingTool[],
-): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
-  const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
-  const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
-  if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
-  const { home } = environment;
-  const policy = readPolicy(read.settings, read.lineOf, home);
-  const dataDirectory = read.settings.data ?? defaultData(environment);
-  const lists = [policy.config, ...policy.agents.values()];
-  return {
-    file,
-    rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
-    tests: policy.tests.length,
-    findings: await checkPolicy(policy, { home, dataDirectory, tools }),
-  };
-}
-
-function configFile(explicit: string | undefined, { env, home, directory }: Environment): string {
+/** Returns the path of the configuration file: the explicit one, or the default of this user. */
+export function configFile(explicit: string | undefined, { env, home, directory }: Environment): string {
   const configHome = env.XDG_CONFIG_HOME || join(home, ".config");
   return resolve(directory, explicit ?? join(configHome, "toolgate", "toolgate.toml"));
 }
 
-function defaultData({ env, home }: Environment): string {
+/** Returns the default data directory of this user. */
+export function defaultData({ env, home }: Environment): string {
   return join(env.XDG_DATA_HOME || join(home, ".local", "share"), "toolgate");
 }
 
-/** The configured roots, and as `default` the directory that was named, or the current one if no root is configured. */
+/** Returns the configured roots, with the named directory as `default`, or the current one if no root is configured. */
 function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
   if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
   return settings.workspace ?? { default: directory };
-}
-
-function parseAddress(text: string): ListenAddress {
-  const colon = text.lastIndexOf(":");
-  const host = text.slice(0, colon).replace(/^\[|\]$/g, "");
-  const port = Number(text.slice(colon + 1));
-  if (port <= 65_535) return { host, port };
-  throw new ConfigError(`listen ${text}: the port ${port} is too high; choose one from 0 (any free one) to 65535`);
-}
-
-function checkListen(host: string, { insecure_no_auth, insecure_listen, tls_cert }: Settings): void {
-  if (/^(localhost|127\.\d+\.\d+\.\d+|::1)$/i.test(host)) return;
-  if (insecure_no_auth) {
-    throw new ConfigError(
-      `--insecure-no-auth lets everybody approve, and ${host} can be reached from other machines; listen on 127.0.0.1 or use tokens`,
-    );
-  }
-  if (insecure_listen || tls_cert !== undefined) return;
-  throw new ConfigError(
-    `listening on ${host} sends tokens over the network unencrypted; give a certificate with --tls-cert and --tls-key, listen on 127.0.0.1 behind a proxy with TLS, or accept it with --allow-insecure-listen`,
-  );
-}
-
-function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
-  const { agent = {}, writable = [], ...own } = settings.sandbox ?? {};
-  const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
-  const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
-  const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
-  return {
-    ...confinement(own),
-    agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
-    required: named.some((profile) => profile !== undefined && profile !== "off"),
-    writable: writable.map(canonicalPath),
-    hidden: [...files, ...keys, ...tokens].map(canonicalPath),
-  };
-}
-
-function confinement({ profile = "workspace-write", network = true }: Settings["sandbox"] = {}): Confinement {
-  return { profile, network };
-}
-
-function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
-  const read = {
-    requestBytes: limits.request_bytes ?? 4_194_304,
-    inputBytes: limits.input_bytes ?? 524_288,
-    outputBytes: limits.output_bytes ?? 268_435_456,
-    timeoutMs: limits.timeout_ms ?? 120_000,
-    maxTimeoutMs: limits.max_timeout_ms ?? 3_600_000,
-    openAsks: limits.open_asks ?? 100,
-    runningCalls: limits.running_calls ?? 64,
-  };
-  if (read.timeoutMs <= read.maxTimeoutMs && read.inputBytes <= read.requestBytes) return read;
-  throw new ConfigError(
-    "limits: timeout_ms may not be over max_timeout_ms, nor input_bytes over request_bytes; correct one of the two",
-  );
 }
 
 function deepFreeze<T>(value: T): T {

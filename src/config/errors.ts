@@ -1,4 +1,4 @@
-/** A bad setting; the message says which one, where it was read, why it is refused and what to do. */
+/** An invalid setting. The message names the setting, its source, the reason and the next step. */
 export class ConfigError extends Error {
   override name = "ConfigError";
 }

@@ -18,7 +18,7 @@ const milliseconds = (max: number) => ms.min(1).max(max);
 const count = z.int().min(1).max(1_000_000);
 const bytes = (max: number) => z.int().min(1024).max(max);
 
-/** What the file, the environment and the flags may all set. */
+/** Settings of the file, the environment and the flags. */
 const scalars = {
   listen: listen.optional(),
   data: z.string().min(1).optional(),
@@ -56,7 +56,7 @@ const origin = z.string().refine((text) => URL.canParse(text) && new URL(text).o
   error: 'an origin is scheme, host and port without a path, such as "https://console.example"',
 });
 
-/** How commands are confined. */
+/** Settings of the confinement of commands. */
 const confinement = {
   profile: z.enum(["off", "workspace-write", "read-only"]).optional(),
   network: z.boolean().optional(),
@@ -88,18 +88,18 @@ const settings = strictTable({
   }).optional(),
 });
 
-/** What `toolgate.toml` may hold; paths are absolute once it was read. */
+/** The settings of `toolgate.toml`; `readSettings` makes their paths absolute. */
 export type Settings = z.output<typeof settings>;
 
 const scalarSettings = z.strictObject(scalars);
 
-/** The settings that environment and flags may set too. */
+/** The settings that environment and flags can set too. */
 export type Scalars = z.output<typeof scalarSettings>;
 
 /** Their names. */
 export const scalarKeys = Object.keys(scalars);
 
-/** Reads a configuration file; undefined if there is none. Relative paths in it are meant from its own directory. */
+/** Reads a configuration file; undefined if it does not exist. Relative paths in it start at its own directory. */
 export function readSettings(file: string, home: string): { settings: Settings; lineOf: Toml["lineOf"] } | undefined {
   const text = readIfThere(file);
   if (text === undefined) return undefined;
@@ -119,14 +119,14 @@ export function readSettings(file: string, home: string): { settings: Settings; 
   return { settings: absoluteSettings, lineOf };
 }
 
-/** Checks what was not read from a file; `label` makes the name by which an error calls a setting. */
+/** Checks settings of the environment or the flags; `label` returns the name of a setting for errors. */
 export function checkScalars(value: unknown, source: string, label: (key: string) => string): Scalars {
   const set = check(scalarSettings, value, source, ([key]) => label(String(key)));
-  // What is not set must not hide what the next source sets.
+  // An unset key must not override the same key of another source.
   return Object.fromEntries(Object.entries(set).filter(([, value]) => value !== undefined));
 }
 
-/** Makes the paths among the settings absolute. */
+/** Makes the paths in settings absolute. */
 export function withPaths<T extends Scalars>(set: T, absolute: (path: string) => string): T {
   const paths = (["data", "tls_cert", "tls_key", "tls_client_ca"] as const).flatMap((key) => {
     const path = set[key];
@@ -135,13 +135,15 @@ export function withPaths<T extends Scalars>(set: T, absolute: (path: string) =>
   return { ...set, ...Object.fromEntries(paths) };
 }
 
-/** The text of a file; undefined if there is none. */
+/** Reads the text of a file; undefined if it does not exist. */
 export function readIfThere(file: string): string | undefined {
   try {
     return readFileSync(file, "utf8");
   } catch (cause) {
     if (cause instanceof Error && "code" in cause && cause.code === "ENOENT") return undefined;
-    throw new ConfigError(`${file} cannot be read; correct its rights, or name another file with --config`, { cause });
+    throw new ConfigError(`${file} cannot be read; correct its permissions, or name another file with --config`, {
+      cause,
+    });
   }
 }
 

@@ -1,7 +1,7 @@
 import { resolve } from "node:path";
 import { checkScalars, type Scalars, scalarKeys, withPaths } from "./file.ts";
 
-/** The flags of `toolgate serve`; each beats the environment, which beats the file. */
+/** The flags of `toolgate serve`; each overrides the environment, which overrides the file. */
 export interface Flags {
   config?: string;
   listen?: string;
@@ -16,14 +16,14 @@ export interface Flags {
   allowInsecureListen?: boolean;
 }
 
-/** What `TOOLGATE_*` sets; relative paths are meant from `directory`. */
+/** Reads the settings of `TOOLGATE_*`; relative paths start at `directory`. */
 export function fromEnvironment(env: Readonly<Record<string, string | undefined>>, directory: string): Scalars {
   const raw = scalarKeys.map((key) => [key, fromText(key, env[variable(key)])]);
   const set = checkScalars(Object.fromEntries(raw), "the environment", variable);
   return withPaths(set, (path) => resolve(directory, path));
 }
 
-/** What the command line sets; relative paths are meant from `directory`. */
+/** Reads the settings of the command line; relative paths start at `directory`. */
 export function fromFlags(flags: Flags, directory: string): Scalars {
   const raw = {
     listen: flags.listen,

@@ -2,7 +2,7 @@ import { lstatSync, mkdirSync, realpathSync, statSync } from "node:fs";
 import { basename, dirname, join, sep } from "node:path";
 import { ConfigError } from "./errors.ts";
 
-/** The absolute path behind symlinks; what does not exist yet is appended as written. */
+/** Resolves symlinks in an absolute path; parts that do not exist yet stay as written. */
 export function canonicalPath(path: string): string {
   const entry = lstatSync(path, { throwIfNoEntry: false });
   if (entry !== undefined) return realpathSync(path);
@@ -20,13 +20,13 @@ function openRoot(name: string, path: string): string {
   throw new ConfigError(`workspace "${name}" is ${path}, which is not a directory; create it or name another one`);
 }
 
-/** Refuses a data directory that tools could reach through a workspace, or that holds one. */
+/** Refuses a data directory inside a workspace, and a workspace inside the data directory. */
 export function checkDataDirectory(path: string, roots: ReadonlyMap<string, string>): void {
   const data = canonicalPath(path);
   for (const [name, root] of roots) {
     if (isWithin(data, root)) {
       throw new ConfigError(
-        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the record and read tokens; start in the project's own directory, or name one with --workspace DIR, or move the data with --data DIR`,
+        `the data directory ${data} lies inside the workspace "${name}" (${root}), so tools could change the store and read tokens; start in the project's own directory, or name one with --workspace DIR, or move the data with --data DIR`,
       );
     }
     if (isWithin(root, data)) {
@@ -37,7 +37,7 @@ export function checkDataDirectory(path: string, roots: ReadonlyMap<string, stri
   }
 }
 
-/** Refuses a file of the operator that lies in a workspace, itself or by a link to it: tools could change or read it. */
+/** Refuses a file of the operator inside a workspace, also through a link: tools could read or change it. */
 export function checkOutside(path: string, what: string, roots: ReadonlyMap<string, string>): void {
   const places = [canonicalPath(path), join(canonicalPath(dirname(path)), basename(path))];
   for (const [name, root] of roots) {
@@ -48,7 +48,7 @@ export function checkOutside(path: string, what: string, roots: ReadonlyMap<stri
   }
 }
 
-/** Creates a directory that only this user may enter, with its parents, and returns its canonical path. */
+/** Creates a directory that only this user may access, with its parents, and returns its canonical path. */
 export function createPrivateDirectory(path: string): string {
   mkdirSync(path, { recursive: true, mode: 0o700 });
   return realpathSync(path);

@@ -5,8 +5,8 @@ import * as z from "zod";
 import { ConfigError } from "./errors.ts";
 
 /**
- * The file of a plugin that the configuration names: a path (it begins with `.`, `/` or `~`, or ends like a script), meant
- * from the configuration's directory, or a package that is installed there, by its name.
+ * Returns the file of a plugin that the configuration names: by a path (it begins with `.`, `/` or `~`, or ends like a
+ * script), relative to the configuration's directory, or by the name of a package that is installed there.
  */
 export function pluginFile(named: string, configuration: string, absolute: (path: string) => string): string {
   if (/^[./~]|\.[cm]?[jt]s$/.test(named) || isAbsolute(named)) return absolute(named);
@@ -16,7 +16,7 @@ export function pluginFile(named: string, configuration: string, absolute: (path
     const file = moduleOnly(named, configuration);
     if (file !== undefined) return file;
     throw new ConfigError(
-      `${configuration}: the plugin ${named} is no package that can be found from ${dirname(configuration)}; install it there (npm install ${named}), or write ./${named} for a file`,
+      `${configuration}: the plugin ${named} is not a path, and no package of that name is installed in ${dirname(configuration)}; install it there (npm install ${named}), or write ./${named} for a file`,
       { cause },
     );
   }
@@ -24,7 +24,7 @@ export function pluginFile(named: string, configuration: string, absolute: (path
 
 const entry = z.union([z.string(), z.object({ import: z.unknown().optional(), default: z.unknown().optional() })]);
 
-/** The entry of a package that is only for `import`, which `require` does not resolve. */
+/** Returns the entry of a package that supports only `import`, which `require` does not resolve. */
 function moduleOnly(named: string, configuration: string): string | undefined {
   const description = packageOf(named, configuration);
   if (description === undefined) return undefined;

@@ -16,7 +16,7 @@ const rules = z.unknown().superRefine((table, context) => {
   }
 });
 
-/** A decision that whoever writes rules relies on; it is checked at each start. */
+/** A test of the rules by their author; it runs at each start. */
 export const permissionTest = strictTable({
   permission: z.string().min(1),
   pattern: z.string().min(1),
@@ -24,7 +24,7 @@ export const permissionTest = strictTable({
   agent: name.optional(),
 });
 
-/** What a configuration says about permission: all that `.opencode/config.toml` of a workspace may hold. */
+/** The permission settings of a configuration, which are all that `.opencode/config.toml` of a workspace may contain. */
 export const policyTables = {
   permission: rules.optional(),
   agent: z.record(name, strictTable({ description: z.string().optional(), permission: rules.optional() })).optional(),

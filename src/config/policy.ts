@@ -1,25 +1,26 @@
 import { builtInAgents } from "../policy/agents.ts";
+import type { ConfiguredRules } from "../policy/layers.ts";
 import { parseRules, rulePaths } from "../policy/parse-rules.ts";
 import type { Rule } from "../policy/rules.ts";
 import type { Settings } from "./file.ts";
 import type { Toml } from "./toml.ts";
 
-/** A list of rules as somebody wrote it. */
+/** A list of rules, with the lines on which they are written. */
 export interface WrittenRules {
   readonly rules: readonly Rule[];
-  /** The line on which a rule is written. */
+  /** Returns the line on which a rule is written. */
   lineOf(index: number): number | undefined;
 }
 
-/** An agent and what the configuration adds to it. */
+/** An agent, with the rules that the configuration adds to it. */
 export interface Agent extends WrittenRules {
   readonly description: string;
 }
 
-/** A decision that the configuration must lead to, or the server does not start. */
+/** A decision that the rules must lead to; otherwise the service does not start. */
 export type RuleTest = NonNullable<Settings["permission_test"]>[number] & { readonly line: number | undefined };
 
-/** What a configuration says about permission. */
+/** The permission settings of a configuration. */
 export interface WrittenPolicy {
   readonly config: WrittenRules;
   /** The built-in agents, then the others as configured. */
@@ -27,7 +28,7 @@ export interface WrittenPolicy {
   readonly tests: readonly RuleTest[];
 }
 
-/** Reads the rules, agents and tests among the settings. */
+/** Reads the rules, agents and tests of the settings. */
 export function readPolicy(
   { permission, agent, permission_test }: Settings,
   lineOf: Toml["lineOf"],
@@ -53,4 +54,9 @@ export function readPolicy(
     agents,
     tests: (permission_test ?? []).map((test, i) => ({ ...test, line: lineOf(["permission_test", i]) })),
   };
+}
+
+/** Reduces a configured policy to the rules from which layers are built. */
+export function configuredRules({ config, agents }: WrittenPolicy): ConfiguredRules {
+  return { config: config.rules, agents: new Map([...agents].map(([name, { rules }]) => [name, rules])) };
 }

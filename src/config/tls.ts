@@ -5,23 +5,23 @@ import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 import { checkOutside } from "./paths.ts";
 
-/** What a server speaks TLS with; each is PEM text. */
+/** Certificates and key of the service, as PEM text. */
 export interface Tls {
-  /** The server's certificate, followed by those that lead to its root. */
+  /** The certificate of the service, followed by its chain. */
   readonly cert: string;
   readonly key: string;
-  /** Clients must have a certificate of one of these authorities. Undefined: clients need none. */
+  /** The authorities of client certificates. Undefined: clients need no certificate. */
   readonly clientCa: string | undefined;
 }
 
-/** Reads the files and refuses what a server could not serve with; undefined if no TLS is configured. */
+/** Reads the TLS files, and refuses invalid or incomplete ones; undefined if TLS is not configured. */
 export function readTls(settings: Settings, workspaces: ReadonlyMap<string, string>): Tls | undefined {
   const { tls_cert, tls_key, tls_client_ca } = settings;
   if (tls_cert === undefined && tls_key === undefined && tls_client_ca === undefined) return undefined;
   if (tls_cert === undefined || tls_key === undefined) {
     const missing = tls_cert === undefined ? "tls_cert" : "tls_key";
     throw new ConfigError(
-      `TLS needs a certificate and its key, and ${missing} is not set; set tls_cert and tls_key, or nothing of TLS`,
+      `TLS needs a certificate and its key, but ${missing} is not set; set both tls_cert and tls_key, or no TLS setting`,
     );
   }
   const cert = read("tls_cert", tls_cert, workspaces);
@@ -43,7 +43,7 @@ function readAuthority(file: string, workspaces: ReadonlyMap<string, string>): s
     new X509Certificate(text);
     return text;
   } catch (cause) {
-    throw new ConfigError(`tls_client_ca ${file} is no certificate (${reason(cause)}); name a PEM file`, { cause });
+    throw new ConfigError(`tls_client_ca ${file} is not a certificate (${reason(cause)}); name a PEM file`, { cause });
   }
 }
 
@@ -52,7 +52,9 @@ function read(setting: string, file: string, workspaces: ReadonlyMap<string, str
   try {
     return readFileSync(file, "utf8");
   } catch (cause) {
-    throw new ConfigError(`${setting} ${file} cannot be read; create it, or correct the path or its rights`, { cause });
+    throw new ConfigError(`${setting} ${file} cannot be read; create it, or correct the path or its permissions`, {
+      cause,
+    });
   }
 }
 

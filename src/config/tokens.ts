@@ -6,11 +6,11 @@ import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 import { checkOutside, createPrivateDirectory } from "./paths.ts";
 
-/** A token as the server knows it. The text itself is not kept, so it cannot be logged. */
+/** A token. Its text is not stored, so that it cannot be logged. */
 export interface Token {
   id: string;
   roles: readonly Role[];
-  /** The agents it may act as; `*` is all. */
+  /** The agents as which it may act; `*` means all. */
   agents: readonly string[];
   /** SHA-256 of the token, hex. */
   sha256: string;
@@ -19,14 +19,14 @@ export interface Token {
 type TokenSettings = NonNullable<Settings["token"]>[number];
 type Variables = Readonly<Record<string, string | undefined>>;
 
-/** Reads the configured tokens, or without any makes two at the first start and reads them at later ones. */
+/** Reads the configured tokens. Without any it creates two at the first start, and reads them at later ones. */
 export function readTokens(given: {
   settings: Settings;
   env: Variables;
   workspaces: ReadonlyMap<string, string>;
   dataDirectory: string;
   insecureNoAuth: boolean;
-  /** Replicas share their tokens, so one that made some of its own would know others than the rest. */
+  /** False for replicas on a shared store: each would create different tokens. */
   makeOwn: boolean;
 }): Token[] {
   const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn } = given;
@@ -37,16 +37,16 @@ export function readTokens(given: {
   refuseTwins(tokens);
   if (tokens.length > 0 || insecureNoAuth) return tokens;
   if (makeOwn) return ownTokens(dataDirectory);
-  throw new ConfigError("replicas that share a store need the same tokens: configure [[token]]s, with file or env");
+  throw new ConfigError("replicas on a shared store need the same tokens; configure each [[token]] with file or env");
 }
 
-/** Who a request comes from must never be ambiguous. */
+/** Refuses equal tokens: a token must identify one principal. */
 function refuseTwins(tokens: readonly Token[]): void {
   for (const [index, token] of tokens.entries()) {
     const twin = tokens.slice(0, index).find(({ id, sha256 }) => id === token.id || sha256 === token.sha256);
     if (twin === undefined) continue;
     const same = twin.id === token.id ? "id" : "value";
-    throw new ConfigError(`tokens "${twin.id}" and "${token.id}" have the same ${same}; give each its own`);
+    throw new ConfigError(`tokens "${twin.id}" and "${token.id}" have the same ${same}; give each a different one`);
   }
 }
 
@@ -62,7 +62,7 @@ function ownTokens(dataDirectory: string): Token[] {
 function toToken(id: string, roles: readonly Role[], value: string, agents: readonly string[] = ["*"]): Token {
   if (!/^[A-Za-z0-9._~+/-]+=*$/.test(value)) {
     throw new ConfigError(
-      `token "${id}" is empty or has characters that a bearer token may not have; make one with: openssl rand -hex 32`,
+      `token "${id}" is empty or contains characters that a bearer token must not have; make one with: openssl rand -hex 32`,
     );
   }
   return { id, roles, agents, sha256: createHash("sha256").update(value).digest("hex") };

@@ -1,19 +1,19 @@
 import { parse, TomlError } from "smol-toml";
 import { ConfigError } from "./errors.ts";
 
-/** A TOML text that was read, and where its keys are. */
+/** A parsed TOML text, with the positions of its keys. */
 export interface Toml {
   readonly value: unknown;
-  /** The line (from 1) on which what a path leads to is written, or else the nearest part above it; undefined for the top. */
+  /** Returns the line (from 1) of the value at a path, or of its nearest parent that exists; undefined for the top level. */
   lineOf(path: readonly PropertyKey[]): number | undefined;
 }
 
-/** Parses TOML. An error names the place and never quotes the text, which may hold tokens. */
+/** Parses TOML. An error names the position and never quotes the text, which may contain tokens. */
 export function readToml(text: string, source: string): Toml {
   const value = parseOrRefuse(text, source);
   const lines = text.split("\n");
 
-  /** What the first so many lines hold, or with the next ones if the cut goes through a value. */
+  /** Parses the first lines, with as many more as it takes not to cut through a value. */
   function beginning(count: number): { value: unknown; line: number } {
     for (let line = count; line < lines.length; line += 1) {
       const found = tryParse(`${lines.slice(0, line).join("\n")}\n`);
@@ -24,8 +24,8 @@ export function readToml(text: string, source: string): Toml {
 
   return {
     value,
-    // The parser tells no places. But whole lines from the top are TOML again, unless the cut goes through a value, and
-    // what they hold only grows: so the first ones that hold a key end where it is written.
+    // The parser reports no positions. But the first N lines are valid TOML unless the cut goes through a value, and their
+    // content only grows with N: so a binary search finds the line at which a key appears.
     lineOf(path) {
       const known = path.slice(0, depth(value, path));
       if (known.length === 0) return undefined;
@@ -45,7 +45,7 @@ function parseOrRefuse(text: string, source: string): unknown {
     return parse(text);
   } catch (error) {
     if (!(error instanceof TomlError)) throw error;
-    // Only the first line of its message, and no cause: the rest quotes the file.
+    // Only the first line of the message, and no cause: the rest quotes the file.
     const [what] = error.message.split("\n");
     throw new ConfigError(`${source}, line ${error.line}, column ${error.column}: ${what}`);
   }
@@ -59,7 +59,7 @@ function tryParse(text: string): unknown {
   }
 }
 
-/** How many parts of a path are there. */
+/** Counts the parts of a path that exist. */
 function depth(value: unknown, path: readonly PropertyKey[]): number {
   const [key, ...rest] = path;
   if (key === undefined || typeof value !== "object" || value === null || !Object.hasOwn(value, key)) return 0;

@@ -1,8 +1,8 @@
 import { ConfigError } from "./errors.ts";
 
 /**
- * Whether spans are to be sent, as the standard environment of OpenTelemetry says: an OTLP endpoint is named, or
- * OTEL_TRACES_EXPORTER is `otlp`. Where to, and how, the exporter reads by itself.
+ * Reads from the standard environment of OpenTelemetry if spans are exported: an OTLP endpoint is set, or
+ * OTEL_TRACES_EXPORTER is `otlp`. The exporter itself reads the other variables.
  */
 export function readTracing(env: Readonly<Record<string, string | undefined>>): boolean {
   const exporters = env.OTEL_TRACES_EXPORTER?.split(",").map((name) => name.trim());
@@ -12,6 +12,6 @@ export function readTracing(env: Readonly<Record<string, string | undefined>>): 
   const protocol = env.OTEL_EXPORTER_OTLP_TRACES_PROTOCOL || env.OTEL_EXPORTER_OTLP_PROTOCOL || "http/protobuf";
   if (protocol === "http/protobuf") return true;
   throw new ConfigError(
-    `the environment asks for spans over the protocol "${protocol}"; only http/protobuf is spoken: set OTEL_EXPORTER_OTLP_PROTOCOL to it and the endpoint to the collector's HTTP port (usually 4318), or set OTEL_TRACES_EXPORTER to none`,
+    `the environment sets the OTLP protocol "${protocol}", but only http/protobuf is supported; set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf and the endpoint to the collector's HTTP port (usually 4318), or set OTEL_TRACES_EXPORTER to none`,
   );
 }

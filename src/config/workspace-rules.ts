@@ -10,13 +10,13 @@ import { readIfThere, type Settings } from "./file.ts";
 import { policyTables } from "./policy-tables.ts";
 import type { Toml } from "./toml.ts";
 
-/** Where a workspace may say how it wants to be treated. */
+/** The policy file of a workspace, relative to a directory. */
 const workspaceFile = join(".opencode", "config.toml");
 
-/** Whether a path names such a file. */
+/** Checks if a path names a policy file of a workspace. */
 export const isWorkspaceFile = (path: string): boolean => path.endsWith(sep + workspaceFile);
 
-/** Reads such a file as its author checks it; undefined if there is none. */
+/** Reads a policy file for its author's check; undefined if it does not exist. */
 export function readWorkspaceSettings(file: string): { settings: Settings; lineOf: Toml["lineOf"] } | undefined {
   const text = readIfThere(file);
   if (text === undefined) return undefined;
@@ -24,16 +24,16 @@ export function readWorkspaceSettings(file: string): { settings: Settings; lineO
   return { settings, lineOf };
 }
 
-/** The rules of a workspace for one agent: a list for each policy file from the root down to the directory. */
+/** Returns the rules of a workspace for one agent: one list for each policy file from the root down to the directory. */
 export type WorkspaceRules = (workspace: { root: string; directory: string }, agent: string) => LayerRules[];
 
 /**
- * Reads the policy files of workspaces, anew whenever one has changed. Nobody vouches for them, so what they say can only
- * narrow; and a file that cannot be used might have denied anything, so while it is there everything asks.
+ * Creates the reader of policy files of workspaces; it reads a file again whenever that has changed. The files are not
+ * trusted, so their rules can only narrow. An invalid file might deny anything, so everything asks until it is corrected.
  */
 export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules {
   const known = new Map<string, PolicyFile>();
-  /** Of the files looked at in this turn of the event loop: calls that come together look once. */
+  /** Stamps of the files checked in this turn of the event loop: concurrent calls check a file once. */
   const stamps = new Map<string, string | undefined>();
 
   function stampNow(file: string): string | undefined {
@@ -50,7 +50,7 @@ export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules
     const before = known.get(file);
     if (before?.stamp === stamp && before.isOld) return before;
     const found = load(file, root, home);
-    // The same text keeps its lists, since lists are compiled once.
+    // Equal text returns the same arrays: compiled rules are cached by the identity of the array.
     const same = before?.text !== undefined && before.text === found.text;
     const now = { ...(same ? before : found), stamp, isOld: found.isOld };
     if (known.size >= maxKnown) known.clear();
@@ -69,25 +69,25 @@ export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules
     });
 }
 
-/** A policy file as it was read. */
+/** A policy file in the cache. */
 interface PolicyFile {
   text: string | undefined;
-  /** Why it cannot be used. */
+  /** The reason why it is invalid. */
   problem?: string;
   rulesFor(agent: string): readonly Rule[];
-  /** What is different after a change. */
+  /** Differs after a change of the file. */
   stamp?: string;
-  /** Whether a change after it was read would surely show in the stamp. */
+  /** True if any change after the file was read shows in the stamp. */
   isOld: boolean;
 }
 
 const maxKnown = 1_000;
 const maxBytes = 65_536;
-/** File systems count time in ticks; two changes in one tick look like one. */
+/** The tick of file systems' timestamps: two changes in one tick have the same stamp. */
 const tickMs = 1_000;
 const contents = strictTable(policyTables);
 
-/** The directories from the root of a workspace down to one in it. */
+/** Returns the directories from the root of a workspace down to one in it. */
 function directoriesOf(root: string, directory: string): string[] {
   const below = relative(root, directory)
     .split(sep)
@@ -97,12 +97,12 @@ function directoriesOf(root: string, directory: string): string[] {
 
 function stampOf(file: string): string | undefined {
   try {
-    // Nearly always there is none, and an error would cost more than the look.
+    // Mostly there is no such file, and throwing would cost more than the check.
     const stats = statSync(file, { bigint: true, throwIfNoEntry: false });
     return stats && [stats.dev, stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs].join();
   } catch (cause) {
     const code = codeOf(cause);
-    // Below a file that is no directory there is nothing either.
+    // ENOTDIR: a parent is a file, so the policy file does not exist.
     return code === "ENOENT" || code === "ENOTDIR" ? undefined : code;
   }
 }
@@ -132,7 +132,7 @@ function load(file: string, root: string, home: string): PolicyFile {
   }
 }
 
-/** Opens a file that lies in the workspace, symlinks looked through. It waits for no FIFO and follows nothing that was swapped in. */
+/** Opens a file inside the workspace, with symlinks resolved. Does not wait for a FIFO, and follows no link that replaced the file meanwhile. */
 function openInside(file: string, root: string): number {
   const path = realpathSync(file);
   if (!path.startsWith(root + sep)) throw new Error("it is a link that leads out of the workspace");

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-/** Whether the program runs from its TypeScript sources. */
+/** True if the program runs from its TypeScript sources. */
 export const isCheckout = import.meta.filename.endsWith(".ts");
 /** The checkout, or the package's `dist`. */
 const root = isCheckout ? join(import.meta.dirname, "../..") : import.meta.dirname;

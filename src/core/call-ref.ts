@@ -1,4 +1,4 @@
-/** Names a call. `root` is the root of its session tree: a tree is what one atomic step can touch. */
+/** Identifies a call. `root` is the root of its session tree; an atomic step of the store stays within one tree. */
 export interface CallRef {
   root: string;
   sessionId: string;

@@ -241,7 +241,7 @@ function tagged(number: number, wireType: WireType, encode: EncodeValue): Encode
   };
 }
 
-/** Whether proto3 leaves a field out that has this value. */
+/** Checks if a value is the default that proto3 omits. */
 function isZero(value: unknown): boolean {
   if (value instanceof Uint8Array) return value.byteLength === 0;
   return value === "" || value === false || value === 0n || Object.is(value, 0);

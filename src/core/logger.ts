@@ -1,12 +1,12 @@
 import { chmodSync } from "node:fs";
 import { destination, pino } from "pino";
 
-/** The level from which on lines are written. */
+/** The minimum level of lines that are written. */
 export type LogLevel = "debug" | "info" | "warn" | "error";
 
 /**
- * What a line may hold besides its message: nothing that a tool, a token or a person's file could have put there, but in `args`
- * and `result`, which are censored and cut before.
+ * The fields that a line may have in addition to its message. Only `args` and `result` may contain text from a tool, a token
+ * or a file; the caller redacts and truncates them.
  */
 export interface LogFields {
   address?: string;
@@ -25,7 +25,7 @@ export interface LogFields {
   requestId?: string;
   result?: unknown;
   rpc?: string;
-  /** The part of the program, such as `tool.bash`. */
+  /** The component, such as `tool.bash`. */
   service?: string;
   sessionId?: string;
   success?: boolean;
@@ -33,16 +33,16 @@ export interface LogFields {
   workspace?: string;
 }
 
-/** Writes one JSON line a call. */
+/** Writes one JSON line per call. */
 export type Logger = Record<LogLevel, (message: string, fields?: LogFields) => void>;
 
 /**
  * Logs JSON lines to stderr and appends them to `file` (0600). A warning or an error is written before the call returns, other
- * lines together at the end of the turn: a write costs as much as all else about a line.
+ * lines together at the end of the turn: a write costs as much as all other work on a line.
  */
 export function createLogger(options: { level: LogLevel; file: string }): Logger {
   const file = destination({ dest: options.file, mkdir: true, mode: 0o600, sync: true });
-  // The file may be there from before, with other rights.
+  // The file may exist already, with other permissions.
   chmodSync(options.file, 0o600);
   const targets = [destination({ fd: 2, sync: true }), file];
   let waiting = "";
@@ -103,14 +103,14 @@ const names: ReadonlySet<string> = new Set(
   } satisfies Record<keyof LogFields, true>),
 );
 
-/** The fields of the closed list: what a cast lets through is not written. */
+/** Drops fields that are not in the closed list, which a cast could let through. */
 function known(fields: LogFields): LogFields {
-  const strangers = Object.keys(fields).filter((name) => !names.has(name));
-  if (strangers.length === 0) return fields;
+  const unknown = Object.keys(fields).filter((name) => !names.has(name));
+  if (unknown.length === 0) return fields;
   return Object.fromEntries(Object.entries(fields).filter(([name]) => names.has(name)));
 }
 
-/** An error without its other properties, which can hold requests and headers. */
+/** Describes an error without its other properties, which can contain requests and headers. */
 function describe(error: unknown): unknown {
   if (!(error instanceof Error)) return String(error);
   const { name, message, stack, cause } = error;

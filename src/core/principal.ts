@@ -1,12 +1,13 @@
+/** A role of a token: what its principal may do. */
 export type Role = "caller" | "approver" | "watcher" | "admin";
 
-/** Who a request comes from: what its token says, never what the request says. */
+/** The principal of a request, derived from its token and never from its content. */
 export interface Principal {
-  /** The token's id. */
+  /** The ID of the token. */
   id: string;
   roles: ReadonlySet<Role>;
-  /** The agents it may act as; `*` is all. */
+  /** The agents as which it may act; `*` means all. */
   agents: readonly string[];
-  /** With authentication off everybody is one principal, and the rule that nobody answers their own ask cannot hold. */
+  /** True without authentication: then all clients are one principal, which has to answer its own asks. */
   answersOwn: boolean;
 }

@@ -1,12 +1,12 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** A request that is refused, for one of the reasons of the contract. `rpc/errors.ts` alone turns it into a status. */
+/** A refused request, with a reason of the contract. Only `edge/rpc/errors.ts` converts it to a status. */
 export class RequestError extends Error {
   override name = "RequestError";
   readonly reason: ErrorReason;
   readonly metadata: Readonly<Record<string, string>>;
-  /** How the ask was settled, where an answer came too late. */
+  /** The settlement of the ask, if the answer came too late. */
   readonly settled: PermissionSettled | undefined;
   constructor(
     reason: ErrorReason,
@@ -21,7 +21,7 @@ export class RequestError extends Error {
   }
 }
 
-/** No such session, or not yours: the two are not told apart. */
+/** Refuses an unknown session. A session of another principal gets the same error, so that its existence stays hidden. */
 export function noSuchSession(sessionId: string): RequestError {
   return new RequestError(
     ErrorReason.NO_SUCH_SESSION,

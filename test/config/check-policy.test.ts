@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { declaredTools } from "../../src/compose/built-in-tools.ts";
-import { checkConfig } from "../../src/config/config.ts";
+import { checkConfig } from "../../src/config/check-config.ts";
 import { startService } from "../e2e/service.ts";
 import { main } from "../main.ts";
 
@@ -41,12 +41,12 @@ describe("a test of a policy", () => {
     expect(await run(`permission = "${permission}"\npattern = "${pattern}"\nexpect = "${expected}"`)).toEqual([]);
   });
 
-  test("that fails is an error with its line, what was expected and what decided", async () => {
+  test("that fails is an error with its line, the expected action and the deciding rule", async () => {
     expect(await run('permission = "bash"\npattern = "git push"\nexpect = "allow"')).toEqual([
       '7 error permission test: bash "git push" for agent build: expected allow, but it is deny: config rule 2 (bash "git push *" deny), on line 4',
     ]);
     expect(await run('permission = "read"\npattern = "a"\nexpect = "deny"\nagent = "plam"')).toEqual([
-      '7 error permission test: read "a" for agent plam: there is no such agent, the nearest is "plan"',
+      '7 error permission test: read "a" for agent plam: unknown agent, the nearest known one is "plan"',
     ]);
   });
 
@@ -58,22 +58,22 @@ describe("a test of a policy", () => {
   });
 });
 
-test("a permission that nothing asks for is told with the nearest one, or with what the tool asks for", async () => {
+test("an unknown permission is reported with the nearest known one, or with the permission of the tool of that name", async () => {
   expect(
     await findings('[permission]\nbahs = "deny"\n"mcp_*" = "ask"\nmcp_x = "ask"\n[agent.a.permission]\nwrite = "deny"'),
   ).toEqual([
-    '2 warning nothing built in asks for permission "bahs": the nearest known one is "bash"',
-    expect.stringMatching(/^4 warning nothing built in asks for permission "mcp_x"/),
-    '6 warning nothing built in asks for permission "write": that tool asks for "edit"',
+    '2 warning unknown permission "bahs": the nearest known one is "bash"',
+    expect.stringMatching(/^4 warning unknown permission "mcp_x"/),
+    '6 warning unknown permission "write": the tool of that name asks for "edit"',
   ]);
 });
 
-test("a rule that can never decide is told with the rule that always wins", async () => {
+test("a rule that never decides is reported with the rule that always wins", async () => {
   expect(
     await findings('[permission.bash]\n"git push *" = "deny"\n"ls *" = "ask"\n"git *" = "allow"\n"l*" = "allow"'),
   ).toEqual([
-    '2 warning the rule bash "git push *" never decides: bash "git *", which comes later, on line 4, matches all that it matches and the last match wins; move it down, or remove it',
-    expect.stringContaining('3 warning the rule bash "ls *" never decides: bash "l*", which comes later, on line 5,'),
+    '2 warning the rule bash "git push *" never decides: the later rule bash "git *" on line 4 matches everything that it matches, and the last match wins; move it down, or remove it',
+    expect.stringContaining('3 warning the rule bash "ls *" never decides: the later rule bash "l*" on line 5 '),
   ]);
 });
 
@@ -81,13 +81,13 @@ describe("toolgate check-config", () => {
   const check = (file: string, home: string, ...more: string[]) =>
     main(["check-config", file, ...more], { HOME: home });
 
-  test("prints what it finds by file and line, and creates nothing", async () => {
+  test("prints findings by file and line, and creates nothing", async () => {
     const { home, file } = write(
       '[permission]\nbahs = "deny"\n[[permission_test]]\npermission = "bash"\npattern = "x"\nexpect = "deny"',
     );
     const failed = await check(file, home);
     expect(failed.stdout.split("\n")).toEqual([
-      `${file}:2: warning: nothing built in asks for permission "bahs": the nearest known one is "bash"`,
+      `${file}:2: warning: unknown permission "bahs": the nearest known one is "bash"`,
       `${file}:3: error: permission test: bash "x" for agent build: expected deny, but it is ask: no rule matches: ask`,
       "",
     ]);
@@ -96,7 +96,7 @@ describe("toolgate check-config", () => {
     expect(readdirSync(home)).toEqual(["toolgate.toml"]);
   });
 
-  test("ends with 0 where there are only warnings, and says how many rules and tests there are", async () => {
+  test("exits with 0 if there are only warnings, and prints the number of rules and tests", async () => {
     const { home, file } = write('[permission]\nbahs = "deny"');
     const good = await check(file, home);
     expect(good).toMatchObject({
@@ -110,14 +110,12 @@ describe("toolgate check-config", () => {
     });
   });
 
-  test("takes the policy file of a workspace for what it is", async () => {
+  test("checks the policy file of a workspace by its own schema", async () => {
     const { home } = write("");
     const file = join(home, ".opencode/config.toml");
     mkdirSync(join(home, ".opencode"));
     writeFileSync(file, '[permission]\nbahs = "deny"');
-    expect((await check(file, home)).stdout).toContain(
-      `${file}:2: warning: nothing built in asks for permission "bahs"`,
-    );
+    expect((await check(file, home)).stdout).toContain(`${file}:2: warning: unknown permission "bahs"`);
     writeFileSync(file, 'listen = "127.0.0.1:1"');
     expect(await check(file, home)).toMatchObject({
       code: 1,
@@ -125,7 +123,7 @@ describe("toolgate check-config", () => {
     });
   });
 
-  test("ends with 1 for settings that cannot be read, and for a file that is not there", async () => {
+  test("exits with 1 for settings that cannot be read, and for a file that does not exist", async () => {
     const { home, file } = write('[permission]\nbash = "alow"');
     expect(await check(file, home)).toMatchObject({
       code: 1,

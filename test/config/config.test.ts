@@ -17,7 +17,7 @@ import { type Config, ConfigError, type Flags, loadConfig } from "../../src/conf
 import { type Certificates, makeCertificates, type Pair } from "../edge/certificates.ts";
 
 describe("without any setting", () => {
-  test("the defaults hold", () => {
+  test("the defaults apply", () => {
     const { load, home, project } = machine();
     const config = load();
     expect(config).toMatchObject({
@@ -52,7 +52,7 @@ describe("without any setting", () => {
     expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
-  test("the data directory and two tokens are made for this user alone, and found again", () => {
+  test("the data directory and two tokens are created for this user alone, and read again", () => {
     const { load, home } = machine();
     const first = load();
     const data = join(home, ".local/share/toolgate");
@@ -68,7 +68,7 @@ describe("without any setting", () => {
     expect(load().tokens).toEqual(first.tokens);
   });
 
-  test("what was loaded cannot be changed", () => {
+  test("the loaded configuration is frozen", () => {
     const config = machine().load();
     expect(Object.isFrozen(config)).toBe(true);
     expect(Object.isFrozen(config.limits)).toBe(true);
@@ -76,7 +76,7 @@ describe("without any setting", () => {
   });
 });
 
-describe("a flag beats the environment, which beats the file, which beats the default", () => {
+describe("a flag overrides the environment, which overrides the file, which overrides the default", () => {
   test("for the address", () => {
     const { load } = machine('listen = "127.0.0.1:1001"');
     expect(load().listen.port).toBe(1001);
@@ -104,7 +104,7 @@ describe("a flag beats the environment, which beats the file, which beats the de
 });
 
 describe("the file", () => {
-  test("names workspaces, relative to itself, and then the current directory is none", () => {
+  test("names workspaces, relative to itself; the current directory is then not a workspace", () => {
     const { load, home, directory } = machine('[workspace]\nshop = "shop"\nhome_shop = "~/shop"');
     mkdirSync(join(home, ".config/toolgate/shop"));
     mkdirSync(join(home, "shop"));
@@ -143,7 +143,7 @@ describe("the file", () => {
     });
   });
 
-  test("confines commands, of one agent otherwise, and hides the operator's files from them", () => {
+  test("confines commands, with another profile for one agent, and hides the operator's files from them", () => {
     const { load, home } = machine(`
       [sandbox]
       profile = "read-only"
@@ -186,7 +186,7 @@ describe("the file", () => {
     ]);
   });
 
-  test("is read from where --config says, which must exist", () => {
+  test("is read from the path of --config, which must exist", () => {
     const { load, home } = machine("ask_ms = 1000");
     const file = join(home, "other.toml");
     expect(() => load({ config: file })).toThrow(`${file} does not exist; create it`);
@@ -217,16 +217,16 @@ describe("a start is refused, and the message says what to do", () => {
         /the environment cannot be used.*\n.*TOOLGATE_ASK_MS: /,
       ],
       [
-        "spans over a protocol that is not spoken",
+        "spans over an unsupported protocol",
         "",
         {},
         { OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4317", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" },
-        'over the protocol "grpc"; only http/protobuf is spoken',
+        'OTLP protocol "grpc", but only http/protobuf is supported',
       ],
       ["a wrong flag", "", { unattended: "maybe" }, {}, /the command line cannot be used.*\n.*--unattended: /],
       ["an address without a port", "", { listen: "localhost" }, {}, "--listen: write it as HOST:PORT"],
-      ["a port that is none", "", { listen: "localhost:70000" }, {}, "choose one from 0"],
-      ["listening to the network in clear", 'listen = "0.0.0.0:7420"', {}, {}, "--allow-insecure-listen"],
+      ["a port that is too high", "", { listen: "localhost:70000" }, {}, "choose one from 0"],
+      ["listening on the network without encryption", 'listen = "0.0.0.0:7420"', {}, {}, "--allow-insecure-listen"],
       [
         "listening to the network without tokens",
         'listen = "0.0.0.0:7420"',
@@ -290,7 +290,7 @@ describe("a start is refused, and the message says what to do", () => {
         "[limits]\ntimeout_ms = 5000\nmax_timeout_ms = 4000",
         {},
         {},
-        "timeout_ms may not be over",
+        "timeout_ms must not exceed",
       ],
     ];
   for (const [what, file, flags, env, message] of refusals) {
@@ -301,7 +301,7 @@ describe("a start is refused, and the message says what to do", () => {
     });
   }
 
-  test("all that is wrong is told at once, each with its line", () => {
+  test("an error lists all problems at once, each with its line", () => {
     const { load } = machine('ask_ms = "15m"\n[limits]\nopen_asks = 1\nopn = 2\n[permission.bash]\n"ls *" = "alow"');
     for (const problem of [
       "line 1: ask_ms: ",
@@ -311,7 +311,7 @@ describe("a start is refused, and the message says what to do", () => {
       expect(() => load()).toThrow(problem);
   });
 
-  test("text that is not TOML is named by its place and not quoted, for it may hold a token", () => {
+  test("an error names the position of text that is not TOML, and does not quote it, since it may contain a token", () => {
     const { load } = machine('[[token]]\nvalue = "s3cret" "\n');
     expect(() => load()).toThrow(/toolgate\.toml, line 2, column \d+: /);
     expect(() => load()).not.toThrow(/s3cret/);
@@ -340,7 +340,7 @@ describe("a start is refused, and the message says what to do", () => {
     );
   });
 
-  test("the home directory as workspace, where the data are by default", () => {
+  test("the home directory as workspace, which contains the default data directory", () => {
     const { load, home } = machine();
     expect(() => load({ workspace: home })).toThrow("name one with --workspace DIR");
   });
@@ -396,21 +396,21 @@ describe("TLS", () => {
     expect(() => load({ listen, ...pair(), insecureNoAuth: true })).toThrow("use tokens");
   });
 
-  test("is refused by halves, and the message says what is missing", () => {
+  test("is refused if incomplete, and the message names the missing setting", () => {
     const { load } = machine();
     expect(() => load({ tlsCert: made.server.certFile })).toThrow("tls_key is not set");
     expect(() => load({ tlsKey: made.server.keyFile })).toThrow("tls_cert is not set");
     expect(() => load({ tlsClientCa: made.ca.certFile })).toThrow("tls_cert is not set");
   });
 
-  test("is refused with files that do not serve, and the message names them", () => {
+  test("is refused with invalid files, and the message names them", () => {
     const { load, home } = machine();
     const twisted = { tlsCert: made.server.certFile, tlsKey: made.client.keyFile };
     expect(() => load(twisted)).toThrow(/server\.pem and tls_key .*client\.key cannot be used together \(.*mismatch\)/);
     expect(() => load({ ...pair(), tlsKey: join(home, "none") })).toThrow(
       `tls_key ${join(home, "none")} cannot be read`,
     );
-    expect(() => load({ ...pair(), tlsClientCa: made.ca.keyFile })).toThrow(/tls_client_ca .* is no certificate/);
+    expect(() => load({ ...pair(), tlsClientCa: made.ca.keyFile })).toThrow(/tls_client_ca .* is not a certificate/);
     expect(() => load({ ...pair(), tlsCert: made.server.keyFile })).toThrow(ConfigError);
   });
 
@@ -433,7 +433,7 @@ test.each<[boolean, Record<string, string>]>([
   [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
   [false, { OTEL_TRACES_EXPORTER: "none", OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }],
   [false, { OTEL_SDK_DISABLED: "true", OTEL_EXPORTER_OTLP_ENDPOINT: "http://localhost:4318" }],
-])("whether spans are sent is %s with %o", (tracing, env) => {
+])("spans are exported: %s, with %o", (tracing, env) => {
   expect(machine().load({}, env).tracing).toBe(tracing);
 });
 

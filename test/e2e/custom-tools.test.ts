@@ -394,7 +394,7 @@ export const EnvProtection = async ({ project, client, $, directory, worktree })
   test("may be a package that is installed beside the configuration; a missing one is reported", async () => {
     const service = createService({ settings: 'plugin = ["@acme/guard", "acme-old"]' });
     try {
-      await expect(service.start()).rejects.toThrow(/@acme\/guard is no package .*npm install @acme\/guard/);
+      await expect(service.start()).rejects.toThrow(/@acme\/guard is not a path.*npm install @acme\/guard/);
       const plugin = (name: string) =>
         `{ name: "${name}", tool: { ${name}: { args: {}, description: "x", execute: async () => "from ${name}" } } }`;
       await writeTools(service, {

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { describe, expect, onTestFinished, test } from "vitest";
 import * as z from "zod";
 import { declaredTools } from "../../src/compose/built-in-tools.ts";
-import { checkConfig } from "../../src/config/config.ts";
+import { checkConfig } from "../../src/config/check-config.ts";
 import { defineTool, type ToolConfig } from "../../src/tool/define-tool.ts";
 import { pathAsks } from "../../src/tool/path-asks.ts";
 import type { Plan, Tool } from "../../src/tool/tool.ts";
@@ -68,7 +68,7 @@ describe("a tool that declares what it asks", () => {
     const deploy = declaring("ship", ["deploy"]);
     const check = (tools: Tool[]) => checkConfig(file, { env: {}, home: folder, directory: folder }, tools);
     expect((await check(await declaredTools())).findings).toMatchObject([
-      { message: expect.stringContaining('nothing built in asks for permission "deploy"') },
+      { message: expect.stringContaining('unknown permission "deploy"') },
     ]);
     expect((await check([...(await declaredTools()), deploy])).findings).toEqual([]);
     const service = await serve([deploy]);

@@ -1,0 +1,39 @@
+import type { Settings } from "./file.ts";
+import { canonicalPath } from "./paths.ts";
+
+/** Confinement of commands: the files that they may change, and access to the network. */
+export interface Confinement {
+  readonly profile: "off" | "workspace-write" | "read-only";
+  readonly network: boolean;
+}
+
+/** The confinement of commands, with the exceptions of single agents. */
+export interface SandboxSettings extends Confinement {
+  /** The agents with another confinement. */
+  readonly agents: ReadonlyMap<string, Confinement>;
+  /** True if the file asks for a sandbox: the service does not start without one. */
+  readonly required: boolean;
+  /** Additional directories that are writable in `workspace-write`. */
+  readonly writable: readonly string[];
+  /** Canonical paths of the operator's files that no command may see, in addition to the data directory. */
+  readonly hidden: readonly string[];
+}
+
+/** Reads the sandbox settings. `files` are further files to hide from commands. */
+export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
+  const { agent = {}, writable = [], ...own } = settings.sandbox ?? {};
+  const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
+  const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
+  const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
+  return {
+    ...confinement(own),
+    agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
+    required: named.some((profile) => profile !== undefined && profile !== "off"),
+    writable: writable.map(canonicalPath),
+    hidden: [...files, ...keys, ...tokens].map(canonicalPath),
+  };
+}
+
+function confinement({ profile = "workspace-write", network = true }: Settings["sandbox"] = {}): Confinement {
+  return { profile, network };
+}
