@@ -9,11 +9,19 @@ import type { PlanContext, Tool } from "../tool/tool.ts";
 import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
 import { applyChunks } from "./apply-patch/apply-chunks.ts";
 import { type FilePatch, PatchSyntaxError, parsePatch } from "./apply-patch/parse-patch.ts";
-import { changed, checkRead, type ExistingFile, type FileChanges, look, shorten, versionOf } from "./fs/change-file.ts";
+import {
+  changedSinceApproval,
+  checkRead,
+  type ExistingFile,
+  type FileChanges,
+  readExisting,
+  shorten,
+  versionOf,
+} from "./fs/change-file.ts";
 import { compare, type FileChange } from "./fs/diff.ts";
 import { type AsideFile, replaceFile, setAside } from "./fs/replace-file.ts";
 
-/** Changes several files by one patch: all of it is verified before anything is written, and an error undoes what was. */
+/** Changes several files by one patch. The whole patch is verified before the first write; an error undoes earlier writes. */
 export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "apply_patch",
@@ -22,7 +30,7 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
       "with +), *** Delete File: PATH, and *** Update File: PATH (then *** Move to: PATH if it moves), in which @@ or @@ LINE begins",
       'a chunk of lines that begin with " " (kept), "-" (removed) or "+" (added). Files that change must have been read.',
     ].join(" "),
-    input: z.object({ patchText: z.string().min(1).transform(parsed).describe("The whole patch") }),
+    input: z.object({ patchText: z.string().min(1).transform(parsePatchText).describe("The whole patch") }),
     permissions: ["edit"],
     changeForm: "patch",
     destructive: true,
@@ -30,7 +38,7 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
       const targets = await resolveAll(patches, workspace);
       const paths = targets.flatMap(pathsOf);
       checkDistinct(paths);
-      // Set by inspect: the versions that people were shown.
+      // Set by inspect: the versions that approvers saw.
       const seen: { versions?: readonly string[] } = {};
       const [first] = paths;
       return {
@@ -51,7 +59,7 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
       const paths = targets.flatMap(pathsOf).map(({ absolute }) => absolute);
       return await changes.inTurns(paths, async () => {
         signal.throwIfAborted();
-        // Before the patch is verified, so that an approved file that has changed is called that.
+        // Checked first, so that a file that changedSinceApproval after approval is reported as such.
         if (seen.versions !== undefined) await checkVersions(targets, seen.versions);
         const steps = await verify(targets, reads);
         await carryOut(steps);
@@ -64,28 +72,28 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
   });
 }
 
-/** A part of a patch whose paths are resolved. */
+/** A section of a patch with resolved paths. */
 interface Target {
   patch: FilePatch;
   path: ResolvedPath;
-  /** Where the file moves to. */
+  /** New path of a file that moves. */
   to: ResolvedPath | undefined;
 }
 
-/** What is to be done to one file, verified. */
+/** The verified change of one file. */
 interface Step {
   target: Target;
-  /** The file as it is; undefined for a new one. */
+  /** Present version of the file; undefined for a new one. */
   before: ExistingFile | undefined;
-  /** Where the new content goes. */
+  /** Path of the new content. */
   place: ResolvedPath;
-  /** Undefined if the file is deleted. */
+  /** Undefined for a file that is deleted. */
   content: Buffer | undefined;
   change: FileChange;
   ignoring: readonly string[];
 }
 
-function parsed(text: string, ctx: z.RefinementCtx): FilePatch[] {
+function parsePatchText(text: string, ctx: z.RefinementCtx): FilePatch[] {
   try {
     return parsePatch(text);
   } catch (error) {
@@ -113,7 +121,7 @@ function checkDistinct(paths: readonly ResolvedPath[]): void {
   throw new ToolFailure(`The patch names ${twice.absolute} twice. Put all that happens to a file into one section.`);
 }
 
-/** One ask of each kind, for everything that the patch touches. */
+/** Makes one ask of each permission, for all files of the patch. */
 function asksFor(targets: readonly Target[]): Ask[] {
   const paths = targets.flatMap(pathsOf);
   const outside = paths.flatMap(externalAsks);
@@ -136,7 +144,7 @@ function asksFor(targets: readonly Target[]): Ask[] {
   ];
 }
 
-/** Looks at all files and says what is to be done, or what cannot be, for all of them at once. */
+/** Reads all files and makes the steps; throws one error that lists everything that cannot be done. */
 async function verify(targets: readonly Target[], reads: PlanContext["reads"]): Promise<Step[]> {
   const results = await Promise.allSettled(targets.map((target) => verifyOne(target, reads)));
   const failures = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
@@ -144,14 +152,16 @@ async function verify(targets: readonly Target[], reads: PlanContext["reads"]): 
   if (unexpected !== undefined) throw unexpected;
   if (failures.length > 0) {
     const messages = failures.map((failure: ToolFailure) => failure.message);
-    throw new ToolFailure(`apply_patch verification failed, and nothing was changed:\n${messages.join("\n")}`);
+    throw new ToolFailure(
+      `apply_patch verification failed, and nothing was changedSinceApproval:\n${messages.join("\n")}`,
+    );
   }
   return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
 }
 
 async function verifyOne(target: Target, reads: PlanContext["reads"]): Promise<Step> {
   const { patch, path, to } = target;
-  const before = await look(path);
+  const before = await readExisting(path);
   if (patch.kind === "add") {
     if (before !== undefined) throw new ToolFailure(`${path.absolute} exists already: use *** Update File.`);
     const change = compare(path.pattern, undefined, patch.content);
@@ -165,7 +175,7 @@ async function verifyOne(target: Target, reads: PlanContext["reads"]): Promise<S
     const deleted = { ...change, diff: `deleted ${path.pattern}\n${change.diff}` };
     return { target, before, place: path, content: undefined, change: deleted, ignoring: [] };
   }
-  if (to !== undefined && (await look(to)) !== undefined) {
+  if (to !== undefined && (await readExisting(to)) !== undefined) {
     throw new ToolFailure(`${to.absolute} exists already: delete it first, or move the file elsewhere.`);
   }
   if (before.text === undefined) throw new ToolFailure(`${path.absolute} is too large to patch (over 16 MiB).`);
@@ -182,11 +192,11 @@ const versionsOf = (steps: readonly Step[]) => steps.map(({ before }) => version
 
 async function checkVersions(targets: readonly Target[], versions: readonly string[]): Promise<void> {
   for (const [index, { path }] of targets.entries()) {
-    if (versionOf(await look(path)) !== versions[index]) throw changed(path);
+    if (versionOf(await readExisting(path)) !== versions[index]) throw changedSinceApproval(path);
   }
 }
 
-/** First everything is written, then what goes is taken away. If a step fails, those before it are undone in reverse. */
+/** Writes all new content, then removes files. If a step fails, undoes the earlier ones in reverse order. */
 async function carryOut(steps: readonly Step[]): Promise<void> {
   const undo: (() => Promise<void>)[] = [];
   const aside: AsideFile[] = [];
@@ -203,10 +213,10 @@ async function carryOut(steps: readonly Step[]): Promise<void> {
       undo.push(file.putBack);
     }
   } catch (cause) {
-    const lost = await undoAll(undo);
-    if (lost.length === 0) throw cause;
+    const failures = await undoAll(undo);
+    if (failures.length === 0) throw cause;
     const what = cause instanceof Error ? cause.message : String(cause);
-    throw new ToolFailure(`${what}\nWhat was changed before could not all be undone: ${lost.join("; ")}`, { cause });
+    throw new ToolFailure(`${what}\nSome earlier changes could not be undone: ${failures.join("; ")}`, { cause });
   }
   for (const file of aside) await file.remove();
 }
@@ -219,17 +229,17 @@ async function put({ place, target, before, content = Buffer.of() }: Step): Prom
 async function undoPut({ place, target, before }: Step): Promise<void> {
   const now = await lstat(place.absolute, { bigint: true });
   if (before === undefined || target.to !== undefined) return await (await setAside(place, now)).remove();
-  // Only text is ever replaced.
+  // A replaced file is always text.
   await replaceFile(place, now, Buffer.from(before.mark + (before.text ?? "")));
 }
 
-/** Undoes what it can and says what it could not. */
+/** Undoes the steps; returns the errors of those that failed. */
 async function undoAll(undo: readonly (() => Promise<void>)[]): Promise<string[]> {
-  const lost: string[] = [];
+  const failures: string[] = [];
   for (const step of undo.toReversed()) {
-    await step().catch((error: unknown) => lost.push(error instanceof Error ? error.message : String(error)));
+    await step().catch((error: unknown) => failures.push(error instanceof Error ? error.message : String(error)));
   }
-  return lost;
+  return failures;
 }
 
 function resultOf(steps: readonly Step[]) {
@@ -239,7 +249,7 @@ function resultOf(steps: readonly Step[]) {
     return to === undefined ? line : `${line} -> ${to.pattern}`;
   });
   const notes = steps.flatMap(({ place, ignoring }) =>
-    ignoring.map((what) => `Lines of ${place.pattern} were found without regard to ${what}: check the result.`),
+    ignoring.map((what) => `Lines of ${place.pattern} were found ignoring ${what}: check the result.`),
   );
   const sum = (pick: (change: FileChange) => number) => steps.reduce((total, { change }) => total + pick(change), 0);
   return {

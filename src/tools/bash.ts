@@ -7,16 +7,16 @@ import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type ResolvedPath, type Workspace } from "../tool/workspace.ts";
 import type { Pipes } from "./process/pipe.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
-import type { Sandbox } from "./process/sandbox.ts";
+import type { Sandbox, SandboxPlace } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
-/** The engine's deadline comes this much later than the command's own, so that a slow end is still a completed call. */
-const grace = 5_000;
-const maxTimeoutSeconds = 3_600_000 - grace;
-/** The kernel takes no longer argument. */
-const maxCommandLength = 131_071;
+/** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
+const graceMs = 5_000;
+const maxTimeoutMs = 3_600_000 - graceMs;
+/** Maximum length of an argument in the kernel. */
+const maxCommandBytes = 131_071;
 
-/** Runs command lines. Nothing is kept from one to the next; background processes go on until the call is stopped or the service ends. */
+/** Runs command lines, each in a new shell. Background processes run until the call is stopped or the service ends. */
 export function createBash({
   supervisor,
   sandbox,
@@ -38,7 +38,7 @@ export function createBash({
       timeout: z
         .int()
         .positive()
-        .max(maxTimeoutSeconds)
+        .max(maxTimeoutMs)
         .default(120_000)
         .describe("Milliseconds after which the command is stopped"),
       workdir: filePath.optional().describe("Directory to run in; default the workspace"),
@@ -66,7 +66,7 @@ export function createBash({
         cwd: directory.absolute,
         env,
         searchPath: environmentOf(env).PATH,
-        timeoutMs: timeout + grace,
+        timeoutMs: timeout + graceMs,
         reveals: directory.external ? [directory] : [],
         directory,
         async inspect() {
@@ -81,12 +81,17 @@ export function createBash({
         throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
       });
       const cwd = ctx.plan.directory.absolute;
-      const place = { agent: ctx.agent, cwd, workspace: ctx.workspace.directory, directories: ctx.outside };
+      const place: SandboxPlace = {
+        agent: ctx.agent,
+        cwd,
+        workspace: ctx.workspace.directory,
+        directories: ctx.outside,
+      };
       const ended = await runCommand({
         argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
         cwd,
         env: { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks },
-        timeout,
+        timeoutMs: timeout,
         signal: ctx.signal,
         output: ctx.output,
         pipes,
@@ -112,15 +117,15 @@ const command = z
   .refine((text) => text.trim() !== "", "command is empty; write a command line")
   .refine((text) => !text.includes("\0"), "command contains a NUL character; remove it")
   .refine(
-    (text) => Buffer.byteLength(text) <= maxCommandLength,
-    `command is over ${maxCommandLength} bytes; write it to a file and run that`,
+    (text) => Buffer.byteLength(text) <= maxCommandBytes,
+    `command is over ${maxCommandBytes} bytes; write it to a file and run that`,
   )
   .refine(
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
     "a cd on its own has no effect on later calls; set workdir on the call that needs the directory",
   );
 
-/** The directory must still be the one that the path was resolved to. */
+/** Throws unless the path still leads to the same directory. */
 async function checkDirectory(workspace: Workspace, directory: ResolvedPath): Promise<void> {
   const now = await workspace.resolve(directory.absolute);
   if (now.absolute !== directory.absolute) {
@@ -130,7 +135,7 @@ async function checkDirectory(workspace: Workspace, directory: ResolvedPath): Pr
     throw new ToolFailure(`workdir ${directory.absolute} is not a directory. Create it or name another one.`);
 }
 
-/** What a command gets. Where PATH is relative it would lead into any directory that a command runs in: that is left out. */
+/** Returns the environment of a command. Drops relative parts of PATH, which would search whatever directory a command runs in. */
 function environmentOf(added: Readonly<Record<string, string>>) {
   const env = { ...inherited(), ...added };
   return {
@@ -141,27 +146,27 @@ function environmentOf(added: Readonly<Record<string, string>>) {
   };
 }
 
-/** What a command sees of the service's environment: nothing that could hold a secret. */
+/** Selects the variables of the service's environment that commands inherit: none that could hold a secret. */
 function inherited(): Record<string, string> & { PATH: string } {
   const names = ["HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "PATH"];
-  const kept = Object.entries(process.env).flatMap(([name, value]) =>
+  const selected = Object.entries(process.env).flatMap(([name, value]) =>
     value !== undefined && (names.includes(name) || name.startsWith("LC_")) ? [[name, value] as const] : [],
   );
   return {
     PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    ...Object.fromEntries(kept),
+    ...Object.fromEntries(selected),
     TERM: "dumb",
   };
 }
 
-/** By these names other programs look for the trace that they belong to. */
+/** Returns the variables by which programs find the trace that they belong to. */
 function traced(trace: TraceContext | undefined): Record<string, string> {
   if (!trace) return {};
   const { traceparent, tracestate } = trace;
   return { TRACEPARENT: traceparent, ...(tracestate !== undefined && { TRACESTATE: tracestate }) };
 }
 
-/** What the model must know besides the output. */
+/** Makes the note that the model needs in addition to the output. */
 function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
   if (timedOut) {
     return note(
@@ -173,7 +178,7 @@ function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number):
   return note(`command exited with code ${code}${signalOf(code)}`);
 }
 
-/** A shell, and so the sandbox, tells of a command that was ended by a signal with 128 and the signal's number. */
+/** Names the signal in an exit code: shells, and so the sandbox, report an end by signal as 128 plus its number. */
 function signalOf(code: number | null): string {
   const [name] = Object.entries(constants.signals).find(([, number]) => number + 128 === code) ?? [];
   return name === undefined ? "" : ` (128 + ${name})`;

@@ -5,7 +5,7 @@ import type { ChildResult } from "../tool/tool.ts";
 
 const maxCalls = 25;
 
-/** Models that know opencode's later form write its names. */
+/** Accepts the field name of a later form of opencode, which some models write. */
 const alsoNamed = (name: string, later: string) => (value: unknown) =>
   typeof value === "object" && value !== null && later in value && !(name in value)
     ? { ...value, [name]: Reflect.get(value, later) }
@@ -23,7 +23,7 @@ const toolCall = z.preprocess(
   }),
 );
 
-/** Makes several calls at the same time; each is a call of its own, with its own asks and its own result. */
+/** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
 export const batch = defineTool({
   name: "batch",
   description: [
@@ -50,7 +50,7 @@ export const batch = defineTool({
     asks: [{ permission: "batch", patterns: [...new Set(tools.map(({ tool }) => tool))] }],
   }),
   async execute({ tools, atomic }, { calls }) {
-    // What zod calls JSON is what proto calls JSON.
+    // The JSON type of zod equals that of protobuf.
     const children = tools.map(({ tool, args }) => ({ tool, input: args as JsonObject }));
     const results = await calls(children, { atomic });
     const failed = results.filter(({ status }) => status === "error").length;

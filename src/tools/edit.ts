@@ -5,7 +5,7 @@ import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement } from "./fs/apply-edit.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 
-/** Replaces a part of a file. What it replaces is what was given, line for line, in one place or said to be in all. */
+/** Replaces a part of a file: the given text, line for line, in one place or, if asked, in all. */
 export function createEditTool({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "edit",
@@ -23,7 +23,7 @@ export function createEditTool({ changes }: { changes: FileChanges }): Tool {
     async execute(input, ctx) {
       const { made, metadata } = await changes.execute((before, path) => applyEdit(path, before, input), ctx);
       const { count, ignoring } = made;
-      const how = ignoring === undefined ? "" : ` oldString was found without regard to ${ignoring}: check the result.`;
+      const how = ignoring === undefined ? "" : ` oldString was found ignoring ${ignoring}: check the result.`;
       return {
         output: `Edit applied successfully (${count} ${count === 1 ? "replacement" : "replacements"}).${how}`,
         metadata: { ...metadata, replacements: count },

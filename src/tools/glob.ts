@@ -20,13 +20,13 @@ import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;
 
-/** A directory to search, and the patterns that begin there. */
+/** A directory to search and the patterns that start there. */
 interface Root {
   directory: ResolvedPath;
   patterns: GlobPattern[];
 }
 
-/** Finds files by name, the newest first. What it asks for is where the pattern leads, not only what it says. */
+/** Finds files by name, newest first. It also asks for directories that the pattern leads to, outside the searched one. */
 export const glob = defineTool({
   name: "glob",
   description: [
@@ -106,8 +106,8 @@ export const glob = defineTool({
 });
 
 /**
- * The newest files of a root that its patterns mean; ripgrep names the newest first. What may not be read is counted as far
- * as it would have been shown.
+ * Finds the newest files of a root that match its patterns; ripgrep lists the newest first. Files that may not be read are
+ * counted only as far as they would have been shown.
  */
 async function search(
   { directory, patterns }: Root,

@@ -35,7 +35,7 @@ const input = z.object({
 });
 type Input = z.output<typeof input>;
 
-/** Searches the content of files. What may not be read without asking is left out, and said to be. */
+/** Searches the content of files. Files that may not be read without an ask are left out and counted. */
 export const grep = defineTool({
   name: "grep",
   description: [
@@ -100,7 +100,7 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
   const count = ["--count", "--with-filename", "--null", ...filter, ...expression(input), "--", "./"];
   let begun = "";
   const counting = ripgrep({ ...common, args: [...everySearch, ...count], delimiter: "\n" }, (record) => {
-    // A name may have line ends in it.
+    // File names may contain line ends.
     begun += record;
     const [, name, lines] = /^\.\/([^\0]*)\0(\d+)$/.exec(begun) ?? [];
     begun = record.includes("\0") ? "" : `${begun}\n`;
@@ -108,11 +108,11 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
     counts.set(name, Number(lines));
     if (counts.size % 100 === 1) ctx.metadata({ metadata: { files: counts.size } });
   });
-  // By their names alone: how many of them match would tell what is in them.
+  // Counted by name alone: a count of matches would reveal content.
   let leftOut = 0;
-  // With one thread, which is enough for names, to leave the processors to the search.
+  // One thread suffices for names and leaves the processors to the search.
   const listing = [...everySearch, "--files", "--null", "--threads=1", ...filter, "--", "./"];
-  const names = { ...common, args: listing, delimiter: "\0", mayBeWanted: mayBeRestricted } as const;
+  const names = { ...common, args: listing, delimiter: "\0", prefilter: mayBeRestricted } as const;
   const naming = ripgrep(names, (record) => {
     const name = record.slice(2);
     if (isMeant(name) && !mayRead(name)) leftOut += 1;
@@ -121,7 +121,7 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
   const stopped = countingStopped ?? namingStopped;
 
   const found = await byDate(named([...counts.keys()], searched), searched);
-  // By their names they were judged before.
+  // The filter above has judged their names; files with other names are judged again.
   const files = found.filter((file) => !file.otherNames || readable([file], ctx.judge).length > 0);
   leftOut += found.length - files.length;
   const countOf = ({ name }: DatedFile) => counts.get(name) ?? 0;
@@ -134,10 +134,10 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
     });
     return result(lines, { shown: shown.length, total: files.length, leftOut, stopped, unit: "files" });
   }
-  let room = maxMatches;
+  let capacity = maxMatches;
   const newest = files.filter((file) => {
-    if (room <= 0) return false;
-    room -= countOf(file);
+    if (capacity <= 0) return false;
+    capacity -= countOf(file);
     return true;
   });
   return await showLines(input, newest, { total, leftOut, stopped }, { signal: ctx.signal, late });
@@ -172,7 +172,7 @@ async function searchOutput(input: Input, { outputs, signal }: ToolContext): Pro
   return result(found.lines(), { shown: found.matches(), leftOut: 0, stopped, unit: "matches" });
 }
 
-/** Shows matching lines of files, in their order. The files that are searched are those that were opened, whatever takes their place. */
+/** Shows matching lines of files, in their order. It searches the files as opened, whatever replaces them later. */
 async function showLines(
   input: Input,
   files: readonly FoundFile[],
@@ -197,7 +197,7 @@ async function showLines(
   return result(findings.lines(), end);
 }
 
-/** What was replaced meanwhile is no longer what was found. */
+/** Opens a found file; undefined if it was replaced meanwhile. */
 function openIfSame(file: FoundFile): OpenFile | undefined {
   try {
     return openFile(file);
@@ -223,7 +223,7 @@ function expression({ pattern, multiline }: Input): string[] {
   return [...(multiline ? ["--multiline", "--multiline-dotall"] : []), `--regexp=${pattern}`];
 }
 
-/** Gathers what ripgrep prints of files that it knows by number, up to the most matches there may be. */
+/** Collects the matches of ripgrep in files that it knows by descriptor, up to the maximum. */
 function createFindings(names: readonly string[]) {
   const byFile = names.map((): { line: string; isMatch: boolean }[] => []);
   return {
@@ -235,15 +235,15 @@ function createFindings(names: readonly string[]) {
       else byFile[at]?.push({ line: `  Line ${number}${sign} ${text?.replace(/\r$/, "")}`, isMatch: sign === ":" });
     },
     matches: () => byFile.flat().filter(({ isMatch }) => isMatch).length,
-    /** File by file, with its name before. */
+    /** Returns the lines, grouped under the name of each file. */
     lines(): string[] {
-      let room = maxMatches;
+      let capacity = maxMatches;
       const shown: string[] = [];
       for (const [i, lines] of byFile.entries()) {
-        const end = lines.findIndex(({ isMatch }) => isMatch && room-- <= 0);
-        const kept = end === -1 ? lines : lines.slice(0, end);
-        if (kept.length > 0)
-          shown.push(...(shown.length > 0 ? [""] : []), `${names[i]}:`, ...kept.map(({ line }) => line));
+        const end = lines.findIndex(({ isMatch }) => isMatch && capacity-- <= 0);
+        const selected = end === -1 ? lines : lines.slice(0, end);
+        if (selected.length > 0)
+          shown.push(...(shown.length > 0 ? [""] : []), `${names[i]}:`, ...selected.map(({ line }) => line));
       }
       return shown;
     },

@@ -18,9 +18,9 @@ import { todowrite } from "./todowrite.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 
-/** The tools that every replica has. */
+/** Creates the built-in tools, which every replica has. */
 export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
-  // One for all of them, so that they take turns with each other.
+  // Shared, so that changes of one file by different tools take turns.
   const changes = createFileChanges();
   return [
     createApplyPatch({ changes }),

@@ -3,12 +3,12 @@ import { defineTool } from "../tool/define-tool.ts";
 import { similar } from "../tool/similar.ts";
 import type { Tool } from "../tool/tool.ts";
 
-/** Answers a call that a host could not make sense of, so that the model learns what was wrong with it. */
+/** Answers a call that a host could not parse, so that the model learns what was wrong with it. */
 export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): Tool {
   return defineTool({
     name: "invalid",
     description:
-      "Do not call this. Agent hosts call it in place of a call that names no tool that exists, or whose arguments are no JSON.",
+      "Do not call this. Agent hosts call it when a call names an unknown tool or its arguments are not valid JSON.",
     input: z.object({
       tool: z.string().describe("The tool as the model called it"),
       error: z.string().describe("What is wrong with the call"),

@@ -9,10 +9,10 @@ import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;
-/** What nobody wants to see, also where no .gitignore says so. */
-const noise = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
+/** Directories that are left out even if no .gitignore names them. */
+const ignoredNames = ["node_modules", "__pycache__", ".venv", "venv", "target", "dist", "build", ".cache", "coverage"];
 
-/** Shows the files of a directory and of the directories in it as a tree. */
+/** Shows the files below a directory as a tree. */
 export const listTool = defineTool({
   name: "list",
   description: [
@@ -21,7 +21,7 @@ export const listTool = defineTool({
   ].join(" "),
   input: z.object({
     path: filePath.optional().describe("Directory; default the workspace"),
-    ignore: z.array(filePath).max(50).default([]).describe("Globs of what to leave out besides"),
+    ignore: z.array(filePath).max(50).default([]).describe("Globs of further names to leave out"),
   }),
   permissions: ["list"],
   readOnly: true,
@@ -47,8 +47,10 @@ export const listTool = defineTool({
     checkDirectory();
     using opened = openDirectory(directory.absolute);
     const names: string[] = [];
-    // Only to leave out: a glob that takes in would bring back what git ignores.
-    const excluded = [...noise, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map((glob) => `--glob=!${glob}`);
+    // Exclusions only: an including glob would bring back files that git ignores.
+    const excluded = [...ignoredNames, ...ignore.map((glob) => glob.replace(/^!+/, ""))].map(
+      (glob) => `--glob=!${glob}`,
+    );
     const args = [...everySearch, ...excluded, "--files", "--null", "--sort=path", "--", "./"];
     const search = { args, cwd: opened.path, delimiter: "\0", signal, late: searchTime() } as const;
     const stopped = await ripgrep(search, (record) => {
@@ -75,7 +77,7 @@ export const listTool = defineTool({
   },
 });
 
-/** Files under their directories, each level indented further; they come sorted. */
+/** Formats sorted paths as a tree, each level indented further. */
 function tree(names: readonly string[]): string[] {
   const known = new Set<string>(["."]);
   const open = (directory: string): string[] => {

@@ -6,7 +6,7 @@ import { filePath } from "../tool/workspace.ts";
 import { applyEdit, isChange, noChange, replacement, type Wanted } from "./fs/apply-edit.ts";
 import type { ExistingFile, FileChanges } from "./fs/change-file.ts";
 
-/** Makes several edits of one file: all of them in one step, or none. */
+/** Applies several edits to one file, all in one step or none. */
 export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "multiedit",
@@ -41,17 +41,17 @@ function editedAll(path: string, before: ExistingFile | undefined, edits: readon
     const { text, count, ignoring } = whole(() => applyEdit(path, now, edit), index, edits.length);
     now = { text, isUtf8: true };
     replacements += count;
-    if (ignoring !== undefined) notes.push(`Edit ${index + 1} was found without regard to ${ignoring}: check it.`);
+    if (ignoring !== undefined) notes.push(`Edit ${index + 1} was found ignoring ${ignoring}: check it.`);
   }
   return { text: now?.text ?? "", replacements, notes };
 }
 
-/** Says which edit it is that fails. */
+/** Adds the number of the edit to its error. */
 function whole<Result>(make: () => Result, index: number, count: number): Result {
   try {
     return make();
   } catch (cause) {
     if (!(cause instanceof ToolFailure)) throw cause;
-    throw new ToolFailure(`Edit ${index + 1} of ${count}: ${cause.message} None of the edits was made.`, { cause });
+    throw new ToolFailure(`Edit ${index + 1} of ${count}: ${cause.message} No edit was applied.`, { cause });
   }
 }

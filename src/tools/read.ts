@@ -17,7 +17,7 @@ const maxLines = 2_000;
 const maxDirectoryBytes = 51_200;
 const maxAttachmentBytes = 5 * 1024 * 1024;
 const outputPrefix = "toolgate-output:";
-/** Nothing that could lead out of the store. */
+/** Syntax of an output ID; it cannot lead out of the store. */
 const outputId = /^[A-Za-z0-9_-]+$/;
 
 /** Shows a file in numbered lines, a directory as a list, an image or a PDF as an attachment, a notebook as its cells. */
@@ -36,10 +36,10 @@ export const readTool = defineTool({
   permissions: ["read"],
   readOnly: true,
   idempotent: true,
-  // Wider than the window, so that it is not cut again.
+  // Larger than the window, so that the output is not truncated again.
   keep: { lines: maxLines + 100, bytes: 65_536 },
   async plan({ filePath }, { workspace }): Promise<Plan & { path?: ResolvedPath; outputId?: string }> {
-    // Of the session tree's own outputs there is nothing to ask.
+    // Reading the session tree's own outputs needs no ask.
     if (filePath.startsWith(outputPrefix)) {
       return { title: filePath, asks: [], outputId: filePath.slice(outputPrefix.length) };
     }

@@ -9,13 +9,13 @@ import { fetchPage, readUrl, urlProblem, type WebPage } from "./web/web-page.ts"
 
 const defaultSeconds = 30;
 const maxSeconds = 120;
-/** Conversion has its own limit, and the engine's deadline comes last. */
-const grace = 15_000;
+/** Time that the call's deadline leaves for conversion, which has a limit too. */
+const graceMs = 15_000;
 
 const formats = ["markdown", "text", "html"] as const;
 type Format = (typeof formats)[number];
 
-/** Shows a page of the web. It asks for the address as it was understood, whatever spelling it came in. */
+/** Fetches a page of the web. It asks for the parsed address, however it was spelled. */
 export const webfetch = defineTool({
   name: "webfetch",
   description: [
@@ -44,7 +44,7 @@ export const webfetch = defineTool({
     return {
       title: url.href,
       asks: [{ permission: "webfetch", patterns: [url.href], metadata: { url: url.href, format, timeout } }],
-      timeoutMs: timeout * 1_000 + grace,
+      timeoutMs: timeout * 1_000 + graceMs,
       url,
       inspect: async () => ({ preview: () => ({ hosts: [url.host] }) }),
     };
@@ -113,7 +113,7 @@ function isText(mime: string, body: Uint8Array): boolean {
 
 const isUtf16 = ([a, b]: Uint8Array) => (a === 0xff && b === 0xfe) || (a === 0xfe && b === 0xff);
 
-/** By byte order mark, header, or what the page says of itself; else UTF-8. */
+/** Decodes by byte order mark, header or the page's declaration; otherwise as UTF-8. */
 function decode(body: Buffer, contentType: string): string {
   if (isUtf16(body)) return new TextDecoder(body[0] === 0xff ? "utf-16le" : "utf-16be").decode(body);
   const page = /html/i.test(contentType) ? body.toString("latin1", 0, 1_024) : "";

@@ -4,7 +4,7 @@ import type { Tool } from "../tool/tool.ts";
 import { filePath } from "../tool/workspace.ts";
 import type { FileChanges } from "./fs/change-file.ts";
 
-/** Writes whole files. An existing one must have been read in its present form, so that nobody's work is overwritten unseen. */
+/** Writes whole files. An existing file must have been read in its present version, so that no work is overwritten unseen. */
 export function createWrite({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "write",
@@ -27,7 +27,7 @@ export function createWrite({ changes }: { changes: FileChanges }): Tool {
   });
 }
 
-/** The mark that a file has is kept; what is given with one does not get a second. */
+/** Removes a byte order mark from the content if the file has one, since the file's mark is preserved. */
 function newText(before: { mark: string } | undefined, content: string): { text: string } {
   const hasMark = before !== undefined && before.mark !== "" && content.startsWith(before.mark);
   return { text: hasMark ? content.slice(1) : content };

@@ -149,7 +149,7 @@ const patched = (text: string, ...lines: string[]) => applyChunks("a", text, chu
 describe("a chunk", () => {
   test("that could stand in several places is refused with their lines; @@ and a line before it says which", () => {
     const text = "def a():\n  return 1\ndef b():\n  return 1\n";
-    expect(() => patched(text, "@@", "-  return 1", "+  return 2")).toThrow("stand in a 2 times, at lines 2, 4");
+    expect(() => patched(text, "@@", "-  return 1", "+  return 2")).toThrow("occur 2 times in a, at lines 2, 4");
     expect(patched(text, "@@ def b():", "-  return 1", "+  return 2")).toBe(
       "def a():\n  return 1\ndef b():\n  return 2\n",
     );
@@ -167,7 +167,7 @@ describe("a chunk", () => {
     expect(patched("a\nb\na\n", "@@", "-a", "+x", "*** End of File")).toBe("a\nb\nx\n");
   });
 
-  test("is found without regard to what nobody means, and keeps the lines that it keeps as they are", () => {
+  test("is found ignoring unintended differences, and leaves its context lines unchanged", () => {
     const { text, ignoring } = applyChunks("a", "say “hi”  \nold\n", chunksOf("@@", ' say "hi"', "-old", "+new"));
     expect(text).toBe("say “hi”  \nnew\n");
     expect(ignoring).toEqual(["typographic characters"]);
@@ -182,7 +182,7 @@ describe("a chunk", () => {
 
   test("out of order is refused, and the message says where it stands", () => {
     expect(() => patched("a\nb\n", "@@", "-b", "@@", "-a")).toThrow(
-      "They stand at line 1: give the chunks in the order",
+      "They occur at line 1: give the chunks in the order",
     );
   });
 });

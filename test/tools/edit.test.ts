@@ -59,7 +59,7 @@ describe("an edit", () => {
     expect(await text()).toBe("$&$1\ny = 2\n$&$1\n");
   });
 
-  test("of a text that overlaps itself is ambiguous, whether as it is or without regard to spaces", async () => {
+  test("of a text that overlaps itself is ambiguous, exactly or ignoring spaces", async () => {
     await given("{\n}\n}\n}\n");
     await expect(change("}\n}", "]\n]")).rejects.toThrow("Found 2 matches for oldString, at lines 2, 3.");
     await expect(change("} \n}", "]\n]")).rejects.toThrow("Found 2 matches for oldString, at lines 2, 3.");
@@ -97,7 +97,7 @@ describe("an edit", () => {
   test("ignores spaces at the ends of lines where nothing else fits, and says so", async () => {
     await given("a {  \n  b\t\n}\n");
     const { output } = await change("a {\n  b\n}", "c");
-    expect(output).toContain("without regard to spaces at the ends of lines");
+    expect(output).toContain("found ignoring spaces at the ends of lines");
     expect(await text()).toBe("c\n");
   });
 
@@ -110,7 +110,7 @@ describe("an edit", () => {
   test("that is indented otherwise as a whole is made with the indentation of the file", async () => {
     await given("class A {\n    one() {\n        return 1;\n    }\n}\n");
     const { output } = await change("one() {\n    return 1;\n}", "one() {\n    return 2;\n}\n\ntwo() {}");
-    expect(output).toContain("without regard to how far it is indented");
+    expect(output).toContain("found ignoring how far it is indented");
     expect(await text()).toBe("class A {\n    one() {\n        return 2;\n    }\n\n    two() {}\n}\n");
   });
 

@@ -38,7 +38,7 @@ test("each edit works on what the ones before it left, and all are shown and wri
 test("an edit that fails names itself, and none is made", async () => {
   await given("one\n");
   await expect(change(edit("one", "1"), edit("one", "2"))).rejects.toThrow(
-    /^Edit 2 of 2: Could not find oldString .* None of the edits was made\.$/,
+    /^Edit 2 of 2: Could not find oldString .* No edit was applied\.$/,
   );
   expect(await text()).toBe("one\n");
 });

@@ -5,13 +5,13 @@ import type { Chunk } from "./parse-patch.ts";
 /** A text after its patch. */
 export interface Patched {
   text: string;
-  /** What was not compared to find a chunk, for the model. */
+  /** Differences that were ignored to find chunks, for the model. */
   ignoring: string[];
 }
 
 /**
- * Applies the chunks to a text, in the order of its lines. Each is found in exactly one place or it throws `ToolFailure`; only
- * the lines that it removes and adds change, also where those that it keeps are written otherwise.
+ * Applies chunks to a text, in the order of its lines. Throws `ToolFailure` unless each chunk matches in exactly one place. Only
+ * removed and added lines change, even if context lines differ slightly from the file.
  */
 export function applyChunks(path: string, text: string, chunks: readonly Chunk[]): Patched {
   const lines = splitLines(text);
@@ -46,7 +46,7 @@ function splitLines(text: string): Line[] {
     .filter(({ text, end }) => text !== "" || end !== "");
 }
 
-/** A new line ends as the one before it does, or else the first one of the file; only the last line may have no end. */
+/** Joins lines. A new line ends like the one before it, or like the first line of the file; only the last line may have no end. */
 function joinLines(lines: readonly Line[], before: readonly Line[], isOpenEnd: boolean): string {
   let usual = before.find(({ end }) => end)?.end || "\n";
   return lines
@@ -77,8 +77,8 @@ function findPlace(
   done: number,
 ): { at: number; ignoring?: string } {
   const old = chunk.lines.filter(({ sign }) => sign !== "+").map(({ text }) => text);
-  const { from, isSure } = afterContexts(path, lines, chunk, done);
-  if (old.length === 0) return { at: placeOfNew(path, lines, chunk, from, isSure) };
+  const { from, isUnique } = afterContexts(path, lines, chunk, done);
+  if (old.length === 0) return { at: placeOfNew(path, lines, chunk, from, isUnique) };
   for (const { form, ignoring } of comparisons) {
     const all = placesOf(lines, old, from, form);
     const places = chunk.isEndOfFile ? all.filter((at) => at + old.length === lines.length) : all;
@@ -86,46 +86,46 @@ function findPlace(
     if (at === undefined) continue;
     const found = ignoring === undefined ? {} : { ignoring };
     if (chunk.line !== undefined && places.includes(chunk.line)) return { at: chunk.line, ...found };
-    if (places.length === 1 || (chunk.contexts.length > 0 && isSure)) return { at, ...found };
+    if (places.length === 1 || (chunk.contexts.length > 0 && isUnique)) return { at, ...found };
     throw ambiguous(path, places, old.join("\n"));
   }
   const earlier = placesOf(lines, old, 0, (line) => line)[0];
   const hint =
-    earlier === undefined ? "" : `\nThey stand at line ${earlier + 1}: give the chunks in the order of the file.`;
+    earlier === undefined ? "" : `\nThey occur at line ${earlier + 1}: give the chunks in the order of the file.`;
   throw new ToolFailure(`Failed to find expected lines in ${path}:\n${old.join("\n")}${hint}`);
 }
 
-/** Where the search begins, and whether the contexts leave no doubt of it. */
+/** Finds the line after the contexts, and reports whether each context occurs only once. */
 function afterContexts(path: string, lines: readonly Line[], { contexts }: Chunk, done: number) {
   let from = done;
-  let isSure = true;
+  let isUnique = true;
   for (const context of contexts) {
     const places = placesOf(lines, [context], from, (line) => plain(line).trim());
     const [at] = places;
     if (at === undefined) throw new ToolFailure(`Failed to find context ${JSON.stringify(context)} in ${path}.`);
-    isSure &&= places.length === 1;
+    isUnique &&= places.length === 1;
     from = at + 1;
   }
-  return { from, isSure };
+  return { from, isUnique };
 }
 
-/** Where lines go that stand beside no old ones: where the header says, behind the context, or at the end. */
+/** Finds the position of added lines without old ones: the line in the header, after the context, or the end. */
 function placeOfNew(
   path: string,
   lines: readonly Line[],
   { line, contexts, isEndOfFile }: Chunk,
   from: number,
-  isSure: boolean,
+  isUnique: boolean,
 ): number {
-  if (contexts.length > 0 && !isSure) {
+  if (contexts.length > 0 && !isUnique) {
     throw new ToolFailure(
-      `The context ${JSON.stringify(contexts.at(-1))} stands in ${path} more than once. Add lines around.`,
+      `The context ${JSON.stringify(contexts.at(-1))} occurs more than once in ${path}. Add lines around it.`,
     );
   }
   if (contexts.length > 0 && !isEndOfFile) return from;
   if (line === undefined || isEndOfFile) return lines.length;
   if (line >= from && line <= lines.length) return line;
-  throw new ToolFailure(`${path} has no place for new lines behind line ${line}: it has ${lines.length} lines.`);
+  throw new ToolFailure(`${path} has no place for new lines after line ${line}: it has ${lines.length} lines.`);
 }
 
 function placesOf(
@@ -146,6 +146,6 @@ function ambiguous(path: string, places: readonly number[], old: string): ToolFa
   const shown = places.slice(0, 10).map((at) => at + 1);
   const more = places.length > shown.length ? ", …" : "";
   return new ToolFailure(
-    `These lines stand in ${path} ${places.length} times, at lines ${shown.join(", ")}${more}. Add lines around them, or @@ and a line before them:\n${old}`,
+    `These lines occur ${places.length} times in ${path}, at lines ${shown.join(", ")}${more}. Add lines around them, or @@ and a line before them:\n${old}`,
   );
 }

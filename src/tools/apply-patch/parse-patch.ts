@@ -1,28 +1,28 @@
-/** What a patch does to one file. */
+/** The section of a patch for one file. */
 export type FilePatch =
   | { kind: "add"; path: string; content: string }
   | { kind: "delete"; path: string }
   | { kind: "update"; path: string; moveTo?: string; chunks: Chunk[] };
 
-/** A run of lines that are kept, removed or added, and what says where they stand. */
+/** A run of kept, removed or added lines, with what locates it. */
 export interface Chunk {
-  /** Lines (after `@@`) that come before it, in this order. */
+  /** Lines (after `@@`) that precede it, in this order. */
   contexts: string[];
-  /** The line of the old file that it begins with, counted from 0, if its header is that of a unified diff. */
+  /** First line in the old file, counted from 0, if its header is that of a unified diff. */
   line?: number;
   lines: { sign: " " | "-" | "+"; text: string }[];
-  /** Whether it ends with the file. */
+  /** True if it must end at the end of the file. */
   isEndOfFile: boolean;
-  /** Whether the new file's last line, which is in it, has no line end. */
+  /** True if it holds the new file's last line and that line has no line end. */
   isOpenEnd: boolean;
 }
 
-/** A patch that cannot be read; the message says which line and what is wanted. */
+/** A patch that cannot be parsed; the message names the line and what is expected there. */
 export class PatchSyntaxError extends Error {
   override name = "PatchSyntaxError";
 }
 
-/** Reads the text between `*** Begin Patch` and `*** End Patch`; a heredoc or a code fence around it is left out. */
+/** Parses the text between `*** Begin Patch` and `*** End Patch`; ignores a heredoc or code fence around it. */
 export function parsePatch(text: string): FilePatch[] {
   const lines = text.replaceAll("\r\n", "\n").split("\n");
   const begin = lines.findIndex((line) => line.trim() === "*** Begin Patch");
@@ -83,7 +83,7 @@ function parseChunks(body: readonly string[], first: number): Chunk[] {
   };
   for (const [index, line] of body.entries()) {
     if (line.startsWith("@@")) {
-      // Several headers in a row narrow one place down.
+      // Several headers in a row locate one place.
       readHeader(chunk === undefined || chunk.lines.length > 0 ? begin() : chunk, line);
       continue;
     }
@@ -100,13 +100,13 @@ function parseChunks(body: readonly string[], first: number): Chunk[] {
 
 function readHeader(chunk: Chunk, line: string): void {
   const [unified, start = "0", count = "1"] = unifiedHeader.exec(line) ?? [];
-  // Without old lines it names the line after which the new ones stand.
+  // Without old lines the header names the line before the new ones.
   if (unified !== undefined) chunk.line = Number(start) - (count === "0" ? 0 : 1);
   const context = unified === undefined ? line.slice(2).trim() : "";
   if (context !== "") chunk.contexts.push(context);
 }
 
-/** What stands between lines as nothing at all is an empty line that is kept. */
+/** Parses a line of a chunk; an empty one is a kept empty line. */
 function readLine(line: string, at: number): Chunk["lines"][number] {
   if (line === "") return { sign: " ", text: "" };
   const sign = line[0];
@@ -114,7 +114,7 @@ function readLine(line: string, at: number): Chunk["lines"][number] {
   throw unexpected(line, at, 'a line that begins with " ", "-", "+" or "@@"');
 }
 
-/** Empty lines behind the last one of a chunk separate it from the next. */
+/** Drops empty lines at the end of a chunk, which separate it from the next one. */
 function dropEmptyEnd({ lines }: Chunk): void {
   while (lines.at(-1)?.sign === " " && lines.at(-1)?.text === "") lines.pop();
 }

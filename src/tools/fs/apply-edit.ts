@@ -3,7 +3,7 @@ import { ToolFailure } from "../../tool/errors.ts";
 import type { ExistingFile } from "./change-file.ts";
 import { findText, type TextPlace } from "./find-text.ts";
 
-/** The input of one edit, without the file. */
+/** Input fields of one edit, without the file. */
 export const replacement = {
   oldString: z.string().describe("The text to replace; empty to make a new file"),
   newString: z.string().describe("What stands in its place"),
@@ -13,30 +13,30 @@ export const replacement = {
     .describe("Replace every occurrence; default only one, which must be the only one"),
 };
 
-/** Whether an edit changes anything; one that does not is a mistake. */
+/** Reports whether an edit changes anything; one that does not is a mistake. */
 export const isChange = ({ oldString, newString }: Pick<Wanted, "oldString" | "newString">) => oldString !== newString;
 
-/** What to say of one that does not. */
+/** Error for an edit that changes nothing. */
 export const noChange = {
   error: "No changes to apply: oldString and newString are identical.",
   path: ["newString"],
 };
 
-/** What an edit makes of a text. */
+/** A text after an edit. */
 export interface Edited {
   text: string;
   count: number;
   ignoring?: string;
 }
 
-/** What an edit replaces by what. */
+/** One edit. */
 export interface Wanted {
   oldString: string;
   newString: string;
   replaceAll: boolean;
 }
 
-/** Makes one edit; throws `ToolFailure` if it is not clear what it means. */
+/** Applies one edit; throws `ToolFailure` if it matches nothing or is ambiguous. */
 export function applyEdit(
   path: string,
   before: Pick<ExistingFile, "text" | "isUtf8"> | undefined,
@@ -49,7 +49,7 @@ export function applyEdit(
   if (before === undefined) throw new ToolFailure(`File ${path} not found. Use an empty oldString to make it.`);
   if (before.text === undefined) throw new ToolFailure(`${path} is too large to edit (over 16 MiB).`);
   if (!before.isUtf8) throw new ToolFailure(`${path} is not UTF-8 text, so editing it would damage it.`);
-  // Compared with one kind of line end, written back with that of the lines they stand in.
+  // Compared with `\n` alone; written back with the line ends of the lines around it.
   const text = before.text.replaceAll("\r\n", "\n");
   const wanted = oldString.replaceAll("\r\n", "\n");
   const found = findText(text, wanted, newString.replaceAll("\r\n", "\n"), replaceAll);
@@ -63,10 +63,10 @@ export function applyEdit(
   };
 }
 
-/** Turns places of the text with `\n` into those of the file. */
+/** Converts offsets in the text with `\n` to offsets in the file. */
 function placesIn(original: string): (place: TextPlace) => TextPlace {
   if (!original.includes("\r\n")) return (place) => place;
-  // For each line end that lost its \r, where it stands in the shorter text.
+  // Offset in the shorter text of each line end that lost its \r.
   const ends = [...original.matchAll(/\r\n/g)].map(({ index }, i) => index - i);
   const moved = (at: number) => {
     let [low, high] = [0, ends.length];
@@ -85,8 +85,8 @@ function placesIn(original: string): (place: TextPlace) => TextPlace {
 }
 
 function splice(text: string, places: readonly TextPlace[]): string {
-  const kept = places.map(({ start, replacement }, i) => text.slice(places[i - 1]?.end ?? 0, start) + replacement);
-  return kept.join("") + text.slice(places.at(-1)?.end ?? 0);
+  const parts = places.map(({ start, replacement }, i) => text.slice(places[i - 1]?.end ?? 0, start) + replacement);
+  return parts.join("") + text.slice(places.at(-1)?.end ?? 0);
 }
 
 function ambiguous(text: string, places: readonly TextPlace[]): ToolFailure {

@@ -9,23 +9,23 @@ import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
 import { createLeftovers } from "./leftovers.ts";
-import { bytesOf, type OpenFile, openFile, readThrough, smallFile } from "./open-file.ts";
+import { bytesOf, maxSyncBytes, type OpenFile, openFile, readThrough } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
 const maxTextBytes = 16 * 1024 * 1024;
 const maxDiffLength = 16_384;
 
-/** A file as it was looked at. */
+/** A file as it was read. */
 export interface ExistingFile {
   stats: BigIntStats;
   sha256: string;
   /** Without a byte order mark; undefined if it is over 16 MiB. */
   text: string | undefined;
-  /** The mark that it begins with, or nothing. */
+  /** Its byte order mark; empty without one. */
   mark: string;
-  /** Whether writing the text down again gives the same bytes. */
+  /** True if encoding the text again gives the same bytes. */
   isUtf8: boolean;
-  /** All of it, if it is small. */
+  /** The whole content of a small file. */
   bytes: Uint8Array | undefined;
 }
 
@@ -34,22 +34,22 @@ interface Made {
   text: string;
 }
 
-/** Makes it from the present one; undefined if there is none. A byte order mark stays without its doing. */
+/** Makes the new version from the present one, undefined for a new file. A byte order mark is preserved without it. */
 type Make<M extends Made> = (before: ExistingFile | undefined, path: string) => M;
 
-/** The change of one file, as it was planned. */
+/** The planned change of one file. */
 interface Planned<M extends Made> {
   path: ResolvedPath;
   seen: { last?: Seen<M> };
 }
 
-/** What people were shown: which version, what it will be, and how that differs. */
+/** The state that approvers saw: present version, new version and difference. */
 interface Seen<M extends Made> {
   version: string;
   mark: string;
   made: M;
   before: Pick<ExistingFile, "text"> | undefined;
-  /** The old version, if it is small. */
+  /** Content of a small old version. */
   bytes: Uint8Array | undefined;
   change?: FileChange;
 }
@@ -57,8 +57,8 @@ interface Seen<M extends Made> {
 export type FileChanges = ReturnType<typeof createFileChanges>;
 
 /**
- * What the tools that change one file have in common: they ask `edit`, an existing file must have been read in its present
- * form, people see a diff, and what they saw is what is replaced. Changes of one file take turns; none waits for a person.
+ * Plans and executes changes of single files for all tools. They ask `edit`, an existing file must have been read in its present
+ * version, approvers see a diff, and only the version that they saw is replaced. Changes of one file run one after the other.
  */
 export function createFileChanges({ now = Date.now }: { now?: () => number } = {}) {
   const leftovers = createLeftovers({ now });
@@ -71,14 +71,14 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
   }
 
   return {
-    /** Works while nobody else changes any of these files. */
+    /** Runs work while no other call changes any of these files. */
     async inTurns<Result>(paths: readonly string[], work: () => Promise<Result>): Promise<Result> {
-      // Everybody takes them in the same order, so that nobody waits for one who waits for them.
+      // All calls lock files in the same order, so that no two wait for each other.
       const all = paths.toSorted().reduceRight((inner, path) => () => inTurn(path, inner), work);
       return await all();
     },
 
-    /** Plans to put a new version in the place of the file at a path. */
+    /** Plans to replace the file at a path by a new version. */
     async plan<M extends Made>(filePath: string, make: Make<M>, { workspace, reads }: PlanContext) {
       const path = await workspace.resolve(filePath);
       const seen: Planned<M>["seen"] = {};
@@ -98,7 +98,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
       } satisfies Plan & Planned<M>;
     },
 
-    /** Does what was planned; returns what was made, and what has changed, for the metadata. */
+    /** Executes the plan; returns the new version and the change, for the metadata. */
     async execute<M extends Made>(
       make: Make<M>,
       { plan: { path, seen }, reads, signal }: ToolContext & { plan: Planned<M> },
@@ -106,7 +106,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
       return await inTurn(path.absolute, async () => {
         signal.throwIfAborted();
         using file = openReplaced(path);
-        // Outside the workspace the plan was not inspected.
+        // A plan outside the workspace was not inspected.
         const next = seen.last ?? (await nextOf(path, file, make, reads));
         const content = Buffer.from(next.mark + next.made.text);
         let sha256 = "";
@@ -144,27 +144,27 @@ async function nextOf<M extends Made>(
   return { version: versionOf(before), mark: before?.mark ?? "", made, before, bytes: before?.bytes };
 }
 
-/** Throws unless the file is still the version that people were shown, and the session tree still knows that one. */
+/** Throws unless the file is still the version that approvers saw and that the session tree has read. */
 async function checkSame(
   path: ResolvedPath,
   file: OpenFile | undefined,
   { bytes, version }: Seen<Made>,
   reads: PlanContext["reads"],
 ): Promise<void> {
-  const isSame = file && bytes && (await holds(file, bytes));
-  if (!isSame && versionOf(file && (await contentOf(file))) !== version) throw changed(path);
+  const isSame = file && bytes && (await holdsExactly(file, bytes));
+  if (!isSame && versionOf(file && (await contentOf(file))) !== version) throw changedSinceApproval(path);
   await checkRead(path, file && { sha256: version }, reads);
 }
 
 function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
   seen.change ??= compare(path.pattern, seen.before, seen.made.text);
-  // A person may think about it for long, and the old text may be large.
+  // Freed early: an approver may take long, and the old text may be large.
   seen.before = undefined;
   return seen.change;
 }
 
-/** Looks at the file that would be replaced; undefined if there is none. Throws if it is not one that can be replaced. */
-export async function look(path: ResolvedPath): Promise<ExistingFile | undefined> {
+/** Reads the file that would be replaced; undefined if there is none. Throws if it cannot be replaced. */
+export async function readExisting(path: ResolvedPath): Promise<ExistingFile | undefined> {
   using file = openTarget(path);
   return file && (await contentOf(file));
 }
@@ -190,7 +190,7 @@ function openTarget(path: ResolvedPath): OpenFile | undefined {
 function openReplaced(path: ResolvedPath): OpenFile | undefined {
   const file = openTarget(path);
   if (file === undefined) return undefined;
-  // Once it is replaced, closing it is what removes it, and that takes longer than replacing it.
+  // Closing the replaced file frees its data, which takes longer than replacing it, so it is not waited for.
   return { ...file, [Symbol.dispose]: () => close(file.fd, () => {}) };
 }
 
@@ -198,7 +198,7 @@ async function contentOf(file: OpenFile): Promise<ExistingFile> {
   const { stats } = file;
   const chunks: Uint8Array[] = [];
   const sha256 = await readThrough(bytesOf(file), (chunk) => {
-    // Of a larger one only the beginning is needed, for its byte order mark.
+    // A larger file is needed only for its byte order mark.
     if (chunks.length === 0 || stats.size <= maxTextBytes) chunks.push(chunk);
   });
   const [first = new Uint8Array(), ...more] = chunks;
@@ -211,12 +211,12 @@ async function contentOf(file: OpenFile): Promise<ExistingFile> {
     mark,
     text: stats.size <= maxTextBytes ? text.slice(mark.length) : undefined,
     isUtf8: isUtf8(bytes),
-    bytes: stats.size <= smallFile ? bytes : undefined,
+    bytes: stats.size <= maxSyncBytes ? bytes : undefined,
   };
 }
 
-/** Whether this is all that is in a file: a look at its bytes is a fraction of the work of their hash. */
-async function holds(file: OpenFile, bytes: Uint8Array): Promise<boolean> {
+/** Reports whether a file holdsExactly exactly these bytes, which takes a fraction of the time of a hash. */
+async function holdsExactly(file: OpenFile, bytes: Uint8Array): Promise<boolean> {
   return Buffer.compare(await bytesOf(file)(0, bytes.length + 1), bytes) === 0;
 }
 
@@ -245,21 +245,23 @@ export async function checkRead(
   );
 }
 
-/** Tells two versions of a file apart. */
+/** Identifies a version of a file. */
 export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
 
-/** The error for a file that is no longer what was approved. */
-export const changed = ({ absolute }: ResolvedPath) =>
-  new ChangedAfterApproval(`${absolute} has changed since the call was approved. Read it and call the tool again.`);
+/** Makes the error for a file that has changedSinceApproval since its approval. */
+export const changedSinceApproval = ({ absolute }: ResolvedPath) =>
+  new ChangedAfterApproval(
+    `${absolute} has changedSinceApproval since the call was approved. Read it and call the tool again.`,
+  );
 
-/** As much of a diff as metadata holds. */
+/** Truncates a diff to the size of metadata. */
 export function shorten(diff: string): string {
   const bytes = Buffer.from(diff);
   if (bytes.length <= maxDiffLength) return diff;
   return `${bytes.subarray(0, maxDiffLength).toString("utf8")}\n(The diff is cut: it has ${bytes.length} bytes.)`;
 }
 
-/** Of the works on one path each starts when the one before it has ended. */
+/** Creates a queue for each path: work on one path starts when the work before it has ended. */
 function createTurns() {
   const last = new Map<string, Promise<unknown>>();
   return async <Result>(path: string, work: () => Promise<Result>): Promise<Result> => {

@@ -3,9 +3,9 @@ import { FILE_HEADERS_ONLY, formatPatch, structuredPatch } from "diff";
 const maxCharacters = 1_048_576;
 const maxMs = 250;
 
-/** How a file will differ. */
+/** The difference of two versions of a file. */
 export interface FileChange {
-  /** A unified diff, or one line that says why there is none. */
+  /** A unified diff, or one line with the reason why there is none. */
   diff: string;
   additions: number;
   deletions: number;
@@ -44,7 +44,7 @@ export function compare(name: string, before: { text: string | undefined } | und
 
 const contextLines = 4;
 
-/** Where two texts differ, with the lines around it: how many characters before and behind are the same, and how many lines before. */
+/** Finds the part in which two texts differ, with context lines: equal characters before and after it, and lines before it. */
 function changedPart(old: string, after: string): { start: number; end: number; skipped: number } {
   let start = sameStart(old, after);
   const end = sameEnd(old, after, Math.min(old.length, after.length) - start);
@@ -57,22 +57,22 @@ function changedPart(old: string, after: string): { start: number; end: number; 
   return { start, end: old.length - tail, skipped: countLines(old.slice(0, start)) };
 }
 
-/** So many characters are compared at once, then fewer, down to the one that differs. */
+/** Sizes of the blocks that are compared at once, down to single characters. */
 const blocks = [4_096, 256, 16, 1];
 
 function sameStart(a: string, b: string): number {
-  const most = Math.min(a.length, b.length);
+  const max = Math.min(a.length, b.length);
   let at = 0;
   for (const block of blocks)
-    while (at + block <= most && a.slice(at, at + block) === b.slice(at, at + block)) at += block;
+    while (at + block <= max && a.slice(at, at + block) === b.slice(at, at + block)) at += block;
   return at;
 }
 
-function sameEnd(a: string, b: string, most: number): number {
+function sameEnd(a: string, b: string, max: number): number {
   let back = 0;
   for (const block of blocks) {
     const part = (text: string) => text.slice(text.length - back - block, text.length - back);
-    while (back + block <= most && part(a) === part(b)) back += block;
+    while (back + block <= max && part(a) === part(b)) back += block;
   }
   return back;
 }

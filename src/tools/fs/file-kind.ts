@@ -1,15 +1,15 @@
 import { extname } from "node:path";
 
-/** How many bytes of a file's beginning are enough to tell its kind. */
+/** Bytes at the start of a file that suffice to detect its kind. */
 export const headLength = 4_096;
 
-/** What is returned as it is, because models can look at it. */
+/** A kind of file that is returned unchanged, since models can read it. */
 export interface AttachmentKind {
   mime: string;
   word: "Image" | "PDF";
 }
 
-/** The kind of attachment that a file is by its content; undefined if it is none. */
+/** Detects a kind of attachment by content; undefined if it is none. */
 export function attachmentKind(head: Uint8Array): AttachmentKind | undefined {
   // One character for each byte.
   const start = Buffer.from(head.subarray(0, 16)).toString("latin1");
@@ -27,16 +27,16 @@ const signatures: readonly (readonly [string, AttachmentKind])[] = [
   ["%PDF-", { mime: "application/pdf", word: "PDF" }],
 ];
 
-/** The encodings that a text says it has; what says nothing is read as UTF-8, and a line that is none as Latin-1. */
+/** Encodings that a byte order mark names. Other text is read as UTF-8, or as Latin-1 where a line is not valid UTF-8. */
 export type MarkedEncoding = "utf-16le" | "utf-16be";
 
-/** The encoding that a byte order mark names, unless it is UTF-8. */
+/** Returns the encoding that a byte order mark names, unless it is UTF-8. */
 export function markedEncoding(head: Uint8Array): MarkedEncoding | undefined {
   if (head[0] === 0xff && head[1] === 0xfe) return "utf-16le";
   return head[0] === 0xfe && head[1] === 0xff ? "utf-16be" : undefined;
 }
 
-/** Whether a file is not text: by its extension, a NUL, or more than 30 % control characters at its beginning. */
+/** Detects binary files: by extension, a NUL, or more than 30 % control characters at the start. */
 export function isBinary(name: string, head: Uint8Array): boolean {
   if (binaryExtensions.has(extname(name).toLowerCase())) return true;
   if (markedEncoding(head) !== undefined) return false;

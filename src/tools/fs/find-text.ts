@@ -1,22 +1,21 @@
-/** Where a text stands in a file, from its first character to the one behind its last, and what is to stand there. */
+/** A range of a text, `end` exclusive, and its replacement. */
 export interface TextPlace {
   start: number;
   end: number;
   replacement: string;
 }
 
-/** Where a text was found. */
+/** The places of a text, and how they were found. */
 export interface FoundText {
   places: TextPlace[];
-  /** What was not compared, for the model; undefined if all of it was the same. */
+  /** Difference that was ignored, for the model; undefined for an exact match. */
   ignoring?: string;
 }
 
 /**
- * Finds a text in a file and says what replaces it. First as it is; where it does not occur, without what models get wrong
- * and nobody means: spaces at the ends of lines, typographic characters, and how far the whole of it is indented. These
- * compare every line of it, so nothing is replaced that was not given. All texts have `\n` for line ends. `all` are to be
- * replaced, so places do not overlap; else a place that overlaps the one before it counts as well, since either may be meant.
+ * Finds a text in a file, with its replacement. If it does not occur exactly, ignores what models often get wrong: spaces at the
+ * ends of lines, typographic characters, and common indentation. Every line is still compared, so no other text is replaced.
+ * All texts use `\n`. With `all` places do not overlap; otherwise overlapping places count too, since either may be meant.
  */
 export function findText(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const exact = occurrences(text, wanted, replacement, all);
@@ -35,20 +34,20 @@ function occurrences(text: string, wanted: string, replacement: string, all: boo
   }
   const [only] = places;
   if (all || only === undefined || places.length > 1) return places;
-  // One further away would have been found.
+  // Only an overlapping occurrence is left to find.
   const again = text.slice(only.start + 1, only.end + wanted.length - 1).indexOf(wanted);
   if (again === -1) return places;
   const start = only.start + 1 + again;
   return [only, { start, end: start + wanted.length, replacement }];
 }
 
-/** With typographic characters written plainly, one for one, so that places stay the same. */
+/** Finds text ignoring typographic characters; offsets stay the same. */
 function findPlain(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const places = occurrences(plain(text), plain(wanted), replacement, all);
   return places.length === 0 ? undefined : { places, ignoring: "typographic characters" };
 }
 
-/** A text with typographic characters written plainly, one for one. */
+/** Replaces each typographic character by one plain character. */
 export function plain(text: string): string {
   return text
     .replace(/[\u2018\u2019\u201A\u201B]/g, "'")
@@ -57,7 +56,7 @@ export function plain(text: string): string {
     .replace(/[\u00A0\u2002-\u200A\u202F\u205F\u3000]/g, " ");
 }
 
-/** As whole lines, spaces at their ends aside. */
+/** Finds whole lines, ignoring spaces at their ends. */
 function findLines(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const block = blockOf(wanted);
   const lines = block.lines.map((line) => line.trimEnd());
@@ -67,7 +66,7 @@ function findLines(text: string, wanted: string, replacement: string, all: boole
   return places.length === 0 ? undefined : { places, ignoring: "spaces at the ends of lines" };
 }
 
-/** As whole lines that are all indented further, or all less; what replaces them is indented as they are. */
+/** Finds whole lines with more or less common indentation; indents the replacement like them. */
 function findIndented(text: string, wanted: string, replacement: string, all: boolean): FoundText | undefined {
   const block = blockOf(wanted);
   const given = indentOf(block.lines);
@@ -86,13 +85,13 @@ function reindent(text: string, from: string, to: string): string | undefined {
   return lines.map((line) => (line.trim() === "" ? line : to + line.slice(from.length))).join("\n");
 }
 
-/** A text as lines, and whether it ends with a line end, which then belongs to what is replaced. */
+/** Splits a text into lines. `closed`: it ends with a line end, which is then replaced too. */
 function blockOf(text: string): { lines: string[]; closed: boolean } {
   const closed = text.endsWith("\n");
   return { lines: (closed ? text.slice(0, -1) : text).split("\n"), closed };
 }
 
-/** The places of as many lines as a block has, for which `replace` says what is to stand there. */
+/** Finds runs of as many lines as the block has, for which `replace` returns a replacement. */
 function windows(
   text: string,
   { lines: wanted, closed }: { lines: string[]; closed: boolean },
@@ -103,7 +102,7 @@ function windows(
   const first = wanted[0]?.trim();
   const places: TextPlace[] = [];
   if (wanted.every((line) => line.trim() === "")) return places;
-  // The text's last line has no end.
+  // The last line of the text has no line end.
   const last = lines.length - wanted.length - (closed ? 1 : 0);
   let start = 0;
   for (let i = 0, free = 0; i <= last; i++) {
@@ -119,7 +118,7 @@ function windows(
   return places;
 }
 
-/** What all lines but empty ones begin with. */
+/** Returns the common indentation of all lines that are not empty. */
 function indentOf(lines: readonly string[]): string {
   const indents = lines.filter((line) => line.trim() !== "").map((line) => /^[ \t]*/.exec(line)?.[0] ?? "");
   return indents.reduce((shared, indent) => {

@@ -2,34 +2,34 @@ import { ToolFailure } from "../../tool/errors.ts";
 
 const maxAlternatives = 64;
 
-/** One of the patterns that a glob stands for once its braces are resolved. */
+/** One alternative of a glob after its braces are expanded. */
 export interface GlobPattern {
-  /** The path before the first wildcard, as written: where it leads. Empty where it begins with a wildcard. */
+  /** The path before the first wildcard, as written; empty if the pattern starts with a wildcard. */
   base: string;
-  /** What follows, by directory; without a slash in the whole pattern it is found at any depth. */
+  /** The segments after it; a pattern without a slash matches at any depth. */
   rest: readonly Segment[];
 }
 
-/** What one part of a path must be: characters one by one, or for `**` any number of parts. */
+/** The pattern of one part of a path, or `**` for any number of parts. */
 interface Segment {
   text: string;
   tokens: readonly Token[];
 }
 
-/** Reads a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories; `\` takes the next character as it is. */
+/** Parses a glob: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories; `\` escapes the next character. */
 export function readGlob(glob: string): GlobPattern[] {
   return alternatives(glob).map((pattern) => {
     const segments = pattern.split("/");
     if (segments.length === 1) return { base: "", rest: [segment("**"), segment(pattern)] };
     const last = segments.pop() || "**";
-    // Below a directory, not the directory's own name.
+    // `**` at the end matches files below a directory, not the directory itself.
     const name = last === "**" ? ["**", "*"] : [last];
     const wild = segments.findIndex(hasWildcard);
     const fixed = wild === -1 ? segments : segments.slice(0, wild);
     const rest = [...segments.slice(fixed.length), ...name].filter((part) => part !== "." && part !== "");
     if (rest.includes("..")) {
       throw new ToolFailure(
-        `${glob} has \`..\` behind a wildcard, so nobody can say where it leads. Name the directory as path.`,
+        `${glob} has \`..\` after a wildcard, which may lead anywhere. Name the directory as path.`,
       );
     }
     const base = fixed.map(unescaped).join("/");
@@ -37,7 +37,7 @@ export function readGlob(glob: string): GlobPattern[] {
   });
 }
 
-/** Makes the test for paths below the base of patterns whose names `nameFilter` has let pass. */
+/** Creates the test for paths below the base, of files that have passed `nameFilter`. */
 export function passedGlob(patterns: readonly GlobPattern[]): (path: string) => boolean {
   const [{ rest } = { rest: [] }, ...others] = patterns;
   const isName = others.length === 0 && rest.length === 2 && rest.slice(0, 1).every(isAnyDirectories);
@@ -48,14 +48,14 @@ function meetsGlob({ rest }: GlobPattern, path: string): boolean {
   return meets(rest, path.split("/"), isAnyDirectories, meetsSegment);
 }
 
-/** Whether a path is one that a pattern means, from its base on. */
+/** Matches a path against a pattern with its base. */
 export function meetsBelow(pattern: GlobPattern, path: string): boolean {
   const base = pattern.base.replace(/^(\.\/)+|\/+$/g, "");
   if (base === "" || base === ".") return meetsGlob(pattern, path);
   return path.startsWith(`${base}/`) && meetsGlob(pattern, path.slice(base.length + 1));
 }
 
-/** Arguments that make ripgrep leave out files whose names meet none of the patterns, and look at ignore rules all the same. */
+/** Makes the arguments with which ripgrep leaves out files whose names match no pattern, and still applies ignore rules. */
 export function nameFilter(patterns: readonly GlobPattern[]): string[] {
   const names = patterns.map(({ rest }) => rest.at(-1)?.text ?? "*");
   const globs = names.map((name) =>
@@ -64,7 +64,7 @@ export function nameFilter(patterns: readonly GlobPattern[]): string[] {
   return [...globs.map((name) => `--type-add=wanted:${name}`), "--type=wanted"];
 }
 
-/** Both kinds of matching have a part that stands for any run: the last one takes more when what follows does not fit. */
+/** Matches items against patterns, some of which match any run; backtracks to the last run if the rest does not match. */
 function meets<Pattern, Item>(
   patterns: ArrayLike<Pattern>,
   items: ArrayLike<Item>,
@@ -128,13 +128,13 @@ function classOf(inner: string, negated: boolean): Token {
 const hasWildcard = (segment: string) => /(^|[^\\])(\\\\)*[*?[]/.test(segment);
 const unescaped = (segment: string) => segment.replace(/\\(.)/g, "$1");
 
-/** Resolves the braces of a pattern, from the first on. */
+/** Expands the braces of a pattern, first ones first. */
 function alternatives(glob: string): string[] {
   const done: string[] = [];
   const ahead = [glob];
   while (ahead.length > 0) {
     if (done.length + ahead.length > maxAlternatives) {
-      throw new ToolFailure(`The pattern stands for more than ${maxAlternatives} others. Use fewer braces.`);
+      throw new ToolFailure(`The pattern expands to more than ${maxAlternatives} alternatives. Use fewer braces.`);
     }
     const next = ahead.shift() ?? "";
     const braces = firstBraces(next);
@@ -144,7 +144,7 @@ function alternatives(glob: string): string[] {
   return done;
 }
 
-/** The outermost braces that begin first: what stands between their commas, and where they begin and end. */
+/** Finds the first outermost braces: their range, and the alternatives between their commas. */
 function firstBraces(text: string): { start: number; end: number; inner: string[] } | undefined {
   let depth = 0;
   let start = -1;

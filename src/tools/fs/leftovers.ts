@@ -1,18 +1,18 @@
 import { lstat, readdir, rm } from "node:fs/promises";
 import { inDirectory, openDirectory } from "./open-file.ts";
 
-/** The name of a file that is written before it takes its place. */
+/** Makes the name of a temporary file, which is written before it is renamed. */
 export const temporaryName = (id: string) => `.toolgate-${id}`;
 
-/** What such names have in common, as a glob. */
+/** Glob that matches the names of temporary files. */
 export const temporaryGlob = temporaryName("????????-????-4???-????-????????????");
 const isTemporary = (name: string) => /^\.toolgate-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(name);
 
-/** No write takes as long as this: one that is younger may be another replica's, which goes on. */
+/** Maximum duration of a write: a younger file may belong to a write of another replica. */
 const maxWriteMs = 600_000;
 const maxKnown = 10_000;
 
-/** Removes what writes left in directories when they were killed. */
+/** Removes temporary files of killed writes. */
 export function createLeftovers({ now }: { now(): number }) {
   const clean = new Set<string>();
 
@@ -21,7 +21,7 @@ export function createLeftovers({ now }: { now(): number }) {
     let isClean = true;
     for (const name of (await readdir(directory.path)).filter(isTemporary)) {
       const path = inDirectory(directory, name);
-      // Only the kernel sets the time of the last change, so no tool makes a file look old.
+      // Only the kernel sets ctime, so that no tool can make a file look old.
       if (now() - (await lstat(path)).ctimeMs > maxWriteMs) await rm(path);
       else isClean = false;
     }
@@ -29,7 +29,7 @@ export function createLeftovers({ now }: { now(): number }) {
   }
 
   return {
-    /** Looks through a directory, once unless something in it is too young to tell; what it cannot remove stays. */
+    /** Cleans a directory once, or again while it holds young temporary files. Ignores files that it cannot remove. */
     async removeFrom(absolute: string): Promise<void> {
       if (clean.has(absolute)) return;
       const isClean = await removeFrom(absolute).catch(() => false);

@@ -16,16 +16,16 @@ import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 
-/** A file or directory that was opened for reading, and what it was then. */
+/** A file or directory that is open for reading, with its state when it was opened. */
 export interface OpenFile extends Disposable {
   readonly fd: number;
   readonly stats: BigIntStats;
 }
 
 /**
- * Opens the file or directory that a path was resolved to; undefined if there is none. Everything that could wait or have
- * effects when opened (pipes, devices, sockets) is refused, and so is what a link has replaced since. It does not wait: the
- * file system has just answered for the path, and each step takes microseconds.
+ * Opens the file or directory that a path was resolved to; undefined if there is none. Refuses everything that could block or
+ * have effects when opened (pipes, devices, sockets), and paths that were replaced by a link. It is synchronous: the path was
+ * just resolved, so each step takes microseconds.
  */
 export function openFile({
   absolute,
@@ -35,13 +35,13 @@ export function openFile({
     const before = lstatSync(absolute);
     if (before.isSymbolicLink()) throw replaced(absolute);
     if (!before.isFile() && !before.isDirectory()) throw special(absolute);
-    // Non-blocking, because a pipe may take the file's place before it is opened.
+    // Non-blocking: a pipe may replace the file before it is opened.
     const fd = openSync(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
     try {
       const stats = fstatSync(fd, { bigint: true });
       if (!stats.isFile() && !stats.isDirectory()) throw special(absolute);
       if (location(fd, absolute) !== absolute) throw replaced(absolute);
-      // A hard link has the right name, too, but what it leads to was judged under another one.
+      // A hard link passes the check of its name, but rules may have judged its file under another name.
       if (stats.isFile() && stats.nlink > 1n && !otherNames) throw replaced(absolute);
       return { fd, stats, [Symbol.dispose]: () => closeSync(fd) };
     } catch (error) {
@@ -53,19 +53,19 @@ export function openFile({
   }
 }
 
-/** A directory that was opened: what is done in it happens there, whatever takes the place of its path. */
+/** An open directory: work in it happens there, even if its path is replaced. */
 export interface OpenDirectory extends Disposable {
-  /** A path to it that leads nowhere else; its plain path where the system has none. */
+  /** A path that always leads to it, through /proc; the plain path on systems without that. */
   readonly path: string;
-  /** Throws `ChangedAfterApproval` if its path leads elsewhere by now. */
+  /** Throws `ChangedAfterApproval` if its path leads elsewhere now. */
   check(): void;
 }
 
-/** Opens the directory of a canonical path; throws `ChangedAfterApproval` if that leads elsewhere, and what `open` throws. */
+/** Opens the directory of a canonical path; throws `ChangedAfterApproval` if the path leads elsewhere, and the errors of `open`. */
 export function openDirectory(absolute: string): OpenDirectory {
   const fd = openDirectoryAt(absolute);
   const check = () => {
-    // Opened without following a link at its end, it can only lie elsewhere because of one above it.
+    // A link at its end was not followed, so only a link above it can lead elsewhere.
     if (location(fd, absolute) !== absolute) throw replaced(absolute);
   };
   try {
@@ -87,12 +87,12 @@ function openDirectoryAt(absolute: string): number {
   }
 }
 
-/** The path of a child of an open directory, by its name alone. */
+/** Returns the path of a child of an open directory, by the last part of `child`. */
 export function inDirectory({ path }: OpenDirectory, child: string): string {
   return join(path, basename(child));
 }
 
-/** Gives the bytes from an offset on, at most so many; none at the end. */
+/** Reads at most `limit` bytes at an offset; none at the end. */
 export type ReadAt = (offset: number, limit: number) => Promise<Uint8Array>;
 
 /** Reads everything once, in chunks, and returns its SHA-256 in hex. */
@@ -113,16 +113,16 @@ export async function readThrough(
   }
 }
 
-/** What is read and written at once: the way through the thread pool takes longer. */
-export const smallFile = 65_536;
+/** Maximum size that is read and written synchronously, since the thread pool takes longer. */
+export const maxSyncBytes = 65_536;
 const readLater = promisify(readWith);
 
-/** The bytes of an open file. */
+/** Creates the reader of an open file. */
 export function bytesOf({ fd, stats }: OpenFile): ReadAt {
-  // What says that it is empty may be a file of the kernel, which may let its reader wait.
-  const isSmall = stats.size > 0n && stats.size <= smallFile;
+  // A file of size 0 may be one of the kernel, whose reads may block.
+  const isSmall = stats.size > 0n && stats.size <= maxSyncBytes;
   return async (offset, limit) => {
-    // One more than is left, to see that it has not grown.
+    // One byte more than is left, to notice that the file has grown.
     const length = isSmall ? Math.min(limit, Math.max(Number(stats.size) - offset, 0) + 1) : limit;
     const buffer = Buffer.allocUnsafe(length);
     const read = isSmall
@@ -132,7 +132,7 @@ export function bytesOf({ fd, stats }: OpenFile): ReadAt {
   };
 }
 
-/** Where an open file lies, whatever its path has become; without /proc, where its path leads to now. */
+/** Returns the present path of an open file; without /proc, the path to which `absolute` resolves now. */
 function location(fd: number, absolute: string): string {
   try {
     return readlinkSync(`/proc/self/fd/${fd}`);

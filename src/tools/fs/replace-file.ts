@@ -18,14 +18,13 @@ import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 import { temporaryName } from "./leftovers.ts";
-import { inDirectory, type OpenDirectory, openDirectory, smallFile } from "./open-file.ts";
+import { inDirectory, maxSyncBytes, type OpenDirectory, openDirectory } from "./open-file.ts";
 
 /**
- * Puts a file in place in one step, with the mode and owner of the one it replaces; makes missing directories. `before` is that
- * file as it was looked at, absent if there was none: if it is another one by now, nothing changes and it throws
- * `ChangedAfterApproval`. All of it happens in the directory that was opened and checked, whatever takes the place of its path.
- * A file that is moved here brings mode and owner of `like`. `meanwhile` is done while the disk is at work; if it throws,
- * nothing changes.
+ * Replaces a file in one step, with its mode and owner; creates missing directories. `before` is the state of the file when it
+ * was read, undefined if there was none: if the file is another one now, nothing changes and it throws `ChangedAfterApproval`.
+ * All work happens in the directory that was opened and checked, even if its path is replaced. A moved file takes mode and owner
+ * from `like`. `meanwhile` runs during the sync to disk; if it throws, nothing changes.
  */
 export async function replaceFile(
   { absolute }: ResolvedPath,
@@ -52,15 +51,15 @@ export async function replaceFile(
   }
 }
 
-/** A file that is out of its place, under another name in the same directory. */
+/** A file that was renamed aside, in the same directory. */
 export interface AsideFile {
   putBack(): Promise<void>;
   remove(): Promise<void>;
 }
 
-/** Takes a file out of its place in one step; if it is another one than `before` by now, nothing changes and it throws `ChangedAfterApproval`. */
+/** Renames a file aside in one step. If it is no longer `before`, nothing changes and it throws `ChangedAfterApproval`. */
 export async function setAside({ absolute }: ResolvedPath, before: BigIntStats): Promise<AsideFile> {
-  // It may come to be all that is left of the file, so it has another name than what can be removed.
+  // It may become the only copy of the file, so its name must not match that of temporary files, which are removed.
   const aside = join(dirname(absolute), `.toolgate-removed-${randomUUID()}`);
   try {
     using directory = openDirectory(dirname(absolute));
@@ -77,7 +76,7 @@ export async function setAside({ absolute }: ResolvedPath, before: BigIntStats):
         using directory = openDirectory(dirname(absolute));
         renameSync(inDirectory(directory, aside), inDirectory(directory, absolute));
       } catch (cause) {
-        throw new ToolFailure(`${absolute} could not be put back, and what was in it is in ${aside}`, { cause });
+        throw new ToolFailure(`${absolute} could not be put back; its content is in ${aside}`, { cause });
       }
     },
     async remove() {
@@ -87,7 +86,7 @@ export async function setAside({ absolute }: ResolvedPath, before: BigIntStats):
   };
 }
 
-/** Opens a directory, and makes it and those above it that are missing, each in the one that was opened before. */
+/** Opens a directory; creates it and its missing parents, each inside an open one. */
 function makeDirectory(absolute: string): OpenDirectory {
   try {
     return openDirectory(absolute);
@@ -117,7 +116,7 @@ async function writeNew(
   const fd = openSync(temporary, "wx", like === undefined ? 0o666 : 0o600);
   try {
     if (like !== undefined) adopt(fd, like);
-    if (content.length <= smallFile) writeWhole(fd, content);
+    if (content.length <= maxSyncBytes) writeWhole(fd, content);
     else await writeLater(fd, content);
     const both = await Promise.allSettled([sync(fd), meanwhile()]);
     for (const one of both) if (one.status === "rejected") throw one.reason;
@@ -134,9 +133,9 @@ function adopt(fd: number, before: BigIntStats): void {
   try {
     fchownSync(fd, Number(before.uid), Number(before.gid));
   } catch {
-    // Only root may give a file away; for others it becomes theirs, as with every editor that renames.
+    // Only root may change the owner; for others the file becomes theirs, as with every editor that renames.
   }
-  // Without setuid and setgid, as when the kernel sees a file written to.
+  // Without setuid and setgid, which the kernel also clears when a file is written.
   fchmodSync(fd, Number(before.mode) & 0o777);
 }
 

@@ -9,31 +9,28 @@ const maxMs = 60_000;
 const maxBytes = 10 * 1024 * 1024;
 const maxComplaintLength = 2_000;
 
-/** Where ripgrep looks, and for what. */
+/** A run of ripgrep. */
 export interface Search {
   args: readonly string[];
-  /** The directory that it runs in. */
+  /** Working directory. */
   cwd?: string;
-  /** Open files, which it finds as `/dev/fd/3` and so on. */
+  /** Open files, which ripgrep reads as `/dev/fd/3` and so on. */
   files?: readonly number[];
-  /** What it reads as standard input. */
+  /** Standard input. */
   input?: AsyncIterable<Uint8Array>;
-  /** The byte that ends each record of what it prints. */
+  /** The byte that ends each printed record. */
   delimiter: "\0" | "\n";
-  /** Whether one of several records, which come as printed, may be wanted; those of which none is are not handed over. */
-  mayBeWanted?(records: string): boolean;
-  /** Aborted when its time is over: what `searchTime` returned, one for all searches of a call. */
+  /** Prefilter on a block of printed records: blocks for which it returns false are skipped. */
+  prefilter?(records: string): boolean;
+  /** Time limit: one `searchTime` for all searches of a call. */
   late: AbortSignal;
   signal: AbortSignal;
 }
 
-/** The time that a call may search. */
+/** Starts the time limit of a call's searches. */
 export const searchTime = () => AbortSignal.timeout(maxMs);
 
-/**
- * What every search has in common: files that git ignores are left out, and half-written ones of ours; hidden ones are not, and
- * no file of settings counts.
- */
+/** Arguments of every search: leave out files that git ignores and our temporary files, include hidden files, ignore settings files. */
 export const everySearch = [
   "--no-config",
   "--no-messages",
@@ -45,8 +42,8 @@ export const everySearch = [
 ];
 
 /**
- * Runs ripgrep and hands over each record that it prints, until its time is over or 10 MiB are reached; then it is stopped, and the answer
- * says why. A pattern that it does not understand is a `ToolFailure` with its explanation.
+ * Runs ripgrep and passes each printed record on. Stops at the time limit or after 10 MiB and returns the reason. Throws
+ * `ToolFailure` with ripgrep's explanation for a pattern that it cannot parse.
  */
 export async function ripgrep(search: Search, onRecord: (record: string) => void): Promise<string | undefined> {
   const { args, cwd, files = [], input, signal, late } = search;
@@ -72,7 +69,7 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
       readRecords(child.stdout, search, onRecord, kill),
       readComplaint(child.stderr),
       closed,
-      // An input that does not come must not hold up the end.
+      // An input that never arrives must not delay the end.
       Promise.race([fed, killed.promise]),
     ]);
     signal.throwIfAborted();
@@ -86,16 +83,16 @@ export async function ripgrep(search: Search, onRecord: (record: string) => void
   }
 }
 
-/** It may end before it has read everything. */
+/** Ignores the errors of a process that ends before it has read all of its input. */
 function unlessClosed(error: unknown): void {
   const code = error instanceof Error && "code" in error ? error.code : undefined;
   if (code !== "EPIPE" && code !== "ERR_STREAM_PREMATURE_CLOSE") throw error;
 }
 
-/** Reads records until the end, or until there are too many: then it stops ripgrep and says false. */
+/** Reads records to the end and returns true; if there are too many bytes, stops ripgrep and returns false. */
 async function readRecords(
   stdout: Readable | null,
-  { delimiter, mayBeWanted = () => true }: Search,
+  { delimiter, prefilter = () => true }: Search,
   onRecord: (record: string) => void,
   kill: () => void,
 ): Promise<boolean> {
@@ -110,7 +107,7 @@ async function readRecords(
     const text = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
     const end = text.lastIndexOf(delimiter) + 1;
     const records = text.toString("utf8", 0, Math.max(end - 1, 0));
-    if (end > 0 && mayBeWanted(records)) for (const record of records.split(delimiter)) onRecord(record);
+    if (end > 0 && prefilter(records)) for (const record of records.split(delimiter)) onRecord(record);
     rest = text.subarray(end);
   }
   if (rest.length > 0) onRecord(rest.toString("utf8"));
@@ -126,18 +123,18 @@ async function readComplaint(stderr: Readable | null): Promise<string> {
 function explain(complaint: string): string {
   const text = complaint.replace(/^rg: /, "");
   if (!/regex/.test(text)) return `ripgrep refused the search: ${text}`;
-  return `The pattern is not a regular expression that ripgrep understands: ${text}\nEscape characters that are meant as they are: ( ) [ ] { } . * + ? ^ $ | \\`;
+  return `The pattern is not a regular expression that ripgrep understands: ${text}\nEscape characters that are meant literally: ( ) [ ] { } . * + ? ^ $ | \\`;
 }
 
-const places = ["/usr/local/bin/rg", "/usr/bin/rg", "/bin/rg", "/opt/homebrew/bin/rg"];
+const systemPaths = ["/usr/local/bin/rg", "/usr/bin/rg", "/bin/rg", "/opt/homebrew/bin/rg"];
 
-/** The ripgrep that came with the service, else the system's: images leave optional packages out. */
+/** Finds the ripgrep of the service, otherwise that of the system, since some images leave optional packages out. */
 async function program(): Promise<string> {
   const bundled = await import("@vscode/ripgrep").then(
     ({ rgPath }) => [rgPath],
     () => [],
   );
-  for (const path of [...bundled, ...places]) {
+  for (const path of [...bundled, ...systemPaths]) {
     const found = await access(path).then(
       () => true,
       () => false,

@@ -6,16 +6,16 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 
-/** The two file descriptors of a pipe. Both are the caller's to close. */
+/** The two file descriptors of a pipe; the caller closes both. */
 export interface Pipe {
   reader: number;
   writer: number;
 }
 
-/** A supply of pipes of the kernel. */
+/** A pool of kernel pipes. */
 export interface Pipes {
   open(): Promise<Pipe>;
-  /** Closes those that nobody has opened. */
+  /** Closes the pipes that were not opened. */
   close(): Promise<void>;
 }
 
@@ -23,8 +23,8 @@ const maxReady = 32;
 const fewReady = 8;
 
 /**
- * Makes pipes before they are needed: Node cannot, so `mkfifo` makes many at once. The "pipes" of Node are sockets, which a
- * command cannot open as /dev/stdout or /dev/stderr; and one pipe for both keeps their order.
+ * Creates a pool of pipes, filled before they are needed: Node cannot make pipes, so `mkfifo` makes many at once. The "pipes" of
+ * Node are sockets, which a command cannot open as /dev/stdout or /dev/stderr. One pipe for both preserves their order.
  */
 export function createPipes(): Pipes {
   const ready: number[] = [];
@@ -46,7 +46,7 @@ export function createPipes(): Pipes {
         await make();
         continue;
       }
-      // Whoever finds none is told why there are none.
+      // A failure surfaces when the pool is empty.
       if (ready.length < fewReady) make().catch(() => {});
       return pipe;
     }
@@ -56,7 +56,7 @@ export function createPipes(): Pipes {
     async open() {
       const pipe = await take();
       try {
-        // The reader first and without waiting: each end would wait for the other one.
+        // The reader first and non-blocking: otherwise each end would wait for the other.
         const reader = openSync(`/proc/self/fd/${pipe}`, constants.O_RDONLY | constants.O_NONBLOCK);
         const writer = openSync(`/proc/self/fd/${pipe}`, constants.O_WRONLY);
         return { reader, writer };
@@ -71,7 +71,7 @@ export function createPipes(): Pipes {
   };
 }
 
-/** Pipes without a name, each open for reading and writing. */
+/** Makes unnamed pipes, each open for reading and writing. */
 async function makePipes(count: number): Promise<number[]> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-"));
   try {
@@ -85,35 +85,35 @@ async function makePipes(count: number): Promise<number[]> {
 
 const maxIdleMs = 100;
 const pieceBytes = 65_536;
-/** More than a pipe and its reader hold. */
+/** More than the capacity of a pipe and its reader. */
 const maxInFlight = 262_144;
 
 /**
- * Passes on what comes out of a pipe, no faster than it is taken, and returns how much it was; what is passed is overwritten
- * afterwards. Once `ended` is aborted it passes on what is still in the pipe and closes it, also when somebody holds the other
- * end. The pipe is closed in any case.
+ * Forwards the output of a pipe with backpressure and returns its byte count; chunks are overwritten afterwards. Once `ended` is
+ * aborted it forwards what is left in the pipe and closes it, even if another process holds the other end. It always closes the
+ * pipe.
  */
-export function passOn(
+export function forwardOutput(
   pipe: number,
   ended: AbortSignal,
   output: (chunk: Uint8Array) => Promise<void>,
 ): Promise<number> {
-  let passed = 0;
-  let passedSinceEnd = 0;
-  let isWaiting = true;
+  let forwardedBytes = 0;
+  let bytesSinceEnd = 0;
+  let isIdle = true;
   let timer: NodeJS.Timeout | undefined;
 
   const reader = new Socket({
     fd: pipe,
     readable: true,
     writable: false,
-    // One buffer for all that comes: a new one for each piece would be garbage faster than it is collected.
+    // One buffer for all chunks: new ones would become garbage faster than they are collected.
     onread: {
       buffer: Buffer.allocUnsafe(pieceBytes),
       callback(length, buffer) {
-        isWaiting = false;
+        isIdle = false;
         clearTimeout(timer);
-        pass(buffer.subarray(0, length)).then(
+        forward(buffer.subarray(0, length)).then(
           () => reader.resume(),
           (error: Error) => reader.destroy(error),
         );
@@ -122,23 +122,23 @@ export function passOn(
     },
   });
 
-  async function pass(chunk: Uint8Array): Promise<void> {
+  async function forward(chunk: Uint8Array): Promise<void> {
     await output(chunk);
-    passed += chunk.length;
-    if (ended.aborted) passedSinceEnd += chunk.length;
-    if (passedSinceEnd > maxInFlight) reader.destroy();
-    isWaiting = true;
-    if (ended.aborted) limitWait();
+    forwardedBytes += chunk.length;
+    if (ended.aborted) bytesSinceEnd += chunk.length;
+    if (bytesSinceEnd > maxInFlight) reader.destroy();
+    isIdle = true;
+    if (ended.aborted) limitIdleTime();
   }
 
-  function limitWait(): void {
-    if (!isWaiting) return;
-    const before = passed;
-    const giveUp = () => {
-      if (isWaiting && passed === before) reader.destroy();
+  function limitIdleTime(): void {
+    if (!isIdle) return;
+    const before = forwardedBytes;
+    const closeIfIdle = () => {
+      if (isIdle && forwardedBytes === before) reader.destroy();
     };
-    // The immediate lets a busy event loop look into the pipe once more before it is closed.
-    timer = setTimeout(() => setImmediate(giveUp), maxIdleMs);
+    // The immediate lets a busy event loop read the pipe once more before it is closed.
+    timer = setTimeout(() => setImmediate(closeIfIdle), maxIdleMs);
   }
 
   const { promise, resolve, reject } = Promise.withResolvers<number>();
@@ -146,10 +146,10 @@ export function passOn(
   reader.once("error", reject);
   reader.once("close", () => {
     clearTimeout(timer);
-    ended.removeEventListener("abort", limitWait);
-    resolve(passed);
+    ended.removeEventListener("abort", limitIdleTime);
+    resolve(forwardedBytes);
   });
-  ended.addEventListener("abort", limitWait, { once: true });
-  if (ended.aborted) limitWait();
+  ended.addEventListener("abort", limitIdleTime, { once: true });
+  if (ended.aborted) limitIdleTime();
   return promise;
 }

@@ -1,50 +1,50 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync } from "node:fs";
 import { ToolFailure } from "../../tool/errors.ts";
-import { type Pipes, passOn } from "./pipe.ts";
+import { forwardOutput, type Pipes } from "./pipe.ts";
 
-/** What to run and how to end it. */
+/** A command and how to end it. */
 export interface CommandRun {
   /** The program and its arguments. */
   argv: readonly [string, ...string[]];
   cwd: string;
   /** The whole environment. */
   env: Record<string, string>;
-  /** Milliseconds until it is killed. */
-  timeout: number;
-  /** When it is aborted the command is killed and its reason is thrown. */
+  /** Time until it is killed. */
+  timeoutMs: number;
+  /** Aborting it kills the command; the reason is thrown. */
   signal: AbortSignal;
   output(chunk: Uint8Array): Promise<void>;
   pipes: Pipes;
-  /** Kills the command's process group and whatever else belongs to it. */
+  /** Kills the command's process group and its other processes. */
   kill(group: number): Promise<void>;
 }
 
-/** How a command ended: by itself or because its time was over. */
+/** The end of a command: by itself or by its timeout. */
 export interface EndOfCommand {
   code: number | null;
   signal: NodeJS.Signals | null;
   timedOut: boolean;
-  /** How much it wrote. */
+  /** Bytes of output. */
   bytes: number;
 }
 
-/** Runs a program in its own session, and returns when it has exited and its output is passed on, whoever else holds the pipe. */
+/** Runs a program in its own session. Returns when it has exited and its output is forwarded, even if others hold the pipe. */
 export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
-  const { timeout, signal, kill } = run;
+  const { timeoutMs, signal, kill } = run;
   signal.throwIfAborted();
   const command = await start(run);
-  const stop = AbortSignal.any([signal, AbortSignal.timeout(timeout)]);
+  const stop = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
   try {
-    await untilAborted(Promise.all([command.exited, command.passed]), stop);
-    return { ...command.exit, timedOut: false, bytes: await command.passed };
+    await untilAborted(Promise.all([command.exited, command.forwarded]), stop);
+    return { ...command.exit, timedOut: false, bytes: await command.forwarded };
   } catch (error) {
     await kill(command.pid);
     command.endOutput();
-    await Promise.allSettled([command.passed]);
+    await Promise.allSettled([command.forwarded]);
     signal.throwIfAborted();
     if (error !== stop.reason) throw error;
-    return { ...command.exit, timedOut: true, bytes: await command.passed };
+    return { ...command.exit, timedOut: true, bytes: await command.forwarded };
   }
 }
 
@@ -70,11 +70,11 @@ async function start({ argv: [program, ...args], cwd, env, output, pipes }: Comm
     const pid = await pidOf(child);
     return {
       pid,
-      /** Filled in when `exited` resolves. */
+      /** Set when `exited` resolves. */
       exit,
       exited,
-      passed: passOn(reader, ended.signal, output),
-      /** Waits no longer for output; what is in the pipe is still passed on. */
+      forwarded: forwardOutput(reader, ended.signal, output),
+      /** Stops waiting for output; what is in the pipe is still forwarded. */
       endOutput: () => ended.abort(),
     };
   } catch (cause) {

@@ -3,42 +3,42 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 
-/** What commands may change: everything that the service may, the workspace and temporary files, or nothing that lasts. */
+/** Scope of the changes that commands can make: everything that the service can, the workspace and temporary files, or nothing that lasts. */
 export type SandboxProfile = "off" | "workspace-write" | "read-only";
 
-/** How commands are confined. */
+/** Confinement of commands. */
 export interface SandboxConfinement {
   readonly profile: SandboxProfile;
-  /** Whether they reach the network. */
+  /** True if they reach the network. */
   readonly network: boolean;
 }
 
-/** Where a command runs. */
+/** Agent and directories of a command. */
 export interface SandboxPlace {
   agent: string;
   /** The canonical working directory. */
   cwd: string;
   /** The canonical directory of the workspace. */
   workspace: string;
-  /** The canonical directories outside the workspace that the call was allowed to touch. */
+  /** Canonical directories outside the workspace that the call may touch. */
   directories: readonly string[];
 }
 
-/** The wall around commands; policy and people are the gate before it. */
+/** Enforces confinement in the kernel, after policy has allowed a command. */
 export interface Sandbox {
-  /** How the commands of agents without a setting of their own are confined; `off` also where it cannot start. */
+  /** Confinement of agents without a specific setting; `off` also if the sandbox cannot start. */
   readonly state: SandboxConfinement;
-  /** Why it is off although it was wanted, and what to do. */
+  /** Reason why it is off although it was configured, and the next step. */
   readonly problem: string | undefined;
-  /** How the commands of this agent are confined. */
+  /** Returns the confinement of an agent's commands. */
   confinement(agent: string): SandboxConfinement;
-  /** The program that runs this one confined. */
+  /** Returns the command line that runs this one confined. */
   confine(argv: Argv, place: SandboxPlace): Argv;
 }
 
 type Argv = readonly [string, ...string[]];
 
-/** Tries once whether bubblewrap can start here. */
+/** Opens the sandbox; probes once whether bubblewrap can start here. */
 export async function openSandbox({
   wanted,
   agents,
@@ -46,16 +46,16 @@ export async function openSandbox({
   hidden,
 }: {
   wanted: SandboxConfinement;
-  /** Those that differ. */
+  /** Confinement of agents that differ. */
   agents: ReadonlyMap<string, SandboxConfinement>;
   /** Further directories that `workspace-write` leaves writable. */
   writable: readonly string[];
-  /** What no command may see: the data directory with its tokens, the configuration, keys. */
+  /** Paths that no command can see: the data directory with its tokens, the configuration, keys. */
   hidden: readonly Hidden[];
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const problem = wall ? await startProblem() : undefined;
-  // Only these two: results say them, and what else the configuration holds is not for callers.
+  // Only these two fields: results contain them, and callers must not see other configuration.
   const actual = ({ profile, network }: SandboxConfinement) =>
     problem === undefined ? { profile, network } : unconfined;
   const confinement = (agent: string) => actual(agents.get(agent) ?? wanted);
@@ -80,7 +80,7 @@ export interface Hidden {
 const program = "bwrap";
 const unconfined: SandboxConfinement = { profile: "off", network: true };
 
-/** Why no sandbox can start here; undefined if one can. */
+/** Probes the sandbox; returns the reason why it cannot start, undefined if it can. */
 async function startProblem(): Promise<string | undefined> {
   try {
     const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
@@ -100,19 +100,19 @@ async function startProblem(): Promise<string | undefined> {
   }
 }
 
-/** Own process ids, so that a command sees no environment of others and kills nobody; and no power to undo the mounts. */
+/** Unshares process IDs, so that a command cannot see or kill other processes, and drops the capability to undo mounts. */
 function namespaces({ network }: SandboxConfinement): string[] {
   const keepsOwners = process.getuid?.() === 0;
   return [
     ...["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
     ...(network ? [] : ["--unshare-net"]),
     ...["--cap-drop", "ALL"],
-    // root goes on writing files of others where it may write at all.
+    // root can still write files of other users where the mounts allow writing.
     ...(keepsOwners ? ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"].flatMap((cap) => ["--cap-add", cap]) : []),
   ];
 }
 
-/** Later mounts lie over earlier ones: what is hidden comes last. */
+/** Makes the mounts. Later ones cover earlier ones, so hidden paths come last. */
 function mounts(
   { profile }: SandboxConfinement,
   { cwd, workspace, directories }: SandboxPlace,
@@ -134,8 +134,8 @@ function mounts(
   ];
 }
 
-/** What lies in a workspace and is configuration or code of the service. */
+/** Names of configuration and code of the service in a workspace. */
 const serviceFiles = [".opencode", "toolgate.toml"];
 
-/** The whole of the disk, which is too much, and what the sandbox has of its own. */
+/** The root of the disk, and directories that the sandbox mounts itself. */
 const kernelDirectories = /^\/$|^\/(dev|proc)(\/|$)/;

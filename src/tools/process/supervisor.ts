@@ -5,20 +5,20 @@ import { join } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 
-/** Names a call to the supervisor. */
+/** Identifies a call for the supervisor. */
 export type SupervisedCall = { sessionId: string; callId: string };
 
-/** Sees to it that no command outlives its call's end or its service, even one that is killed or frozen. Linux only. */
+/** Ends commands with their call and with their service, even if the service is killed or frozen. Linux only. */
 export interface Supervisor {
-  /** What a command's environment must hold to be found again. It resolves once somebody watches, and throws if nobody can. */
+  /** Returns the marks for a command's environment, by which its processes are found. Throws if the watcher cannot start. */
   watch(call: SupervisedCall): Promise<Record<string, string>>;
   /** Ends the call's processes and the process group: SIGTERM, and SIGKILL after 3 s. */
   kill(call: SupervisedCall, group: number): Promise<void>;
-  /** Kills every command that is left and stops watching. */
+  /** Kills all remaining commands and stops the watcher. */
   close(): Promise<void>;
 }
 
-/** The replica id must be unique on the machine: its commands are found by it. They die before a lease of that length lapses. */
+/** Creates the supervisor. The replica ID marks commands, so it must be unique on the machine. Commands die before a lease of that length lapses. */
 export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; leaseMs: number }): Supervisor {
   const replica = `TOOLGATE_REPLICA=${replicaId}`;
   let watcher: Promise<Watcher> | undefined;
@@ -33,7 +33,7 @@ export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; le
     return watcher;
   }
 
-  /** Commands may be running, so one that was killed is replaced at once; if that fails, by the next `watch`. */
+  /** Replaces a watcher that was killed at once, since commands may be running; if that fails, the next `watch` does it. */
   function replace(): void {
     watcher = undefined;
     watching().catch(() => {});
@@ -51,8 +51,8 @@ export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; le
       const patience = AbortSignal.timeout(3_000);
       while (!patience.aborted && (await processesWith(entries)).length > 0) await delay(50);
       sendToGroup(group, "SIGKILL");
-      // Twice nothing, because a process that is just being made has no environment yet; and bounded, because one that
-      // hangs in the kernel dies only when it leaves it.
+      // Two empty rounds, since a process that is being created has no environment yet. Bounded, since a process that hangs in
+      // the kernel dies only when it leaves it.
       for (let round = 0, empty = 0; round < 40 && empty < 2; round += 1) {
         const left = await processesWith(entries);
         for (const pid of left) send(pid, "SIGKILL");
@@ -72,7 +72,7 @@ interface Watcher {
   stop(): Promise<void>;
 }
 
-/** Starts the process that outlives this one. It has its own session, so Ctrl-C does not reach it, and no mark of its own. */
+/** Starts the watcher process, which outlives this one. It has its own session, so Ctrl-C does not reach it, and no mark. */
 async function startWatcher({
   replica,
   leaseMs,
@@ -83,14 +83,14 @@ async function startWatcher({
   onExit: () => void;
 }): Promise<Watcher> {
   const script = join(import.meta.dirname, "supervisor.sh");
-  // A lease was renewed up to a third of it before a freeze, so two thirds are left; what remains is for the killing.
+  // At a freeze at least two thirds of the lease are left; the watcher waits less, to have time for killing.
   const patience = String((leaseMs * 0.6) / 1_000);
   const child: ChildProcessByStdio<Writable, Readable, null> = spawn(
     "/bin/bash",
     ["--noprofile", "--norc", script, replica, patience],
     { cwd: "/", env: { PATH: "/usr/bin:/bin" }, detached: true, stdio: ["pipe", "pipe", "ignore"] },
   );
-  // A write to one that has just died; its exit tells.
+  // Errors of writes to a watcher that has just died; its exit event reports the death.
   child.stdin.on("error", () => {});
   const exited = new Promise<void>((resolve) => {
     child.once("exit", () => resolve()).once("error", () => resolve());
@@ -117,12 +117,12 @@ async function startWatcher({
 
 const nameOf = ({ sessionId, callId }: SupervisedCall) => `${sessionId}/${callId}`;
 
-/** Node's pipes are sockets, which can be told not to keep the process alive; the stream types do not say so. */
+/** Lets the process exit in spite of an open stream: Node's pipes are sockets with `unref`, which the stream types lack. */
 function unref(stream: Readable | Writable): void {
   if ("unref" in stream && typeof stream.unref === "function") stream.unref();
 }
 
-/** The processes whose environment holds all of these entries. Those of others cannot be read, nor killed. */
+/** Lists the processes whose environment holds all of these entries. Those of other users can neither be read nor killed. */
 async function processesWith(entries: readonly string[]): Promise<number[]> {
   const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
   const environments = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/environ`, "utf8").catch(() => "")));
@@ -136,7 +136,7 @@ function send(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {
-    // It has ended by itself.
+    // The process has already ended.
   }
 }
 

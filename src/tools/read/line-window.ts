@@ -3,63 +3,63 @@ import { isUtf8 } from "node:buffer";
 const maxLineLength = 2_000;
 const maxBytes = 51_200;
 const pageBytes = 8_192;
-/** What holds `maxLineLength` characters and one more, in the longest encoding, and a last one that may be cut. */
-const keptBytes = (maxLineLength + 2) * 4;
+/** Bytes of `maxLineLength` characters and one more in the longest encoding, and of a last one that may be incomplete. */
+const maxLineBytes = (maxLineLength + 2) * 4;
 const newline = 10;
 const carriageReturn = 13;
 const [colon, space, zero] = [58, 32, 48];
 
-/** A part of a text, by lines. */
+/** A range of lines of a text. */
 export interface LineWindow {
-  /** With their numbers: `N: line\n` each. */
+  /** Numbered lines: `N: line\n` each. */
   text: string;
-  /** How many these are. */
+  /** Count of shown lines. */
   shown: number;
-  /** How many lines there are, or were until the reading stopped. */
+  /** Count of all lines, or of those before the reading stopped. */
   total: number;
-  /** Whether the window ended early, because it grew too large. */
+  /** True if the window ended early because it grew too large. */
   capped: boolean;
-  /** Whether a line that is shown is not UTF-8; it was read as Latin-1. */
+  /** True if a shown line was not UTF-8 and was read as Latin-1. */
   isLatin1: boolean;
 }
 
-/** Collects lines `offset` (1-based) to `offset + limit - 1` of a text that arrives in chunks; it keeps no more than it shows. */
+/** Collects lines `offset` (1-based) to `offset + limit - 1` of a text that arrives in chunks; it stores no more than it shows. */
 export function createLineWindow(offset: number, limit: number) {
   let text = "";
-  /** The bytes of `text`, and of what comes next, which is in `page`. */
+  /** Bytes of `text`; then those used of `page`, which follows it. */
   let bytes = 0;
   let used = 0;
-  /** Small, because what is large is taken from the system and given back each time. */
-  const page = Buffer.allocUnsafe(pageBytes + keptBytes + 100);
+  /** Small, since large buffers are allocated from the system each time. */
+  const page = Buffer.allocUnsafe(pageBytes + maxLineBytes + 100);
   let shown = 0;
   let total = 0;
   let capped = false;
   let isLatin1 = false;
-  /** Of the line whose end has not arrived yet. */
+  /** Pieces of the line whose end has not arrived yet. */
   let pieces: Buffer[] = [];
-  let kept = 0;
+  let lineBytes = 0;
 
   const isWanted = () => !capped && total + 1 >= offset && total + 1 < offset + limit;
 
   function extend(piece: Buffer): void {
-    if (isWanted() && kept < keptBytes) pieces.push(piece.subarray(0, keptBytes - kept));
-    kept += piece.length;
+    if (isWanted() && lineBytes < maxLineBytes) pieces.push(piece.subarray(0, maxLineBytes - lineBytes));
+    lineBytes += piece.length;
   }
 
   function endLine(): void {
     if (isWanted()) {
       const line = decode(Buffer.concat(pieces));
-      const numbered = `${total + 1}: ${cut(total === 0 ? withoutMark(line) : line)}\n`;
+      const numbered = `${total + 1}: ${truncate(total === 0 ? withoutMark(line) : line)}\n`;
       showTo(used + page.write(numbered, used));
     }
     total += 1;
     pieces = [];
-    kept = 0;
+    lineBytes = 0;
   }
 
   /**
-   * Shows the wanted ones of whole lines of UTF-8, byte by byte, since a call for each line would take longer than the line.
-   * Returns where it stopped: before a line that may have to be cut.
+   * Copies wanted lines of whole UTF-8 lines byte by byte, since decoding each line would take longer. Returns the offset where
+   * it stopped: before a line that may have to be truncated.
    */
   function copyLines(lines: Buffer, from: number): number {
     let start = from;
@@ -77,7 +77,7 @@ export function createLineWindow(offset: number, limit: number) {
     return start;
   }
 
-  /** Counts the line that was written up to here as shown, if it fits. */
+  /** Counts the line up to `end` as shown, if it fits. */
   function showTo(end: number): void {
     capped = bytes + end > maxBytes;
     if (capped) return;
@@ -93,7 +93,7 @@ export function createLineWindow(offset: number, limit: number) {
   }
 
   function decode(line: Buffer): string {
-    const whole = line.length < keptBytes ? line : withoutBrokenEnd(line);
+    const whole = line.length < maxLineBytes ? line : withoutBrokenEnd(line);
     const isText = isUtf8(whole);
     isLatin1 ||= !isText;
     return whole.toString(isText ? "utf8" : "latin1");
@@ -102,12 +102,12 @@ export function createLineWindow(offset: number, limit: number) {
   return {
     add(chunk: Buffer): void {
       const whole = chunk.subarray(0, chunk.lastIndexOf(newline) + 1);
-      // Nearly all are, and then their lines need not be decoded one by one.
+      // True for nearly all files: their lines need not be decoded one by one.
       const isText = isUtf8(whole);
       let start = 0;
       while (start < whole.length) {
-        // The first line may begin with a mark.
-        if (isText && kept === 0 && total > 0) start = copyLines(whole, start);
+        // The first line may start with a byte order mark.
+        if (isText && lineBytes === 0 && total > 0) start = copyLines(whole, start);
         const end = whole.indexOf(newline, start);
         if (end === -1) break;
         extend(chunk.subarray(start, end));
@@ -116,18 +116,18 @@ export function createLineWindow(offset: number, limit: number) {
       }
       if (start < chunk.length) extend(chunk.subarray(start));
     },
-    /** Whether no later line belongs to it. */
+    /** Reports whether no later line can be shown. */
     isFull: () => capped || total + 1 >= offset + limit,
-    /** Call it once, after the last chunk. */
+    /** Returns the window; call it once, after the last chunk. */
     end(): LineWindow {
-      if (kept > 0) endLine();
+      if (lineBytes > 0) endLine();
       turnPage();
       return { text, shown, total, capped, isLatin1 };
     },
   };
 }
 
-/** Writes `N: ` and returns where it ends. */
+/** Writes `N: ` and returns its end. */
 function putNumber(text: Buffer, number: number, start: number): number {
   let end = start + 1;
   for (let rest = number; rest >= 10; rest = (rest / 10) | 0) end += 1;
@@ -151,7 +151,7 @@ function copyLine(lines: Buffer, start: number, text: Buffer, to: number): numbe
   return undefined;
 }
 
-/** What is cut off may have left a part of a character. */
+/** Removes an incomplete character at the end. */
 function withoutBrokenEnd(line: Buffer): Buffer {
   let end = line.length;
   while (end > line.length - 3 && ((line[end - 1] ?? 0) & 0xc0) === 0x80) end -= 1;
@@ -160,7 +160,7 @@ function withoutBrokenEnd(line: Buffer): Buffer {
 
 const withoutMark = (text: string) => (text.startsWith("\uFEFF") ? text.slice(1) : text);
 
-function cut(line: string): string {
+function truncate(line: string): string {
   const text = line.endsWith("\r") ? line.slice(0, -1) : line;
   if (text.length <= maxLineLength) return text;
   const characters = Array.from(text);

@@ -1,7 +1,7 @@
 import { stripVTControlCharacters } from "node:util";
 import * as z from "zod";
 
-/** A Jupyter notebook as text: its cells one after another, with what they printed; undefined if it is none. */
+/** Renders a Jupyter notebook as text: its cells with their output; undefined if it is not a notebook. */
 export function notebookText(json: string): string | undefined {
   const notebook = parse(json);
   return notebook?.cells.map((cell, index) => cellText(cell, index + 1)).join("\n");
@@ -15,16 +15,16 @@ function parse(json: string) {
   }
 }
 
-/** Texts are written down whole or as lines. */
+/** Schema of a text, stored whole or as lines. */
 const text = z.union([z.string(), z.array(z.string()).transform((lines) => lines.join(""))]);
 
 const output = z.object({
   output_type: z.string(),
-  /** Of a stream. */
+  /** Text of a stream. */
   text: text.optional(),
-  /** Of a result, by MIME type. */
+  /** Data of a result, by MIME type. */
   data: z.record(z.string(), z.unknown()).optional(),
-  /** Of an error. */
+  /** Lines of an error. */
   traceback: z.array(z.string()).optional(),
 });
 

@@ -5,15 +5,15 @@ import type { ReadAt } from "../fs/open-file.ts";
 import { createLineWindow, type LineWindow } from "./line-window.ts";
 import { notebookText } from "./notebook.ts";
 
-/** What of a text is wanted: from the line `offset`, counted from 1, so many lines. */
+/** A range of lines: `limit` lines from line `offset`, counted from 1. */
 export interface WantedLines {
   offset: number;
   limit: number;
 }
 
-/** A text as bytes. */
+/** A source of text. */
 export interface TextSource {
-  /** What it is called in the answer. */
+  /** Its name in the result. */
   name: string;
   readAt: ReadAt;
   size: number;
@@ -21,14 +21,14 @@ export interface TextSource {
   first: Uint8Array;
 }
 
-/** How many bytes are read at a time. */
+/** Bytes to read at a time. */
 export const pieceLength = 65_536;
 
-/** Larger ones are read no further than what is shown. */
+/** Larger texts are read no further than the shown lines. */
 const maxWholeBytes = 64 * 1024 * 1024;
 const maxNotebookBytes = 16 * 1024 * 1024;
 
-/** Shows lines of a text with their numbers; the hash is that of all of it, undefined if it was not read to its end. */
+/** Shows numbered lines of a text. The hash covers the whole text; undefined if the text was not read to its end. */
 export async function showText(source: TextSource, wanted: WantedLines, signal: AbortSignal) {
   const { name, readAt, size, first } = source;
   const encoding = markedEncoding(first);
@@ -46,7 +46,7 @@ export async function showText(source: TextSource, wanted: WantedLines, signal: 
     if (size > maxWholeBytes && window.isFull()) {
       return { ...numbered(source, wanted, window.end(), encoding, true), sha256: undefined };
     }
-    // A file of the kernel says that it is empty, and is not.
+    // Files of the kernel report size 0 but have content.
     const isAll = size > 0 && offset === size;
     signal.throwIfAborted();
     piece = isAll ? new Uint8Array() : await readAt(offset, pieceLength);
@@ -56,7 +56,7 @@ export async function showText(source: TextSource, wanted: WantedLines, signal: 
   return { ...numbered(source, wanted, window.end(), encoding), sha256: hash.digest("hex") };
 }
 
-/** Turns chunks of an encoding into chunks of UTF-8. */
+/** Converts chunks to UTF-8. */
 function decoded(encoding: MarkedEncoding | undefined, add: (chunk: Buffer) => void) {
   if (encoding === undefined) return add;
   const decoder = new TextDecoder(encoding);

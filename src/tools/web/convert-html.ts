@@ -5,7 +5,7 @@ import { ToolFailure } from "../../tool/errors.ts";
 const maxMs = 5_000;
 const maxHeapMb = 512;
 
-/** Turns a page into Markdown or plain text, in a worker with bounds on time and memory: pages are made by strangers. */
+/** Converts a page to Markdown or plain text, in a worker with limits on time and memory, since pages are untrusted. */
 export async function convertHtml(html: string, format: "markdown" | "text", signal: AbortSignal): Promise<string> {
   const worker = new Worker(new URL("./html-worker.ts", import.meta.url), {
     workerData: { html, format },

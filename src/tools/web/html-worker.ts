@@ -2,7 +2,7 @@ import { parentPort, workerData } from "node:worker_threads";
 import { gfm } from "@joplin/turndown-plugin-gfm";
 import TurndownService from "turndown";
 
-// The body of a worker of `convertHtml`: converts one page and posts it.
+// Worker of `convertHtml`: converts one page and posts the text.
 const { html, format }: { html: string; format: "markdown" | "text" } = workerData;
 
 const hidden = [

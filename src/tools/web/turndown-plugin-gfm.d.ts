@@ -1,4 +1,4 @@
 declare module "@joplin/turndown-plugin-gfm" {
-  /** Tables, strikethrough and task lists. */
+  /** Adds tables, strikethrough and task lists. */
   export function gfm(service: import("turndown")): void;
 }

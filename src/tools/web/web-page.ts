@@ -12,39 +12,39 @@ const maxBytes = 5 * 1024 * 1024;
 const maxRedirects = 10;
 const maxUrlLength = 4_096;
 
-/** What came from a web address. */
+/** A fetched page. */
 export interface WebPage {
   url: URL;
   contentType: string;
   body: Buffer;
 }
 
-/** Where an answer points to and what was not followed. */
+/** A redirect that was not followed. */
 export interface PageRedirect {
   redirect: URL;
-  /** Why it was not followed, for the model. */
+  /** The reason, for the model. */
   why: string;
 }
 
-/** What rules say of an address; `leadsTo` is the IP address that its host's name leads to. */
-type Judge = (url: URL, leadsTo?: string) => Judgement;
+/** Evaluates rules for an address; `leadsTo` is the IP address that its host resolves to. */
+type AddressJudge = (url: URL, leadsTo?: string) => Judgement;
 
-/** What is wrong with a text as a web address, if anything. */
+/** Checks a web address; returns the problem, if there is one. */
 export function urlProblem(text: string): string | undefined {
   if (text.length > maxUrlLength) return `has ${text.length} characters; at most ${maxUrlLength} are allowed`;
-  // A parser drops some of them silently, so that people would be shown another address.
+  // A parser drops some of them silently, so that approvers would see another address.
   if (/\p{Cc}/u.test(text)) return "contains a control character; remove it or write it as %XX";
   if (!/^https?:/i.test(text.trim())) return "must start with http:// or https://";
   if (!URL.canParse(text)) return "is not a valid URL; check the host name and the port";
   const { username, password, hostname } = new URL(text);
-  if (username !== "" || password !== "") return "contains a user name or password; leave out what stands before the @";
-  // What is left of dots at the end and in a row, and `*`, would be read as a pattern.
+  if (username !== "" || password !== "") return "contains a user name or password; leave out the part before the @";
+  // Repeated dots and `*` would be read as a pattern.
   if (!/^(\[[0-9a-f:]+\]|[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?)$/.test(hostname))
     return `has an invalid host name: ${hostname}`;
   return undefined;
 }
 
-/** The address in the form that is asked for and fetched: no fragment, no dot at the end of the host. */
+/** Parses an address to the form that is asked for and fetched: no fragment, no dot at the end of the host. */
 export function readUrl(text: string): URL {
   const url = new URL(text);
   url.hash = "";
@@ -53,12 +53,12 @@ export function readUrl(text: string): URL {
 }
 
 /**
- * Fetches a web page. It connects only to addresses that rules let it, follows redirects only on the same host and to what
- * rules judge no more strictly than what was approved, and takes at most 5 MiB, counted after decompression.
+ * Fetches a web page. It connects only to addresses that rules do not deny, follows redirects only on the same host and only if
+ * rules are no stricter there than for the approved address, and reads at most 5 MiB after decompression.
  */
 export async function fetchPage(
   approved: URL,
-  options: { judge: Judge; accept: string; signal: AbortSignal },
+  options: { judge: AddressJudge; accept: string; signal: AbortSignal },
 ): Promise<WebPage | PageRedirect> {
   const { judge } = options;
   let url = upgraded(approved, judge);
@@ -82,8 +82,8 @@ export async function fetchPage(
   throw new ToolFailure(`${approved.href} redirects more than ${maxRedirects} times. Fetch another address.`);
 }
 
-/** Plain http is used where a rule says `http://`, or for a port of its own; else the same address over https. */
-function upgraded(url: URL, judge: Judge): URL {
+/** Upgrades http to https, unless a rule names `http://` or the address has a port. */
+function upgraded(url: URL, judge: AddressJudge): URL {
   if (url.protocol !== "http:" || url.port !== "" || /^http:/i.test(judge(url).rule ?? "")) return url;
   const secure = new URL(url);
   secure.protocol = "https:";
@@ -100,7 +100,7 @@ function target(location: string, from: URL): URL {
 
 const strictness = { allow: 0, ask: 1, deny: 2 };
 
-function whyNotFollowed(next: URL, from: URL, approved: URL, judge: Judge): string | undefined {
+function whyNotFollowed(next: URL, from: URL, approved: URL, judge: AddressJudge): string | undefined {
   const { action, reason } = judge(next);
   if (action === "deny")
     throw new ToolFailure(`${from.href} redirects to ${next.href}, which is not allowed: ${reason}`);
@@ -112,7 +112,7 @@ function whyNotFollowed(next: URL, from: URL, approved: URL, judge: Judge): stri
 
 async function send(url: URL, { judge, accept, signal }: Parameters<typeof fetchPage>[1]): Promise<IncomingMessage> {
   const options: RequestOptions = {
-    // A connection of its own, so that none is used that was opened for another address; no proxy either.
+    // A new connection, so that none is reused that was opened for another address; no proxy either.
     agent: false,
     signal,
     lookup: lookupFor(url, judge),
@@ -127,7 +127,7 @@ async function send(url: URL, { judge, accept, signal }: Parameters<typeof fetch
   request.end();
   try {
     const [response] = await once(request, "response");
-    // From here on whoever reads the response is told.
+    // Later errors reach the reader of the response.
     request.on("error", () => undefined);
     return response;
   } catch (cause) {
@@ -136,8 +136,8 @@ async function send(url: URL, { judge, accept, signal }: Parameters<typeof fetch
   }
 }
 
-/** Resolves a name and lets only those of its addresses be connected to that the rules do not deny, or none. */
-function lookupFor(url: URL, judge: Judge): LookupFunction {
+/** Resolves a name; fails if rules deny one of its addresses. */
+function lookupFor(url: URL, judge: AddressJudge): LookupFunction {
   return (hostname, options, callback) => {
     lookup(hostname, { ...options, all: true }, (error, addresses: LookupAddress[]) => {
       const [first] = addresses ?? [];
@@ -165,7 +165,7 @@ async function bodyOf(response: IncomingMessage): Promise<Buffer> {
     }
   } catch (cause) {
     if (cause instanceof ToolFailure || !(cause instanceof Error) || cause.name === "AbortError") throw cause;
-    throw new ToolFailure(`The answer broke off: ${cause.message}`, { cause });
+    throw new ToolFailure(`The response broke off: ${cause.message}`, { cause });
   } finally {
     response.destroy();
   }
@@ -176,9 +176,9 @@ function decompressed(response: IncomingMessage): Readable {
   const encoding = (response.headers["content-encoding"] ?? "").trim().toLowerCase();
   if (encoding === "" || encoding === "identity") return response;
   const decoder = decoders.get(encoding)?.();
-  // Several in a row are allowed, but nobody sends them for a reason.
-  if (decoder === undefined) throw new ToolFailure(`The answer has an unknown content encoding: ${encoding}`);
-  // An error of either ends the reading of the second.
+  // HTTP allows several encodings in a row; no server uses that.
+  if (decoder === undefined) throw new ToolFailure(`The response has an unknown content encoding: ${encoding}`);
+  // An error of either stream ends the second one.
   return pipeline(response, decoder, () => undefined);
 }
 
