@@ -5,6 +5,6 @@ import { createSignIn } from "./shell/sign-in.ts";
 
 const root = document.getElementById("app");
 if (root === null) throw new Error("the page has no #app");
-// The token leaves the address before anything else looks at it.
+// Removes the token from the address before other code can read it.
 const signIn = createSignIn();
 render(<App signIn={signIn} route={createRoute()} />, root);

@@ -10,14 +10,14 @@ export default defineConfig({
     emptyOutDir: true,
     target: "es2022",
     modulePreload: { polyfill: false },
-    // The page may load pictures of its own only from its own address.
+    // The page's policy permits pictures from its own address, not inlined ones.
     assetsInlineLimit: 0,
-    // One style sheet is smaller than its parts.
+    // One style sheet compresses better than several.
     cssCodeSplit: false,
   },
 });
 
-/** Ships only those rpcs and messages that the sources of the console name: half of the contract, without its validation rules. */
+/** Bundles only the part of the contract that the sources of the console name, without its validation rules. */
 function prunedContract(): Plugin {
   const src = resolve(import.meta.dirname, "..");
   const gen = resolve(src, "../gen");
@@ -32,7 +32,7 @@ function prunedContract(): Plugin {
   };
 }
 
-/** Messages come and go in binary: what would read and write them as JSON, a tenth of the page, is left out. */
+/** Leaves out the JSON codec of messages, a tenth of the page: the console sends and receives binary messages. */
 function withoutJson(): Plugin {
   return {
     name: "without-json",
@@ -44,7 +44,7 @@ function withoutJson(): Plugin {
   };
 }
 
-/** The other pages are one file without a style sheet of its own: there is nothing to load with it. */
+/** Leaves out the preloader: the other pages are one file without a separate style sheet, so nothing loads with it. */
 function withoutPreload(): Plugin {
   return {
     name: "without-preload",

@@ -1,12 +1,12 @@
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /**
- * How long an ask has to be visible before it can be answered: a key press or click that was meant for what was on screen
- * before has no effect.
+ * The time that an ask has to be visible before it can be answered, so that a key press or click that was meant for the
+ * previous screen has no effect.
  */
 export const inertMs = 500;
 
-/** How long a settled ask stays visible. */
+/** The time that a settled ask stays visible. */
 export const farewellMs = 4_000;
 
 /** Identifies the call of an ask: all asks of one call are shown as one question. */

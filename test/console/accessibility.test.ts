@@ -17,7 +17,7 @@ beforeAll(async () => {
   await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing" } });
 });
 
-/** A line in each colour of a terminal, bright ones and backgrounds too. */
+/** A line in each terminal colour, including bright colours and backgrounds. */
 const colours = [30, 40, 90, 100]
   .flatMap((base) => Array.from({ length: 8 }, (_, i) => `printf '\\033[${base + i}mcolour\\033[0m\\n'`))
   .join("; ");
@@ -26,7 +26,7 @@ const places = ["/inbox", "/sessions", "/session", "/call", "/policy", "/tools"]
 
 describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
   test.each(places)("axe finds nothing serious at %s", async (place) => {
-    await ask(service, { command: "echo looked at && rm -rf x" });
+    await ask(service, { command: "echo checked && rm -rf x" });
     const path = { "/session": `/sessions/${sessionId}`, "/call": `/sessions/${sessionId}/c1` }[String(place)] ?? place;
     const page = await browsers.open(service, "approver", { path, colorScheme, reducedMotion: "reduce" });
     if (place === "/inbox") {
@@ -37,7 +37,7 @@ describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
     expect(await findings(page)).toEqual([]);
   });
 
-  test("axe finds nothing serious where one signs in", async () => {
+  test("axe finds nothing serious on the sign-in page", async () => {
     const browser = await browsers.browser({ colorScheme });
     const page = await browser.newPage();
     await page.goto(service.url);
@@ -46,7 +46,7 @@ describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
   });
 });
 
-test("axe would find something: a button without a name", async () => {
+test("axe reports a button without a name, so its silence means something", async () => {
   const page = await browsers.open(service, "approver");
   await page.evaluate("document.querySelector('main').append(document.createElement('button'))");
   expect(await findings(page)).toEqual(["button-name: #main > button"]);
@@ -62,7 +62,7 @@ describe("on a phone", () => {
     expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
   });
 
-  test("an ask is chosen, read and approved by thumb", async () => {
+  test("an ask can be selected, read and approved by touch", async () => {
     const call = await ask(service, { command: "echo from the train" });
     const page = await browsers.open(service, "approver", phone);
     await page.getByRole("link", { name: "echo from the train" }).tap();
@@ -77,7 +77,7 @@ describe("on a phone", () => {
   });
 });
 
-test("a screen reader is told how many wait, and keys alone lead from the list to the answer", async () => {
+test("a screen reader announces the number of waiting calls, and keys alone lead from the list to the answer", async () => {
   const call = await ask(service, { command: "echo by keys" });
   const page = await browsers.open(service, "approver");
   await page.getByRole("status").getByText("1 waiting for an answer").waitFor({ state: "attached" });

@@ -6,7 +6,7 @@ const plain = (text: string) => linesOf(text).map(plainOf);
 const looks = (text: string) => linesOf(text).flatMap((line) => line.map(({ text, look }) => [text, look]));
 
 describe("output as lines", () => {
-  test("colours become looks and end where the output says so", () => {
+  test("colours become styles and end where the output ends them", () => {
     expect(looks("a\x1b[31;1mb\x1b[0mc")).toEqual([
       ["a", ""],
       ["b", "bold fg-1"],
@@ -18,7 +18,7 @@ describe("output as lines", () => {
     ]);
   });
 
-  test("one of 256 colours, or any, becomes the nearest of sixteen", () => {
+  test("256 colours and RGB map to the nearest of sixteen", () => {
     expect(looks("\x1b[38;5;9ma\x1b[38;5;196mb\x1b[38;2;0;120;0mc")).toEqual([
       ["a", "fg-9"],
       ["b", "fg-9"],
@@ -26,23 +26,23 @@ describe("output as lines", () => {
     ]);
   });
 
-  test("a progress bar shows what it wrote last", () => {
+  test("a progress bar shows its last state", () => {
     expect(plain("10%\r50%\r100%\ndone\r\n")).toEqual(["100%", "done"]);
   });
 
-  test("what moves a cursor or names a window is left out, what could hide something is shown", () => {
+  test("sequences that move the cursor or name the window are dropped, invisible characters are shown", () => {
     expect(plain("a\x1b[2Jb\x1b]0;title\x07c\x1b[10;20Hd")).toEqual(["abcd"]);
     expect(plain("x\u202Ey\x00z\u200B")).toEqual(["x\\u{202e}y\\u{0}z\\u{200b}"]);
   });
 
-  test("a line without end goes on in the next one, whole", () => {
+  test("a line that is too long continues in the next one, complete", () => {
     const text = "x".repeat(5_000);
     const lines = plain(text);
     expect(lines.map(({ length }) => length)).toEqual([2_000, 2_000, 1_000]);
     expect(lines.join("")).toBe(text);
   });
 
-  test("however it is cut into pieces, the same lines come out", () => {
+  test("any division into pieces yields the same lines", () => {
     const piece = fc.constantFrom("text", "\n", "\r\n", "\r", "\x1b[31m", "\x1b[0m", "\x1b[1;42m", "\x1b]0;t\x07", "é");
     fc.assert(
       fc.property(fc.array(piece), fc.array(fc.nat(40)), (parts, cuts) => {
@@ -57,7 +57,7 @@ describe("output as lines", () => {
   });
 });
 
-/** Neighbours of the same look as one: where a piece was cut is not to be seen. */
+/** Merges neighbours of one style, so that the cuts between pieces do not matter. */
 function merged(lines: ReturnType<typeof linesOf>) {
   return lines.map((line) => {
     const spans: { text: string; look: string }[] = [];

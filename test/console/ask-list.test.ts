@@ -20,7 +20,7 @@ const settled = (id: string) =>
 const openIn = (list: AskList) => list.all().flatMap(({ request, settled }) => (settled ? [] : request.id));
 const mark = create(WatchPermissionsResponseSchema, { snapshotEnd: true });
 
-test("an ask that a new snapshot no longer holds was settled unseen; the others stay in their order", () => {
+test("an ask that is missing from a new snapshot was settled unseen; the others keep their order", () => {
   const list = createAskList();
   for (const frame of [asked("a"), asked("b"), asked("c"), mark]) list.take(frame);
   list.restart();
@@ -33,7 +33,7 @@ test("an ask that a new snapshot no longer holds was settled unseen; the others 
   ]);
 });
 
-test("while a snapshot is read again nothing seems settled", () => {
+test("while a new snapshot arrives, no ask counts as settled", () => {
   const list = createAskList();
   for (const frame of [asked("a"), asked("b"), mark]) list.take(frame);
   list.restart();
@@ -41,7 +41,7 @@ test("while a snapshot is read again nothing seems settled", () => {
   expect(openIn(list)).toEqual(["a", "b"]);
 });
 
-test("however often the stream breaks, what is open in the end is what the service has open", () => {
+test("after any number of breaks the open asks are those of the service", () => {
   const step = fc.oneof(
     fc.record({ do: fc.constant("ask" as const), id: fc.constantFrom(..."abcdef") }),
     fc.record({ do: fc.constant("settle" as const), id: fc.constantFrom(..."abcdef") }),
@@ -78,7 +78,7 @@ test("however often the stream breaks, what is open in the end is what the servi
   );
 });
 
-test("the asks of a call are one group, open as long as one of them is", () => {
+test("the asks of a call form a group, which is open while one of them is", () => {
   const list = createAskList();
   for (const [id, callId] of [
     ["a", "c1"],

@@ -2,15 +2,15 @@ import { onTestFinished } from "vitest";
 import { type Clients, connect } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
 
-/** A call of bash that waits for an answer. */
+/** A call of bash that is waiting for an answer. */
 export interface Asking {
   readonly call: { sessionId: string; callId: string; tool: string; input: { command: string; description?: string } };
   readonly agent: Clients;
-  /** Resolves with the call when it has ended. */
+  /** Resolves with the ended call. */
   end(): ReturnType<Clients["tools"]["callTool"]>;
 }
 
-/** Makes one, in a session of its own. What the test leaves open is cancelled, so that the next one finds nothing waiting. */
+/** Makes such a call in a new session. Cancels it after the test, so that the next test starts with an empty inbox. */
 export async function ask(
   service: Pick<Service, "url">,
   input: { command: string; description?: string },
@@ -20,7 +20,7 @@ export async function ask(
   const sessionId = await agent.newSession({ title });
   const call = { sessionId, callId: "c1", tool: "bash", input };
   await agent.tools.callTool({ ...call, waitMs: 0 });
-  // The service may be at another address by then, or another process at this one.
+  // The service may have restarted by then, at another address.
   onTestFinished(async () => {
     await connect(service, "caller").tools.cancelTool(call);
   });

@@ -12,15 +12,15 @@ import type { Principal, Service } from "../e2e/service.ts";
 
 /** Opens consoles in real Chromium. */
 export interface Browsers {
-  /** Signs in by the link, in a browser of its own, or in a new tab of `browser`. */
+  /** Signs in with the link, in a new browser or in a new tab of `browser`. */
   open(service: Pick<Service, "url">, who: Principal, options?: OpenOptions): Promise<Page>;
-  /** A browser of its own: tabs in it share what tabs of a browser share. */
+  /** Opens a new browser; its tabs share locks, storage and channels. */
   browser(options?: BrowserContextOptions): Promise<BrowserContext>;
 }
 
 interface OpenOptions extends BrowserContextOptions {
   browser?: BrowserContext;
-  /** Where to go after signing in, such as `/sessions`. */
+  /** The path to open after signing in, such as `/sessions`. */
   path?: string;
 }
 
@@ -57,7 +57,7 @@ export function useBrowsers(): Browsers {
     const wrong: string[] = [];
     made.on("weberror", (error) => wrong.push(String(error.error())));
     made.on("console", (message) => {
-      // A service that is away is told of by the browser, too.
+      // The browser also reports a service that is away.
       if (message.type() === "error" && !/ERR_|Failed to load resource/.test(message.text()))
         wrong.push(message.text());
     });
@@ -81,7 +81,7 @@ export function useBrowsers(): Browsers {
   };
 }
 
-/** Counts the streams that a browser has open, of whatever rpc. */
+/** Counts the open streams of a browser. */
 export function streamsOf(browser: BrowserContext): { readonly open: number } {
   const streams = new Set<Request>();
   browser.on("request", (request) => {
@@ -91,7 +91,7 @@ export function streamsOf(browser: BrowserContext): { readonly open: number } {
   browser.on("requestfailed", (request) => streams.delete(request));
   return {
     get open() {
-      // Nothing is told of the requests of a tab that was closed.
+      // The browser reports no end of a closed tab's requests.
       return [...streams].filter((request) => !request.frame().page().isClosed()).length;
     },
   };
@@ -146,7 +146,7 @@ const keepTimers = `{
   };
 }`;
 
-/** The buttons of an answer take nothing in the first half second; this waits until they do, then presses. */
+/** Presses an answer button once it is no longer inert. */
 export async function answer(page: Page, name: string | RegExp): Promise<void> {
   await untilArmed(page);
   await page.getByRole("button", { name }).click();

@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 
 const root = resolve(import.meta.dirname, "../..");
 
-/** Before all tests: builds the console where what it is made of is newer than what was built. */
+/** Before all tests: builds the console if a source is newer than the last build. */
 export default function build(): void {
   const built = statSync(join(root, "dist/console/index.html"), { throwIfNoEntry: false })?.mtimeMs ?? 0;
   const sources = ["src/console", "src/view", "gen", "package-lock.json"];
@@ -12,7 +12,7 @@ export default function build(): void {
   const { status } = spawnSync(process.execPath, ["node_modules/vite/bin/vite.js", "build", "src/console"], {
     cwd: root,
     stdio: ["ignore", "ignore", "inherit"],
-    // The tests' own mode would make it one for developers.
+    // The mode of the tests would make a development build.
     env: { ...process.env, NODE_ENV: "production" },
   });
   if (status !== 0) throw new Error("the console cannot be built; npm run build says more");

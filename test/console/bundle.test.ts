@@ -7,7 +7,7 @@ const built = resolve(import.meta.dirname, "../../dist/console");
 const names = readdirSync(join(built, "assets"));
 const text = (name: string) => readFileSync(join(built, "assets", name));
 
-test("all pages together are at most 80 kB; those beside the inbox come when they are first shown", () => {
+test("all pages together are at most 80 kB; pages other than the inbox load when first shown", () => {
   const index = readFileSync(join(built, "index.html"), "utf8");
   const size = (some: readonly string[]) => some.reduce((sum, name) => sum + gzipSync(text(name)).length, 0);
   const code = names.filter((name) => /\.(js|css)$/.test(name));
@@ -19,7 +19,7 @@ test("all pages together are at most 80 kB; those beside the inbox come when the
 
 const kB = (bytes: number) => `${(bytes / 1_000).toFixed(1)} kB`;
 
-test("it holds no rules of validation and no way to make the page from a string", () => {
+test("the page contains no validation rules and no inline script", () => {
   const code = names
     .filter((name) => name.endsWith(".js"))
     .map((name) => text(name).toString())

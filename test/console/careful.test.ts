@@ -8,7 +8,7 @@ import { answer, untilArmed, untilLive, useBrowsers } from "./browser.ts";
 const service = useService();
 const browsers = useBrowsers();
 
-test("a card takes no answer, by key or click, before it has been in sight for half a second", async () => {
+test("a card takes no answer by key or click in its first half second", async () => {
   const context = await browsers.browser();
   await context.clock.install();
   const page = await browsers.open(service, "approver", { browser: context });
@@ -17,7 +17,7 @@ test("a card takes no answer, by key or click, before it has been in sight for h
   const { end } = await ask(service, { command: "echo quick" });
   const once = page.getByRole("button", { name: /Approve once/ });
   await once.waitFor();
-  // One frame, in which the page finds out what it shows.
+  // One frame, in which the page renders the card.
   await page.clock.runFor(20);
   const requests: string[] = [];
   page.on("request", (request) => requests.push(request.url()));
@@ -32,7 +32,7 @@ test("a card takes no answer, by key or click, before it has been in sight for h
   expect((await end()).part?.state.case).toBe("completed");
 });
 
-test("hostile text is shown as what it is: nothing of it becomes part of the page", async () => {
+test("hostile text is shown escaped and never becomes part of the page", async () => {
   const html = '<img src=x onerror="document.title=1"><script>document.title=2</script><b>bold</b>';
   const command = `echo '${html}' # \u202Egnp.sh \u200B \u001b[2J\u001b[31m`;
   const { call } = await ask(
@@ -54,7 +54,7 @@ test("hostile text is shown as what it is: nothing of it becomes part of the pag
   expect(await hiddenIn(page)).toEqual([]);
 });
 
-test("an ask of 10,000 lines is all there, can be scrolled to its end, and answered at once", async () => {
+test("an ask of 10,000 lines is rendered in full, can be scrolled to its end, and answered at once", async () => {
   const command = Array.from({ length: 10_000 }, (_, i) => `: ${i}`).join("\n");
   await ask(service, { command });
   const page = await browsers.open(service, "approver");
@@ -68,7 +68,7 @@ test("an ask of 10,000 lines is all there, can be scrolled to its end, and answe
   await page.getByText("All quiet").waitFor();
 });
 
-test("a key that is meant for a field answers nothing", async () => {
+test("a key press in a field answers nothing", async () => {
   const { call } = await ask(service, { command: "echo typed" });
   const page = await browsers.open(service, "approver");
   await untilArmed(page);
@@ -80,11 +80,11 @@ test("a key that is meant for a field answers nothing", async () => {
   expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
 });
 
-test("in a narrow window, where only the list is in sight, a key answers nothing", async () => {
+test("in a narrow window, where only the list is visible, a key answers nothing", async () => {
   const { call } = await ask(service, { command: "echo unseen" });
   const page = await browsers.open(service, "approver", { viewport: { width: 500, height: 700 } });
   await page.getByRole("link", { name: "echo unseen" }).waitFor();
-  // The card is there, and would be armed, but is not in sight.
+  // The card exists and is armed, but hidden.
   await page.locator('.answer-bar button[aria-disabled="false"]').first().waitFor({ state: "attached" });
   await page.keyboard.press("o");
   await page.keyboard.press("r");
@@ -92,7 +92,7 @@ test("in a narrow window, where only the list is in sight, a key answers nothing
   expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
 });
 
-test("j and k go from call to call; each change makes the card inert again", async () => {
+test("j and k move between calls; each move makes the card inert again", async () => {
   for (const command of ["echo first", "echo second"]) await ask(service, { command });
   const page = await browsers.open(service, "approver");
   await untilArmed(page);
@@ -105,7 +105,7 @@ test("j and k go from call to call; each change makes the card inert again", asy
   await expect.poll(() => command.innerText()).toBe("echo first");
 });
 
-/** What of the hostile text reached the page as it is. */
+/** Returns the hostile characters that the page shows unescaped. */
 async function hiddenIn(page: Page): Promise<string[]> {
   const text = await page.locator("body").innerText();
   return ["\u202E", "\u200B", "\u001b"].filter((character) => text.includes(character));

@@ -19,19 +19,19 @@ beforeAll(async () => {
   entries.push(...(await permissions.listDecisions({ sessionId })).entries);
 });
 
-test("what the service wrote is a whole chain, read at once or in two pieces", async () => {
+test("the service's records verify as a chain, in one page or two", async () => {
   const whole = { state: "whole", seq: 4n, hash: entries[3]?.hash };
   expect(await checkChain(entries)).toEqual(whole);
   expect(await checkChain(entries.slice(2), entries[1])).toEqual(whole);
 });
 
-test("a record that is gone, or stands elsewhere, breaks the chain where it shows", async () => {
+test("a missing or moved record breaks the chain at its position", async () => {
   expect(await checkChain(entries.toSpliced(1, 1))).toMatchObject({ state: "broken", seq: 3n });
   expect(await checkChain(entries.slice(2), entries[0])).toMatchObject({ state: "broken", seq: 3n });
   expect(await checkChain(entries.toReversed())).toMatchObject({ state: "broken" });
 });
 
-test("whatever is changed in a record breaks the chain at this record", async () => {
+test("any change of a record breaks the chain at this record", async () => {
   const changes: readonly ((entry: AuditEntry, by: number) => void)[] = [
     (entry, by) => {
       const at = by % entry.content.length;

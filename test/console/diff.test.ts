@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { countChanges, parseDiff } from "../../src/console/parts/diff.ts";
 import { compare } from "../../src/tools/fs/diff.ts";
 
-test("lines are numbered as in the old and the new file", () => {
+test("lines have the numbers of the old and the new file", () => {
   const diff = "--- a.ts\n+++ a.ts\n@@ -3,3 +3,3 @@\n same\n-old\n+new\n end\n";
   expect(parseDiff(diff)).toEqual([
     { kind: "file", text: "--- a.ts" },
@@ -16,12 +16,12 @@ test("lines are numbered as in the old and the new file", () => {
   ]);
 });
 
-test("a changed line that looks like a head of the diff is still a changed line", () => {
+test("a changed line that looks like a diff header is still a changed line", () => {
   const diff = "--- a\n+++ a\n@@ -1,2 +1,2 @@\n--- sql comment\n+++ x\n same\n";
   expect(parseDiff(diff).map(({ kind }) => kind)).toEqual(["file", "file", "hunk", "removed", "added", "same"]);
 });
 
-test("of what our own tools write, every line is counted and the new file can be read off", () => {
+test("in diffs of the built-in tools every line is counted, and the new file can be reconstructed", () => {
   const text = fc
     .array(fc.constantFrom("a", "-b", "+c", "@@ -1 +1 @@", "--- d", ""))
     .map((lines) => lines.map((line) => `${line}\n`).join(""));

@@ -4,9 +4,9 @@ import type { Page } from "playwright-core";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** What axe finds that is serious or worse, with where it is. */
+/** Returns the serious and critical findings of axe with their locations. */
 export async function findings(page: Page): Promise<string[]> {
-  // Its own way of running scripts is not the page's, so the page's policy lets it in.
+  // The browser evaluates this script itself, so the page's content policy does not block it.
   await page.evaluate(axe);
   const found = await page.evaluate<{ id: string; impact: string; nodes: { target: string[] }[] }[]>(
     "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)",
@@ -16,7 +16,7 @@ export async function findings(page: Page): Promise<string[]> {
     .map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`);
 }
 
-/** How much of a page is beyond its right edge, in pixels: a phone never scrolls sideways. */
+/** Returns by how many pixels the page exceeds its width; a phone must not scroll sideways. */
 export async function sticksOut(page: Page): Promise<number> {
   return await page.locator("main").evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth);
 }

@@ -12,7 +12,7 @@ const browsers = useBrowsers();
 describe.each(stores)("the inbox, on %s", (store) => {
   const service = useServiceOn(store);
 
-  test("the link signs in, and its token stays neither in the address nor in the history", async () => {
+  test("the link signs in, and its token leaves the address and the history", async () => {
     const page = await browsers.open(service(), "approver");
     await untilLive(page);
     expect(page.url()).not.toContain("token");
@@ -29,7 +29,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await untilLive(page);
   });
 
-  test("an ask appears by itself, says who wants what and why, and once runs the call", async () => {
+  test("a new ask appears with its agent, request and reason, and approving it once runs the call", async () => {
     const page = await browsers.open(service(), "approver");
     await untilLive(page);
     const call = await ask(service(), { command: "echo one && echo two" }, { title: "Count to two" });
@@ -48,7 +48,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect(await page.title()).toBe("Inbox · Toolgate");
   });
 
-  test("what another browser answers is said here, with who it was, and goes", async () => {
+  test("an answer of another browser is shown with its author, then the ask disappears", async () => {
     const [here, there] = await Promise.all([browsers.open(service(), "approver"), browsers.open(service(), "deputy")]);
     const call = await ask(service(), { command: "echo shared" });
     await here.getByRole("article").getByText("echo shared").first().waitFor();
@@ -59,7 +59,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect((await call.end()).part?.state.case).toBe("completed");
   });
 
-  test("a reject carries its advice to the model", async () => {
+  test("rejecting sends the advice to the model", async () => {
     const page = await browsers.open(service(), "approver");
     const call = await ask(service(), { command: "rm -rf everything" });
     await page.getByRole("article").waitFor();
@@ -74,7 +74,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     });
   });
 
-  test("always saves the chosen offer, in the words that were shown", async () => {
+  test("always saves the selected offer with the text that was shown", async () => {
     const page = await browsers.open(service(), "approver");
     const call = await ask(service(), { command: "echo again" });
     await page.getByRole("article").waitFor();
@@ -93,7 +93,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect(grants.map(({ text }) => text)).toEqual(['Allow bash "echo again" in this session and its children']);
   });
 
-  test("edited arguments are asked anew, and what was shown last is what runs", async () => {
+  test("edited arguments ask again, and the arguments that were shown last run", async () => {
     const page = await browsers.open(service(), "approver");
     const call = await ask(service(), { command: "echo wrong" });
     await page.getByRole("article").waitFor();
@@ -112,7 +112,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect((await call.end()).part?.state.value).toMatchObject({ output: expect.stringContaining("right\n") });
   });
 
-  test("while the service is away the page says so; afterwards it shows what waited, and answers", {
+  test("the page reports that the service is away; afterwards it shows the waiting call and answers it", {
     timeout: 90_000,
   }, async () => {
     const page = await browsers.open(service(), "approver");
@@ -128,7 +128,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     expect((await after.tools.callTool(call.call)).part?.state.value).toMatchObject({ output: "before\n" });
   });
 
-  test("what was answered while the page was away is said, with who it was, when it is back", async () => {
+  test("an answer that was given while the page was disconnected is shown with its author", async () => {
     const front = await startFront([service().url]);
     const page = await browsers.open(front, "approver");
     await untilLive(page);
@@ -146,7 +146,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await untilQuiet(page);
   });
 
-  test("a watcher sees the question and has no way to answer it", async () => {
+  test("a watcher sees the request but no answer buttons", async () => {
     const call = await ask(service(), { command: "echo seen" });
     const page = await browsers.open(service(), "watcher");
     await page.getByRole("article").getByText("echo seen").first().waitFor();

@@ -19,7 +19,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
   const service = useServiceOn(store, { settings });
   const write = (filePath: string) => ({ tool: "write", input: { filePath, content: "x\n" } });
 
-  /** Makes a call that asks and has it answered; returns its session. */
+  /** Makes a call that asks and answers it; returns its session. */
   async function asked(filePath: string, reply: PermissionReply, title: string): Promise<string> {
     const [agent, person] = [connect(service(), "caller"), connect(service(), "approver")];
     const sessionId = await agent.newSession({ title });
@@ -30,7 +30,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     return sessionId;
   }
 
-  test("the rules of an agent are shown list by list, and those of a session when it is chosen", async () => {
+  test("rules are shown list by list for an agent and for the selected session", async () => {
     const rules = [{ permission: "edit", pattern: "secret/*", action: Action.DENY }];
     await connect(service(), "caller").newSession({ title: "Tidy up", agent: "plan", rules });
     const page = await browsers.open(service(), "approver", { path: "/policy" });
@@ -50,7 +50,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await configured.getByRole("cell", { name: "git push *" }).waitFor();
   });
 
-  test("a grant appears by itself, in words, and is revoked in two steps; the next call asks again", async () => {
+  test("a new grant appears without reload and is revoked in two steps; the next call asks again", async () => {
     const page = await browsers.open(service(), "approver", { path: "/policy/grants" });
     await page.getByText("No grants").waitFor();
     const sessionId = await asked("a.txt", PermissionReply.ALWAYS, "Granted");
@@ -85,7 +85,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByText("--rule 'bash git push origin main allow'").waitFor();
   });
 
-  test("a call and a permission are explained for the agent that is chosen", async () => {
+  test("a call and a permission are explained for the selected agent", async () => {
     const page = await browsers.open(service(), "approver", { path: "/policy/explain" });
     await page.getByLabel("Agent").selectOption("plan");
     await page.getByLabel("call a tool").check();
@@ -100,7 +100,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByText("toolgate explain edit src/main.ts --agent plan").waitFor();
   });
 
-  test("decisions are shown newest first with the state of their chain, and are filtered", async () => {
+  test("decisions are shown newest first with the state of their chain, and can be filtered", async () => {
     const sessionId = await asked("b.txt", PermissionReply.ONCE, "Decided");
     const call = { sessionId, tool: "bash", input: { command: "git push" } };
     await connect(service(), "caller").tools.callTool(call);
@@ -117,7 +117,7 @@ describe.each(stores)("the policy pages, on %s", (store) => {
     await page.getByText("1 of 4 decisions, newest first").waitFor();
   });
 
-  test("who may not see rules and grants is told so, and may still ask", async () => {
+  test("a token that cannot list rules and grants gets an explanation, and can still use Explain", async () => {
     const page = await browsers.open(service(), "caller", { path: "/policy/rules" });
     await page.getByRole("heading", { name: "This token cannot list rules" }).waitFor();
     await page.getByRole("link", { name: "Explain" }).click();

@@ -6,7 +6,7 @@ import { untilLive, useBrowsers } from "./browser.ts";
 const service = useService({ settings: "[limits]\nopen_asks = 2000\nrunning_calls = 2000\n" });
 const browsers = useBrowsers();
 
-test("of 1,000 open asks only those in sight are in the page, and the last one can be chosen", {
+test("of 1,000 open asks only the visible ones are rendered, and the last one can be selected", {
   timeout: 120_000,
 }, async () => {
   const agent = connect(service, "caller");
@@ -45,7 +45,7 @@ test("of 1,000 open asks only those in sight are in the page, and the last one c
   await page.locator(".ask-row[aria-current]").waitFor();
 });
 
-test("a session of 3,000 events shows some rows at a time, wherever it is scrolled", {
+test("a session of 3,000 events renders few rows at any scroll position", {
   timeout: 120_000,
 }, async () => {
   const agent = connect(service, "caller");
@@ -74,14 +74,14 @@ test("a session of 3,000 events shows some rows at a time, wherever it is scroll
   );
 });
 
-/** Marks when the first ask was painted. */
+/** Marks the time of the first painted ask. */
 const markFirstRow = `new MutationObserver((_, observer) => {
   if (document.querySelector(".ask-row") === null) return;
   observer.disconnect();
   requestAnimationFrame(() => setTimeout(() => performance.mark("first row")));
 }).observe(document, { childList: true, subtree: true })`;
 
-/** Scrolls the list to a share of its height; evaluates to how long it took to draw that. */
+/** Scrolls the list to a fraction of its height; evaluates to the time until it was drawn. */
 const jumpTo = (share: number) => `(async () => {
   const list = document.querySelector(".list-pane .virtual");
   const start = performance.now();

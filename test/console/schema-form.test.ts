@@ -35,7 +35,7 @@ test.each<[JsonObject, string]>([
   expect(kindOf(schema)).toBe(kind);
 });
 
-test("references are followed, in both drafts' places, and a schema that holds itself ends as JSON", () => {
+test("references of both drafts are followed, and a recursive schema becomes a JSON field", () => {
   const node = object({ name: { type: "string" }, next: { $ref: "#/$defs/node" } });
   const { x } = properties(object({ x: { $ref: "#/$defs/node", description: "The first" } }, { $defs: { node } }));
   expect(x?.description).toBe("The first");
@@ -45,12 +45,12 @@ test("references are followed, in both drafts' places, and a schema that holds i
   expect(kindOf({ $ref: "https://example.org/schema" })).toBe("json");
 });
 
-test("limits and defaults are told in words", () => {
+test("limits and defaults are shown in words", () => {
   const { x } = properties(object({ x: { type: "integer", minimum: 1, maximum: 9_007_199_254_740_991, default: 3 } }));
   expect(x).toMatchObject({ hints: ["at least 1"], fallback: 3, isRequired: false });
 });
 
-/** Schemas as tools write them, without limits: what a form leaves empty then fits. */
+/** Schemas as tools write them, without limits, so that empty values are valid. */
 const schemas = fc.letrec<{ value: JsonObject; object: JsonObject }>((tie) => ({
   value: fc.oneof(
     { maxDepth: 3 },
@@ -63,7 +63,7 @@ const schemas = fc.letrec<{ value: JsonObject; object: JsonObject }>((tie) => ({
     .map((fields) => object(fields, { required: Object.keys(fields).slice(0, 2), additionalProperties: false })),
 }));
 
-test("what a form starts with fits the schema it was made from", () => {
+test("the initial value of a form is valid for its schema", () => {
   const ajv = new Ajv2020({ strict: false });
   fc.assert(
     fc.property(schemas.object, (schema) => {
@@ -72,7 +72,7 @@ test("what a form starts with fits the schema it was made from", () => {
   );
 });
 
-test("no JSON is a schema that a form breaks on", () => {
+test("any JSON as a schema yields a form", () => {
   const words = ["type", "properties", "items", "anyOf", "oneOf", "enum", "const", "$ref", "required", "default"];
   const values = fc.oneof(fc.jsonValue(), fc.constantFrom("object", "array", "string", "#", "#/properties/a"));
   const { value } = fc.letrec<{ value: unknown }>((tie) => ({
@@ -87,7 +87,7 @@ test("no JSON is a schema that a form breaks on", () => {
   );
 });
 
-describe("what the service says does not fit", () => {
+describe("a validation error of the service", () => {
   const field = readSchema(
     object({
       name: { type: "string" },
@@ -98,7 +98,7 @@ describe("what the service says does not fit", () => {
   const said = (...issues: { path: string; message: string }[]) =>
     readProblems(new InvalidInput("x", issues).message, field);
 
-  test("is told at the field that it is about, also within lists", () => {
+  test("is shown at its field, also within lists", () => {
     const { at, rest } = said(
       { path: "name", message: "Too small: at least 2" },
       { path: "todos.1.status", message: "Invalid option" },
@@ -110,7 +110,7 @@ describe("what the service says does not fit", () => {
     expect(rest).toBe("");
   });
 
-  test("is told at the field that is missing, of which the service names the object", () => {
+  test("is shown at the missing field, although the service names the object", () => {
     const { at } = said(
       { path: "", message: "must have required property 'name'" },
       { path: "todos.0", message: "must have required property 'status'" },
@@ -121,7 +121,7 @@ describe("what the service says does not fit", () => {
     ]);
   });
 
-  test("is told as it is where no field of the form is meant", () => {
+  test("is shown unchanged if it concerns no field of the form", () => {
     const issue = { path: "", message: "must NOT have additional properties: extra" };
     expect(said(issue).rest).toContain("must NOT have additional properties: extra");
     const both = said(issue, { path: "name", message: "Too small" });

@@ -20,7 +20,7 @@ describe.each(stores)("a session, on %s", (store) => {
     return { agent, call, path: `/sessions/${sessionId}/c1` };
   }
 
-  test("is found in the list, and its calls are in the order of time, with state and duration", async () => {
+  test("is in the list, and its calls are in order of time with state and duration", async () => {
     const { agent, call } = await begin({ command: "sleep 0.2" });
     await agent.tools.callTool({ ...call, callId: "c2", tool: "read", input: { filePath: "missing.txt" } });
     const page = await browsers.open(service(), "watcher", { path: "/sessions" });
@@ -33,7 +33,7 @@ describe.each(stores)("a session, on %s", (store) => {
     await page.getByText("Nothing was changed.").waitFor();
   });
 
-  test("live output appears in its colours while the call runs, and goes on after a break without a gap", {
+  test("live output appears in colour while the call runs, and continues after a break without a gap", {
     timeout: 60_000,
   }, async () => {
     const command = "for i in $(seq 300); do printf '\\033[32mline %s\\033[0m\\n' $i; sleep 0.008; done";
@@ -60,7 +60,7 @@ describe.each(stores)("a session, on %s", (store) => {
     await page.locator('.output-line[data-hit="current"]').getByText("line 150").waitFor();
   });
 
-  test("an output of 2 MB is paged through: its start, its end, and every line between can be had", async () => {
+  test("an output of 2 MB is paged: start, end and every line between can be loaded", async () => {
     const { path } = await begin({ command: "seq 1 300000" });
     const page = await browsers.open(service(), "approver", { path });
     const line = (text: string) => page.locator(".output-line").getByText(text, { exact: true });
@@ -74,7 +74,7 @@ describe.each(stores)("a session, on %s", (store) => {
     await page.getByText("512.0 KiB of").waitFor();
   });
 
-  test("a picture that a tool returned is shown, from the page's own memory", async () => {
+  test("a picture that a tool returned is shown from the page's memory", async () => {
     const agent = connect(service(), "caller");
     const sessionId = await agent.newSession();
     await writeFile(join(service().workspace, "red.png"), redPixel);
@@ -86,7 +86,7 @@ describe.each(stores)("a session, on %s", (store) => {
     expect(await picture.getAttribute("src")).toMatch(/^(data|blob):/);
   });
 
-  test("who made a call can cancel it here; who only watches is not offered it", async () => {
+  test("the caller can cancel a call; a watcher has no button for it", async () => {
     const { path } = await begin({ command: "sleep 60" }, 0);
     const watching = await browsers.open(service(), "watcher", { path });
     await watching.getByText("running").first().waitFor();

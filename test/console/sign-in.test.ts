@@ -9,7 +9,7 @@ import { untilLive, useBrowsers } from "./browser.ts";
 
 const browsers = useBrowsers();
 
-/** Starts the service with tokens of its own; resolves to the line of its banner that names the console. */
+/** Starts the service with generated tokens; resolves to the line of its banner that names the console. */
 async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-link-"));
   await mkdir(join(folder, "workspace"));
@@ -40,7 +40,7 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   return { line, token: (await readFile(join(data, "tokens", "approver"), "utf8")).trim() };
 }
 
-test("the link that a person's terminal shows signs in as approver", async () => {
+test("the link that the service prints on a terminal signs in as approver", async () => {
   const { line, token } = await consoleLine({ atTerminal: true });
   expect(line).toMatch(new RegExp(`^http://127\\.0\\.0\\.1:\\d+/#token=${token}$`));
   const page = await (await browsers.browser()).newPage();
@@ -50,13 +50,13 @@ test("the link that a person's terminal shows signs in as approver", async () =>
   await page.getByText("approver").first().waitFor();
 });
 
-test("a log gets the place of the token, not the token", async () => {
+test("a log gets the path of the token file, not the token", async () => {
   const { line, token } = await consoleLine({ atTerminal: false });
   expect(line).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/ {2}\(sign in with the token in .*tokens\/approver\)$/);
   expect(line).not.toContain(token);
 });
 
-test("where no token is wanted, none is asked for", async () => {
+test("a service without authentication asks for no token", async () => {
   const service = await startService({ flags: ["--insecure-no-auth"] });
   const page = await (await browsers.browser()).newPage();
   await page.goto(service.url);

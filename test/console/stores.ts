@@ -2,10 +2,10 @@ import { afterAll, beforeAll } from "vitest";
 import { createService, type Service, type ServiceOptions, unconfined } from "../e2e/service.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
-/** Both stores that a service may have. */
+/** The stores that a service can use. */
 export const stores = ["SQLite", "Redis"] as const;
 
-/** One service on that store, at an address that it keeps when it is started again, for all tests of a block. */
+/** Starts one service on a store for all tests of a block; it keeps its address when it restarts. */
 export function useServiceOn(store: (typeof stores)[number], { settings = "" }: ServiceOptions = {}): () => Service {
   let redis: RedisServers | undefined;
   let service: Service | undefined;

@@ -6,7 +6,7 @@ import { answer, streamsOf, untilLive, untilQuiet, useBrowsers } from "./browser
 const service = useService();
 const browsers = useBrowsers();
 
-test("four tabs have one stream together, all of them see an ask, and the last of them answers it", async () => {
+test("four tabs share one stream, all show an ask, and the last one answers it", async () => {
   const browser = await browsers.browser();
   const streams = streamsOf(browser);
   const tabs = [];
@@ -20,7 +20,7 @@ test("four tabs have one stream together, all of them see an ask, and the last o
   for (const tab of tabs) await untilQuiet(tab);
 });
 
-test("when the tab that listens is closed another one does, and misses nothing", async () => {
+test("when the leading tab is closed, another one takes over and misses nothing", async () => {
   const browser = await browsers.browser();
   const streams = streamsOf(browser);
   const first = await browsers.open(service, "approver", { browser });
@@ -39,7 +39,7 @@ test("when the tab that listens is closed another one does, and misses nothing",
   for (const call of calls) expect((await call.end()).part?.state.case).toBe("completed");
 });
 
-test("tabs of different people in one browser do not hear each other", async () => {
+test("tabs of different principals in one browser share no asks", async () => {
   const browser = await browsers.browser();
   const approver = await browsers.open(service, "approver", { browser });
   await untilLive(approver);
@@ -52,7 +52,7 @@ test("tabs of different people in one browser do not hear each other", async () 
   expect(await stranger.getByText("All quiet").count()).toBe(1);
 });
 
-test("where the browser has no locks, as for a page without TLS from another machine, a tab listens for itself", async () => {
+test("without locks, as on a page without TLS from another machine, each tab listens for itself", async () => {
   const browser = await browsers.browser();
   await browser.addInitScript("Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })");
   const tabs = [

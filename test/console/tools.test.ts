@@ -12,7 +12,7 @@ const browsers = useBrowsers();
 describe.each(stores)("the tools pages, on %s", (store) => {
   const service = useServiceOn(store);
 
-  /** A tool with an input of every kind; it returns what it was given. */
+  /** A tool with every kind of input; it returns its input. */
   const shape = `
 import { tool } from "@opencode-ai/plugin";
 const z = tool.schema;
@@ -40,7 +40,7 @@ export default tool({
     await writeFile(join(folder, "broken.ts"), "export default { description: ");
   });
 
-  test("tools are listed with what they are for, and what was not loaded with why", async () => {
+  test("tools are listed with their purpose, and files that failed to load with the reason", async () => {
     const page = await browsers.open(service(), "approver", { path: "/tools" });
     const row = page.getByRole("link", { name: /^shape / });
     expect(await row.innerText()).toContain("Returns what it is given.");
@@ -60,7 +60,7 @@ export default tool({
     await page.getByRole("link", { name: /^read / }).waitFor();
   });
 
-  test("a form made from the schema calls the tool with exactly what is filled in", async () => {
+  test("a form from the schema calls the tool with exactly the input that was filled in", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
     await page.getByLabel(/^Agent/).selectOption("free");
     const form = page.locator(".input-form");
@@ -95,7 +95,7 @@ export default tool({
     ]);
   });
 
-  test("what the service says of a field is shown at the field, which takes the focus", async () => {
+  test("a problem of a field is shown at the field, which gets the focus", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
     await page.getByLabel(/^Agent/).selectOption("free");
     const form = page.locator(".input-form");
@@ -114,7 +114,7 @@ export default tool({
     expect(await form.locator("input:invalid").evaluateAll(messages)).toEqual(["Enter a number."]);
   });
 
-  test("the same input can be written as JSON and goes back into the fields", async () => {
+  test("the input can be edited as JSON and returns to the fields", async () => {
     const page = await browsers.open(service(), "admin", { path: "/tools/shape" });
     const form = page.locator(".input-form");
     await form.getByRole("textbox", { name: /^name/ }).fill("Ada");
@@ -130,7 +130,7 @@ export default tool({
       .waitFor();
   });
 
-  test("a call that asks is shown waiting, leads to the question, and goes on once it is answered", async () => {
+  test("a call that asks is shown as waiting, links to the request, and continues after the answer", async () => {
     const page = await browsers.open(service(), "caller", { path: "/tools/bash" });
     const other = await browsers.open(service(), "approver");
     await page.locator(".input-form").getByLabel("command").fill("echo by hand");
@@ -143,7 +143,7 @@ export default tool({
     await page.locator(".call").getByText("by hand").last().waitFor();
   });
 
-  test("who answers may not call: the page says why, and still says what would happen", async () => {
+  test("an approver cannot call tools: the page says why and still plans the call", async () => {
     const page = await browsers.open(service(), "approver", { path: "/tools/bash" });
     await page.getByText("You are signed in as approver, with the role approver.").waitFor();
     expect(await page.getByRole("button", { name: "Call bash" }).count()).toBe(0);
@@ -163,7 +163,7 @@ export default tool({
     { colorScheme: "dark", viewport: { width: 375, height: 700 } },
   ];
 
-  test("nothing serious for axe, nothing sticks out, with every kind of field open", async () => {
+  test("with every kind of field open, axe finds nothing serious and nothing exceeds the width", async () => {
     for (const look of looks) {
       const page = await browsers.open(service(), "admin", { path: "/tools/shape", ...look });
       const form = page.locator(".input-form");

@@ -6,7 +6,7 @@ import { type Clients, connect } from "../e2e/clients.ts";
 import { startService } from "../e2e/service.ts";
 import { answer, untilArmed, useBrowsers } from "./browser.ts";
 
-/** Walks through docs/tour.md; `npm run tour` also makes its pictures anew. */
+/** Walks through docs/tour.md; `npm run tour` also takes its pictures. */
 const browsers = useBrowsers();
 const root = resolve(import.meta.dirname, "../..");
 const policy = `
@@ -93,7 +93,7 @@ test("the tour shows all of its pictures", async () => {
 
 const reinstall = { command: "rm -rf node_modules && npm install", description: "Start afresh" };
 
-/** What waits at the beginning; each is asked before the next, so that they stand in this order. */
+/** Makes the calls that wait at the start, one after the other, so that their order is fixed. */
 async function askAll(agent: Clients, sessionId: string, update: string): Promise<unknown[]> {
   const calls = [
     {
@@ -109,8 +109,7 @@ async function askAll(agent: Clients, sessionId: string, update: string): Promis
       input: {
         filePath: "src/login.ts",
         oldString: "  await sleep(100);\n  return session.isOpen;",
-        newString:
-          "  // The session tells when it is open; a pause only guesses.\n  await session.opened;\n  return true;",
+        newString: "  // Wait for the event instead of guessing a delay.\n  await session.opened;\n  return true;",
       },
     },
     { sessionId: update, callId: "c1", tool: "bash", input: reinstall },
@@ -131,7 +130,7 @@ async function untilAsked(agent: Clients, call: { sessionId: string; callId: str
     .toBeGreaterThan(0);
 }
 
-/** A small project, whose build prints colours. */
+/** Creates a small project whose build prints colours. */
 async function prepare(workspace: string): Promise<void> {
   const login =
     "export async function login(user: User) {\n  const session = open(user);\n  await sleep(100);\n  return session.isOpen;\n}\n";
@@ -147,8 +146,8 @@ for (let i = 1; i <= 24; i += 1) await line("\\x1b[32m✓\\x1b[0m module " + i +
 await line("\\x1b[33mwarning\\x1b[0m 2 modules are larger than 500 kB");
 `;
 
-/** Takes the picture in any case, and keeps it when the tour is made anew. */
+/** Takes a screenshot; `npm run tour` stores it. */
 async function picture(page: Page, name: string): Promise<void> {
-  const kept = process.env.TOUR === undefined ? {} : { path: join(root, `docs/images/${name}.png`) };
-  await page.screenshot({ animations: "disabled", ...kept });
+  const target = process.env.TOUR === undefined ? {} : { path: join(root, `docs/images/${name}.png`) };
+  await page.screenshot({ animations: "disabled", ...target });
 }

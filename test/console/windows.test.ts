@@ -11,11 +11,11 @@ import { stores, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(stores)("windows of one browser, all in sight, on %s", (store) => {
+describe.each(stores)("visible windows of one browser, on %s", (store) => {
   const service = useServiceOn(store);
   const numbers = [1, 2, 3, 4];
 
-  /** A call that runs and is silent until it is told to go on. */
+  /** A running call without output until the test lets it continue. */
   async function silentCall() {
     const agent = connect(service(), "caller");
     const sessionId = await agent.newSession();
@@ -24,7 +24,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     return { sessionId, goOn: () => writeFile(join(service().workspace, sessionId), "") };
   }
 
-  test("four that look at running calls have one stream together, are live, and approve", {
+  test("four that show running calls share one stream, are live, and approve", {
     timeout: 60_000,
   }, async () => {
     const browser = await browsers.browser();
@@ -54,7 +54,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     expect(streams.open).toBe(1);
   });
 
-  test("when the one that listens is closed, the others hear every event, each once", async () => {
+  test("when the leader is closed, the others receive every event exactly once", async () => {
     const browser = await browsers.browser();
     const streams = streamsOf(browser);
     await browser.addInitScript(keepNumbers);
@@ -84,12 +84,12 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
       await page.locator(".call-row").last().locator('[data-state="completed"]').first().waitFor();
     }
     expect(streams.open).toBe(1);
-    // The first of those that are left listens now; to the last one all was passed on, by one and then by the other.
+    // The first remaining tab leads now; the last one received every event from one leader and then from the other.
     const seen = await pages[2]?.evaluate(`numbers["${others[2]}"]`);
     expect(seen).toEqual(Array.from({ length: 3 * calls }, (_, i) => i + 1));
   });
 
-  test("when the one that listens is frozen, another one in sight takes over; awake again, it joins in", {
+  test("when the leader is frozen, another visible window takes over; awake again, it follows", {
     timeout: 60_000,
   }, async () => {
     const browser = await browsers.browser();
@@ -117,7 +117,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     await untilLive(listening);
   });
 
-  test("a tab in the background is sent asks only; in sight again, its session goes on after the last number", async () => {
+  test("a tab in the background gets only asks; visible again, its session continues after the last sequence number", async () => {
     const browser = await browsers.browser();
     const wants: string[][] = [];
     browser.on("request", (request) => {
@@ -139,7 +139,7 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
     expect(wants.at(-1)).toEqual(["asks", "session after 3"]);
   });
 
-  test("a new ask is told of outside the page, once, and marks every tab; a click on it leads there", async () => {
+  test("a new ask raises one notification and marks every tab; a click on it opens the ask", async () => {
     const browser = await browsers.browser();
     await browser.grantPermissions(["notifications"], { origin: new URL(service().url).origin });
     await browser.addInitScript(keepNotices);
@@ -156,8 +156,9 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
       await expect.poll(() => page.title()).toBe("(2) Policy · Toolgate");
       expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
     }
-    const told = async () => await Promise.all(pages.map((page) => page.evaluate("notices.map(({ words }) => words)")));
-    await expect.poll(told).toEqual([[{ title: "build asks: bash", body: "echo look here" }], []]);
+    const shown = async () =>
+      await Promise.all(pages.map((page) => page.evaluate("notices.map(({ words }) => words)")));
+    await expect.poll(shown).toEqual([[{ title: "build asks: bash", body: "echo look here" }], []]);
     await pages[0]?.evaluate("notices[0].onclick()");
     await pages[0]?.getByRole("article").locator(".command-line").getByText("echo look here").waitFor();
     for (const { call } of asked) await connect(service(), "caller").tools.cancelTool(call);
@@ -165,9 +166,9 @@ describe.each(stores)("windows of one browser, all in sight, on %s", (store) => 
   });
 });
 
-/** What a stream was opened for. */
+/** The subscriptions of a stream. */
 function wantsOf(request: Request): string[] {
-  // Before the message are five bytes: flags and length.
+  // Five bytes precede the message: flags and length.
   const { watches } = fromBinary(WatchManyRequestSchema, request.postDataBuffer()?.subarray(5) ?? new Uint8Array());
   return watches.map(({ watch }) => {
     if (watch.case !== "session") return "asks";
@@ -175,18 +176,18 @@ function wantsOf(request: Request): string[] {
   });
 }
 
-/** A page comes into sight or goes out of it; headless Chromium shows all of them. */
+/** Shows or hides a page; headless Chromium treats every page as visible. */
 const look = (inSight: boolean) => `
   Object.defineProperty(document, "hidden", { configurable: true, get: () => ${!inSight} });
   document.dispatchEvent(new Event("visibilitychange"));`;
 
-/** Stops a page as a browser stops one that it freezes: nothing in it runs, what it is sent waits. Returns what wakes it. */
+/** Freezes a page as a browser does: nothing in it runs, and messages to it wait. Returns the function that wakes it. */
 async function freeze(page: Page): Promise<() => Promise<void>> {
   const devtools = await page.context().newCDPSession(page);
   const paused = new Promise((resolve) => devtools.once("Debugger.paused", resolve));
   await devtools.send("Debugger.enable");
   await devtools.send("Debugger.pause");
-  // It stops at what runs next.
+  // The page stops at the next statement.
   page.evaluate("0").catch(() => undefined);
   await paused;
   return async () => {
@@ -195,7 +196,7 @@ async function freeze(page: Page): Promise<() => Promise<void>> {
   };
 }
 
-/** Keeps the numbers of the events that other tabs passed on, by session. */
+/** Records the sequence numbers of events that other tabs passed on, by session. */
 const keepNumbers = `
   window.numbers = {};
   window.BroadcastChannel = class extends BroadcastChannel {
@@ -208,7 +209,7 @@ const keepNumbers = `
     }
   };`;
 
-/** Keeps what a page tells outside of itself. */
+/** Records the notifications of a page. */
 const keepNotices = `
   window.notices = [];
   window.Notification = class extends Notification {

@@ -12,7 +12,7 @@ import { RejectForm } from "./reject-form.tsx";
 
 type Form = "none" | "always" | "reject" | "edit";
 
-/** The answers: once at a press, the others after a form. Nothing answers before the card has been in sight for a moment. */
+/** The answers: once with one press, the others through a form. All are inert until the card has been visible for a moment. */
 export function AnswerBar({
   group,
   armed,
@@ -56,17 +56,17 @@ export function AnswerBar({
 
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
-      // In a narrow window the list covers the card, and nobody answers what they do not see.
+      // In a narrow window the list hides the card; an invisible card takes no answer.
       if (!bar.current?.checkVisibility()) return;
       if (event.key === "Escape") close();
       if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
-      // While a form is open its own button answers.
+      // While a form is open, only its own button answers.
       if (form.value !== "none") return;
       if (event.key === "o") void once();
       if (event.key === "a" && hasOffers) open("always");
       if (event.key === "r") open("reject");
       if (event.key === "e") open("edit");
-      // A key that opened a form does not also write into it.
+      // The key that opens a form must not be typed into it.
       if ("oare".includes(event.key)) event.preventDefault();
     };
     addEventListener("keydown", press);

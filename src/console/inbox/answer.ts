@@ -3,7 +3,7 @@ import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/t
 import { replyTimeoutMs, retryReply } from "../../view/reply.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
-/** A person's answer to all that a call asks. */
+/** An approver's answer to all asks of a call. */
 export type AnswerOutcome =
   | { reply: typeof PermissionReply.ONCE; input?: JsonObject }
   | { reply: typeof PermissionReply.ALWAYS; offerId: string }

@@ -14,7 +14,7 @@ import { AskReasons } from "./ask-reasons.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { useArmed } from "./use-armed.ts";
 
-/** Everything about a call that waits: who asks, what exactly, why, how long there is, and the answers. */
+/** A waiting call: its agent, request, reasons, time left, and the answers. */
 export function AskCard({
   group,
   connection,
@@ -25,7 +25,7 @@ export function AskCard({
   group: AskGroup;
   connection: ConsoleConnection;
   names: SessionNames;
-  /** On a small screen only the chosen card is in sight. */
+  /** True if the card was selected: on a small screen it is visible only then. */
   isAlone: boolean;
   onAnswered: () => void;
 }) {
@@ -50,13 +50,13 @@ export function AskCard({
           <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(group)}
         </h2>
         <Who request={request} names={names} />
-        <Claim group={group} />
+        <AgentDescription group={group} />
       </header>
       <Warnings group={group} />
       <AskPreview request={request} connection={connection} />
       <AskReasons asks={group.asks.map(({ request }) => request)} />
       {question === undefined ? (
-        <Farewell group={group} />
+        <Settlement group={group} />
       ) : (
         <AnswerBar key={question.digest} group={group} armed={armed} connection={connection} onAnswered={onAnswered} />
       )}
@@ -103,8 +103,8 @@ function Who({ request: { ancestry, sessionId, tool }, names }: { request: Permi
   );
 }
 
-/** What the agent itself says of the call: its words, which nobody has checked. */
-function Claim({ group: { asks } }: { group: AskGroup }) {
+/** The agent's own description of the call, which is not verified. */
+function AgentDescription({ group: { asks } }: { group: AskGroup }) {
   const claim = asks.map(({ request }) => request.metadata?.description).find((text) => text !== undefined);
   if (typeof claim !== "string" || claim === "") return null;
   return (
@@ -143,7 +143,7 @@ function TimeLeft({ request: { created, expires } }: { request: PermissionReques
   );
 }
 
-function Farewell({ group: { asks } }: { group: AskGroup }) {
+function Settlement({ group: { asks } }: { group: AskGroup }) {
   const settled = asks.find(({ settled }) => settled !== "unseen" && settled?.by)?.settled ?? asks[0]?.settled;
   if (settled === undefined) return null;
   return (

@@ -6,23 +6,23 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
 import { createAskList, type InboxAsk } from "./ask-list.ts";
 
-/** The asks of all sessions, live. */
+/** The live asks of all sessions. */
 export interface AskFeed {
   readonly asks: ReadonlySignal<readonly InboxAsk[]>;
   readonly liveness: ReadonlySignal<Liveness>;
-  /** Told, in one tab of the browser, of each ask that is opened or that was while the connection was away. */
+  /** Called in one tab of the browser for each new ask, including those opened while it was disconnected. */
   onNew(listener: (ask: PermissionRequest) => void): void;
 }
 
 const firstScreen = 30;
 
-/** Listens for asks as long as the page is open, also while nobody looks. */
+/** Subscribes to asks as long as the page is open, even while it is hidden. */
 export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "stream" | "permissions">): AskFeed {
   const list = createAskList();
   const asks = signal<readonly InboxAsk[]>([]);
   const liveness = signal<Liveness>("connecting");
   const listeners: ((ask: PermissionRequest) => void)[] = [];
-  /** Before its beginning a snapshot means nothing: this tab may have come in the middle of one. */
+  /** False until a snapshot starts: this tab may have joined in the middle of one. */
   let isBegun = false;
   let isWhole = false;
 
@@ -42,12 +42,12 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
     }, farewellMs);
   }
 
-  function tellUnseen(): void {
+  function resolveUnseen(): void {
     const unseen = asks.value.flatMap(({ request, settled }) => (settled === "unseen" ? request.sessionId : []));
     for (const sessionId of new Set(unseen)) readSettled(sessionId).catch(() => undefined);
   }
 
-  /** The record says how an ask ended while the connection was away. */
+  /** Reads from the audit the settlements that were missed while disconnected. */
   async function readSettled(sessionId: string): Promise<void> {
     for (let afterSeq = 0n; ; ) {
       const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize: 500 });
@@ -60,18 +60,18 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
   }
 
   function take(frame: WatchPermissionsResponse): void {
-    // The first message of a stream names the store.
+    // The first frame of a stream carries the store id.
     if (frame.storeId !== "") list.restart();
     isBegun ||= frame.storeId !== "";
     if (!isBegun) return;
     liveness.value = "live";
-    const told = frame.event?.event;
-    const isNew = isWhole && told?.case === "permissionAsked" && !list.has(told.value.id);
-    // The first screen is shown as it comes in, not when the last of a thousand asks is there.
-    if (list.take(frame) || (told !== undefined && asks.value.length < firstScreen)) show();
-    if (frame.snapshotEnd) tellUnseen();
+    const change = frame.event?.event;
+    const isNew = isWhole && change?.case === "permissionAsked" && !list.has(change.value.id);
+    // Shows the first screenful as it arrives, before a snapshot of a thousand asks is complete.
+    if (list.take(frame) || (change !== undefined && asks.value.length < firstScreen)) show();
+    if (frame.snapshotEnd) resolveUnseen();
     isWhole ||= frame.snapshotEnd;
-    if (isNew && stream.isLeader()) for (const listener of listeners) listener(told.value);
+    if (isNew && stream.isLeader()) for (const listener of listeners) listener(change.value);
   }
 
   void stream.watch({

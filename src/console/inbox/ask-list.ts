@@ -4,39 +4,39 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import { callKeyOf } from "../../view/asks.ts";
 import type { SettledAsk } from "../parts/settled.ts";
 
-/** An ask as the console knows it. */
+/** An ask in the inbox. */
 export interface InboxAsk {
   readonly request: PermissionRequest;
-  /** How it ended; "unseen" if that happened while nobody listened. It stays for a moment, so that people see it. */
+  /** The settlement, shown for a moment before the ask is removed; "unseen" if it was missed while disconnected. */
   readonly settled?: SettledAsk;
 }
 
-/** The asks of a call, which are answered together. */
+/** The asks of a call; one answer settles all of them. */
 export interface AskGroup {
-  /** The id of its first ask. */
+  /** The id of the first ask. */
   readonly id: string;
   readonly asks: readonly InboxAsk[];
   readonly open: readonly PermissionRequest[];
 }
 
-/** What the frames of WatchPermissions add up to. */
+/** The asks that result from the frames of WatchPermissions. */
 export interface AskList {
-  /** Takes a frame; returns whether there is something new to show. */
+  /** Applies a frame; returns true if the list changed. */
   take(frame: WatchPermissionsResponse): boolean;
-  /** A stream begins anew, with its snapshot. */
+  /** Starts over: a new stream begins with its snapshot. */
   restart(): void;
-  /** Forgets a settled ask. */
+  /** Removes a settled ask. */
   drop(id: string): void;
   has(id: string): boolean;
-  /** Says how a known ask ended. */
+  /** Records the settlement of a known ask. */
   settle(settled: PermissionSettled): void;
   all(): readonly InboxAsk[];
 }
 
-/** Creates an empty one. */
+/** Creates an empty list. */
 export function createAskList(): AskList {
   let asks = new Map<string, InboxAsk>();
-  /** The asks of the snapshot that is being read. */
+  /** The ids of the snapshot that is being received. */
   let snapshot: Set<string> | undefined = new Set();
 
   function settleMissing(present: ReadonlySet<string>): void {
@@ -52,25 +52,25 @@ export function createAskList(): AskList {
 
   return {
     take({ event, snapshotEnd }) {
-      const told = event?.event;
-      if (told?.case === "permissionAsked") {
-        const { id } = told.value;
+      const change = event?.event;
+      if (change?.case === "permissionAsked") {
+        const { id } = change.value;
         snapshot?.add(id);
-        if (!asks.has(id)) asks.set(id, { request: told.value });
+        if (!asks.has(id)) asks.set(id, { request: change.value });
       }
-      if (told?.case === "permissionSettled") settle(told.value);
+      if (change?.case === "permissionSettled") settle(change.value);
       if (snapshotEnd && snapshot !== undefined) {
         settleMissing(snapshot);
         snapshot = undefined;
         return true;
       }
-      return snapshot === undefined && told !== undefined;
+      return snapshot === undefined && change !== undefined;
     },
     restart() {
       snapshot = new Set();
     },
     drop(id) {
-      // A new map, so that who holds the old list is not surprised.
+      // Replaces the map, because callers may still iterate over the old one.
       asks = new Map([...asks].filter(([known]) => known !== id));
     },
     has: (id) => asks.has(id),
@@ -79,7 +79,7 @@ export function createAskList(): AskList {
   };
 }
 
-/** Groups asks by their call, in the order in which they were asked. */
+/** Groups asks by call, oldest first. */
 export function groupByCall(asks: readonly InboxAsk[]): readonly AskGroup[] {
   const groups = new Map<string, InboxAsk[]>();
   for (const ask of asks) {

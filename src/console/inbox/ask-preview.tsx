@@ -7,7 +7,7 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 
-/** What will happen if the ask is approved: the command, the change, the addresses. The service made it, not the agent. */
+/** The effects of an approval: the command, the change, the addresses. The service derived them; the agent did not. */
 export function AskPreview({ request, connection }: { request: PermissionRequest; connection: ConsoleConnection }) {
   const { preview, display } = request;
   if (preview === undefined) {
@@ -70,7 +70,7 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
   );
 }
 
-/** A diff; of a long one the beginning, and the whole when it is asked for. */
+/** A diff; a long one is loaded in full on demand. */
 function Diff({
   diff,
   url,

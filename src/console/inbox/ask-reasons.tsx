@@ -5,10 +5,10 @@ import { Pre } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { PermissionMark } from "./permission-mark.tsx";
 
-/** More patterns than anybody reads one by one are shown on demand; the command or change above shows all of what happens. */
+/** Patterns beyond this count are shown on demand; the command or change above shows everything that would happen. */
 const shownAtOnce = 50;
 
-/** What is asked for, piece by piece (of a command line command by command), and for each why. */
+/** The patterns of an ask (for a command line its commands), each with its decision and reason. */
 export function AskReasons({ asks }: { asks: readonly PermissionRequest[] }) {
   return (
     <section class="block">
@@ -48,7 +48,7 @@ interface PieceOfAsk {
   decision: PermissionDecision | undefined;
 }
 
-/** Each pattern as the service shows it, with the decision about it. */
+/** Each pattern in its display form, with its decision. */
 function piecesOf({ patterns, display, decisions }: PermissionRequest): readonly PieceOfAsk[] {
   const byPattern = new Map(decisions.map((decision) => [decision.pattern, decision]));
   return patterns.map((pattern, i) => ({
@@ -64,7 +64,7 @@ function Piece({
 }: {
   ask: PermissionRequest;
   piece: PieceOfAsk;
-  /** Whether the call asks for several kinds. */
+  /** True if the call asks for several kinds of permission. */
   isMixed: boolean;
 }) {
   const action = decision?.action ?? PermissionAction.ASK;
@@ -85,7 +85,7 @@ function Piece({
   );
 }
 
-/** The rules that matched, where there are several. */
+/** The rules that matched, if there are several. */
 export function Matches({ decision: { matches } }: { decision: PermissionDecision }) {
   if (matches.length < 2) return null;
   return (

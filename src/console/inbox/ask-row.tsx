@@ -7,10 +7,10 @@ import { pathOf } from "../shell/route.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 
-/** All rows are of this height, so that a thousand of them can be scrolled. */
+/** All rows have this height, so that the list can be virtual. */
 export const askRowHeight = 92;
 
-/** A call that waits, on three lines: what kind and how long, what exactly, for whom. */
+/** A waiting call on three lines: kinds and time left, request, agent and session. */
 export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent: boolean; names: SessionNames }) {
   const now = useNow();
   const { asks, open } = group;
@@ -33,7 +33,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
           {settled === undefined ? timeLeft(expires - now) : ""}
         </span>
       </span>
-      <span class="ask-row-what mono">{settled === undefined ? whatOf(group) : settledText(settled)}</span>
+      <span class="ask-row-what mono">{settled === undefined ? requestLine(group) : settledText(settled)}</span>
       <small class="ask-row-who">
         <b>{visibleText(agent)}</b> in {names.of(sessionId)}
       </small>
@@ -41,8 +41,8 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
   );
 }
 
-/** The one line that says best what would happen. */
-function whatOf({ asks }: AskGroup): string {
+/** The request on one line: the command, otherwise the patterns. */
+function requestLine({ asks }: AskGroup): string {
   const requests = asks.map(({ request }) => request);
   const command = requests.find(({ preview }) => preview?.command)?.preview?.command;
   const shown = requests.flatMap(({ display }) => display);

@@ -8,14 +8,14 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
-/** An argument as it is being edited: text as it is, anything else as JSON. */
+/** An argument that is being edited: texts verbatim, other values as JSON. */
 interface Field {
   readonly name: string;
   readonly isText: boolean;
   readonly value: string;
 }
 
-/** Lets a person change the arguments of a call; what the new ones need is asked anew, so this approves nothing yet. */
+/** The form that changes a call's arguments. It approves nothing: the new arguments are evaluated and may ask again. */
 export function EditForm({
   group,
   connection,
@@ -93,7 +93,7 @@ function fieldsOf(input: JsonObject): readonly Field[] {
   );
 }
 
-/** The arguments, or what is wrong with them. */
+/** Returns the arguments, or the problem with them. */
 function inputOf(fields: readonly Field[]): JsonObject | string {
   const input: JsonObject = {};
   for (const { name, isText, value } of fields) {

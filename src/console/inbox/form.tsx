@@ -1,15 +1,15 @@
 import type { ComponentChildren } from "preact";
 import type { AnswerOutcome } from "./answer.ts";
 
-/** What every form of an answer gets. */
+/** The properties of every answer form. */
 export interface FormProps {
-  /** Whether the card takes an answer now. */
+  /** True while the card accepts an answer. */
   isReady: boolean;
   send: (answer: AnswerOutcome) => Promise<void>;
   back: () => void;
 }
 
-/** The end of a form: the button that answers, and the way back. */
+/** The buttons of a form: answer and back. */
 export function FormEnd({ back, children }: { back: () => void; children: ComponentChildren }) {
   return (
     <div class="answers">

@@ -9,7 +9,7 @@ import { AskCard } from "./ask-card.tsx";
 import { type AskGroup, groupByCall } from "./ask-list.ts";
 import { AskRow, askRowHeight } from "./ask-row.tsx";
 
-/** What waits for an answer, on the left the calls, on the right the chosen one with all that it asks. */
+/** The waiting calls on the left, the selected one with its asks on the right. */
 export function InboxPage({ connection, feed, route }: PageProps) {
   const names = useMemo(() => createSessionNames(connection), [connection]);
   const groups = useComputed(() => groupByCall(feed.asks.value));
@@ -33,7 +33,7 @@ export function InboxPage({ connection, feed, route }: PageProps) {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-  // The address names what is shown, also when that has gone and the next one took its place.
+  // Keeps the address on the visible call when the previous one is gone.
   useSignalEffect(() => {
     const [id] = route.chosen.value;
     if (id === undefined || groups.value.some((group) => group.id === id) || groups.value.length === 0) return;
@@ -80,7 +80,7 @@ export function InboxPage({ connection, feed, route }: PageProps) {
             isAlone={isChosen}
             onAnswered={() => {
               const next = nextOpen(groups.value, group.id);
-              // Who has chosen another one meanwhile stays there.
+              // Stays on a call that was selected in the meantime.
               if (next !== -1 && groups.value[place.current]?.id === group.id) choose(next);
             }}
           />
@@ -90,14 +90,14 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   );
 }
 
-/** Where the chosen group stands; if it has gone, what now stands in its place. */
+/** The index of the selected group; if it is gone, the index of the group in its place. */
 function indexOf(groups: readonly AskGroup[], id: string | undefined, place: number): number {
   const index = groups.findIndex((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
   if (index !== -1) return index;
   return id === undefined ? Math.min(0, groups.length - 1) : Math.min(place, groups.length - 1);
 }
 
-/** The next group after this one that is still open, else the first one; -1 if there is none. */
+/** The index of the next open group after this one, otherwise of the first one; -1 if none is open. */
 function nextOpen(groups: readonly AskGroup[], id: string): number {
   const isOpen = (group: AskGroup) => group.id !== id && group.open.length > 0;
   const at = groups.findIndex((group) => group.id === id);

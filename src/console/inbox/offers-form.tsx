@@ -5,7 +5,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
-/** Lets a person choose what "always" saves, in the words of the service; the narrowest is chosen at first. */
+/** The form that selects the grant to save with "always", in the words of the service; the narrowest is preselected. */
 export function OffersForm({ group, isReady, send, back }: FormProps & { group: AskGroup }) {
   const asking = group.open.filter(({ offers }) => offers.length > 0);
   const [main, ...others] = asking;

@@ -1,12 +1,12 @@
 import { visibleText } from "../parts/visible-text.ts";
 import type { InboxAsk } from "./ask-list.ts";
 
-/** The kinds of permission that a call asks for, each once. */
+/** The distinct kinds of permission that a call asks for. */
 export function kindsOf(asks: readonly InboxAsk[]): readonly string[] {
   return [...new Set(asks.map(({ request }) => request.permission))];
 }
 
-/** A kind of permission, in its colour. */
+/** A kind of permission as a coloured mark. */
 export function PermissionMark({ kind }: { kind: string }) {
   return (
     <span class="mark" data-kind={colours.get(kind) ?? "other"}>

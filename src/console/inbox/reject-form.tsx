@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
-/** Rejects, with advice for the model if there is some. */
+/** The form that rejects, with optional advice for the model. */
 export function RejectForm({ isReady, send, back }: FormProps) {
   const message = useSignal("");
   const field = useRef<HTMLTextAreaElement>(null);

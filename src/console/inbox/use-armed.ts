@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { inertMs } from "../../view/asks.ts";
 
-/** Whether what `key` names has been in sight long enough; it begins again when that changes, or the page was out of sight. */
+/** Returns true once the item named by `key` has been visible long enough; starts over when it changes or the page was hidden. */
 export function useArmed(key: string): boolean {
   const armed = useSignal("");
   useEffect(() => {
@@ -22,6 +22,6 @@ export function useArmed(key: string): boolean {
       document.removeEventListener("visibilitychange", begin);
     };
   }, [key]);
-  // What is armed is this very key, not the one of the render before.
+  // Compares keys: the previous render may have armed another one.
   return armed.value === key;
 }

@@ -2,7 +2,7 @@ import { useSignal } from "@preact/signals";
 import { shellCommand } from "../../view/words.ts";
 import { visibleText } from "./visible-text.ts";
 
-/** The same in a terminal: a command line that can be copied. */
+/** The equivalent command line, with a button to copy it. */
 export function CopyCommand({ words }: { words: readonly string[] }) {
   const isCopied = useSignal(false);
   const line = shellCommand(["toolgate", ...words]);
@@ -13,7 +13,7 @@ export function CopyCommand({ words }: { words: readonly string[] }) {
   return (
     <p class="copy-command">
       <code>{visibleText(line)}</code>
-      {/* Browsers have no clipboard for pages that come over plain HTTP from another machine. */}
+      {/* Browsers offer no clipboard to pages over plain HTTP from another machine. */}
       {"clipboard" in navigator && (
         <button type="button" class="quiet" onClick={() => void copy()} onBlur={() => (isCopied.value = false)}>
           {isCopied.value ? "Copied" : "Copy"}

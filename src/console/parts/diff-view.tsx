@@ -3,7 +3,7 @@ import { countChanges, type DiffLine, parseDiff } from "./diff.ts";
 import { LongText } from "./long-text.tsx";
 import { visibleLines } from "./visible-text.ts";
 
-/** A unified diff, with its lines numbered and coloured. */
+/** A unified diff with line numbers and colours. */
 export function DiffView({ diff }: { diff: string }) {
   const lines = useMemo(() => parseDiff(visibleLines(diff)), [diff]);
   const { added, removed } = countChanges(lines);

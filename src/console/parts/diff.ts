@@ -1,4 +1,4 @@
-/** A line of a unified diff, with its numbers in the old and the new file. */
+/** A line of a unified diff with its line numbers in the old and the new file. */
 export interface DiffLine {
   readonly kind: "file" | "hunk" | "same" | "added" | "removed" | "note";
   readonly text: string;
@@ -6,7 +6,7 @@ export interface DiffLine {
   readonly after?: number;
 }
 
-/** Reads a unified diff; what is none of its lines is a note. */
+/** Parses a unified diff; unknown lines become notes. */
 export function parseDiff(diff: string): readonly DiffLine[] {
   const lines: DiffLine[] = [];
   let [before, after, left, right] = [0, 0, 0, 0];
@@ -34,7 +34,7 @@ export function parseDiff(diff: string): readonly DiffLine[] {
   return lines;
 }
 
-/** How many lines a diff adds and removes. */
+/** Counts the lines that a diff adds and removes. */
 export function countChanges(lines: readonly DiffLine[]): { added: number; removed: number } {
   const count = (wanted: DiffLine["kind"]) => lines.filter(({ kind }) => kind === wanted).length;
   return { added: count("added"), removed: count("removed") };

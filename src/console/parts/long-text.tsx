@@ -1,9 +1,9 @@
 import type { ComponentChildren } from "preact";
 
-/** Lines of a block; the browser lays out only the blocks that are in sight. */
+/** The lines of a block; the browser lays out only visible blocks. */
 const blockLines = 200;
 
-/** Shows any number of lines, each whole: long ones wrap. */
+/** Shows any number of lines in full; long lines wrap. */
 export function LongText<T>({
   lines,
   line,
@@ -26,7 +26,7 @@ export function LongText<T>({
   );
 }
 
-/** Text as it is, within a bounded height. */
+/** Preformatted text with a maximum height. */
 export function Pre({ text, look = "" }: { text: string; look?: string }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys

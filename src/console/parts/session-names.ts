@@ -2,13 +2,13 @@ import { type ReadonlySignal, signal } from "@preact/signals";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { visibleText } from "./visible-text.ts";
 
-/** The titles of sessions, each asked for when it is first shown. */
+/** The titles of sessions, each loaded when it is first shown. */
 export interface SessionNames {
-  /** The title, or the id as long as no title is known. */
+  /** The title, or the id until the title is known. */
   of(sessionId: string): string;
 }
 
-/** Creates it; reading a name in a component shows it anew once it is known. */
+/** Creates the cache. A component that reads a name is rendered again once the title is known. */
 export function createSessionNames({ sessions }: Pick<ConsoleConnection, "sessions">): SessionNames {
   const names = new Map<string, ReadonlySignal<string>>();
 
@@ -18,7 +18,7 @@ export function createSessionNames({ sessions }: Pick<ConsoleConnection, "sessio
       ({ session }) => {
         if (session?.title) name.value = visibleText(session.title);
       },
-      // A session that cannot be read is shown by its id.
+      // A session that this token cannot read is shown by its id.
       () => undefined,
     );
     return name;

@@ -8,7 +8,7 @@ import { DiffView } from "./diff-view.tsx";
 import { Pre } from "./long-text.tsx";
 import { visibleLines, visibleText } from "./visible-text.ts";
 
-/** What a call would do and what would be asked, or why it would not run; it is read out when it is there. */
+/** The plan of a call: its decision and effects, or its problem; announced to screen readers. */
 export function PlanVerdict({ plan }: { plan: PlanToolResponse | undefined }) {
   return (
     <section class="verdict-box" role="status" aria-label="What would happen">
@@ -45,14 +45,14 @@ function Plan({ plan: { action, decisions, asks, preview, problem } }: { plan: P
   );
 }
 
-/** What the rules say of some patterns; it is read out when it is there. */
-export function RulesVerdict({ said }: { said: ExplainPermissionResponse | undefined }) {
+/** The rules' decisions on some patterns; announced to screen readers. */
+export function RulesVerdict({ verdict }: { verdict: ExplainPermissionResponse | undefined }) {
   return (
-    <section class="verdict-box" role="status" aria-label="What the rules say">
-      {said !== undefined && (
+    <section class="verdict-box" role="status" aria-label="Decision of the rules">
+      {verdict !== undefined && (
         <>
-          <Answer action={said.action} />
-          <DecisionList decisions={said.decisions} />
+          <Answer action={verdict.action} />
+          <DecisionList decisions={verdict.decisions} />
         </>
       )}
     </section>
@@ -67,7 +67,7 @@ function Answer({ action }: { action: PermissionAction }) {
   );
 }
 
-/** Each thing that was judged, what holds for it, and why. */
+/** Each evaluated pattern with its decision and reason. */
 export function DecisionList({ decisions }: { decisions: readonly PermissionDecision[] }) {
   return (
     <ul class="reasons">

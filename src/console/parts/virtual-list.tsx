@@ -2,10 +2,10 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
-/** Rows above and below what is seen, so that a quick scroll finds them there. */
+/** Rows that are rendered above and below the visible ones, for fast scrolling. */
 const spare = 6;
 
-/** A list of rows of one height, of which only those in sight are in the page, however many there are. */
+/** A list of rows of equal height that renders only the visible rows. */
 export function VirtualList<T>({
   items,
   rowHeight,
@@ -22,13 +22,13 @@ export function VirtualList<T>({
   label: string;
   keyOf: (item: T, index: number) => string | number;
   row: (item: T, index: number) => ComponentChildren;
-  /** The row to keep in sight; -1 is none. */
+  /** The row to keep visible; -1 for none. */
   current?: number;
-  /** Whether to stay at the end as rows are added. */
+  /** Stays at the end as rows are added. */
   follow?: boolean;
-  /** Told when a person scrolls away from the end (false) or back to it (true). */
+  /** Called when the reader scrolls away from the end (false) or back to it (true). */
   onScrolledBack?: (atEnd: boolean) => void;
-  /** Whether the list itself takes the focus, to be scrolled by keys; where its rows hold links it need not. */
+  /** Makes the list itself focusable, so that keys scroll it; lists of links do not need that. */
   focusable?: boolean;
 }) {
   const box = useRef<HTMLElement>(null);

@@ -1,12 +1,12 @@
 /**
- * Text of a stranger, on one line, as a person may be shown it: what is invisible, or would change what stands around it, is
- * written out as `\u{…}`.
+ * Makes untrusted text safe to show on one line: characters that are invisible or change the text around them are written as
+ * `\u{…}`.
  */
 export function visibleText(text: string): string {
   return text.replaceAll(/\s+/g, " ").replaceAll(hidden, written);
 }
 
-/** The same for text of several lines; line ends and tabs stay. */
+/** Makes untrusted text of several lines safe to show; line ends and tabs stay. */
 export function visibleLines(text: string): string {
   return text.replaceAll(/\r\n/g, "\n").replaceAll(hidden, written);
 }

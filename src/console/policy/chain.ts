@@ -1,13 +1,13 @@
 import type { AuditEntry } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** Whether the records of a session tree are a chain as far as they were read. */
+/** The state of the hash chain over the records that are loaded. */
 export type Chain =
   | { readonly state: "whole"; readonly seq: bigint; readonly hash: string }
   | { readonly state: "broken"; readonly seq: bigint; readonly problem: string }
   /** Browsers compute hashes only for pages that come over HTTPS or from this machine. */
   | { readonly state: "unchecked" };
 
-/** Computes the hashes anew, from the record before on; absent where the chain begins, or where what came before is gone. */
+/** Verifies the hashes of records. The record before them is absent at the start of the chain, or if it has expired. */
 export async function checkChain(entries: readonly AuditEntry[], before?: AuditEntry): Promise<Chain> {
   if (!("subtle" in crypto)) return { state: "unchecked" };
   let last = before;

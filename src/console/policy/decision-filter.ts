@@ -1,14 +1,14 @@
 import { DecisionKind, type DecisionRecord, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 
-/** Which decisions are wanted; empty is all. */
+/** The selected decisions; an empty value selects all. */
 export interface DecisionFilter {
   readonly outcome: string;
   readonly tool: string;
   readonly principal: string;
 }
 
-/** How decisions end, by the words of the filter. */
-export const outcomes: Readonly<Record<string, (record: DecisionRecord) => boolean>> = {
+/** The outcomeFilters of decisions by their name in the filter. */
+export const outcomeFilters: Readonly<Record<string, (record: DecisionRecord) => boolean>> = {
   ran: ({ kind }) => kind === DecisionKind.ALLOWED,
   denied: (record) => record.kind === DecisionKind.DENIED || settledAs(record, PermissionOutcome.DENIED),
   asked: ({ kind }) => kind === DecisionKind.ASKED,
@@ -19,10 +19,10 @@ export const outcomes: Readonly<Record<string, (record: DecisionRecord) => boole
   revoked: ({ kind }) => kind === DecisionKind.REVOKED,
 };
 
-/** Whether a record is wanted. A principal is wanted as who called and as who answered. */
-export function isWanted(record: DecisionRecord, { outcome, tool, principal }: DecisionFilter): boolean {
+/** Returns true if a record matches the filter. A principal matches as caller and as approver. */
+export function matchesFilter(record: DecisionRecord, { outcome, tool, principal }: DecisionFilter): boolean {
   return (
-    (outcome === "" || outcomes[outcome]?.(record) === true) &&
+    (outcome === "" || outcomeFilters[outcome]?.(record) === true) &&
     (tool === "" || record.tool === tool) &&
     (principal === "" || record.principal === principal || record.by === principal)
   );

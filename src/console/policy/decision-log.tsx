@@ -9,7 +9,7 @@ import { failureText } from "../shell/load.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Chain } from "./chain.ts";
-import { type DecisionFilter, isWanted, outcomes } from "./decision-filter.ts";
+import { type DecisionFilter, matchesFilter, outcomeFilters } from "./decision-filter.ts";
 import { type Decision, type DecisionLogReader as Known, readDecisions } from "./read-decisions.ts";
 
 const shownAtOnce = 100;
@@ -43,7 +43,7 @@ export function DecisionLog({ connection, sessionId }: { connection: ConsoleConn
   }
   if (log.value === undefined) return <p role="status">Loading…</p>;
   const { decisions, chain, isMore } = log.value;
-  const wanted = decisions.filter(({ record }) => isWanted(record, filter.value)).toReversed();
+  const wanted = decisions.filter(({ record }) => matchesFilter(record, filter.value)).toReversed();
   return (
     <>
       <ChainState chain={chain} />
@@ -101,7 +101,7 @@ function Filters({
   onChange: (filter: DecisionFilter) => void;
 }) {
   const choices: Readonly<Record<keyof DecisionFilter, { title: string; values: readonly string[] }>> = {
-    outcome: { title: "Outcome", values: Object.keys(outcomes) },
+    outcome: { title: "Outcome", values: Object.keys(outcomeFilters) },
     tool: { title: "Tool", values: namesOf(decisions.map(({ record }) => record.tool)) },
     principal: {
       title: "Principal",

@@ -5,7 +5,7 @@ import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import { DecisionLog } from "./decision-log.tsx";
 
-/** What was decided about the calls of a session and its children, by whom and by what, and whether the record is whole. */
+/** The decisions about the calls of a session tree, and the state of their hash chain. */
 export function DecisionsPage({ connection, route }: PageProps) {
   const [, named = ""] = route.chosen.value;
   const roots = useLoaded(

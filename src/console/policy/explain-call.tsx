@@ -11,7 +11,7 @@ import { InputForm } from "../schema-form/input-form.tsx";
 import { failureText, useLoaded } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./question.ts";
 
-/** May the agent run this command line? */
+/** Explains whether the agent may run a command line. */
 export function ExplainCommand(props: QuestionProps) {
   const command = useSignal("");
   const { plan, problem, ask, asked } = usePlan(props, "bash");
@@ -51,7 +51,7 @@ export function ExplainCommand(props: QuestionProps) {
   );
 }
 
-/** May the agent make this call? */
+/** Explains whether the agent may make a call. */
 export function ExplainCall(props: QuestionProps) {
   const { connection, agent, sessionId } = props;
   const chosen = useSignal("");
@@ -125,7 +125,7 @@ function Answer({
   );
 }
 
-/** Asks the service what a call would do; the answer is gone when the rest of the question changes. */
+/** Plans a call; the result is cleared when the agent, the session or the rules change. */
 function usePlan(props: QuestionProps, tool: string) {
   const { connection, agent, sessionId, rules } = props;
   const answer = useSignal<{ plan?: PlanToolResponse; problem: string; asked: readonly string[]; of: string }>({

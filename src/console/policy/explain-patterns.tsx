@@ -5,12 +5,12 @@ import { RulesVerdict } from "../parts/verdict.tsx";
 import { failureText } from "../shell/load.ts";
 import { flagsOf, type QuestionProps } from "./question.ts";
 
-/** What the rules say of patterns as they are written: no path is resolved, no command read, no grant looked at. */
+/** Evaluates the rules for patterns as written: paths are not resolved, commands not analysed, grants not checked. */
 export function ExplainPatterns(props: QuestionProps) {
   const { connection, agent, sessionId, rules } = props;
   const permission = useSignal("edit");
   const patterns = useSignal("");
-  const answer = useSignal<{ said?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
+  const answer = useSignal<{ verdict?: ExplainPermissionResponse; problem: string; asked: readonly string[] }>({
     problem: "",
     asked: [],
   });
@@ -25,12 +25,12 @@ export function ExplainPatterns(props: QuestionProps) {
     };
     const asked = ["explain", question.permission, ...question.patterns, ...flagsOf(props)];
     try {
-      answer.value = { said: await connection.permissions.explainPermission(question), problem: "", asked };
+      answer.value = { verdict: await connection.permissions.explainPermission(question), problem: "", asked };
     } catch (error) {
       answer.value = { problem: failureText(error), asked };
     }
   };
-  const { said, problem, asked } = answer.value;
+  const { verdict, problem, asked } = answer.value;
   return (
     <>
       <form class="input-form" onSubmit={(event) => void ask(event)}>
@@ -77,8 +77,8 @@ export function ExplainPatterns(props: QuestionProps) {
           {problem}
         </p>
       )}
-      <RulesVerdict said={said} />
-      {said !== undefined && <CopyCommand words={asked} />}
+      <RulesVerdict verdict={verdict} />
+      {verdict !== undefined && <CopyCommand words={asked} />}
     </>
   );
 }

@@ -18,7 +18,7 @@ const questions: Readonly<Record<string, { title: string; Question: FunctionComp
 export function Explain({ connection }: PageProps) {
   const agent = useSignal("");
   const place = useSignal<PolicyPlace>({ case: "workspace", value: "default" });
-  // Dry runs read the workspace on the asker's behalf, which merely watching does not cover.
+  // A dry run reads the workspace on behalf of the principal, which the role watcher does not permit.
   const names = Object.keys(questions).filter(
     (name) => name === "patterns" || connection.may("caller", "approver", "admin"),
   );

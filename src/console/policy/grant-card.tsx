@@ -7,7 +7,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import { failureText } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
-/** A grant: what it covers, for whom, by whom and until when; who may take it back can do it here. */
+/** A grant: its match, scope, origin and end, with a button to revoke it for roles that may. */
 export function GrantCard({
   grant,
   connection,
@@ -50,7 +50,7 @@ export function GrantCard({
   );
 }
 
-/** Revokes after a second click: what was taken back by mistake has to be asked and approved again. */
+/** Revokes after a second click, because an accidental revocation costs another approval. */
 function Revoke({
   grantId,
   connection,
@@ -60,7 +60,7 @@ function Revoke({
   connection: ConsoleConnection;
   onRevoked: () => void;
 }) {
-  const isSure = useSignal(false);
+  const isConfirming = useSignal(false);
   const problem = useSignal("");
   const revoke = async () => {
     try {
@@ -73,23 +73,23 @@ function Revoke({
   return (
     <>
       <div class="actions">
-        {isSure.value ? (
+        {isConfirming.value ? (
           <>
             <button type="button" class="danger" ref={(button) => button?.focus()} onClick={() => void revoke()}>
               Yes, revoke it
             </button>
-            <button type="button" class="quiet" onClick={() => (isSure.value = false)}>
+            <button type="button" class="quiet" onClick={() => (isConfirming.value = false)}>
               Keep it
             </button>
           </>
         ) : (
-          <button type="button" class="danger" onClick={() => (isSure.value = true)}>
+          <button type="button" class="danger" onClick={() => (isConfirming.value = true)}>
             Revoke
           </button>
         )}
         <CopyCommand words={["grants", "revoke", grantId]} />
       </div>
-      {isSure.value && <p class="hint">No new call can use it. Running calls continue.</p>}
+      {isConfirming.value && <p class="hint">No new call can use it. Running calls continue.</p>}
       {problem.value !== "" && (
         <p class="problem" role="alert">
           {problem}

@@ -8,14 +8,14 @@ import { GrantCard } from "./grant-card.tsx";
 
 const pageSize = 100;
 
-/** What people approved with "always", and a way to take it back. */
+/** The grants that approvers saved with "always", with a button to revoke each. */
 export function GrantsPage({ connection, feed }: PageProps) {
   const withDead = useSignal(false);
   const count = useSignal(pageSize);
   const mayRead = connection.may("approver", "watcher", "admin");
   const grants = useLoaded(
     async (signal) => (mayRead ? await newest(connection, withDead.value, count.value, signal) : undefined),
-    [connection, withDead.value, count.value, grantsGiven(feed)],
+    [connection, withDead.value, count.value, newGrantIds(feed)],
   );
   if (!mayRead) {
     return (
@@ -64,8 +64,8 @@ export function GrantsPage({ connection, feed }: PageProps) {
   );
 }
 
-/** Names what was granted while one looks: another list is asked for when it changes. */
-function grantsGiven({ asks }: AskFeed): string {
+/** The ids of grants that were created while this page is open: a new one reloads the list. */
+function newGrantIds({ asks }: AskFeed): string {
   return asks.value
     .flatMap(({ settled }) => (settled === undefined || settled === "unseen" ? [] : settled.grantId))
     .join();

@@ -3,13 +3,13 @@ import { visibleText } from "../parts/visible-text.ts";
 import { useLoaded } from "../shell/load.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 
-/** Where rules hold: in a workspace, or in a session. */
+/** The scope of rules: a workspace or a session. */
 export interface PolicyPlace {
   readonly case: "workspace" | "sessionId";
   readonly value: string;
 }
 
-/** Lets a person choose an agent; the first choice leaves it to the session, without one it is `build`. */
+/** Selects an agent; the first option is the session's agent, or `build` without a session. */
 export function AgentPicker({ connection, agent }: { connection: ConsoleConnection; agent: Signal<string> }) {
   return (
     <label class="labelled">
@@ -26,7 +26,7 @@ export function AgentPicker({ connection, agent }: { connection: ConsoleConnecti
   );
 }
 
-/** Lets a person choose one of some workspaces or one of the newest sessions. */
+/** Selects one of the given workspaces or one of the newest sessions. */
 export function PlacePicker({
   connection,
   workspaces,

@@ -12,7 +12,7 @@ const sections: Readonly<Record<string, { title: string; Section: FunctionCompon
   decisions: { title: "Decisions", Section: DecisionsPage },
 };
 
-/** The Policy page: one of its sections, and the way to the others. */
+/** The Policy page: one section, and the tabs to the others. */
 export function PolicyPage(props: PageProps) {
   const [chosen = ""] = props.route.chosen.value;
   const current = Object.hasOwn(sections, chosen) ? chosen : "rules";

@@ -7,13 +7,13 @@ import {
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type Chain, checkChain } from "./chain.ts";
 
-/** A decision as it is shown: from the very bytes that the chain binds. */
+/** A decision, decoded from the bytes that the hash chain covers. */
 export interface Decision {
   readonly entry: AuditEntry;
   readonly record: DecisionRecord;
 }
 
-/** The decisions of a session tree that were read so far, oldest first. */
+/** The decisions of a session tree that are loaded, oldest first. */
 export interface DecisionLogReader {
   readonly decisions: readonly Decision[];
   readonly chain: Chain;
@@ -21,10 +21,10 @@ export interface DecisionLogReader {
 }
 
 const pageSize = 500;
-/** More is read when somebody asks for it. */
-const atOnce = 5_000;
+/** The maximum to load at once; a button loads more. */
+const maxAtOnce = 5_000;
 
-/** Reads on after what was read before. */
+/** Loads the decisions after those that are loaded. */
 export async function readDecisions(
   { permissions }: Pick<ConsoleConnection, "permissions">,
   sessionId: string,
@@ -38,7 +38,7 @@ export async function readDecisions(
     const { entries } = await permissions.listDecisions({ sessionId, afterSeq, pageSize }, { signal });
     read.push(...entries.map((entry) => ({ entry, record: fromBinary(DecisionRecordSchema, entry.content) })));
     isMore = entries.length === pageSize;
-    if (isMore && read.length < atOnce) continue;
+    if (isMore && read.length < maxAtOnce) continue;
     const fresh = read.map(({ entry }) => entry);
     const chain = before?.chain.state === "broken" ? before.chain : await checkChain(fresh, known.at(-1)?.entry);
     return { decisions: [...known, ...read], chain, isMore };

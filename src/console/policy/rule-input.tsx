@@ -2,10 +2,10 @@ import type { Signal } from "@preact/signals";
 import { PermissionAction, type PermissionRule } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { actionWord } from "../../view/decisions.ts";
 
-/** A rule as it is written. */
+/** A rule as it is typed. */
 export type TypedRule = Pick<PermissionRule, "permission" | "pattern" | "action">;
 
-/** A rule that is not there, to see what it would change. */
+/** The fields of a hypothetical rule, to see its effect. */
 export function RuleInput({ rule }: { rule: Signal<TypedRule> }) {
   const set = (change: Partial<TypedRule>) => {
     rule.value = { ...rule.value, ...change };

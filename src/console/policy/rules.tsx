@@ -6,7 +6,7 @@ import { useLoaded } from "../shell/load.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
 import { AgentPicker, PlacePicker, type PolicyPlace } from "./place.tsx";
 
-/** Every rule that holds for an agent in a place, list by list. */
+/** All rules that apply to an agent in a workspace or session, list by list. */
 export function Rules({ connection }: PageProps) {
   const { server, permissions } = connection;
   const agent = useSignal("");
@@ -27,7 +27,7 @@ export function Rules({ connection }: PageProps) {
     );
   }
   const lists = rules.value?.lists ?? [];
-  const meets = filterOf(filter.value);
+  const matches = filterOf(filter.value);
   return (
     <section aria-label="Rules" aria-busy={rules.isLoading}>
       <div class="pickers">
@@ -53,7 +53,7 @@ export function Rules({ connection }: PageProps) {
           <h2>One list, read from top to bottom</h2>
           <p class="hint">The last matching rule decides. Without a match, a call needs approval.</p>
           {lists.filter(isWide).map((list) => (
-            <ListOfRules key={list.layer} list={list} meets={meets} />
+            <ListOfRules key={list.layer} list={list} matches={matches} />
           ))}
           <h2>Lists that can only restrict</h2>
           <p class="hint">Each list is evaluated separately; the strictest result wins.</p>
@@ -61,7 +61,7 @@ export function Rules({ connection }: PageProps) {
           {lists
             .filter((list) => !isWide(list))
             .map((list) => (
-              <ListOfRules key={`${list.layer} ${list.source}`} list={list} meets={meets} />
+              <ListOfRules key={`${list.layer} ${list.source}`} list={list} matches={matches} />
             ))}
         </>
       )}
@@ -69,9 +69,9 @@ export function Rules({ connection }: PageProps) {
   );
 }
 
-function ListOfRules({ list, meets }: { list: RuleList; meets: (rule: PermissionRule) => boolean }) {
+function ListOfRules({ list, matches }: { list: RuleList; matches: (rule: PermissionRule) => boolean }) {
   const { layer, source, rules, problem } = list;
-  const shown = rules.map((rule, index) => ({ rule, index })).filter(({ rule }) => meets(rule));
+  const shown = rules.map((rule, index) => ({ rule, index })).filter(({ rule }) => matches(rule));
   const title = source === "" ? layerWords(layer) : `${layerWords(layer)} (${visibleText(source)})`;
   return (
     <section class="rule-list">

@@ -6,7 +6,7 @@ import type { Field } from "./field.ts";
 
 interface ControlProps {
   id: string;
-  /** The ids of what is said about it. */
+  /** The ids of its description and its problem. */
   describedBy: string;
   isWrong: boolean;
   field: Field;
@@ -58,7 +58,7 @@ export function Control({
     );
   }
   const read = shape.kind === "number" ? readNumber : readJson;
-  return <Written common={common} read={read} isLong={shape.kind === "json"} value={value} onChange={onChange} />;
+  return <TypedValue common={common} read={read} isLong={shape.kind === "json"} value={value} onChange={onChange} />;
 }
 
 type Common = { id: string; "aria-describedby": string; "aria-invalid": boolean; "aria-required": boolean };
@@ -86,8 +86,8 @@ function Choice({
   );
 }
 
-/** A value that is written as text and may, while one writes, not be one yet; the form is not sent until it is. */
-function Written({
+/** A value that is typed as text. While the text is not a valid value, the form cannot be submitted. */
+function TypedValue({
   common,
   read,
   isLong,
@@ -98,17 +98,17 @@ function Written({
   read: (text: string) => { value: Draft; problem: string };
   isLong: boolean;
 }) {
-  const written = useSignal("");
-  // The text stays as it is written as long as it says the same as the value, which may also be set from elsewhere. In a
-  // list null has the place of what is no value yet.
-  const isSame = JSON.stringify(read(written.value).value ?? null) === JSON.stringify(value ?? null);
-  const text = isSame ? written.value : JSON.stringify(value, null, isLong ? 2 : 0);
+  const typed = useSignal("");
+  // Keeps the typed text as long as it means the current value, which other code may set too. In a list, null stands for
+  // a missing value.
+  const isSame = JSON.stringify(read(typed.value).value ?? null) === JSON.stringify(value ?? null);
+  const text = isSame ? typed.value : JSON.stringify(value, null, isLong ? 2 : 0);
   const element = {
     ...common,
     value: text,
     ref: (input: HTMLInputElement | HTMLTextAreaElement | null) => input?.setCustomValidity(read(text).problem),
     onInput({ currentTarget }: { currentTarget: HTMLInputElement | HTMLTextAreaElement }) {
-      written.value = currentTarget.value;
+      typed.value = currentTarget.value;
       onChange(read(currentTarget.value).value);
     },
   };

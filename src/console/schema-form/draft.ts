@@ -1,10 +1,10 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { type Field, objectOf } from "./field.ts";
 
-/** A value that is being filled in; undefined is left out. */
+/** A value that is being filled in; undefined if it is not set. */
 export type Draft = JsonValue | undefined;
 
-/** What a form starts with: objects and texts that are required are there, and empty; everything else is left out. */
+/** The initial value of a form: required objects and texts are empty, optional values are not set. */
 export function emptyDraft({ shape }: Field): Draft {
   if (shape.kind === "text") return "";
   if (shape.kind === "boolean") return false;
@@ -15,28 +15,28 @@ export function emptyDraft({ shape }: Field): Draft {
   return required.reduce<JsonObject>((draft, field) => withField(draft, field.name, emptyDraft(field)), {});
 }
 
-/** The object with one field set, or without it. */
+/** Returns the object with one field set or removed. */
 export function withField(object: Draft, name: string, value: Draft): JsonObject {
   const { [name]: _, ...rest } = objectOf(object);
   return value === undefined ? rest : { ...objectOf(object), [name]: value };
 }
 
-/** What the service said does not fit: by path, and what is about no field that the form has. */
+/** The service's validation errors: by path of a field, and the rest. */
 export interface Problems {
   readonly at: ReadonlyMap<string, string>;
   readonly rest: string;
 }
 
-/** Nothing is wrong. */
+/** An input without problems. */
 export const noProblems: Problems = { at: new Map(), rest: "" };
 
-/** Finds in the service's words about an input that does not fit which field each line is about. */
+/** Assigns each line of the service's validation error to a field. */
 export function readProblems(message: string, field: Field): Problems {
   const at = new Map<string, string>();
   const lines = message.split("\n").filter((line) => {
     const [, path = "", text = ""] = /^- ([^:]*): (.*)$/.exec(line) ?? [];
     const missing = /required property '(.+)'$/.exec(text)?.[1];
-    // The service calls the whole input so; of a field of that name it is told below the form, which is never wrong.
+    // The service names the whole input `input`. A problem of a field of that name is shown below the form.
     const parent = path === "input" ? "" : path;
     const full = [parent, missing].filter((part) => part !== undefined && part !== "").join(".");
     if (text === "" || full === "" || fieldAt(field, full) === undefined) return true;

@@ -7,17 +7,17 @@ import { type Field, kindWords, type NamedField, objectOf } from "./field.ts";
 
 interface InputProps {
   field: Field;
-  /** What the person reads; of an item of a list its place. */
+  /** The visible name; for an item of a list its position. */
   name: string;
   isRequired: boolean;
-  /** The path by which the service would name it. */
+  /** The path of the field in the service's errors. */
   path: string;
   value: Draft;
   problems: Problems;
   onChange: (value: Draft) => void;
 }
 
-/** The fields of an object, one below the other. */
+/** The inputs of an object's fields. */
 export function FieldInputs({
   fields,
   path,
@@ -49,7 +49,7 @@ function FieldInput(props: InputProps) {
   return <Single {...props} />;
 }
 
-/** A value of one input, with its name, what it is for, and what is wrong with it. */
+/** The input of a single value, with its name, description and problem. */
 function Single(props: InputProps) {
   const { field, name, isRequired, path, problems } = props;
   const id = useId();
@@ -72,7 +72,7 @@ function Single(props: InputProps) {
   );
 }
 
-/** An object or a list: one that is optional is there once it is added. */
+/** The inputs of an object or a list; an optional one can be added and removed. */
 function Nested(props: InputProps) {
   const { field, name, isRequired, path, value, problems, onChange } = props;
   const problem = problems.at.get(path);
@@ -115,7 +115,7 @@ function Items({ item, name, path, value, problems, onChange }: InputProps & { i
             path={`${path}.${i}`}
             value={one}
             problems={problems}
-            // An item has a place that its followers keep: what is not written yet is null.
+            // An item keeps its position, so an unset one is null.
             onChange={(next) => onChange(items.with(i, next ?? null))}
           />
           <button type="button" class="quiet" onClick={() => onChange(items.toSpliced(i, 1))}>

@@ -1,12 +1,12 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 
-/** A value as a JSON Schema describes it, as far as a form can show it. */
+/** The part of a JSON Schema that a form can show. */
 export interface Field {
   readonly shape: Shape;
   readonly description: string;
-  /** What holds if it is left out; undefined if the schema does not say. */
+  /** The default; undefined if the schema has none. */
   readonly fallback: JsonValue | undefined;
-  /** Its limits in words, such as `at most 200`. */
+  /** The limits in words, such as `at most 200`. */
   readonly hints: readonly string[];
 }
 
@@ -16,7 +16,7 @@ export interface NamedField extends Field {
   readonly isRequired: boolean;
 }
 
-/** What kind of input a value needs; `json` is what a form has no input for. */
+/** The kind of input that a value needs; `json` stands for values without a matching input. */
 export type Shape =
   | { readonly kind: "text" }
   | { readonly kind: "number"; readonly isWhole: boolean }
@@ -33,7 +33,7 @@ export function readSchema(schema: JsonObject): Field {
 
 function readField(written: JsonValue | undefined, root: JsonObject, seen: readonly string[]): Field {
   const { schema, refs } = resolve(written, root, seen);
-  // A schema that holds itself has no end that a form could show.
+  // A form cannot show a recursive schema.
   if (schema === undefined) return { shape: { kind: "json" }, description: "", fallback: undefined, hints: [] };
   return {
     shape: shapeOf(schema, root, refs),
@@ -67,7 +67,7 @@ function fieldsOf(schema: JsonObject, properties: JsonObject, root: JsonObject, 
   }));
 }
 
-/** The schema itself: references are followed, and of "this or null" it is this. Undefined if it holds itself. */
+/** Follows references and reduces "T or null" to T. The schema is undefined if it is recursive. */
 function resolve(
   written: JsonValue | undefined,
   root: JsonObject,
@@ -85,7 +85,7 @@ function resolve(
   return resolve({ ...schema, anyOf: [], oneOf: [], ...objectOf(only) }, root, seen);
 }
 
-/** What a reference within the schema points to, such as `#/$defs/todo`. */
+/** The target of a reference within the schema, such as `#/$defs/todo`. */
 function targetOf(ref: string, root: JsonObject): JsonValue | undefined {
   if (!ref.startsWith("#")) return undefined;
   const steps = ref.slice(1).split("/").slice(1);
@@ -111,7 +111,7 @@ function typeOf({ type }: JsonObject): string | undefined {
 function hintsOf(schema: JsonObject): readonly string[] {
   return Object.entries(hintWords).flatMap(([key, words]) => {
     const value = schema[key];
-    // What JavaScript can count is what zod writes where nobody set a limit.
+    // zod writes the largest safe integer where no limit is set.
     if (typeof value === "number" && Math.abs(value) === Number.MAX_SAFE_INTEGER) return [];
     return typeof value === "number" || typeof value === "string" ? [words(String(value))] : [];
   });
@@ -131,7 +131,7 @@ const hintWords: Readonly<Record<string, (value: string) => string>> = {
   maxItems: (value) => `at most ${value} items`,
 };
 
-/** The kind of a value for people. */
+/** The kind of a value in words. */
 export function kindWords({ shape }: Field): string {
   if (shape.kind === "number") return shape.isWhole ? "whole number" : "number";
   if (shape.kind === "boolean") return "boolean";
@@ -140,7 +140,7 @@ export function kindWords({ shape }: Field): string {
   return shape.kind === "json" ? "JSON" : shape.kind;
 }
 
-/** The object that a value is; of any other value an empty one. */
+/** The value if it is an object, otherwise an empty object. */
 export function objectOf(value: JsonValue | undefined): JsonObject {
   return isObject(value) ? value : {};
 }

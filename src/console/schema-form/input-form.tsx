@@ -7,8 +7,8 @@ import { type Field, objectOf } from "./field.ts";
 import { FieldInputs } from "./field-input.tsx";
 
 /**
- * A form for the input of a tool: field by field, or as JSON where a form has no input for it. It holds back only what is no
- * JSON; what does not fit, the service says.
+ * A form for the input of a tool: by field, or as JSON where no field fits. It blocks only invalid JSON; the service
+ * validates the rest.
  */
 export function InputForm({
   field: { shape },
@@ -95,7 +95,7 @@ function JsonInput({ input, problems }: { input: Signal<JsonObject>; problems: P
   );
 }
 
-/** Takes what is written; what is wrong with it if it is no object. */
+/** Sets the input from JSON text; returns the problem if the text is not an object. */
 function readObject(text: string, input: Signal<JsonObject>): string {
   try {
     const value: unknown = JSON.parse(text);

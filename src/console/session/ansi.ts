@@ -1,6 +1,6 @@
 import { visibleLines } from "../parts/visible-text.ts";
 
-/** A run of characters of one look. */
+/** A run of characters with one style. */
 export interface Span {
   readonly text: string;
   /** Classes of the style sheet, such as `fg-1 bold`; empty for plain text. */
@@ -10,20 +10,20 @@ export interface Span {
 /** A line of output. */
 export type AnsiLine = readonly Span[];
 
-/** Turns output, piece by piece, into lines. */
+/** Splits output, piece by piece, into lines. */
 export interface AnsiReader {
-  /** Takes a piece; returns the lines that it completes. */
+  /** Reads a piece and returns the lines that it completes. */
   push(text: string): AnsiLine[];
-  /** What there is of the line that is not complete yet. */
+  /** The incomplete last line. */
   rest(): AnsiLine;
 }
 
-/** Longer lines go on in the next one, or one of them could fill the page's memory. */
-const longest = 2_000;
+/** Longer lines continue in the next one; otherwise one line could fill the page's memory. */
+const maxLineLength = 2_000;
 
 /**
- * Reads colours (SGR) as terminals do; of the rest of a terminal's language it leaves out what moves the cursor, and shows
- * every other control character, so that output can look like nothing but output.
+ * Interprets colours (SGR) as terminals do, drops sequences that move the cursor, and makes every other control character
+ * visible, so that output cannot imitate the page.
  */
 export function createAnsiReader(): AnsiReader {
   const style = createStyle();
@@ -34,7 +34,7 @@ export function createAnsiReader(): AnsiReader {
   function write(text: string): AnsiLine[] {
     const done: AnsiLine[] = [];
     for (const part of text.match(/[\s\S]{1,2000}/g) ?? []) {
-      if (width + part.length > longest) done.push(endLine());
+      if (width + part.length > maxLineLength) done.push(endLine());
       spans.push({ text: part, look: style.look() });
       width += part.length;
     }
@@ -55,7 +55,7 @@ export function createAnsiReader(): AnsiReader {
       const done: AnsiLine[] = [];
       for (const [token] of all.slice(0, all.length - held.length).matchAll(tokens)) {
         if (token === "\n" || token === "\r\n") done.push(endLine());
-        // Progress bars write over their line.
+        // Progress bars overwrite their line.
         else if (token === "\r") endLine();
         else if (token.startsWith("\x1b[") && token.endsWith("m")) style.take(token.slice(2, -1));
         else if (!token.startsWith("\x1b")) done.push(...write(visibleLines(token)));
@@ -66,7 +66,7 @@ export function createAnsiReader(): AnsiReader {
   };
 }
 
-/** Lines of a whole text. */
+/** The lines of a complete text. */
 export function linesOf(text: string): AnsiLine[] {
   const reader = createAnsiReader();
   const lines = reader.push(text);
@@ -74,7 +74,7 @@ export function linesOf(text: string): AnsiLine[] {
   return rest.length > 0 ? [...lines, rest] : lines;
 }
 
-/** A line without its colours. */
+/** The text of a line without its colours. */
 export function plainOf(line: AnsiLine): string {
   return line.map(({ text }) => text).join("");
 }
@@ -118,10 +118,10 @@ const switches = new Map([
   [9, "struck"],
 ]);
 
-/** 0–7 as they are, 60–67 (the bright ones) as 8–15. */
+/** Maps 0–7 to themselves and 60–67, the bright colours, to 8–15. */
 const bright = (code: number) => (code >= 60 ? code - 52 : code);
 
-/** One of 256 colours, or any: the nearest of the sixteen that the style sheet has, which suit light and dark. */
+/** Maps a colour of the 256 or of RGB to the nearest of the sixteen in the style sheet, which suit light and dark. */
 function extended(kind: "fg" | "bg", rest: number[]): string | undefined {
   const mode = rest.shift();
   if (mode === 5) {
@@ -141,15 +141,15 @@ function cubeOf(index: number): [number, number, number] {
 }
 
 function nearest([red, green, blue]: readonly [number, number, number]): number {
-  const most = Math.max(red, green, blue);
-  const isOn = (value: number) => value > 60 && value > most / 2;
+  const max = Math.max(red, green, blue);
+  const isOn = (value: number) => value > 60 && value > max / 2;
   const colour = (isOn(red) ? 1 : 0) + (isOn(green) ? 2 : 0) + (isOn(blue) ? 4 : 0);
-  return colour + (most > 180 ? 8 : 0);
+  return colour + (max > 180 ? 8 : 0);
 }
 
 const tokens =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
   /\r?\n|\r|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78cDEHM]|[^\r\n\x1b]+|\x1b/g;
-// The beginning of a sequence whose end may come with the next piece.
+// The start of a sequence that may end in the next piece.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
 const unfinished = /(?:\r|\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|\][^\x07\x1b]{0,2048}|[()])?)$/;

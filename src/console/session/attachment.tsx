@@ -6,7 +6,7 @@ import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
 
-/** A file that a tool returned: a picture is shown, anything else can be saved. Neither is ever opened as a page. */
+/** A file that a tool returned: pictures are shown, other files can be saved. The browser never opens one as a page. */
 export function AttachmentView({
   file: { url, mime, filename, size },
   sessionId,

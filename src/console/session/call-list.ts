@@ -2,18 +2,18 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { errorReasonWords } from "../../view/calls.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
-/** A call as the timeline shows it; the whole of it is asked for when it is chosen. */
+/** A call as the list shows it; its details are loaded when it is selected. */
 export interface CallListRow {
   readonly id: string;
   readonly callId: string;
   readonly tool: string;
   readonly agent: string;
   readonly title: string;
-  /** `waiting` is pending with an open ask. */
+  /** `waiting` means pending with an open ask. */
   readonly state: "pending" | "waiting" | "running" | "completed" | "error";
-  /** How it failed, in a word; of `error` only. */
+  /** The reason of the state `error`; empty in other states. */
   readonly reason: string;
-  /** In ms since the epoch; 0 if not yet. */
+  /** In ms since the epoch; 0 before the call started or ended. */
   readonly start: number;
   readonly end: number;
   readonly revision: bigint;
@@ -21,15 +21,15 @@ export interface CallListRow {
 
 /** The calls of a session, in the order in which they were accepted. */
 export interface CallList {
-  /** Takes a call as it is, if that is newer than what is known. */
+  /** Stores a call unless a newer revision is known. */
   put(part: ToolPart): void;
-  /** A running call says what it does now. */
+  /** Changes the title of a running call. */
   retitle(callId: string, title: string): void;
   clear(): void;
   all(): readonly CallListRow[];
 }
 
-/** Creates an empty one. */
+/** Creates an empty list. */
 export function createCallList(): CallList {
   let rows: CallListRow[] = [];
   const places = new Map<string, number>();
@@ -37,7 +37,7 @@ export function createCallList(): CallList {
   function insert(row: CallListRow): void {
     places.set(row.callId, rows.length);
     rows.push(row);
-    // The ids of parts sort by time; only a list that is read while calls come in has them out of order.
+    // Ids of parts sort by time. They arrive out of order only while older calls are being listed.
     if ((rows.at(-2)?.id ?? "") < row.id) return;
     rows.sort((one, other) => (one.id < other.id ? -1 : 1));
     for (const [place, { callId }] of rows.entries()) places.set(callId, place);
@@ -80,7 +80,7 @@ function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: Tool
   };
 }
 
-/** What a call is about, before it says so itself: its first text. */
+/** The title of a call that has none yet: the first text of its input. */
 function summaryOf(input: Readonly<Record<string, unknown>>): string {
   const first = Object.values(input).find((value) => typeof value === "string");
   return typeof first === "string" ? first : "";

@@ -3,26 +3,26 @@ import type { ToolOutput } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { type AnsiLine, type AnsiReader, createAnsiReader } from "./ansi.ts";
 
-/** The output of a call as lines, as far as it is loaded. */
+/** The loaded part of a call's output, as lines. */
 export interface OutputReader {
   readonly lines: ReadonlySignal<readonly AnsiLine[]>;
-  /** How many bytes there are, and how many of them are before and after what is loaded. */
+  /** The total size in bytes, and the bytes before and after the loaded part. */
   readonly extent: ReadonlySignal<{ total: number; before: number; after: number }>;
-  /** Takes a live piece. */
+  /** Appends a live piece. */
   take(piece: ToolOutput): void;
-  /** Reads on behind what is loaded. */
+  /** Loads the next piece. */
   more(): Promise<void>;
-  /** Loads the last piece in place of what is loaded. */
+  /** Replaces the loaded part by the last piece. */
   toEnd(): Promise<void>;
-  /** Loads the first piece in place of what is loaded. */
+  /** Replaces the loaded part by the first piece. */
   toStart(): Promise<void>;
 }
 
-/** More lines than this are not kept in the page; the others can be paged through. */
+/** The page holds at most this many lines; paging loads the others. */
 const maxLines = 50_000;
 const pieceBytes = 262_144;
 
-/** Creates it for a stored output, which may still grow. */
+/** Creates a reader of a stored output, which may still grow. */
 export function createOutputReader(
   { tools }: ConsoleConnection,
   ref: { sessionId: string; output: string },
@@ -32,7 +32,7 @@ export function createOutputReader(
   let complete: AnsiLine[] = [];
   let reader: AnsiReader = createAnsiReader();
   let decoder = new TextDecoder();
-  /** Which bytes are loaded. */
+  /** The offsets of the loaded part. */
   let start = 0;
   let end = 0;
   let total = 0;
@@ -74,7 +74,7 @@ export function createOutputReader(
     append(data);
   }
 
-  /** One at a time, or a piece would be there twice. */
+  /** Runs one load at a time; two would append the same piece twice. */
   function once(work: () => Promise<void>): Promise<void> {
     reading ??= work().finally(() => {
       reading = undefined;
@@ -89,7 +89,7 @@ export function createOutputReader(
       const at = Number(offset);
       if (at === 0 && end > 0) startAt(0);
       total = at + length;
-      // What does not join on is read when somebody gets there.
+      // A piece behind a gap is loaded when the reader scrolls there.
       if (at === end && reading === undefined) append(data);
       else draw();
     },

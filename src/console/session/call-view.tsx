@@ -16,7 +16,7 @@ import { AttachmentView } from "./attachment.tsx";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
 
-/** All about a call, as it is now and as it goes on. */
+/** The details of a call, live. */
 export function CallView({
   sessionId,
   callId,
@@ -27,7 +27,7 @@ export function CallView({
 }: {
   sessionId: string;
   callId: string;
-  /** Who made the session. */
+  /** The principal that created the session. */
   owner: string;
   connection: ConsoleConnection;
   feed: SessionFeed;
@@ -108,7 +108,7 @@ function StateWord({ part: { state, permissionIds } }: { part: ToolPart }) {
   );
 }
 
-/** What is known of the input is kept where a snapshot leaves it out. */
+/** Copies the known input into a snapshot that omits it. */
 function withInputOf(now: ToolPart, known: ToolPart): ToolPart {
   const input = known.state.value?.input;
   if (now.state.value !== undefined && input !== undefined) now.state.value.input = input;
@@ -122,7 +122,7 @@ function timesOf({ state }: ToolPart): string {
   return `${momentOf(time.start)}, took ${durationOf(time.end - time.start)}`;
 }
 
-/** Whoever may not cancel is not offered it. */
+/** The button that cancels the call; absent for principals that may not. */
 function Cancel({
   connection,
   owner,
@@ -206,7 +206,7 @@ function Attachments({
   );
 }
 
-/** What tools tell user interfaces, and structured results: for those who want to know. */
+/** The metadata that tools return for user interfaces, and the structured output. */
 function More({ part: { state } }: { part: ToolPart }) {
   const metadata = state.value !== undefined && "metadata" in state.value ? state.value.metadata : undefined;
   const structured = state.case === "completed" ? state.value.structuredOutput : undefined;

@@ -117,7 +117,7 @@ function Lines({ output, lines, isLive }: { output?: OutputReader; lines: readon
         follow={isFollowing.value}
         onScrolledBack={(atEnd) => {
           jump.value = -1;
-          // The output of an ended call grows only by loading more, and then the reader stays in place.
+          // The output of an ended call grows only when the reader loads more, and then the position stays.
           if (search.text.value === "" && (isLive || !atEnd)) isFollowing.value = atEnd;
           if (atEnd && extent !== undefined && extent.after > 0) void output?.more();
         }}

@@ -6,18 +6,18 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
 import { type CallListRow, createCallList } from "./call-list.ts";
 
-/** What happens in a session, live. */
+/** The live calls and events of a session. */
 export interface SessionFeed {
   readonly calls: ReadonlySignal<readonly CallListRow[]>;
   readonly liveness: ReadonlySignal<Liveness>;
-  /** Told of each event, in order, without gap; returns how to stop. */
+  /** Subscribes to every event, in order and without gaps; returns the function that unsubscribes. */
   onEvent(listener: (event: SessionEvent) => void): () => void;
   close(): void;
 }
 
 /**
- * Follows a session: first what is, then what happens; after a break it goes on behind the last number seen. It listens only
- * while the tab is looked at, so that nothing is sent for tabs in the background.
+ * Follows a session: a snapshot first, then its events; after a break it continues after the last sequence number. It
+ * subscribes only while the tab is visible, so that the service sends nothing for tabs in the background.
  */
 export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionId: string): SessionFeed {
   const list = createCallList();
@@ -25,12 +25,12 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
   const liveness = signal<Liveness>("connecting");
   const listeners = new Set<(event: SessionEvent) => void>();
   const closed = new AbortController();
-  /** The last number seen; undefined before the snapshot. */
+  /** The last sequence number; undefined before the snapshot. */
   let seen: bigint | undefined;
   let storeId = "";
   let drawing = 0;
 
-  /** Events come faster than anybody sees: what changed is drawn once a frame. */
+  /** Draws changes at most once per frame, because events arrive faster than that. */
   function draw(): void {
     if (drawing !== 0) return;
     drawing = requestAnimationFrame(() => {
@@ -40,10 +40,11 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
   }
 
   function take(event: SessionEvent): void {
-    const { event: told } = event;
-    if (told.case === "part") list.put(told.value);
-    if (told.case === "progress" && told.value.title !== undefined) list.retitle(told.value.callId, told.value.title);
-    if (told.case === "part" || told.case === "progress") draw();
+    const { event: content } = event;
+    if (content.case === "part") list.put(content.value);
+    if (content.case === "progress" && content.value.title !== undefined)
+      list.retitle(content.value.callId, content.value.title);
+    if (content.case === "part" || content.case === "progress") draw();
     for (const listener of listeners) listener(event);
   }
 
@@ -62,7 +63,7 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
     draw();
   }
 
-  /** The calls that had ended before the snapshot. Each says how new it is, so nothing newer is lost by reading them late. */
+  /** Loads the calls that had ended before the snapshot. Their revisions keep them from replacing newer states. */
   async function listCalls(): Promise<void> {
     try {
       for (let pageToken = ""; ; ) {
@@ -73,7 +74,7 @@ export function createSessionFeed({ tools, stream }: ConsoleConnection, sessionI
         if (pageToken === "") return;
       }
     } catch {
-      // The stream breaks as well, and what was not read is read again with the next snapshot.
+      // The stream breaks as well, and the next snapshot loads them again.
       startOver();
     }
   }

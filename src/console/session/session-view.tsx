@@ -13,7 +13,7 @@ import type { CallListRow } from "./call-list.ts";
 import { CallView } from "./call-view.tsx";
 import { createSessionFeed } from "./session-feed.ts";
 
-/** A session: its calls in the order of time on the left, the chosen one with its output on the right. */
+/** A session: its calls by time on the left, the selected call with its output on the right. */
 export function SessionView({
   sessionId,
   callId,

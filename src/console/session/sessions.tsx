@@ -9,7 +9,7 @@ import { Empty, type PageProps } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import { SessionView } from "./session-view.tsx";
 
-/** The sessions that one may see, or the chosen one. */
+/** The visible sessions, or the selected one. */
 export function SessionsPage(props: PageProps) {
   const [sessionId, callId = ""] = props.route.chosen.value;
   if (sessionId === undefined) return <SessionList {...props} />;

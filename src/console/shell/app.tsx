@@ -25,7 +25,7 @@ const pages: Readonly<Record<string, { title: string; icon: string; Page: Functi
   tools: { title: "Tools", icon: "M14 7a4 4 0 0 1 5-4l-2.5 3 1.5 1.5 3-2.5a4 4 0 0 1-5 5L7 19l-2-2z", Page: Tools },
 };
 
-/** The console: signed out a way in, signed in the pages. */
+/** The console: the sign-in page or, when signed in, the pages. */
 export function App({ signIn, route }: { signIn: SignIn; route: Route }) {
   const signedIn = signIn.current.value;
   if (signedIn.state === "in") return <Shell connection={signedIn.connection} signIn={signIn} route={route} />;

@@ -1,4 +1,4 @@
-// What is loaded when it is first shown. It is one piece: several would be larger together.
+// The pages that are loaded when first shown. One chunk is smaller than several.
 export { PolicyPage } from "../policy/policy.tsx";
 export { SessionsPage } from "../session/sessions.tsx";
 export { Tools } from "../tools/tools.tsx";

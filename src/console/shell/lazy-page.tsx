@@ -3,7 +3,7 @@ import type { FunctionComponent } from "preact";
 import { useEffect } from "preact/hooks";
 import { Empty, type PageProps } from "./page.tsx";
 
-/** A page that is loaded when it is first shown, so that the inbox need not wait for it. */
+/** A page that is loaded when it is first shown, so that the inbox does not wait for it. */
 export function lazyPage(load: () => Promise<FunctionComponent<PageProps>>): FunctionComponent<PageProps> {
   return function LazyPage(props: PageProps) {
     const page = useSignal<{ Page?: FunctionComponent<PageProps>; problem?: string }>({});

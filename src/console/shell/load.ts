@@ -2,17 +2,17 @@ import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 
-/** What was asked of the service, as far as it is known. */
+/** The state of a request to the service. */
 export interface Loaded<T> {
-  /** The last answer; it stays while the next one is under way. */
+  /** The last answer; it stays while the next one loads. */
   readonly value: T | undefined;
   readonly isLoading: boolean;
-  /** Why there is no newer answer; empty if there is. */
+  /** The reason why the last request failed; empty if it did not. */
   readonly problem: string;
   reload(): void;
 }
 
-/** Asks when a component is first shown and whenever an input changes; an answer to an older question is dropped. */
+/** Loads when a component is first shown and whenever an input changes; the answer to an outdated request is dropped. */
 export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, inputs: readonly unknown[]): Loaded<T> {
   const state = useSignal<Omit<Loaded<T>, "reload">>({ value: undefined, isLoading: true, problem: "" });
   const round = useSignal(0);
@@ -37,7 +37,7 @@ export function useLoaded<T>(load: (signal: AbortSignal) => Promise<T>, inputs: 
   };
 }
 
-/** What the service said is wrong. */
+/** The message of the service's error. */
 export function failureText(error: unknown): string {
   return ConnectError.from(error).rawMessage;
 }

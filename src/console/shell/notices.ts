@@ -2,7 +2,7 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import iconWaiting from "../icon-waiting.svg";
 import { visibleText } from "../parts/visible-text.ts";
 
-/** Shows on the browser's tab how many calls wait for an answer. */
+/** Shows on the browser's tab how many calls are waiting for an answer. */
 export function showWaiting(count: number, page: string): void {
   document.title = `${count > 0 ? `(${count}) ` : ""}${page} · Toolgate`;
   const link = document.querySelector<HTMLLinkElement>("link[rel=icon]");
@@ -11,7 +11,7 @@ export function showWaiting(count: number, page: string): void {
   link.href = count > 0 ? iconWaiting : link.dataset.calm;
 }
 
-/** Tells of a new ask outside of the page; a click on it leads to the ask. */
+/** Shows a notification of a new ask; a click on it opens the ask. */
 export function notify({ id, permission, agent, display, patterns }: PermissionRequest, open: () => void): void {
   const what = (display[0] ?? patterns[0] ?? "").slice(0, 200);
   const notice = new Notification(`${visibleText(agent)} asks: ${visibleText(permission)}`, {

@@ -4,7 +4,7 @@ import type { AskFeed } from "../inbox/ask-feed.ts";
 import { notify } from "./notices.ts";
 import { pathOf, type Route } from "./route.ts";
 
-/** Lets a person have notifications of new asks; once they are allowed, it tells of those that come while nobody looks. */
+/** Requests permission for notifications; once granted, notifies of asks that arrive while the page is hidden. */
 export function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
   const permission = useSignal("Notification" in globalThis ? Notification.permission : "denied");
   useEffect(() => {

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 
-/** The time in ms, new each second while a component shows it. */
+/** The current time in ms; updates the component every second. */
 export function useNow(): number {
   const now = useSignal(Date.now());
   useEffect(() => {

@@ -3,14 +3,14 @@ import type { AskFeed } from "../inbox/ask-feed.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Route } from "./route.ts";
 
-/** What every page gets. */
+/** The properties of every page. */
 export interface PageProps {
   connection: ConsoleConnection;
   feed: AskFeed;
   route: Route;
 }
 
-/** Says in the middle of a page why nothing is there. */
+/** Explains in the middle of a page why it is empty. */
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">

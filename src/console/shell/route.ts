@@ -1,14 +1,14 @@
 import { type ReadonlySignal, signal } from "@preact/signals";
 
-/** Where in the console one is: the page, and what is chosen on it. It is the fragment of the address: `#/sessions/ses_1`. */
+/** The page and the selected item on it, stored in the fragment of the address: `#/sessions/ses_1`. */
 export interface Route {
   readonly page: ReadonlySignal<string>;
   readonly chosen: ReadonlySignal<readonly string[]>;
-  /** Goes there; with `replace` the browser's way back skips where one was. */
+  /** Navigates to a path; with `replace` the current history entry is replaced. */
   go(path: string, options?: { replace?: boolean }): void;
 }
 
-/** Follows the address of this page. */
+/** Creates the route and updates it from the address. */
 export function createRoute(): Route {
   const page = signal("");
   const chosen = signal<readonly string[]>([]);
@@ -30,7 +30,7 @@ export function createRoute(): Route {
   };
 }
 
-/** The address of a place in the console. */
+/** The path of a page and a selected item. */
 export function pathOf(...parts: readonly string[]): string {
   return `/${parts.map(encodeURIComponent).join("/")}`;
 }

@@ -1,7 +1,7 @@
 import { useSignal } from "@preact/signals";
 import type { SignIn } from "./sign-in.ts";
 
-/** Asks for a token, and says where one is found. */
+/** The form for a token, and where to find one. */
 export function SignInPage({ signIn }: { signIn: SignIn }) {
   const token = useSignal("");
   const signedIn = signIn.current.value;

@@ -2,7 +2,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
 import { type ConsoleConnection, connectConsole } from "../stream/connection.ts";
 
-/** Whether one is signed in: not yet known, not (and why), or with a connection. */
+/** The sign-in state: unknown while connecting, signed out (and why), or signed in with a connection. */
 export type SignedIn =
   | { state: "connecting"; problem: string }
   | { state: "out"; problem: string }
@@ -11,14 +11,14 @@ export type SignedIn =
 /** Signs in and out of the service that this page came from. */
 export interface SignIn {
   readonly current: ReadonlySignal<SignedIn>;
-  /** Tries a token; it is kept for this tab if the service takes it. */
+  /** Tries a token; if the service accepts it, it is stored for this tab. */
   use(token: string): Promise<void>;
   leave(): void;
 }
 
-const kept = "toolgate-token";
+const storageKey = "toolgate-token";
 
-/** Takes the token from the link that `toolgate serve` prints, else the one of this tab, else tries without. */
+/** Signs in with the token of the link that `toolgate serve` prints, otherwise with this tab's token, otherwise without. */
 export function createSignIn(): SignIn {
   const current = signal<SignedIn>({ state: "connecting", problem: "" });
 
@@ -26,13 +26,13 @@ export function createSignIn(): SignIn {
     for (let pauseMs = 500; ; pauseMs = Math.min(2 * pauseMs, 8_000)) {
       try {
         const connection = await connectConsole(token);
-        sessionStorage.setItem(kept, token);
+        sessionStorage.setItem(storageKey, token);
         current.value = { state: "in", connection };
         return;
       } catch (error) {
         const { code, rawMessage } = ConnectError.from(error);
         if (code === Code.Unauthenticated) {
-          sessionStorage.removeItem(kept);
+          sessionStorage.removeItem(storageKey);
           current.value = { state: "out", problem: token === "" ? "" : rawMessage };
           return;
         }
@@ -42,7 +42,7 @@ export function createSignIn(): SignIn {
     }
   }
 
-  void use(takeFromAddress() ?? sessionStorage.getItem(kept) ?? "");
+  void use(takeFromAddress() ?? sessionStorage.getItem(storageKey) ?? "");
   addEventListener("hashchange", () => {
     const token = takeFromAddress();
     if (token !== undefined) void use(token);
@@ -51,13 +51,13 @@ export function createSignIn(): SignIn {
     current,
     use,
     leave() {
-      sessionStorage.removeItem(kept);
+      sessionStorage.removeItem(storageKey);
       current.value = { state: "out", problem: "" };
     },
   };
 }
 
-/** Neither the address bar nor the history keeps the token. */
+/** Removes the token from the address bar and from the history. */
 function takeFromAddress(): string | undefined {
   const token = /^#token=([^&]+)$/.exec(location.hash)?.[1];
   if (token === undefined) return undefined;

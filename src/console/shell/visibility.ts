@@ -1,4 +1,4 @@
-/** Runs work while the page is looked at, and ends it while it is not. */
+/** Runs work while the page is visible, and aborts it while it is hidden. */
 export async function whileVisible(work: (signal: AbortSignal) => Promise<void>, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     const hidden = new AbortController();

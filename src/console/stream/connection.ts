@@ -5,20 +5,20 @@ import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb
 import { type GetServerInfoResponse, ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createStream, type Stream } from "./stream.ts";
 
-/** The service that this page came from, as somebody whom it knows. */
+/** An authenticated connection to the service that serves this page. */
 export interface ConsoleConnection {
   readonly tools: Client<typeof ToolService>;
   readonly permissions: Client<typeof PermissionService>;
   readonly sessions: Client<typeof SessionService>;
-  /** What the service is, and who one is to it. */
+  /** The service's description, with the principal and roles of this connection. */
   readonly server: GetServerInfoResponse;
-  /** What happens there, live. */
+  /** The shared stream of live events. */
   readonly stream: Stream;
-  /** Whether one has one of these roles; the service itself holds to them, the page only leaves out what would be refused. */
+  /** Returns true if the principal has one of these roles. The service enforces them; the page only hides what it would refuse. */
   may(...roles: readonly string[]): boolean;
 }
 
-/** Connects with a token, or none; rejects if the service does not take it. */
+/** Connects with a token, or without one; rejects if the service refuses it. */
 export async function connectConsole(token: string): Promise<ConsoleConnection> {
   const transport = createConnectTransport({
     baseUrl: location.origin,

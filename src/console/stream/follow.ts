@@ -1,20 +1,20 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 
-/** Whether what one sees is what is: first "connecting", then "live" or "lost"; "refused" is for good. */
+/** The state of a stream: first "connecting", then "live" or "lost"; "refused" is final. */
 export type Liveness = "connecting" | "live" | "lost" | "refused";
 
-/** A stream that is to stay open. */
+/** A stream to keep open. */
 export interface FollowOptions<F> {
   open(signal: AbortSignal): AsyncIterable<F>;
   onFrame(frame: F): void;
   onLiveness(liveness: Liveness): void;
 }
 
-/** Longer than two heartbeats of the service: a stream that says nothing for so long is dead, whatever the browser thinks. */
+/** Longer than two heartbeats of the service: a stream that is silent for so long is dead, even if the browser reports none. */
 const silenceMs = 40_000;
 const maxPauseMs = 8_000;
 
-/** Reads a stream and opens it again whenever it breaks, until the signal or until the service refuses it. */
+/** Reads a stream and reopens it whenever it breaks, until the signal aborts or the service refuses it. */
 export async function followFrames<F>(
   { open, onFrame, onLiveness }: FollowOptions<F>,
   signal: AbortSignal,
@@ -22,12 +22,12 @@ export async function followFrames<F>(
   let pauseMs = 250;
   while (!signal.aborted) {
     const silence = new AbortController();
-    const give = () => silence.abort();
-    let timer = setTimeout(give, silenceMs);
+    const abandon = () => silence.abort();
+    let timer = setTimeout(abandon, silenceMs);
     try {
       for await (const frame of open(AbortSignal.any([signal, silence.signal]))) {
         clearTimeout(timer);
-        timer = setTimeout(give, silenceMs);
+        timer = setTimeout(abandon, silenceMs);
         pauseMs = 250;
         onLiveness("live");
         onFrame(frame);
@@ -45,7 +45,7 @@ export async function followFrames<F>(
   }
 }
 
-/** What is no better when it is asked again. */
+/** Error codes that a retry does not change. */
 export const final: readonly Code[] = [
   Code.NotFound,
   Code.PermissionDenied,
@@ -53,7 +53,7 @@ export const final: readonly Code[] = [
   Code.InvalidArgument,
 ];
 
-/** Ends early when the network is back or somebody looks again. */
+/** Waits; ends early when the network is back or the page becomes visible. */
 function pause(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const over = new AbortController();

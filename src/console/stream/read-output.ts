@@ -1,20 +1,20 @@
 import type { ConsoleConnection } from "./connection.ts";
 
-/** Names a stored output: `toolgate-output:ID` of a session tree. */
+/** A stored output (`toolgate-output:ID`) of a session tree. */
 export interface OutputRef {
   sessionId: string;
   output: string;
 }
 
-/** Reads all of a stored output, piece by piece, up to `most` bytes. */
+/** Reads a stored output piece by piece, up to `maxBytes`. */
 export async function readWhole(
   { tools }: Pick<ConsoleConnection, "tools">,
   ref: OutputRef,
-  most = 16 * 1024 * 1024,
+  maxBytes = 16 * 1024 * 1024,
 ): Promise<Uint8Array<ArrayBuffer>> {
   const pieces: Uint8Array[] = [];
   let length = 0;
-  for (let end = false; !end && length < most; ) {
+  for (let end = false; !end && length < maxBytes; ) {
     const piece = await tools.readToolOutput({
       ...ref,
       range: { case: "bytes", value: { offset: BigInt(length) } },

@@ -22,7 +22,7 @@ export function SchemaView({ field }: { field: Field }) {
   );
 }
 
-/** The fields of an object, or of each object of a list. */
+/** The fields of an object, or of the objects of a list. */
 function fieldsOf({ shape }: Field): readonly NamedField[] | undefined {
   if (shape.kind === "object") return shape.fields;
   return shape.kind === "list" ? fieldsOf(shape.item) : undefined;

@@ -10,7 +10,7 @@ import { CallByHand } from "./call-by-hand.tsx";
 import type { HandSession } from "./hand-session.ts";
 import { SchemaView } from "./schema-view.tsx";
 
-/** All about a tool, and a form to call it. */
+/** The definition of a tool, and a form to call it. */
 export function ToolView({
   tool,
   stats,
@@ -62,7 +62,7 @@ function RawSchema({ schema }: { schema: ToolDefinition["inputSchema"] }) {
   );
 }
 
-/** What its author says it does; policy does not rely on it. */
+/** The annotations of the tool's author, in words; policy does not rely on them. */
 function annotationWords(annotations: ToolAnnotations | undefined): readonly string[] {
   if (annotations === undefined) return [];
   const { readOnly, idempotent, destructive, openWorld } = annotations;

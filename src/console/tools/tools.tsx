@@ -9,7 +9,7 @@ import { pathOf } from "../shell/route.ts";
 import { createHandSession } from "./hand-session.ts";
 import { ToolView } from "./tool-view.tsx";
 
-/** What an agent is offered, on the left the tools, on the right the chosen one with a form to call it. */
+/** The tools of an agent on the left, the selected one with a form to call it on the right. */
 export function Tools({ connection, route, feed }: PageProps) {
   const { agents } = connection.server;
   const agent = useSignal(agents.includes("build") ? "build" : (agents[0] ?? ""));

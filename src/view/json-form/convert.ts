@@ -10,16 +10,16 @@ import {
 } from "@bufbuild/protobuf";
 
 /**
- * Writes a message in the JSON form: the JSON that opencode's own clients read. It says what proto JSON says, with other words:
- * keys end in `ID` (`sessionID`), enum values are bare words (`once`), 64-bit numbers are numbers, a call's `state` is told
- * apart by its `status`, an event by its `type` with the rest in `properties`, and what the contract does not mark
- * `optional` is always there. `fromJsonForm` gives the same message back.
+ * Writes a message in the JSON form, which opencode's clients read. It has the content of proto JSON with these differences:
+ * keys end in `ID` (`sessionID`), enum values are bare words (`once`), 64-bit numbers are numbers, `status` discriminates a
+ * call's `state`, `type` discriminates an event whose content is in `properties`, and fields that the contract does not mark
+ * `optional` are always present. `fromJsonForm` is the inverse.
  */
 export function toJsonForm<D extends DescMessage>(schema: D, message: MessageShape<D>): JsonObject {
   return toForm(schema, objectOf(toJson(schema, message, { alwaysEmitImplicit: true }), schema.name));
 }
 
-/** Reads a message in the JSON form. It leaves out keys that it does not know, and throws at a value that does not fit. */
+/** Reads a message in the JSON form. Ignores unknown keys; throws on invalid values. */
 export function fromJsonForm<D extends DescMessage>(schema: D, form: JsonObject): MessageShape<D> {
   return fromJson(schema, fromForm(schema, form));
 }
@@ -53,7 +53,7 @@ function fromForm(message: DescMessage, form: JsonObject): JsonObject {
   return json;
 }
 
-/** Where the form holds the value of a field. */
+/** The object of the form that holds the value of a field. */
 function valueIn(field: DescField, form: JsonObject): JsonValue | undefined {
   if (field.oneof?.name === "state") return armOfState(field, form.state);
   if (field.oneof?.name === "event") return form.type === field.name ? form.properties : undefined;
@@ -71,7 +71,7 @@ function armOfState({ name, oneof }: DescField, state: JsonValue | undefined): J
 
 function writtenValue(field: DescField, value: JsonValue): JsonValue {
   if (field.message) return isJson(field) ? value : toForm(field.message, objectOf(value, field.name));
-  // A value that a newer contract has added stays the number that it is on the wire.
+  // A value of a newer contract stays a number, as on the wire.
   if (field.enum) return field.enum.values.find(({ name }) => name === value)?.localName.toLowerCase() ?? value;
   return field.scalar === ScalarType.UINT64 ? Number(value) : value;
 }
@@ -82,14 +82,14 @@ function readValue(field: DescField, value: JsonValue): JsonValue {
   return value;
 }
 
-/** Converts a value, or each of a repeated field. */
+/** Converts a value, or each value of a repeated field. */
 function each(field: DescField, value: JsonValue, convert: (field: DescField, value: JsonValue) => JsonValue) {
   if (field.fieldKind !== "list") return convert(field, value);
   if (Array.isArray(value)) return value.map((one) => convert(field, one));
   throw new Error(`${keyOf(field)} must be a list`);
 }
 
-/** What a tool, a caller or a model wrote is passed on as it is. */
+/** Passes JSON of tools, callers and models through unchanged. */
 function isJson(field: DescField): boolean {
   return isStruct(field) || field.message?.typeName === "google.protobuf.Value";
 }

@@ -7,7 +7,7 @@ import { jsonForm } from "./schemas.ts";
 const folder = join(import.meta.dirname, "../../../gen/jsonschema");
 const file = (name: string) => `${name}.schema.json`;
 
-// As input: a reader must take keys that a newer server adds.
+// Input mode: readers must accept keys that a newer service adds.
 const { schemas } = z.toJSONSchema(jsonForm, { uri: file, io: "input", target: "draft-2020-12" });
 mkdirSync(folder, { recursive: true });
 for (const [name, schema] of Object.entries(schemas)) {

@@ -1,17 +1,17 @@
 import * as z from "zod";
 
-/** What a tool, a caller or a model wrote: any JSON object. */
+/** JSON of a tool, a caller or a model: any object. */
 const anything = z.record(z.string(), z.unknown());
 const moment = z.number().describe("Milliseconds since the epoch");
 const count = z.int().nonnegative();
 
 /**
- * Each schema of the JSON form by the name of its file, `NAME.schema.json`. Keys that opencode's own JSON does not have are
- * optional, so that it fits too; Toolgate always writes them.
+ * Each schema of the JSON form by the name of its file, `NAME.schema.json`. Keys that opencode does not write are
+ * optional, so that its JSON is valid too; Toolgate always writes them.
  */
 export const jsonForm = z.registry<{ id: string }>();
 
-/** Names a schema: others refer to it, and a file is generated of it. */
+/** Names a schema, so that others can refer to it and a file is generated for it. */
 function named<T extends z.ZodType>(id: string, description: string, schema: T): T {
   const described = schema.describe(description);
   jsonForm.add(described, { id });

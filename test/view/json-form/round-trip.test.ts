@@ -41,7 +41,7 @@ const messages: DescMessage[] = [
 ];
 
 describe.each(messages.map((message) => [message.name, message] as const))("%s", (_, schema) => {
-  test("comes back from the JSON form as it was", async () => {
+  test("survives the round trip through the JSON form", async () => {
     await fc.assert(
       fc.property(anyOf(schema), (init) => {
         const message = create(schema, init);
@@ -55,7 +55,7 @@ describe.each(messages.map((message) => [message.name, message] as const))("%s",
   });
 });
 
-test("keys, replies, states and numbers are those of the ordered JSON", () => {
+test("keys, replies, states and numbers follow the ordered JSON", () => {
   const part = create(ToolPartSchema, {
     id: "prt_1",
     sessionId: "ses_1",
@@ -85,14 +85,14 @@ test("keys, replies, states and numbers are those of the ordered JSON", () => {
   expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });
 });
 
-test("what the ordered JSON requires is there though nobody set it", () => {
+test("required members of the ordered JSON are present even if unset", () => {
   const pending = toJsonForm(ToolStatePendingSchema, create(ToolStatePendingSchema, { status: "pending" }));
   expect(pending).toEqual({ status: "pending", input: {}, raw: "" });
   const ask = toJsonForm(PermissionRequestSchema, create(PermissionRequestSchema));
   expect(ask).toMatchObject({ patterns: [], always: [], metadata: {} });
 });
 
-test("reading leaves out unknown keys, and refuses an unknown status and a value that does not fit", () => {
+test("reading ignores unknown keys, and refuses an unknown status and invalid values", () => {
   const state = { status: "pending", input: {}, raw: "", later: 1 };
   expect(fromJsonForm(ToolStatePendingSchema, state)).toMatchObject({ status: "pending" });
   expect(() => fromJsonForm(ToolPartSchema, { state: { status: "lost" } })).toThrow(
@@ -103,7 +103,7 @@ test("reading leaves out unknown keys, and refuses an unknown status and a value
   );
 });
 
-/** Any message of this kind that a server could send, from its description: a field that is added is covered by that alone. */
+/** Any message of this type, generated from its descriptor, so that new fields are covered without a change here. */
 function anyOf(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
   const parts = message.members.map((member) =>
     member.kind === "oneof"
@@ -146,7 +146,7 @@ function anyValue(field: DescField): fc.Arbitrary<unknown> {
   }
 }
 
-// As it comes off the wire: JSON knows no -0.
+// JSON has no -0.
 const anyJson = fc.jsonValue().map((value): JsonValue => JSON.parse(JSON.stringify(value)));
 const anyObject = fc
   .dictionary(fc.string(), fc.jsonValue())

@@ -29,12 +29,12 @@ const files = readdirSync(folder);
 const ajv = new Ajv2020({ allErrors: true });
 for (const file of files) ajv.addSchema(JSON.parse(readFileSync(join(folder, file), "utf8")));
 
-/** What ajv has against a value; undefined if it fits. */
+/** Returns the validation errors of a value; undefined if it is valid. */
 function misfit(name: string, value: unknown): string | undefined {
   return ajv.validate(`${name}.schema.json`, value) ? undefined : ajv.errorsText();
 }
 
-/** The ordered files. */
+/** The files of the ordered schemas. */
 const ordered = [
   "toolState",
   "toolStatePending",
@@ -51,7 +51,7 @@ test("there is a file for each ordered schema, and one for what a watcher prints
   expect(files.toSorted()).toEqual([...ordered, "sessionEvent"].map((name) => `${name}.schema.json`).toSorted());
 });
 
-test("every event of a session fits, and with it each ordered schema", { timeout: 60_000 }, async () => {
+test("every event of a session is valid and covers each ordered schema", { timeout: 60_000 }, async () => {
   const service = await startService();
   const agent = connect(service, "caller");
   const person = connect(service, "approver");
@@ -102,7 +102,7 @@ test("every event of a session fits, and with it each ordered schema", { timeout
   expect(met).toEqual(new Set([...ordered, "sessionEvent"]));
 });
 
-test("what opencode itself writes fits: our own keys are not required", () => {
+test("opencode's own JSON is valid: keys of Toolgate are optional", () => {
   const state = { status: "error", input: {}, error: "no", time: { start: 1, end: 2 } };
   const part = { id: "prt", sessionID: "ses", messageID: "msg", type: "tool", callID: "c", tool: "bash", state };
   expect(misfit("toolPart", part)).toBeUndefined();
@@ -110,7 +110,7 @@ test("what opencode itself writes fits: our own keys are not required", () => {
   expect(misfit("permissionRequest", request)).toBeUndefined();
 });
 
-test("what does not fit is refused", () => {
+test("invalid values are refused", () => {
   const pending = { status: "pending", input: {}, raw: "" };
   expect(misfit("toolStatePending", pending)).toBeUndefined();
   expect(misfit("toolStatePending", { ...pending, status: "running" })).toBeDefined();
@@ -133,7 +133,7 @@ test.each<[DescMessage, z.ZodObject]>([
   expect(Object.keys(schema.shape).toSorted()).toEqual(keys.toSorted());
 });
 
-test("the schemas have the contract's words for replies, reasons, effects and events", () => {
+test("the schemas use the contract's names of replies, reasons, effects and events", () => {
   const words = (values: object) => Object.keys(values).map((word) => word.toLowerCase());
   expect(["unspecified", ...schemas.permissionReply.options]).toEqual(words(PermissionReply));
   expect(schemas.toolStateError.shape.reason.unwrap().options).toEqual(words(ToolErrorReason));
