@@ -1,10 +1,10 @@
-import { join } from "node:path";
 import { createAuditReader } from "../approval/audit.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/readable-root.ts";
 import { createReader } from "../call/reader.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
+import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
@@ -63,6 +63,6 @@ export function startListener({
     ready: callStore.ready,
     agrees: agreement.agrees,
     metrics: telemetry.metrics,
-    consoleDirectory: join(import.meta.dirname, "../../dist/console"),
+    consoleDirectory: assets.console,
   });
 }

@@ -111,7 +111,7 @@ async function askOf(sessionId: string) {
   }
 }
 
-/** JSON of a type that a script does not know. */
+/** What a script does not know the types of. */
 type Json = ReturnType<typeof JSON.parse>;
 
 async function request(who: string, rpc: string, message: object): Promise<{ status: number; body: Json }> {

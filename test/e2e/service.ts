@@ -16,19 +16,19 @@ export const principals = {
   admin: "admin",
 } as const;
 
-/** A principal that a test client acts as. */
+/** Who a test client says it is. */
 export type Principal = keyof typeof principals;
 
-/** A service process with private directories. */
+/** A service process with folders of its own. */
 export interface Service {
-  /** Its address; another one after each start. */
+  /** Where it is reached; another one after each start. */
   readonly url: string;
   readonly workspace: string;
   readonly data: string;
   readonly config: string;
   /** Its process, while it runs. */
   readonly pid: number | undefined;
-  /** Replaces the top of its toolgate.toml; takes effect at the next start. */
+  /** Writes the top of its toolgate.toml anew; counts from the next start on. */
   configure(settings: string): Promise<void>;
   start(): Promise<void>;
   /** kill -9. */
@@ -39,16 +39,16 @@ export interface Service {
   close(): Promise<void>;
 }
 
-/** Options of one service. */
+/** What is special about a service. */
 export interface ServiceOptions {
   /** The top of its toolgate.toml. */
   settings?: string;
   flags?: readonly string[];
-  /** The entry point, in place of the product's. */
+  /** What is started, in place of the product's own entry. */
   entry?: string;
-  /** Additional environment variables. */
+  /** What its environment holds besides. */
   env?: Readonly<Record<string, string>>;
-  /** Lets it create its two tokens instead of using those of `principals`. */
+  /** Whether it makes its own two tokens instead of having those of `principals`. */
   ownTokens?: boolean;
 }
 
@@ -73,17 +73,17 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
 
 /** The agent `free` may do everything without a question; for `build` the defaults hold. */
 const free = '[agent.free.permission]\n"*" = "allow"\n';
-/** Lets commands write ledgers; tests with other rules replace it. */
+/** Where a test has no rules of its own, commands may write ledgers. */
 const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
   .join("");
 
-/** Caches compiled code, since a start mostly strips types and compiles; only processes that end by themselves fill the cache. */
+/** Most of what a start costs is to strip types and to compile: what a process that ended by itself did of it is kept. */
 const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_modules/.cache/node") };
 
-/** Creates a service; the caller starts and closes it. */
+/** A service that whoever made it starts and closes. */
 export function createService(options: ServiceOptions = {}): Service {
   const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
   let folder = "";

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { assets } from "../../core/assets.ts";
 
 /** The scripts that write, each named after its file and its transition. */
 export const stepNames = [
@@ -50,7 +51,7 @@ export interface Script {
 
 /** Loads the scripts; puts the prelude before those that write. */
 export function loadScripts(): ReadonlyMap<StepName | ReadName, Script> {
-  const read = (name: string) => readFileSync(join(import.meta.dirname, "scripts", `${name}.lua`), "utf8");
+  const read = (name: string) => readFileSync(join(assets.redisScripts, `${name}.lua`), "utf8");
   const prelude = read("prelude");
   const script = (source: string) => ({ source, sha: createHash("sha1").update(source).digest("hex") });
   return new Map([

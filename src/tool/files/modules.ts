@@ -4,6 +4,7 @@ import { readFile } from "node:fs/promises";
 import { type ResolveFnOutput, registerHooks } from "node:module";
 import { basename } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
+import { assets } from "../../core/assets.ts";
 
 /** A problem of a tool or plugin file; `line` is 0 if unknown. */
 export interface Problem {
@@ -30,12 +31,12 @@ const loadMs = 10_000;
 
 /** Creates the loader. It provides the packages that tools need even if a project has not installed them. */
 export function createModules(): Modules {
-  const own = new URL("../plugin.ts", import.meta.url).href;
+  const own = assets.plugin;
   const provided: Readonly<Record<string, string>> = {
     "toolgate/plugin": own,
     "@opencode-ai/plugin": own,
     "@opencode-ai/plugin/tool": own,
-    zod: import.meta.resolve("zod"),
+    zod: assets.zod,
   };
   const expected = new Map<string, string>();
   const hooks = registerHooks({
@@ -131,7 +132,7 @@ export async function loadProblem(path: string, error: unknown): Promise<Problem
   }
   // Stack frames name a URL; above an excerpt of the source stands a path.
   const place = /(?:^|[\s(])(file:\/\/)?(\/[^\n?:)]*)(?:\?[^\s:)]*)?:(\d+)/gm;
-  const ours = fileURLToPath(new URL("../..", import.meta.url));
+  const ours = assets.root;
   for (const [, isUrl, name = "", line] of (error.stack ?? "").matchAll(place)) {
     const at = isUrl ? fileURLToPath(`file://${name}`) : name;
     // Frames of the service itself do not locate an error in their file.

@@ -1,9 +1,9 @@
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
 import { readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
 import type { Readable, Writable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
+import { assets } from "../../core/assets.ts";
 
 /** Identifies a call for the supervisor. */
 export type SupervisedCall = { sessionId: string; callId: string };
@@ -82,12 +82,11 @@ async function startWatcher({
   leaseMs: number;
   onExit: () => void;
 }): Promise<Watcher> {
-  const script = join(import.meta.dirname, "supervisor.sh");
   // At a freeze at least two thirds of the lease are left; the watcher waits less, to have time for killing.
   const patience = String((leaseMs * 0.6) / 1_000);
   const child: ChildProcessByStdio<Writable, Readable, null> = spawn(
     "/bin/bash",
-    ["--noprofile", "--norc", script, replica, patience],
+    ["--noprofile", "--norc", assets.supervisor, replica, patience],
     { cwd: "/", env: { PATH: "/usr/bin:/bin" }, detached: true, stdio: ["pipe", "pipe", "ignore"] },
   );
   // Errors of writes to a watcher that has just died; its exit event reports the death.

@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
+import { assets } from "../../core/assets.ts";
 import { ToolFailure } from "../../tool/errors.ts";
 
 const maxMs = 5_000;
@@ -7,7 +8,7 @@ const maxHeapMb = 512;
 
 /** Converts a page to Markdown or plain text, in a worker with limits on time and memory, since pages are untrusted. */
 export async function convertHtml(html: string, format: "markdown" | "text", signal: AbortSignal): Promise<string> {
-  const worker = new Worker(new URL("./html-worker.ts", import.meta.url), {
+  const worker = new Worker(assets.htmlWorker, {
     workerData: { html, format },
     env: {},
     execArgv: [],

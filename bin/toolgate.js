@@ -1,0 +1,44 @@
+#!/usr/bin/env node
+// Starts the program. On a Node that is too old for it, it runs the program with the Node of an optional dependency.
+import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import module, { createRequire } from "node:module";
+import { fileURLToPath } from "node:url";
+
+const needed = [24, 12];
+const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
+const source = new URL("../src/main.ts", import.meta.url);
+const program = existsSync(source) ? source : new URL("../dist/main.js", import.meta.url);
+
+if (major > needed[0] || (major === needed[0] && minor >= needed[1])) {
+  module.enableCompileCache?.();
+  await import(program.href);
+} else {
+  const node = findNode();
+  if (node === undefined) {
+    console.error(
+      `toolgate needs Node ${needed.join(".")} or newer, this is ${process.versions.node}: install it from nodejs.org`,
+    );
+    process.exitCode = 1;
+  } else runWith(node);
+}
+
+/** The Node that npm installed beside this package, on the machines that it exists for. */
+function findNode() {
+  try {
+    return createRequire(import.meta.url).resolve(`node-${process.platform}-${process.arch}/bin/node`);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Runs the program with another Node, passes signals on, and ends as it ends. */
+function runWith(node) {
+  const child = spawn(node, [fileURLToPath(program), ...process.argv.slice(2)], { stdio: "inherit" });
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  child.on("exit", (code, signal) => {
+    if (signal === null) process.exit(code ?? 1);
+    process.removeAllListeners(signal);
+    process.kill(process.pid, signal);
+  });
+}
