@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from "node:fs";
 export function cpuTime(pid: number): number {
   // Behind the name, which may hold anything, field 14 of proc_pid_stat(5) is the 11th: user and system time, and the
   // same of children that have ended.
-  const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+  const stat = readProc(`${pid}/stat`);
   const ticks = stat
     .slice(stat.lastIndexOf(")") + 2)
     .split(" ")
@@ -14,8 +14,25 @@ export function cpuTime(pid: number): number {
 }
 
 function childrenOf(pid: number): number[] {
-  return readdirSync(`/proc/${pid}/task`)
-    .flatMap((thread) => readFileSync(`/proc/${pid}/task/${thread}/children`, "utf8").trim().split(" "))
+  return threadsOf(pid)
+    .flatMap((thread) => readProc(`${pid}/task/${thread}/children`).trim().split(" "))
     .filter((child) => child !== "")
     .map(Number);
+}
+
+function threadsOf(pid: number): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`);
+  } catch {
+    return [];
+  }
+}
+
+/** A file of proc(5); empty if its process or thread has just ended. */
+function readProc(path: string): string {
+  try {
+    return readFileSync(`/proc/${path}`, "utf8");
+  } catch {
+    return "";
+  }
 }
