@@ -97,7 +97,7 @@ func answerAsPerson(ctx context.Context, permissions toolv1connect.PermissionSer
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := pauseOrFail(err, "watching anew"); err != nil {
+		if err := pauseOrFail(err, "watching again"); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func stateOf(part *toolv1.ToolPart) string {
 	}
 }
 
-// pauseOrFail lets a lost connection, which no server told us of, and a server that restarts pass; anything else is an answer.
+// pauseOrFail lets a lost connection, which no server reported, and a server that restarts pass; anything else is an answer.
 func pauseOrFail(err error, what string) error {
 	if connect.IsWireError(err) && connect.CodeOf(err) != connect.CodeUnavailable {
 		return err

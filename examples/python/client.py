@@ -51,7 +51,7 @@ async def answer_as_person(channel, metadata):
                 if response.event.HasField("permission_asked"):
                     await approve(permissions, metadata, response.event.permission_asked)
         except grpc.aio.AioRpcError as error:
-            await pause_or_raise(error, "watching anew")
+            await pause_or_raise(error, "watching again")
 
 
 async def approve(permissions, metadata, ask):

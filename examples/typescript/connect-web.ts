@@ -53,7 +53,7 @@ async function answerAsPerson(signal: AbortSignal): Promise<void> {
         if (event?.event.case === "permissionAsked") await approve(event.event.value);
       }
     } catch (error) {
-      if (!signal.aborted) await pauseOrThrow(error, "watching anew");
+      if (!signal.aborted) await pauseOrThrow(error, "watching again");
     }
   }
 }

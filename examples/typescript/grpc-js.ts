@@ -1,6 +1,6 @@
 /**
  * Runs a command through Toolgate as an agent, and approves it as a person, with @grpc/grpc-js. The messages are those
- * of gen/; a host that has a stub generator of its own uses that in place of `stream` and `unary` below.
+ * of gen/; a host with another stub generator uses that in place of `stream` and `unary` below.
  *
  *   node examples/typescript/grpc-js.ts 'git status' [CALL_ID]
  *
@@ -67,7 +67,7 @@ async function answerAsPerson(signal: AbortSignal): Promise<void> {
       // Each stream starts with all open asks, so after a cut nothing is missed.
       for await (const { event } of news) if (event?.event.case === "permissionAsked") await approve(event.event.value);
     } catch (error) {
-      if (!signal.aborted) await pauseOrThrow(error, "watching anew");
+      if (!signal.aborted) await pauseOrThrow(error, "watching again");
     } finally {
       signal.removeEventListener("abort", leave);
     }

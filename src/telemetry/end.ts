@@ -1,13 +1,13 @@
 import { type ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
-/** How a call ended, in numbers and words. */
+/** The end of a call, in numbers and words. */
 export interface CallEnding {
   success: boolean;
   /** Of an error: a word such as `timeout`. */
   reason?: string;
   /** From the start mark to the end; absent if the body was never entered. */
   durationMs?: number;
-  /** What the tool wrote, before it was bounded. */
+  /** Size of the output before truncation. */
   outputBytes: number;
 }
 

@@ -1,4 +1,4 @@
-/** How often a value was at most each of some bounds. */
+/** Counts of values up to each of some bounds. */
 export interface Histogram {
   readonly count: number;
   readonly sum: number;

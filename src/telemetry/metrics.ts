@@ -2,7 +2,7 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { describeEnd } from "./end.ts";
 import { createHistogram, type Histogram } from "./histogram.ts";
 
-/** How calls of one tool went. */
+/** Totals of the calls of one tool. */
 export interface ToolTally {
   tool: string;
   count: bigint;
@@ -90,7 +90,7 @@ interface Family {
   name: string;
   type: "counter" | "histogram";
   help: string;
-  /** What follows the name, on a line each. */
+  /** The text after the name, one line each. */
   samples(tally: Tally, label: string): string[];
 }
 

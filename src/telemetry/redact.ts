@@ -39,7 +39,7 @@ export function forLog(value: JsonValue): JsonValue {
 export function textForLog(text: string): string {
   let shown = text.slice(0, 2 * maxTextLength);
   for (const [pattern, replacement] of secrets) shown = shown.replace(pattern, replacement);
-  // The last part of what was looked at is not shown: a secret may begin in it that was not seen as one, being cut.
+  // The end of the scanned text is left out: a secret that was cut there would not be recognised.
   const seen = text.length > 2 * maxTextLength ? Math.max(0, shown.length - maxTextLength) : shown.length;
   const length = Math.min(maxTextLength, seen);
   return length === shown.length ? shown : `${shown.slice(0, length)}…`;
@@ -49,8 +49,8 @@ const word = "pass(?:word|wd|phrase)|secret|token|credential|authorization|cooki
 const secretName = new RegExp(word, "i");
 
 /**
- * What secrets look like in text, and what stands in their place. They meet whatever tools write, at every call: none may begin
- * with a repetition, which costs the square of the length.
+ * Patterns of secrets in text, with their replacements. They scan all that tools write, at every call: a pattern that begins with
+ * a repetition would cost the square of the length.
  */
 const secrets: readonly (readonly [RegExp, string])[] = [
   [/-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*-----|$)/g, censored],

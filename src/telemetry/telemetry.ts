@@ -3,7 +3,7 @@ import type { Logger } from "../core/logger.ts";
 import { logEnd } from "./call-log.ts";
 import { createMetrics, type ToolTally } from "./metrics.ts";
 
-/** What is known of the calls here, for operators. */
+/** Metrics, spans and log lines of the calls on this replica. */
 export interface Telemetry {
   observer: CallObserver;
   /** In the text format of Prometheus. */

@@ -78,7 +78,7 @@ describe("offersFor", () => {
     );
   });
 
-  test("offers several patterns together, each as a grant of its own, and prefixes only if all have one", () => {
+  test("offers several patterns together, each as a separate grant, and prefixes only if all have one", () => {
     const offers = offersFor({ ...ask, patterns: ["cd web", "npm test"] });
     expect(offers[0]).toMatchObject({
       text: 'Allow bash "cd web" or "npm test" in this session and its children',

@@ -57,7 +57,7 @@ function start(run: string, name: string, url: string) {
       if (!Array.isArray(news)) throw new Error(`it ended without "${text}":\n${news.all}${news.err}`);
     }
   }
-  return { ended, prints: (text: string) => sees(out, text), tells: (text: string) => sees(err, text) };
+  return { ended, prints: (text: string) => sees(out, text), reports: (text: string) => sees(err, text) };
 }
 
 function collect(child: ChildProcess, stream: "stdout" | "stderr"): { text(): string } {
@@ -69,7 +69,7 @@ function collect(child: ChildProcess, stream: "stdout" | "stderr"): { text(): st
   return { text: () => text };
 }
 
-/** What it prints as the agent; what it does as the person comes in between, at another moment each time. */
+/** Lines that it prints as the agent; those as the person come in between, at another moment each time. */
 function eventsOf(text: string): string[] {
   return text.split("\n").filter((line) => line.startsWith("#"));
 }
@@ -91,7 +91,7 @@ describe.each(languages)("the example in $language", ({ language, run }) => {
       const client = start(run, name, wire.url);
       await client.prints("#4 running");
       wire.cut();
-      await client.tells("going on after #4");
+      await client.reports("going on after #4");
       await writeFile(join(service.workspace, `go-${name}`), "");
       const { code, events: printed, all } = await client.ended;
       expect(printed).toEqual(events);

@@ -17,7 +17,7 @@ test("what is below the level is not written", () => {
   expect(lines()).toEqual([]);
 });
 
-test("an error is told with its causes, and without what else it carries", () => {
+test("an error is logged with its causes and without its other fields", () => {
   const { log, lines } = openLog();
   const error = Object.assign(new Error("cannot", { cause: new Error("because") }), {
     headers: { authorization: "s3cret" },

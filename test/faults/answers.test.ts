@@ -37,7 +37,7 @@ test("F11 of two answers to each of many asks, given at once at three replicas, 
     system.replicas.map(async ({ pid }) => /VmRSS:\s+(\d+)/.exec(await readFile(`/proc/${pid}/status`, "utf8"))?.[1]),
   );
 
-  // Four clients, two principals; each ask is answered once by each principal, in an order of its own.
+  // Four clients, two principals; each principal answers each ask once, in a random order.
   let [won, lost] = [0, 0];
   const replies = open.flatMap((ask, index) => [
     { ask, who: "approver" as const, at: index, order: (index * 7_919) % asks },

@@ -24,7 +24,7 @@ export const points = [
 /** The id of a call that has the replica with this process id struck at this point, and none that takes the call over. */
 export const struckAt = (name: string, pid: number | undefined, point: string) => `${name}.${pid}.${point}`;
 
-/** What breaks a replica: a signal at the points that calls name, or a protection that is switched off. */
+/** Breaks a replica: a signal at the points that calls name, or a protection that is switched off. */
 export type Break =
   | "SIGKILL"
   | "SIGSTOP"

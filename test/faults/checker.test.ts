@@ -77,7 +77,7 @@ test("a good history has no violation", () => {
   expect(violations(history())).toEqual([]);
 });
 
-test("a call whose end was never told counts as it is recorded", () => {
+test("a call whose end no client received counts as it is recorded", () => {
   expect(violations(history({ parts: [pending], watches: [] }))).toEqual([]);
 });
 
@@ -123,8 +123,8 @@ describe("what is forged is found:", () => {
       "I4: per_1 was settled 2 times",
       { ...noWatch, log: renumbered([...goodLog().slice(0, 3), ...goodLog().slice(2)]) },
     ],
-    "a loser that was told of another winner": [
-      "I4: r2 was told that r3 won per_1",
+    "a loser that got another winner": [
+      "I4: r2 got r3 as the winner of per_1",
       { answers: answers.map((answer) => ({ ...answer, ...(answer.winner && { winner: "r3" }) })) },
     ],
     "an acknowledged answer that is not recorded": [
@@ -163,7 +163,7 @@ describe("what is forged is found:", () => {
       { ...noWatch, log: renumbered([...goodLog().slice(0, 6), ...logOf(part(lost))]) },
     ],
     "one id that became two calls": [
-      "I7: c1 was told to be prt_1 and prt_2",
+      "I7: c1 was reported as prt_1 and prt_2",
       { parts: [pending, { ...running, id: "prt_2" }, completed] },
     ],
     "a command that goes on after its end": [

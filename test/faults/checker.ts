@@ -3,9 +3,9 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import type { Answer, History, ToldCall, Watch } from "./history.ts";
+import type { Answer, History, ReportedCall, Watch } from "./history.ts";
 
-/** How long after its call's end a command may still write: what lies between the last look at the lease and the kill. */
+/** Time after its call's end in which a command may still write: from the last check of the lease to the kill. */
 export const stopMs = 1_000;
 
 /** Every way in which a history breaks a promise, each beginning with the invariant's name; empty if it keeps them all. */
@@ -15,7 +15,7 @@ export function violations(history: History): string[] {
       ...runsAtMostOnce(history, call),
       ...endsOnce(history, call),
       ...runsOnlyIfApproved(history, call),
-      ...staysAsTold(history, call),
+      ...staysAsReported(history, call),
       ...isOneCall(call),
       ...stopsWithItsEnd(history, call),
       ...sendsOutputOnce(history, call),
@@ -29,7 +29,7 @@ export function violations(history: History): string[] {
 }
 
 /** I1: a body is entered at most once; of a completed call exactly once; of one that ended without effects, never. */
-function runsAtMostOnce(history: History, { callId, parts }: ToldCall): string[] {
+function runsAtMostOnce(history: History, { callId, parts }: ReportedCall): string[] {
   const written = (word: string) =>
     history.ledger.filter((line) => line.callId === callId && line.word === word).length;
   const starts = written("start");
@@ -43,7 +43,7 @@ function runsAtMostOnce(history: History, { callId, parts }: ToldCall): string[]
 }
 
 /** I2: a call that was accepted has one terminal state, and nothing of it comes later. */
-function endsOnce(history: History, { sessionId, callId, parts }: ToldCall): string[] {
+function endsOnce(history: History, { sessionId, callId, parts }: ReportedCall): string[] {
   if (parts.length === 0) return [];
   const events = eventsOf(history, sessionId, callId);
   const ends = events.filter(isEnd);
@@ -53,7 +53,7 @@ function endsOnce(history: History, { sessionId, callId, parts }: ToldCall): str
 }
 
 /** I3: a call that asks runs only after a person approved it. */
-function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: ToldCall): string[] {
+function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: ReportedCall): string[] {
   const start = history.ledger.find((line) => line.callId === callId);
   if (!asks || start === undefined) return [];
   const approved = eventsOf(history, sessionId, callId).find(
@@ -63,7 +63,7 @@ function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: ToldC
   return approved.time <= start.time + 1 ? [] : [`I3: ${callId} ran before it was approved`];
 }
 
-/** I4: of the answers to an ask one wins at most, it is the one that is recorded, and all losers are told of it. */
+/** I4: of the answers to an ask one wins at most, it is the recorded one, and every loser gets it. */
 function hasOneWinner(history: History, answers: readonly Answer[]): string[] {
   const [{ sessionId, permissionId } = { sessionId: "", permissionId: "" }] = answers;
   const settled = (history.logs.get(sessionId) ?? []).flatMap(({ event }) =>
@@ -76,7 +76,7 @@ function hasOneWinner(history: History, answers: readonly Answer[]): string[] {
   if (winners.some((winner) => winner !== recorded))
     return [`I6: ${winners[0]} was acknowledged for ${permissionId}, but recorded is ${recorded ?? "nothing"}`];
   return answers.flatMap(({ replyId, result, winner }) =>
-    result === "lost" && winner !== recorded ? [`I4: ${replyId} was told that ${winner} won ${permissionId}`] : [],
+    result === "lost" && winner !== recorded ? [`I4: ${replyId} got ${winner} as the winner of ${permissionId}`] : [],
   );
 }
 
@@ -99,7 +99,7 @@ function sawTheLog(history: History, { sessionId, callId, events }: Watch): stri
 }
 
 /** I6: an end that was acknowledged is the one that is recorded. */
-function staysAsTold(history: History, { sessionId, callId, parts }: ToldCall): string[] {
+function staysAsReported(history: History, { sessionId, callId, parts }: ReportedCall): string[] {
   const recorded = eventsOf(history, sessionId, callId).find(isEnd);
   const end = recorded?.event.case === "part" ? recorded.event.value : undefined;
   return parts
@@ -111,21 +111,21 @@ function staysAsTold(history: History, { sessionId, callId, parts }: ToldCall): 
 }
 
 /** I7: the same id names the same call. */
-function isOneCall({ callId, parts }: ToldCall): string[] {
+function isOneCall({ callId, parts }: ReportedCall): string[] {
   const ids = new Set(parts.map(({ id }) => id));
-  return ids.size > 1 ? [`I7: ${callId} was told to be ${[...ids].join(" and ")}`] : [];
+  return ids.size > 1 ? [`I7: ${callId} was reported as ${[...ids].join(" and ")}`] : [];
 }
 
 /** I9: when a call has ended nothing of it runs on. */
-function stopsWithItsEnd(history: History, { sessionId, callId }: ToldCall): string[] {
+function stopsWithItsEnd(history: History, { sessionId, callId }: ReportedCall): string[] {
   const end = eventsOf(history, sessionId, callId).find(isEnd);
   const last = history.ledger.findLast((line) => line.callId === callId);
   if (end === undefined || last === undefined || last.time <= end.time + stopMs) return [];
   return [`I9: ${callId} wrote "${last.word}" ${Math.round(last.time - end.time)} ms after its end`];
 }
 
-/** I5: output is told once, each piece where the one before it ended. */
-function sendsOutputOnce(history: History, { sessionId, callId }: ToldCall): string[] {
+/** I5: output is emitted once, each piece where the one before it ended. */
+function sendsOutputOnce(history: History, { sessionId, callId }: ReportedCall): string[] {
   let offset = 0n;
   for (const { event } of eventsOf(history, sessionId, callId)) {
     if (event.case !== "output") continue;
@@ -135,7 +135,7 @@ function sendsOutputOnce(history: History, { sessionId, callId }: ToldCall): str
   return [];
 }
 
-/** What a log says of one call. */
+/** The events of one call in a log. */
 function eventsOf({ logs }: History, sessionId: string, callId: string): SessionEvent[] {
   const log = logs.get(sessionId) ?? [];
   return log.filter(({ event }) => {

@@ -2,9 +2,9 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LedgerLine } from "./ledger.ts";
 
-/** What clients did and were told, what the logs say in the end, and what really ran. */
+/** Requests and responses of clients, the logs at the end, and the ledger of what ran. */
 export interface History {
-  calls: ToldCall[];
+  calls: ReportedCall[];
   answers: Answer[];
   watches: Watch[];
   /** The whole log of each session, read when all was over. */
@@ -13,10 +13,10 @@ export interface History {
 }
 
 /** A call, as its caller knows it. */
-export interface ToldCall {
+export interface ReportedCall {
   sessionId: string;
   callId: string;
-  /** Whether a person has to approve it. */
+  /** True if an approver has to allow it. */
   asks: boolean;
   /** Every snapshot that an acknowledgement held. */
   parts: ToolPart[];
@@ -29,11 +29,11 @@ export interface Answer {
   replyId: string;
   /** `unknown`: no acknowledgement came. */
   result: "won" | "lost" | "closed" | "unknown";
-  /** Of a lost one: the reply id that it was told has won. */
+  /** Of a lost one: the reply id of the winner, as reported to it. */
   winner?: string;
 }
 
-/** What a watcher saw of a session, or of one call, across its reconnects. */
+/** Events that a watcher received of a session, or of one call, across its reconnects. */
 export interface Watch {
   sessionId: string;
   callId?: string;

@@ -5,7 +5,7 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { type Answer, type History, newHistory, type ToldCall, type Watch } from "./history.ts";
+import { type Answer, type History, newHistory, type ReportedCall, type Watch } from "./history.ts";
 import { createLedger } from "./ledger.ts";
 import type { System } from "./system.ts";
 
@@ -15,11 +15,11 @@ export interface Wish {
   callId: string;
   /** The replica that it goes to first. */
   at: number;
-  /** Whether people are asked; two of them then answer, at other replicas. */
+  /** True if the call asks; two approvers then answer, at other replicas. */
   asks?: boolean;
-  /** The two replicas after this one are where they answer first; else those after the one that told of the ask. */
+  /** They answer first at the two replicas after this one; by default at those after the one that emitted the ask. */
   answersAfter?: number;
-  /** How long the command runs, in steps of 50 ms. */
+  /** Duration of the command, in steps of 50 ms. */
   ticks?: number;
   /** Awaited before the answers are given. */
   beforeAnswer?: () => Promise<unknown>;
@@ -57,9 +57,9 @@ export function createHosts(system: System) {
   /** Makes a call and reads its events, across lost connections, until its end. */
   async function call(wish: Wish): Promise<ToolPart> {
     const { sessionId, callId, asks = false, ticks = 2, at } = wish;
-    const told: ToldCall = { sessionId, callId, asks, parts: [] };
+    const reported: ReportedCall = { sessionId, callId, asks, parts: [] };
     const watch: Watch = { sessionId, callId, events: [] };
-    history.calls.push(told);
+    history.calls.push(reported);
     history.watches.push(watch);
     const answering: Promise<unknown>[] = [];
     const request = {
@@ -75,7 +75,7 @@ export function createHosts(system: System) {
         afterSeq = lastSeq;
         if (event) watch.events.push(event);
         const part = partOf(event);
-        if (part) told.parts.push(part);
+        if (part) reported.parts.push(part);
         if (event?.event.case === "permissionAsked") answering.push(answerTwice(event.event.value, index, wish));
         if (part && isTerminal(part)) return part;
       }
@@ -86,8 +86,8 @@ export function createHosts(system: System) {
     return end;
   }
 
-  async function answerTwice(ask: PermissionRequest, told: number, wish: Wish): Promise<void> {
-    const { beforeAnswer, answersAfter: at = told } = wish;
+  async function answerTwice(ask: PermissionRequest, askedAt: number, wish: Wish): Promise<void> {
+    const { beforeAnswer, answersAfter: at = askedAt } = wish;
     await beforeAnswer?.();
     await Promise.all([answer(ask, "approver", at + 1), answer(ask, "deputy", at + 2)]);
   }
@@ -117,7 +117,7 @@ export function createHosts(system: System) {
     return equals(SessionEventSchema, first, event) ? first : event;
   }
 
-  /** Watches a session until the signal, across lost connections; `onEvent` is told how many events it has seen. */
+  /** Watches a session until the signal, across lost connections; `onEvent` gets the number of events so far. */
   async function watch(
     sessionId: string,
     at: number,
@@ -147,7 +147,7 @@ export function createHosts(system: System) {
     }
   }
 
-  /** The whole log of a session, as a replica tells it. */
+  /** Reads the whole log of a session at a replica. */
   async function logOf(sessionId: string, at = 0): Promise<SessionEvent[]> {
     return await insist(at, async (index) => {
       const { sessions, tools } = system.at(index).as("watcher");
@@ -163,7 +163,7 @@ export function createHosts(system: System) {
   }
 
   return {
-    /** How many calls have ended. */
+    /** Number of calls that have ended. */
     get ended() {
       return ended;
     },
@@ -184,7 +184,7 @@ export function createHosts(system: System) {
   };
 }
 
-/** How long one attempt may take: a replica that is frozen or cut off does not say so. */
+/** Limit of one attempt: a replica that is frozen or cut off reports nothing. */
 const timeoutMs = 4_000;
 /** After how long of trying a promise is broken: far beyond every lease and every fault. */
 const hopeMs = 120_000;
@@ -193,10 +193,10 @@ function partOf(event: SessionEvent | undefined): ToolPart | undefined {
   return event?.event.case === "part" ? event.event.value : undefined;
 }
 
-/** Whether the same may work later or elsewhere: nothing was said about it, or that it was not done. */
+/** Tests if the same may work later or elsewhere: there was no response, or it says that nothing was done. */
 function mayPass(error: unknown): boolean {
   if (!(error instanceof ConnectError)) return false;
-  // What came after the server's goodbye: it was not looked at, HTTP/2 says.
+  // The request came after GOAWAY; by HTTP/2 the server did not process it.
   if (error.message.includes("REFUSED_STREAM")) return true;
   const passing: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded];
   return passing.includes(error.code);

@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 
-/** What a command wrote while it ran: the truth about runs, outside of every store. */
+/** A line that a command wrote while it ran: the truth about runs, outside of every store. */
 export interface LedgerLine {
   word: "start" | "tick" | "end";
   callId: string;

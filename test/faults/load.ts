@@ -28,7 +28,7 @@ export async function inParallel<T>(
   await Promise.all(Array.from({ length: lanes }, workIn));
 }
 
-/** How many calls ended in which way, in words. */
+/** Counts calls by their end, in words. */
 export function endsOf(parts: readonly ToolPart[]): string {
   const words = parts.map(({ state }) => (state.case === "error" ? reasonOf(state.value.reason) : String(state.case)));
   return [...Map.groupBy(words, (word) => word)].map(([word, all]) => `${all.length} ${word}`).join(", ");

@@ -134,7 +134,7 @@ test("F7 a step whose answer was lost is done once", async () => {
   await conclude(system, hosts, { fault: "F7 each 60th answer of Redis lost", faults: lost, seen: endsOf(parts) });
 });
 
-/** How often the command of this call has started. */
+/** Counts the starts of this call's command. */
 async function startsOf({ ledger }: Hosts, callId: string): Promise<number> {
   return (await ledger.lines()).filter((line) => line.callId === callId && line.word === "start").length;
 }

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** What one test did, for the table at the end of the run. */
+/** One test, as a row of the table at the end of the run. */
 export interface Count {
   fault: string;
   faults: number;
@@ -11,11 +11,11 @@ export interface Count {
   answers: number;
   runs: number;
   violations: number;
-  /** What was measured, in words. */
+  /** The measurement, in words. */
   seen?: string;
 }
 
-/** Whether this is the long run. */
+/** True in the long run. */
 export const isLong = process.env.TOOLGATE_LONG === "1";
 
 /** Adds a line to the table. */

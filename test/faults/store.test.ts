@@ -7,8 +7,8 @@ import { startSystem } from "./system.ts";
 
 const rounds = isLong ? 20 : 2;
 
-// The promises on logs do not hold across a loss of the store, and it is told: so these tests look themselves.
-test("F3 Redis that comes back empty: each retry is told so, what ran is stopped, and nothing runs twice", async () => {
+// The guarantees on logs do not hold across a loss of the store, which is reported: so these tests check by themselves.
+test("F3 Redis that comes back empty: each retry gets data_loss, running calls are stopped, and nothing runs twice", async () => {
   const system = await startSystem();
   const ledger = createLedger(system.workspace);
   let [calls, answers] = [0, 0];

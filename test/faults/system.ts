@@ -16,7 +16,7 @@ export interface Replica extends Service {
   as(who: Principal, lane?: number): Clients;
   /** Sends SIGSTOP or SIGCONT. */
   signal(name: "SIGSTOP" | "SIGCONT"): void;
-  /** Whether it is stopped by SIGSTOP. */
+  /** True while it is stopped by SIGSTOP. */
   isFrozen(): Promise<boolean>;
 }
 
@@ -40,7 +40,7 @@ export interface System {
   supervisorOf(index: number): Promise<number>;
 }
 
-/** How a system differs from three sound replicas with leases of 2 s. */
+/** Differences from three sound replicas with leases of 2 s. */
 export interface SystemOptions {
   count?: number;
   leaseMs?: number;
@@ -48,7 +48,7 @@ export interface SystemOptions {
   settings?: string;
   /** By replica, what breaks it. */
   breaks?: readonly (readonly Break[])[];
-  /** By replica, what its environment holds besides. */
+  /** Additional environment variables, by replica. */
   env?: readonly Readonly<Record<string, string>>[];
 }
 

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer, connect as open, type Socket } from "node:net";
 
 /**
- * What the line between a replica and its Redis does: `open` passes everything; `reset` cuts every connection and refuses
+ * Modes of the line between a replica and its Redis: `open` passes everything; `reset` cuts every connection and refuses
  * new ones; `forget` silences those that are there for good, without a word, but takes new ones; the others hold back what
  * is sent, as a network does that drops packets.
  */
@@ -12,9 +12,9 @@ export type Line = "open" | "reset" | "forget" | "nothing passes" | "no commands
 export interface Wire {
   readonly url: string;
   set(line: Line): void;
-  /** Cuts the connection in place of each n-th answer of Redis, which has done what it was told; 0: of none. */
+  /** Cuts the connection in place of each n-th answer of Redis, after the command was executed; 0: never. */
   loseAnswers(nth: number): void;
-  /** How many answers were lost. */
+  /** Number of lost answers. */
   readonly lost: number;
   close(): Promise<void>;
 }
@@ -81,7 +81,7 @@ export async function startWire(target: string): Promise<Wire> {
   };
 }
 
-/** Whether commands and answers pass. */
+/** Tests if commands and answers pass. */
 const passing: Readonly<Record<Line, readonly [boolean, boolean]>> = {
   open: [true, true],
   reset: [true, true],

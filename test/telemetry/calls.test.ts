@@ -7,7 +7,7 @@ import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { type Service, startService } from "../e2e/service.ts";
 
-test("each end is one line in the log, one count and one of the stats, whoever brought it about", async () => {
+test("each end is one log line, one count and one of the stats, whatever caused it", async () => {
   const service = await startService();
   await everyEnd(service);
   const lines = (await logOf(service)).filter(({ message }) => message === "call ended");
