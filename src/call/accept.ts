@@ -156,7 +156,7 @@ export function checkAttach({ ref, part, spec, expired }: CallRecord, requestDig
   if (!expired) return;
   throw new RequestError(
     ErrorReason.CALL_EXPIRED,
-    `call ${ref.callId} ended (${part.state.case}) and its result is no longer kept; it is not run again`,
+    `call ${ref.callId} ended (${part.state.case}) and its result is no longer stored; it is not run again`,
     { call_id: ref.callId, state: part.state.case ?? "" },
   );
 }

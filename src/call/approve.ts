@@ -32,7 +32,7 @@ interface Approval {
 
 /**
  * Steps 4 to 7: plans, judges and asks, waits for the asks, and starts over until the plan that is allowed is the one that
- * carries the start mark. An attempt keeps nothing while approvers think, which may take hours.
+ * carries the start mark. An attempt retains no memory while its asks are open, which may take hours.
  */
 export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
   const approval: Approval = {

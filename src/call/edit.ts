@@ -42,7 +42,7 @@ function decode(tool: Tool | undefined, name: string, input: JsonObject): void {
   if (!tool) {
     throw new RequestError(
       ErrorReason.UNKNOWN_TOOL,
-      `the tool "${name}" of this call is not there any more; reject it`,
+      `the tool "${name}" of this call is no longer registered; reject it`,
       {
         tool: name,
       },

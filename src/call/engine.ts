@@ -1,5 +1,4 @@
-import type { AskRecord } from "../approval/ports.ts";
-import type { CallRef } from "../core/call-ref.ts";
+import type { AskStore } from "../approval/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
@@ -8,7 +7,18 @@ import type { Parent } from "./children.ts";
 import type { createFilling } from "./log.ts";
 import type { CallObserver } from "./observer.ts";
 import type { Planning } from "./planning.ts";
-import type { CallStore, OutputStore } from "./ports.ts";
+import type {
+  AskOpener,
+  CallRecordReader,
+  CallTransitions,
+  EventLog,
+  LeaseStore,
+  OutputStore,
+  SessionStore,
+  StoreClock,
+  StoreMembership,
+  ToolMemory,
+} from "./ports.ts";
 import type { Run } from "./running.ts";
 import type { Sessions } from "./sessions.ts";
 import type { Waits } from "./waits.ts";
@@ -27,13 +37,24 @@ export interface CallLimits {
   maxTimeoutMs: number;
 }
 
+/** Families of ports that the engine uses. */
+export type EngineStore = SessionStore &
+  CallTransitions &
+  CallRecordReader &
+  AskOpener &
+  LeaseStore &
+  EventLog &
+  ToolMemory &
+  StoreClock &
+  Pick<StoreMembership, "storeId" | "isShared">;
+
 /** Dependencies of the engine. */
 export interface EngineParts extends Planning {
-  store: CallStore;
-  outputs: OutputStore;
+  store: EngineStore;
+  outputs: Pick<OutputStore, "append" | "read">;
   sessions: Sessions;
   /** Reads the asks of a call, settled ones included. */
-  asksOf(call: CallRef): Promise<AskRecord[]>;
+  asksOf: AskStore["asksOf"];
   registry: Registry;
   hooks: HookChain;
   observer: CallObserver;
@@ -44,7 +65,7 @@ export interface EngineParts extends Planning {
   log: Logger;
 }
 
-/** State of one replica's engine: its dependencies and the calls that it runs. The modules of this folder are functions over it. */
+/** State of one replica's engine: its dependencies and the calls that it runs. The other modules of this directory are functions over it. */
 export interface Engine extends EngineParts {
   /** Runs of this replica, by `runKeyOf`. */
   readonly runs: Map<string, Run>;

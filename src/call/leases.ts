@@ -77,7 +77,7 @@ export async function claimCall(engine: Engine, { ref, part, spec, attempts }: C
   const { limits, log, registry, replicaId, sessions, store } = engine;
   if (engine.isDraining || attempts >= maxIdempotentAttempts || startsWithOthers(part)) return false;
   const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
-    log.warn("a call cannot be taken over: its workspace is not served here", { error: cause, callId: ref.callId });
+    log.warn("a call cannot be claimed: its workspace is not served here", { error: cause, callId: ref.callId });
     return undefined;
   });
   const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));

@@ -93,7 +93,7 @@ export function createCallOutput({
       check();
       if (window.size + chunk.length > limit) {
         throw new OutputLimit(
-          `The output is over ${limit} bytes, the most that can be kept; the call was stopped. Write less, or into a file.`,
+          `The output is over ${limit} bytes, the limit of a call, and the call was stopped. Write less, or into a file.`,
         );
       }
       window.push(chunk);

@@ -53,7 +53,7 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
   }
 }
 
-/** Step 1, resolve: returns the registration that serves now. The call keeps it, whatever is registered later. */
+/** Step 1, resolve: returns the registration that serves now. Later registrations do not affect the call. */
 export function resolveTool({ registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
   const workspace = workspaceRoot(opened.workspace.name);
   const tool = registry.get(part.tool, workspace);

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { homedir } from "node:os";
-import type { Store } from "../call/ports.ts";
+import type { StoreMembership } from "../call/ports.ts";
 import { type Config, ConfigError, checkPolicy, createWorkspaceRules } from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
@@ -40,13 +40,17 @@ export async function checkConfiguredPolicy({ policy, file, dataDirectory }: Con
 }
 
 /** Compares this replica's policy digest with those of the replicas that share the store; one that differs is not ready. */
-export async function createPolicyAgreement({ calls }: Pick<Store, "calls">, rules: ConfiguredRules, log: Logger) {
+export async function createPolicyAgreement(
+  store: Pick<StoreMembership, "agrees">,
+  rules: ConfiguredRules,
+  log: Logger,
+) {
   const digest = policyDigestOf(rules);
-  let agrees = await calls.agrees(digest);
+  let agrees = await store.agrees(digest);
   return {
     agrees: () => agrees,
     async compare(): Promise<void> {
-      agrees = await calls.agrees(digest);
+      agrees = await store.agrees(digest);
       if (!agrees)
         log.warn(
           "policy mismatch: this replica's rules differ from those of other replicas on this store; it is not ready",

@@ -59,7 +59,7 @@ export async function startServer(
     await store.calls.close();
     throw error;
   });
-  const agreement = await createPolicyAgreement(store, rules, log);
+  const agreement = await createPolicyAgreement(store.calls, rules, log);
   const stopTimers = startTimers(
     [
       { everyMs: 1_000, work: calls.recover },

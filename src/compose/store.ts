@@ -1,4 +1,4 @@
-import type { Store } from "../call/ports.ts";
+import type { OutputStore, Retention, Store } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { openRedisStore } from "../store/redis/store.ts";
@@ -16,7 +16,13 @@ export function limitsOf({ store, limits }: Pick<Config, "store" | "limits">): C
 }
 
 /** Removes what is past its retention time: records first, then the content of the outputs they named. */
-export async function sweepStore({ calls, outputs }: Store): Promise<void> {
+export async function sweepStore({
+  calls,
+  outputs,
+}: {
+  calls: Retention;
+  outputs: Pick<OutputStore, "remove">;
+}): Promise<void> {
   const { outputs: gone } = await calls.sweep();
   for (const { root, id } of gone) await outputs.remove(root, id);
 }
