@@ -77,3 +77,18 @@ test("docs/tools.md: all of its tools are there, and nothing is wrong with them"
     expect(stdout).toMatch(new RegExp(`^${name}  `, "m"));
   expect(stderr).toBe("");
 });
+
+test("docs/tools.md: the test of its tool passes", async () => {
+  const folder = dirname(service.config);
+  const installed = join(folder, "node_modules/toolgate");
+  await mkdir(installed, { recursive: true });
+  const entries = { plugin: "src/tool/plugin.ts", testing: "src/testing.ts" };
+  for (const [name, path] of Object.entries(entries))
+    await writeFile(join(installed, `${name}.js`), `export * from ${JSON.stringify(join(root, path))};\n`);
+  const exports = { "./plugin": "./plugin.js", "./testing": "./testing.js" };
+  await writeFile(join(installed, "package.json"), JSON.stringify({ type: "module", exports }));
+  const [command = ""] = textsOf("sh").filter((text) => text.startsWith("node --test"));
+  const { stdout } = await promisify(execFile)(process.execPath, command.trim().split(" ").slice(1), { cwd: folder });
+  expect(stdout).toContain("pass 3");
+  expect(stdout).toContain("fail 0");
+});
