@@ -6,7 +6,7 @@ import {
   type PermissionResponseSchema,
 } from "../gen/opencode/tool/v1/tool_pb.ts";
 
-/** Message → its fields as `name=number`, with ` in ONEOF` where they are arms: those of the document the contract was ordered from. */
+/** Fields of each message in the document from which the contract was ordered: `name=number`, with ` in ONEOF` for arms. */
 const ordered: Record<string, string[]> = {
   ToolState: ["pending=1 in state", "running=2 in state", "completed=3 in state", "error=4 in state"],
   ToolStatePending: ["status=1", "input=2", "raw=3"],
@@ -36,7 +36,7 @@ const ordered: Record<string, string[]> = {
 
 const messages = new Map(file_opencode_tool_v1_tool.messages.map((message) => [message.name, message]));
 
-test.each(Object.entries(ordered))("%s has the ordered fields, and ours start at 20", (name, fields) => {
+test.each(Object.entries(ordered))("%s has the ordered fields, and further fields start at 20", (name, fields) => {
   const message = messages.get(name);
   const described = (message?.fields ?? []).map(
     ({ name, number, oneof }) => `${name}=${number}${oneof ? ` in ${oneof.name}` : ""}`,
@@ -46,7 +46,7 @@ test.each(Object.entries(ordered))("%s has the ordered fields, and ours start at
   expect((message?.fields ?? []).slice(fields.length).every(({ number }) => number >= 20)).toBe(true);
 });
 
-test("the arms of ToolState and of ToolPart.state are the same states", () => {
+test("ToolState and ToolPart.state have the same arms", () => {
   const arms = (name: string) =>
     messages
       .get(name)

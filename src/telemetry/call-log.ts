@@ -3,7 +3,7 @@ import type { Logger } from "../core/logger.ts";
 import { describeEnd } from "./end.ts";
 import { forLog, textForLog } from "./redact.ts";
 
-/** Writes one line about a call that ended: which tool, how long it ran, how it ended, and a cut, censored view of what went in and out. */
+/** Logs one line for a call that ended: tool, duration, outcome, and its redacted and truncated input and output. */
 export function logEnd(log: Logger, part: ToolPart): void {
   const { sessionId, callId, agent, tool } = part;
   const { success, reason, durationMs, outputBytes } = describeEnd(part);

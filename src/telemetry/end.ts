@@ -1,17 +1,17 @@
 import { type ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
-/** The end of a call, in numbers and words. */
+/** Outcome of a call for log, metrics and spans. */
 export interface CallEnding {
   success: boolean;
-  /** Of an error: a word such as `timeout`. */
+  /** Reason of an error as one word, such as `timeout`. */
   reason?: string;
-  /** From the start mark to the end; absent if the body was never entered. */
+  /** Time from the start mark to the end; absent if the body was never entered. */
   durationMs?: number;
-  /** Size of the output before truncation. */
+  /** Size of the tool's output before truncation. */
   outputBytes: number;
 }
 
-/** Reads it off the terminal part. */
+/** Returns the outcome of a call from its terminal part. */
 export function describeEnd({ state }: ToolPart): CallEnding {
   if (state.case !== "completed" && state.case !== "error") return { success: false, outputBytes: 0 };
   const { time, metadata } = state.value;

@@ -1,9 +1,9 @@
-/** Counts of values up to each of some bounds. */
+/** Counts of values by upper bounds. */
 export interface Histogram {
   readonly count: number;
   readonly sum: number;
   add(value: number): void;
-  /** Its samples for Prometheus, without the name in front. */
+  /** Returns the samples in the text format of Prometheus, without the metric's name. */
   samples(label: string): string[];
 }
 

@@ -2,17 +2,17 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { describeEnd } from "./end.ts";
 import { createHistogram, type Histogram } from "./histogram.ts";
 
-/** Totals of the calls of one tool. */
+/** Counters of the calls of one tool. */
 export interface ToolTally {
   tool: string;
   count: bigint;
-  /** Mean of those whose body was entered, in ms; 0 if none was. */
+  /** Mean duration in ms of the calls whose body was entered; 0 if there are none. */
   avgDuration: number;
   errors: bigint;
   timeouts: bigint;
 }
 
-/** Counts, in memory, how the calls went whose ends this replica wrote. */
+/** Creates the counters of the calls that this replica ended; they are in memory. */
 export function createMetrics() {
   const tallies = new Map<string, Tally>();
 
@@ -34,7 +34,7 @@ export function createMetrics() {
   const sorted = () => [...tallies].toSorted(([a], [b]) => (a < b ? -1 : 1));
 
   return {
-    /** A call's end; where no such tool is known its name is the caller's own word, which must not become a label. */
+    /** Counts the end of a call. The name of an unknown tool comes from the caller and must not become a label. */
     ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
       const { reason, durationMs, outputBytes } = describeEnd(part);
       const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
@@ -44,21 +44,21 @@ export function createMetrics() {
       if (reason !== undefined) tally.errors.set(reason, (tally.errors.get(reason) ?? 0) + 1);
       if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
     },
-    /** A call has waited for people; also one that another replica goes on with. */
+    /** Counts a wait for approvers, also if another replica continues the call. */
     waited(tool: string, ms: number): void {
       tallyOf(tool).waits.add(ms / 1_000);
     },
-    /** By the names of the tools. */
+    /** Returns the counters, sorted by tool. */
     stats(): ToolTally[] {
       return sorted().map(([tool, { count, errors, durations }]) => ({
         tool,
         count: BigInt(count),
         avgDuration: durations.count === 0 ? 0 : (durations.sum / durations.count) * 1_000,
-        errors: BigInt([...errors.values()].reduce((sum, of) => sum + of, 0)),
+        errors: BigInt([...errors.values()].reduce((sum, count) => sum + count, 0)),
         timeouts: BigInt(errors.get("timeout") ?? 0),
       }));
     },
-    /** Everything in the text format of Prometheus. */
+    /** Returns all metrics in the text format of Prometheus. */
     text(): string {
       return families
         .flatMap(({ name, type, help, samples }) => [
@@ -81,7 +81,7 @@ interface Tally {
   outputBytes: number;
 }
 
-/** No tool can have this name. */
+/** Label of unknown tools; no tool can have this name. */
 const unknownTool = "(unknown)";
 const durationBounds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800];
 const waitBounds = [1, 5, 15, 60, 300, 900, 3_600, 21_600];
@@ -90,7 +90,7 @@ interface Family {
   name: string;
   type: "counter" | "histogram";
   help: string;
-  /** The text after the name, one line each. */
+  /** Returns the text after the metric's name, one entry per line. */
   samples(tally: Tally, label: string): string[];
 }
 
@@ -110,25 +110,25 @@ const families: readonly Family[] = [
   {
     name: "toolgate_call_duration_seconds",
     type: "histogram",
-    help: "From the start mark to the end, of calls whose body was entered.",
+    help: "Time from the start mark to the end, of calls whose body was entered.",
     samples: ({ durations }, label) => durations.samples(label),
   },
   {
     name: "toolgate_call_wait_seconds",
     type: "histogram",
-    help: "How long calls waited for people.",
+    help: "Time that calls waited for approvers.",
     samples: ({ waits }, label) => waits.samples(label),
   },
   {
     name: "toolgate_call_input_bytes_total",
     type: "counter",
-    help: "What went into calls that ended, as JSON.",
+    help: "Size of the inputs of calls that ended, as JSON.",
     samples: ({ inputBytes }, label) => [`{${label}} ${inputBytes}`],
   },
   {
     name: "toolgate_call_output_bytes_total",
     type: "counter",
-    help: "What tools wrote, before it was bounded for the model.",
+    help: "Size of the outputs of tools, before truncation for the model.",
     samples: ({ outputBytes }, label) => [`{${label}} ${outputBytes}`],
   },
 ];

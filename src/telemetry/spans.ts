@@ -18,9 +18,9 @@ import type { Logger } from "../core/logger.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { describeEnd } from "./end.ts";
 
-/** Makes a span of each call and of its steps, and sends them where OTEL_EXPORTER_OTLP_* says. */
+/** Creates a span for each call and each of its steps, and exports them as OTEL_EXPORTER_OTLP_* configures. */
 export function createSpans({ version, log }: { version: string; log: Logger }) {
-  setGlobalErrorHandler((error) => log.warn("spans could not be sent", { error }));
+  setGlobalErrorHandler((error) => log.warn("spans could not be exported", { error }));
   const provider = new TracerProvider({
     resource: defaultResource()
       .merge(resourceFromAttributes({ "service.name": "toolgate", "service.version": version }))
@@ -30,7 +30,7 @@ export function createSpans({ version, log }: { version: string; log: Logger }) 
   const tracer = provider.getTracer("toolgate", version);
 
   return {
-    /** The span of a call, from when it was accepted: also one that was begun at a replica that died. */
+    /** Starts the span of a call at the time when it was accepted, also if that was at a replica that died. */
     began({ ref, part, spec }: CallRecord): CallObservation {
       const attributes = {
         "gen_ai.operation.name": "execute_tool",
@@ -63,7 +63,7 @@ export function createSpans({ version, log }: { version: string; log: Logger }) 
         },
       };
     },
-    /** Sends what is left; a collector that does not answer is not waited for long. */
+    /** Exports the remaining spans; gives up after 3 s if the collector does not answer. */
     async close(): Promise<void> {
       const { promise: late, resolve } = Promise.withResolvers<void>();
       const timer = setTimeout(resolve, 3_000);

@@ -3,18 +3,18 @@ import type { Logger } from "../core/logger.ts";
 import { logEnd } from "./call-log.ts";
 import { createMetrics, type ToolTally } from "./metrics.ts";
 
-/** Metrics, spans and log lines of the calls on this replica. */
+/** Log lines, metrics and spans of this replica's calls. */
 export interface Telemetry {
   observer: CallObserver;
-  /** In the text format of Prometheus. */
+  /** Returns the metrics in the text format of Prometheus. */
   metrics(): string;
-  /** Of all calls since `since` (ms since the epoch), when this replica started. */
+  /** Returns the counters since this replica started, at `since` (ms since the epoch). */
   stats(): { since: number; tools: ToolTally[] };
-  /** Sends what is not sent yet. */
+  /** Exports the remaining spans. */
   close(): Promise<void>;
 }
 
-/** Creates it; without `tracing` no span is made and nothing of OpenTelemetry is loaded. */
+/** Creates the telemetry; without `tracing` no span is created and OpenTelemetry is not loaded. */
 export async function createTelemetry({
   log,
   version,
@@ -35,7 +35,7 @@ export async function createTelemetry({
           async step(name, work) {
             const began = performance.now();
             try {
-              // Without spans of our own the caller's trace is handed on as it came.
+              // Without tracing, the caller's trace context is passed on unchanged.
               return span ? await span.step(name, work) : await work(call.spec.trace);
             } finally {
               if (name === "wait") metrics.waited(call.part.tool, performance.now() - began);

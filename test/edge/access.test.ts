@@ -11,7 +11,7 @@ import { createAccessGate, rolesFor } from "../../src/edge/api/access.ts";
 import { createAuthenticate } from "../../src/edge/api/authenticate.ts";
 import { roles, startServer } from "./server.ts";
 
-/** Who may call what: c caller, a approver, w watcher, A admin. */
+/** Roles that may call each rpc: c caller, a approver, w watcher, A admin. */
 const pinned: Record<string, string> = {
   "PermissionService/RespondToPermission": "-a-A",
   "PermissionService/RejectPermissions": "-a-A",
@@ -45,11 +45,11 @@ const rpcs = [PermissionService, ToolService, SessionService].flatMap((service) 
   service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })),
 );
 
-test("every rpc is in the table, and the table names no other", () => {
+test("the table lists every rpc and no others", () => {
   expect(rpcs.map(({ path }) => path).toSorted()).toEqual(Object.keys(pinned).toSorted());
 });
 
-test("each role may call what the table says and nothing else, over the wire", async () => {
+test("each role may call exactly the rpcs of the table, over the wire", async () => {
   const server = await startServer({});
   for (const { path, method } of rpcs) {
     const allowed = await Promise.all(
@@ -69,13 +69,13 @@ test("each role may call what the table says and nothing else, over the wire", a
   }
 });
 
-test("an rpc that is not in the table is open to nobody", () => {
+test("an rpc that is not in the table is open to no role", () => {
   const unlisted = { ...ToolService.method.listTools, localName: "burnTools" };
   expect(rolesFor(unlisted)).toEqual([]);
   expect(rolesFor({ ...unlisted, localName: "constructor" })).toEqual([]);
 });
 
-test("the metrics are for those who may see the calls of all, and a refusal says why", async () => {
+test("the metrics need a role that covers all callers, and a refusal names the reason", async () => {
   const server = await startServer();
   const asked = async (token?: string) => {
     const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
@@ -93,7 +93,7 @@ test("the metrics are for those who may see the calls of all, and a refusal says
   expect(await asked()).toMatchObject({ status: 401, body: expect.stringContaining("authorization: Bearer TOKEN") });
 });
 
-test("a missing role is permission_denied and names the roles that would do", async () => {
+test("a missing role is permission_denied and names the sufficient roles", async () => {
   const server = await startServer();
   const error = await failure(server.url, "Bearer approver-token", (client) => client.callTool({ tool: "bash" }));
   expect(error.code).toBe(Code.PermissionDenied);
@@ -106,13 +106,13 @@ test("a missing role is permission_denied and names the roles that would do", as
   ]);
 });
 
-for (const [what, authorization] of [
+for (const [name, authorization] of [
   ["no token", undefined],
   ["an unknown token", "Bearer caller-tokem"],
   ["another scheme", "Basic caller-token"],
   ["an empty token", "Bearer "],
 ] as const) {
-  test(`${what} is unauthenticated`, async () => {
+  test(`${name} is unauthenticated`, async () => {
     const server = await startServer();
     const error = await failure(server.url, authorization, (client) => client.getServerInfo({}));
     expect(error.code).toBe(Code.Unauthenticated);
@@ -120,7 +120,7 @@ for (const [what, authorization] of [
   });
 }
 
-test("a request without a token is refused before its body has come", async () => {
+test("a request without a token is refused before its body arrives", async () => {
   const server = await startServer();
   const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
   socket.write(
@@ -131,7 +131,7 @@ test("a request without a token is refused before its body has come", async () =
   socket.destroy();
 });
 
-test("without authentication everybody is one principal with all roles", async () => {
+test("without authentication every client is one principal with all roles", async () => {
   const server = await startServer({}, { config: { insecureNoAuth: true, tokens: [] } });
   const client = createClient(ToolService, createConnectTransport({ baseUrl: server.url, httpVersion: "1.1" }));
   expect(await client.getServerInfo({})).toMatchObject({

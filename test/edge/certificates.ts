@@ -12,22 +12,22 @@ export interface Pair {
   keyFile: string;
 }
 
-/** A private authority, what it signed, and a stranger that it did not sign. */
+/** A private authority, certificates that it signed, and one that it did not sign. */
 export interface Certificates {
   ca: Pair;
-  /** For localhost and 127.0.0.1. */
+  /** Valid for localhost and 127.0.0.1. */
   server: Pair;
   client: Pair;
   stranger: Pair;
   remove(): Promise<void>;
 }
 
-/** Makes certificates that are good for a day, in a folder of their own. */
+/** Creates certificates that are valid for a day, in a temporary directory. */
 export async function makeCertificates(): Promise<Certificates> {
-  const folder = await mkdtemp(join(tmpdir(), "toolgate-tls-"));
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-tls-"));
   const make = async (name: string, extension: string, signer?: Pair): Promise<Pair> => {
-    const [certFile, keyFile] = [join(folder, `${name}.pem`), join(folder, `${name}.key`)];
-    const extensionFile = join(folder, `${name}.cnf`);
+    const [certFile, keyFile] = [join(directory, `${name}.pem`), join(directory, `${name}.key`)];
+    const extensionFile = join(directory, `${name}.cnf`);
     await writeFile(extensionFile, `[req]\ndistinguished_name=dn\nx509_extensions=ext\n[dn]\n[ext]\n${extension}\n`);
     const signed = signer === undefined ? [] : ["-CA", signer.certFile, "-CAkey", signer.keyFile];
     const curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
@@ -41,13 +41,14 @@ export async function makeCertificates(): Promise<Certificates> {
     server: await make("server", "subjectAltName=DNS:localhost,IP:127.0.0.1", ca),
     client: await make("client", "basicConstraints=CA:FALSE", ca),
     stranger: await make("stranger", "basicConstraints=critical,CA:TRUE"),
-    remove: () => rm(folder, { recursive: true }),
+    remove: () => rm(directory, { recursive: true }),
   };
 }
 
 async function openssl(...args: string[]): Promise<void> {
   await promisify(execFile)("openssl", args).catch((cause) => {
-    const what = cause.code === "ENOENT" ? "openssl is missing; install it: apt-get install -y openssl" : cause.stderr;
-    throw new Error(what, { cause });
+    const message =
+      cause.code === "ENOENT" ? "openssl is missing; install it: apt-get install -y openssl" : cause.stderr;
+    throw new Error(message, { cause });
   });
 }

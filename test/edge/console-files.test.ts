@@ -13,7 +13,7 @@ async function serveConsole() {
   return await startServer({}, { consoleDirectory: directory });
 }
 
-test("the page is asked about each time, its assets never again", async () => {
+test("the page is revalidated each time, its assets never", async () => {
   const { url } = await serveConsole();
   const page = await fetch(url);
   expect(await page.text()).toContain("<title>Toolgate</title>");
@@ -26,7 +26,7 @@ test("the page is asked about each time, its assets never again", async () => {
   expect(asset.headers.get("content-type")).toBe("text/javascript; charset=utf-8");
 });
 
-test("nothing from elsewhere, no script in the page and no frame around it", async () => {
+test("the policy allows nothing from other origins, no inline script and no frame around the page", async () => {
   const { url } = await serveConsole();
   const { headers } = await fetch(url);
   const policy = headers.get("content-security-policy") ?? "";
@@ -38,7 +38,7 @@ test("nothing from elsewhere, no script in the page and no frame around it", asy
   expect(headers.get("referrer-policy")).toBe("no-referrer");
 });
 
-test("who cannot unzip gets the file as it is", async () => {
+test("a client that does not accept gzip gets the plain file", async () => {
   const { url } = await serveConsole();
   const plain = await fetch(url, { headers: { "accept-encoding": "identity" } });
   expect(plain.headers.get("content-encoding")).toBeNull();
@@ -46,7 +46,7 @@ test("who cannot unzip gets the file as it is", async () => {
   expect((await fetch(url)).headers.get("content-encoding")).toBe("gzip");
 });
 
-test("a path that is none of its files is not found, whatever it spells", async () => {
+test("a path that names no file is not found, however it is written", async () => {
   const { url } = await serveConsole();
   for (const path of ["/index.html", "/assets/", "/%2e%2e/etc/passwd", "/assets/none.js"]) {
     const { status } = await fetch(`${url}${path}`);
@@ -54,7 +54,7 @@ test("a path that is none of its files is not found, whatever it spells", async 
   }
 });
 
-test("a name that the server does not know gets no page", async () => {
+test("an unknown host gets no page", async () => {
   const { url } = await serveConsole();
   const { request } = await import("node:http");
   const status = await new Promise((resolve) => {
@@ -63,7 +63,7 @@ test("a name that the server does not know gets no page", async () => {
   expect(status).not.toBe(200);
 });
 
-test("where it was not built, the page says which line builds it", async () => {
+test("a console that was not built names the command that builds it", async () => {
   const { url } = await startServer();
   const answer = await fetch(url);
   expect(answer.status).toBe(503);

@@ -38,7 +38,7 @@ const envelope = (message: Uint8Array, flags = 0) => {
 };
 const asking = envelope(toBinary(GetServerInfoRequestSchema, create(GetServerInfoRequestSchema)));
 
-test("a gRPC request is one message, in however many pieces it comes", async () => {
+test("a gRPC request is one message, however many chunks it arrives in", async () => {
   const server = await startServer();
   const { body, error } = await grpcCall(
     server.url,
@@ -49,12 +49,12 @@ test("a gRPC request is one message, in however many pieces it comes", async () 
 });
 
 test.each([
-  ["nothing", Buffer.alloc(0)],
-  ["a piece of an envelope", Buffer.from([0, 0])],
-  ["less than its envelope says", envelope(Buffer.alloc(9)).subarray(0, 9)],
+  ["an empty body", Buffer.alloc(0)],
+  ["part of an envelope", Buffer.from([0, 0])],
+  ["a body shorter than its envelope says", envelope(Buffer.alloc(9)).subarray(0, 9)],
   ["two messages", Buffer.concat([asking, asking])],
-  ["a message that is compressed nobody knows how", envelope(gzipSync(asking), 1)],
-  ["no message of this kind", envelope(Buffer.from([0x0a, 0x7f, 1]))],
+  ["a compressed message without an encoding", envelope(gzipSync(asking), 1)],
+  ["a malformed message", envelope(Buffer.from([0x0a, 0x7f, 1]))],
 ])("%s is refused as INVALID_MESSAGE, and nothing is logged", async (_, body) => {
   const server = await startServer();
   const { error } = await grpcCall(server.url, [body]);
@@ -63,7 +63,7 @@ test.each([
   expect(await readFile(server.logFile, "utf8")).toBe("");
 });
 
-test("so is what is no message in a form that Connect's router answers", async () => {
+test("a malformed message in a form that Connect's router serves is refused as INVALID_MESSAGE", async () => {
   const server = await startServer({ async *watchSession() {} });
   const headers = { "content-type": "application/connect+proto", authorization };
   const body = envelope(Buffer.from([0x0a, 0x7f, 1]));
@@ -74,7 +74,7 @@ test("so is what is no message in a form that Connect's router answers", async (
   expect(await readFile(server.logFile, "utf8")).toBe("");
 });
 
-test("JSON that cannot be read is refused as INVALID_MESSAGE and says where", async () => {
+test("malformed JSON is refused as INVALID_MESSAGE with the place", async () => {
   const server = await startServer();
   const post = async (body: string) => {
     const headers = { "content-type": "application/json", authorization };
@@ -90,7 +90,7 @@ test("JSON that cannot be read is refused as INVALID_MESSAGE and says where", as
   expect(await post('{"tol": "bash"}')).toMatchObject([400, { message: expect.stringContaining('"tol"'), ...reason }]);
 });
 
-test("a compressed request is answered like any other", async () => {
+test("a compressed request is answered", async () => {
   const server = await startServer();
   const { body, error } = await grpcCall(server.url, [envelope(gzipSync(asking.subarray(5)), 1)], {
     "grpc-encoding": "gzip",
@@ -99,7 +99,7 @@ test("a compressed request is answered like any other", async () => {
   expect(body.length).toBeGreaterThan(5);
 });
 
-test("a large answer is compressed for who takes that and for nobody else, whatever the protocol", async () => {
+test("a large response is compressed exactly for clients that accept it, in every protocol", async () => {
   const version = "v".repeat(100_000);
   const server = await startServer({ getServerInfo: () => ({ version }) });
   const packed = await grpcCall(server.url, [asking], { "grpc-accept-encoding": "identity,gzip" });
@@ -126,7 +126,7 @@ test("a large answer is compressed for who takes that and for nobody else, whate
 });
 
 for (const [name, open] of Object.entries(transports)) {
-  test(`the deadline of ${name} aborts the rpc and is told as deadline_exceeded`, async () => {
+  test(`the deadline of ${name} aborts the rpc and is reported as deadline_exceeded`, async () => {
     const server = await startServer({
       getServerInfo: (_, { signal, deadline }) =>
         new Promise((_resolve, reject) => {
@@ -134,7 +134,7 @@ for (const [name, open] of Object.entries(transports)) {
           signal.addEventListener("abort", () => reject(signal.reason));
         }),
     });
-    // The client's own clock is not what ends it: the server is asked by a header.
+    // A header sets the deadline, so that the server ends the rpc and not the client's own timer.
     const header = name === "gRPC" ? { "grpc-timeout": "1S" } : { "connect-timeout-ms": "1000" };
     const error = await createClient(ToolService, open(server.url))
       .getServerInfo({}, { headers: header })
@@ -142,7 +142,7 @@ for (const [name, open] of Object.entries(transports)) {
     expect(error).toMatchObject({ code: Code.DeadlineExceeded });
   });
 
-  test(`who leaves ${name} aborts the rpc`, async () => {
+  test(`a client that leaves ${name} aborts the rpc`, async () => {
     const [entered, aborted] = [Promise.withResolvers<void>(), Promise.withResolvers<unknown>()];
     const server = await startServer({
       async getServerInfo(_, { signal }) {
@@ -161,7 +161,7 @@ for (const [name, open] of Object.entries(transports)) {
   });
 }
 
-test("a stream is ended when its client leaves, also in the middle of what it did not take", async () => {
+test("a stream ends when its client leaves, also while messages are unread", async () => {
   const ended = Promise.withResolvers<number>();
   const server = await startServer({
     async *watchSession() {
@@ -181,28 +181,28 @@ test("a stream is ended when its client leaves, also in the middle of what it di
   stream.end(envelope(Buffer.from("\n\x05ses_1")));
   await once(stream, "response");
   session.destroy();
-  // What was sent before nobody took any more is at most what the windows of the connection hold.
+  // The windows of the connection bound what was sent before the client stopped reading.
   expect(await ended.promise).toBeLessThan(64);
 });
 
 test.each(["application/proto", "application/connect+proto", "application/grpc-web+proto", "application/grpc"])(
-  "who breaks off a request by %s in the middle is no error of the server",
+  "a client that breaks off a request by %s causes no server error",
   async (type) => {
     const server = await startServer({ async *watchSession() {} });
     const rpc = type === "application/proto" ? "GetServerInfo" : "WatchSession";
     const headers = { "content-type": type, "content-length": 10, expect: "100-continue", authorization };
     const request = http1Request(`${server.url}/opencode.tool.v1.ToolService/${rpc}`, { method: "POST", headers });
-    // By then the rpc waits for the body.
+    // At this point the rpc waits for the body.
     await once(request, "continue");
     request.on("error", () => undefined);
     await new Promise((resolve) => request.on("close", resolve).destroy());
-    // The server has closed when it is done with each of its connections.
+    // The server closes after it has finished with each connection.
     await server.close(60_000);
     expect(await readFile(server.logFile, "utf8")).toBe("");
   },
 );
 
-test("a refusal that quotes what is no text can be sent all the same", async () => {
+test("a refusal that quotes malformed text can be sent", async () => {
   const server = await startServer({
     getServerInfo() {
       throw new RequestError(ErrorReason.NO_SUCH_SESSION, "there is no session \ud800");
@@ -214,7 +214,7 @@ test("a refusal that quotes what is no text can be sent all the same", async () 
   }
 });
 
-test("a request over the limit is refused by the length that it announces, before it comes", async () => {
+test("a request over the limit is refused by its announced length, before it arrives", async () => {
   const server = await startServer();
   const request = http1Request(`${server.url}/opencode.tool.v1.ToolService/GetServerInfo`, {
     method: "POST",
@@ -235,13 +235,13 @@ const grpcHeaders = (rpc: string) => ({
   authorization,
 });
 
-/** GetServerInfo with a body of these pieces. */
-async function grpcCall(url: string, pieces: readonly Buffer[], headers: Record<string, string> = {}) {
+/** Calls GetServerInfo with a body of these chunks. */
+async function grpcCall(url: string, chunks: readonly Buffer[], headers: Record<string, string> = {}) {
   const session = connect(url);
   onTestFinished(() => session.destroy());
   const stream = session.request({ ...grpcHeaders("GetServerInfo"), ...headers });
-  for (const piece of pieces) {
-    await new Promise((resolve) => stream.write(piece, resolve));
+  for (const chunk of chunks) {
+    await new Promise((resolve) => stream.write(chunk, resolve));
   }
   stream.end();
   const body: Buffer[] = [];

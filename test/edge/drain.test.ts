@@ -47,7 +47,7 @@ for (const [name, open] of Object.entries(transports)) {
   });
 }
 
-test("who watches the health is told before the stream ends", async () => {
+test("a health watch reports the drain before the stream ends", async () => {
   const server = await startServer();
   const statuses = createClient(Health, createGrpcTransport({ baseUrl: server.url }))
     .watch({})
@@ -59,7 +59,7 @@ test("who watches the health is told before the stream ends", async () => {
   await closed;
 });
 
-test("connections that are idle, silent, half-asked or never finish asking do not hold up the end", async () => {
+test("connections that are idle, silent or in the middle of a request do not delay the end", async () => {
   const server = await startServer();
   const { port } = new URL(server.url);
   const agent = new Agent({ keepAlive: true });
@@ -70,7 +70,7 @@ test("connections that are idle, silent, half-asked or never finish asking do no
   const half = connect(Number(port), "127.0.0.1").resume();
   half.write("GET /healthz HTTP/1.1\r\n");
 
-  // Refused for its size in the middle of its request, which it never ends.
+  // Refused for its size in the middle of a request that the client never ends.
   const session = http2Connect(server.url);
   const stuck = session.request({
     ":method": "POST",
@@ -103,7 +103,7 @@ test("connections that are idle, silent, half-asked or never finish asking do no
   expect(await readFile(server.logFile, "utf8")).toBe("");
 });
 
-test("a handler that does not stop is cut when the time is over", async () => {
+test("a handler that does not stop is cut at the end of the drain", async () => {
   const never = Promise.withResolvers<void>();
   const entered = Promise.withResolvers<void>();
   const server = await startServer({

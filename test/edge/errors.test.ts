@@ -13,7 +13,7 @@ import { createFailures } from "../../src/edge/api/failures.ts";
 import { connectFailure } from "../../src/edge/rpc/errors.ts";
 import { startServer } from "./server.ts";
 
-test("each reason has the code that its comment in the contract names", async () => {
+test("each reason has the code that the contract's comment names", async () => {
   const proto = await readFile("proto/opencode/tool/v1/error_reason.proto", "utf8");
   const named = [...proto.matchAll(/ERROR_REASON_(\w+) \((\w+)\):/g)].map(([, reason, code]) => [reason, code]);
   const reported = Object.entries(ErrorReason)
@@ -32,7 +32,7 @@ test("a refusal carries its reason, domain and metadata", async () => {
   ]);
 });
 
-test("who lost a race is shown how the ask was settled", async () => {
+test("an answer that lost a race gets the settlement", async () => {
   const settled = create(PermissionSettledSchema, { permissionId: "per_1", by: "anna" });
   const error = await failing(() => {
     throw new RequestError(ErrorReason.ALREADY_ANSWERED, "anna was first", { permission_id: "per_1" }, { settled });
@@ -40,7 +40,7 @@ test("who lost a race is shown how the ask was settled", async () => {
   expect(error.findDetails(PermissionSettledSchema)).toEqual([settled]);
 });
 
-test("a full quota says when to try again", async () => {
+test("an exceeded quota names the time to retry", async () => {
   const error = await failing(() => {
     throw new RequestError(ErrorReason.QUOTA_EXCEEDED, "64 calls are open", { limit: "running_calls" });
   });
@@ -58,7 +58,7 @@ test("a message that breaks a rule of the contract is INVALID_MESSAGE with the f
   expect(error.findDetails(ViolationsSchema)).toHaveLength(1);
 });
 
-test("so is the message of a stream", async () => {
+test("a request of a stream that breaks a rule is INVALID_MESSAGE with the field", async () => {
   const server = await startServer();
   const error = await streamFailure(clientOf(server.url).executeTool({ tool: "bash", callId: "with space" }));
   expect(error.findDetails(ErrorInfoSchema)).toMatchObject([
@@ -66,7 +66,7 @@ test("so is the message of a stream", async () => {
   ]);
 });
 
-test("what nobody expected is logged once with its cause, and the client sees only where to find it", async () => {
+test("an unexpected error is logged once with its cause, and the client gets only its request id", async () => {
   const server = await startServer({
     getServerInfo() {
       throw new Error("the key is 12345", { cause: new Error("disk on fire") });
@@ -91,7 +91,7 @@ test("what nobody expected is logged once with its cause, and the client sees on
   ]);
 });
 
-test("an error thrown in the middle of a stream keeps its code, its reason and what came before", async () => {
+test("an error in the middle of a stream keeps its code, its reason and the messages before it", async () => {
   const server = await startServer({
     async *watchSession() {
       yield { lastSeq: 1n };
@@ -117,7 +117,7 @@ test("an unexpected error in a stream hides its message too", async () => {
   expect([error.code, error.rawMessage]).toEqual([Code.Internal, expect.stringMatching(/^internal error, request id/)]);
 });
 
-test("a deadline is deadline_exceeded, whatever the waiting code makes of the abort", () => {
+test("a deadline is deadline_exceeded, whichever abort error the waiting code throws", () => {
   const abort = new DOMException("This operation was aborted", "AbortError");
   const late = AbortSignal.abort(new ConnectError("the operation timed out", Code.DeadlineExceeded));
   expect(failureOf(abort, "rpc", late).status).toBe("deadline_exceeded");
@@ -136,7 +136,7 @@ test("a request over the limit is resource_exhausted", async () => {
   expect(error.rawMessage).toContain("the limit of 4194304 bytes");
 });
 
-test("so is one over HTTP/1.1 whose length was not announced", async () => {
+test("a request over the limit without announced length is resource_exhausted", async () => {
   const server = await startServer();
   const response = await fetch(`${server.url}/opencode.tool.v1.ToolService/CallTool`, {
     method: "POST",

@@ -38,7 +38,7 @@ describe("the Host header", () => {
     }
   });
 
-  test("a foreign :authority is refused over HTTP/2, also beside a known Host", async () => {
+  test("an unknown :authority is refused over HTTP/2, also next to a known Host", async () => {
     const server = await startServer();
     const session = http2Connect(server.url);
     const stream = session.request({ ":path": "/healthz", ":authority": "evil.example", host: "localhost" });
@@ -52,7 +52,7 @@ describe("pages of other origins", () => {
   const preflight = (url: string, origin: string) =>
     fetch(url + rpc, { method: "OPTIONS", headers: { origin, "access-control-request-method": "POST" } });
 
-  test("a configured one may call and read the answer", async () => {
+  test("a configured origin may call and read the response", async () => {
     const server = await startServer({}, { config: { origins: ["https://console.example"] } });
     const answer = await preflight(server.url, "https://console.example");
     expect(answer.status).toBe(204);
@@ -76,21 +76,21 @@ describe("pages of other origins", () => {
   });
 
   for (const origin of ["https://console.example.evil.example", "http://console.example", "null"]) {
-    test(`${origin} is refused and told nothing`, async () => {
+    test(`${origin} is refused without CORS headers`, async () => {
       const server = await startServer({}, { config: { origins: ["https://console.example"] } });
       const answer = await preflight(server.url, origin);
       expect([answer.status, answer.headers.get("access-control-allow-origin")]).toEqual([403, null]);
     });
   }
 
-  test("none may call where none is configured", async () => {
+  test("no origin may call if none is configured", async () => {
     const server = await startServer();
     const answer = await preflight(server.url, "http://localhost:3000");
     expect([answer.status, answer.headers.get("access-control-allow-origin")]).toEqual([403, null]);
   });
 });
 
-describe("a client that does not get on with it", () => {
+describe("a misbehaving client", () => {
   test("is cut when its request headers do not end", async () => {
     const server = await startServer({}, { headersMs: 100 });
     const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
@@ -101,7 +101,7 @@ describe("a client that does not get on with it", () => {
     expect(Buffer.concat(chunks).toString()).toContain("408 Request Timeout");
   });
 
-  test("is cut when it says nothing, or only the beginning of a preface", async () => {
+  test("is cut when it sends nothing, or only the beginning of a preface", async () => {
     const server = await startServer({}, { headersMs: 100 });
     const sockets = ["", "PR"].map((begin) => {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
@@ -112,7 +112,7 @@ describe("a client that does not get on with it", () => {
     expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
   });
 
-  test("takes nobody else down by breaking off or by talking nonsense", async () => {
+  test("does not affect others by breaking off or by sending garbage", async () => {
     const server = await startServer();
     const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const begins = [
@@ -128,7 +128,7 @@ describe("a client that does not get on with it", () => {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
       socket.on("error", () => undefined);
       await new Promise((resolve) => socket.write(begin, "latin1", resolve));
-      // A request that is answered afterwards shows that the server has seen what came before.
+      // An answered request shows that the server has processed the bytes sent before.
       expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
       socket.resetAndDestroy();
       expect((await fetch(`${server.url}/healthz`)).status).toBe(200);

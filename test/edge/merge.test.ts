@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { merge } from "../../src/edge/api/merge.ts";
 
-/** Yields numbers, each after so many turns of the event loop. */
+/** Yields items, each after the given number of turns of the event loop. */
 async function* paced(name: string, turns: readonly number[]) {
   for (const [i, wait] of turns.entries()) {
     for (let turn = 0; turn < wait; turn += 1) await new Promise(setImmediate);
@@ -10,7 +10,7 @@ async function* paced(name: string, turns: readonly number[]) {
   }
 }
 
-test("whatever their paces, all of each source comes, in its order, and nothing else", async () => {
+test("all items of each source arrive in order, whatever the paces of the sources", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(fc.array(fc.nat(3), { maxLength: 6 }), { maxLength: 5 }), async (paces) => {
       const all = await Array.fromAsync(merge(paces.map((turns, at) => paced(`${at}:`, turns))));
@@ -24,7 +24,7 @@ test("whatever their paces, all of each source comes, in its order, and nothing 
   );
 });
 
-test("a source that always has more keeps no other waiting", async () => {
+test("a source that always has items does not delay others", async () => {
   async function* endless() {
     for (;;) yield "busy";
   }
@@ -35,7 +35,7 @@ test("a source that always has more keeps no other waiting", async () => {
   expect(taken.filter((item) => item.startsWith("quiet"))).toEqual(["quiet0", "quiet1", "quiet2"]);
 });
 
-test("a source is at most one ahead of who takes", async () => {
+test("a source is at most one item ahead of the reader", async () => {
   let made = 0;
   async function* counted() {
     for (;;) yield ++made;
@@ -48,7 +48,7 @@ test("a source is at most one ahead of who takes", async () => {
   }
 });
 
-test("the first failure ends it", async () => {
+test("the first failure ends the merged stream", async () => {
   async function* failing() {
     yield "before";
     throw new Error("broken");

@@ -52,7 +52,7 @@ describe("one port answers", () => {
     expect(await response.json()).toMatchObject({ principal: "watcher", roles: ["watcher"] });
   });
 
-  test("no GET: a page could send one without asking", async () => {
+  test("GET is refused, since a page could send one without a preflight", async () => {
     const server = await startServer();
     const url = `${server.url}/opencode.tool.v1.ToolService/GetServerInfo?encoding=json&message=%7B%7D&connect=v1`;
     expect((await fetch(url, { headers: { authorization: "Bearer caller-token" } })).status).toBe(405);
@@ -61,7 +61,7 @@ describe("one port answers", () => {
   test("grpc-js, with metadata and the details of an error", async () => {
     const server = await startServer();
     const definition = loadSync("opencode/tool/v1/tool_service.proto", { includeDirs: ["proto"] });
-    // grpc-js types what it loads at run time as a tree of unknowns.
+    // grpc-js types definitions loaded at run time as a tree of unknowns.
     const loaded = loadPackageDefinition(definition) as unknown as GrpcJsPackage;
     const client = new loaded.opencode.tool.v1.ToolService(new URL(server.url).host, credentials.createInsecure());
     const metadata = new Metadata();
@@ -94,7 +94,7 @@ describe("one port answers", () => {
 });
 
 describe("health needs no token", () => {
-  test("it knows the server and each of its services, and no other", async () => {
+  test("knows the server and each of its services, and no others", async () => {
     const server = await startServer();
     const client = createClient(Health, createGrpcTransport({ baseUrl: server.url }));
     expect((await client.check({})).status).toBe(Status.SERVING);

@@ -27,9 +27,9 @@ export async function startServer(
     headersMs?: number;
   } = {},
 ): Promise<Listener & { logFile: string }> {
-  const folder = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
-  const logFile = join(folder, "toolgate.log");
-  // What is missing is served as unimplemented.
+  const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
+  const logFile = join(directory, "toolgate.log");
+  // Missing functions are served as unimplemented.
   const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {} } as Services;
   const listener = await startEdge({
     config: { ...defaults, ...given.config },
@@ -38,13 +38,13 @@ export async function startServer(
     ready: given.ready ?? (async () => true),
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
-    consoleDirectory: given.consoleDirectory ?? folder,
+    consoleDirectory: given.consoleDirectory ?? directory,
     log: createLogger({ level: "info", file: logFile }),
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
   });
   onTestFinished(async () => {
     await listener.close(4_000);
-    await rm(folder, { recursive: true });
+    await rm(directory, { recursive: true });
   });
   return { ...listener, logFile };
 }

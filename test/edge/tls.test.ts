@@ -43,10 +43,10 @@ const known = () => ({ ca: made.ca.cert, cert: made.client.cert, key: made.clien
 
 function startTls(
   tools: Parameters<typeof startServer>[0] = {},
-  given: { wantsClients?: boolean; host?: string; headersMs?: number } = {},
+  given: { requireClients?: boolean; host?: string; headersMs?: number } = {},
 ) {
   const { cert, key } = made.server;
-  const tls = { cert, key, clientCa: given.wantsClients ? made.ca.cert : undefined };
+  const tls = { cert, key, clientCa: given.requireClients ? made.ca.cert : undefined };
   const listen = { host: given.host ?? "127.0.0.1", port: 0 };
   const { headersMs } = given;
   return startServer(tools, { config: { tls, listen }, ...(headersMs !== undefined && { headersMs }) });
@@ -75,7 +75,7 @@ describe("one port answers in TLS", () => {
     expect(await callByGrpcJs(server.url, credentials.createSsl(Buffer.from(made.ca.cert)))).toBe("caller");
   });
 
-  test("a request of many packets and its answer of as many", async () => {
+  test("a request and a response of many packets", async () => {
     const server = await startTls({ callTool: ({ input }) => ({ part: { tool: String(input?.text) } }) });
     const text = "x".repeat(400_000);
     for (const open of Object.values(transports)) {
@@ -84,14 +84,14 @@ describe("one port answers in TLS", () => {
     }
   });
 
-  test("beyond loopback", async () => {
+  test("connections from outside the loopback interface", async () => {
     const server = await startTls({}, { host: "0.0.0.0" });
     const url = server.url.replace("0.0.0.0", "127.0.0.1");
     const client = createClient(ToolService, createGrpcTransport({ baseUrl: url, nodeOptions: trusting() }));
     await expect(client.getServerInfo({})).rejects.toMatchObject({ code: Code.Unauthenticated });
   });
 
-  test("no other Host than in clear", async () => {
+  test("the same hosts as without TLS", async () => {
     const server = await startTls();
     expect(await get(`${server.url}/readyz`, "localhost")).toEqual([200, "ok\n"]);
     expect(await get(`${server.url}/readyz`, "evil.example")).toEqual([403, expect.stringContaining("HOST_REFUSED")]);
@@ -104,7 +104,7 @@ describe("the handshake", () => {
     [["http/1.1", "h2"], "h2"],
     [["http/1.1"], "http/1.1"],
     [[], false],
-  ])("of a client that speaks %j agrees on %s", async (ALPNProtocols, agreed) => {
+  ])("with a client that offers %j agrees on %s", async (ALPNProtocols, agreed) => {
     const server = await startTls();
     const socket = tlsConnect({ ...at(server.url), ...trusting(), ALPNProtocols });
     await once(socket, "secureConnect");
@@ -112,16 +112,16 @@ describe("the handshake", () => {
     socket.destroy();
   });
 
-  test("refuses a client that speaks neither", async () => {
+  test("refuses a client that offers neither", async () => {
     const server = await startTls();
     expect(await refusal({ ...at(server.url), ...trusting(), ALPNProtocols: ["spdy/3"] })).toBe(
       "ERR_SSL_TLSV1_ALERT_NO_APPLICATION_PROTOCOL",
     );
   });
 
-  test("refuses TLS 1.1 and takes 1.2 and 1.3", async () => {
+  test("refuses TLS 1.1 and accepts 1.2 and 1.3", async () => {
     const server = await startTls();
-    // Without this, it is OpenSSL at the client's end that would not go so low.
+    // Without this option the client's OpenSSL refuses TLS 1.1 itself.
     const options = { ...at(server.url), ...trusting(), ciphers: "DEFAULT@SECLEVEL=0" };
     const old = { minVersion: "TLSv1.1", maxVersion: "TLSv1.1" } as const;
     expect(await refusal({ ...options, ...old })).toBe("ERR_SSL_TLSV1_ALERT_PROTOCOL_VERSION");
@@ -145,9 +145,9 @@ describe("the handshake", () => {
   });
 });
 
-describe("where client certificates are wanted", () => {
-  test("one of the authority is let in, by each protocol, and a token is needed beside it", async () => {
-    const server = await startTls({}, { wantsClients: true });
+describe("a server that requires client certificates", () => {
+  test("admits a certificate of the authority, by each protocol, and still requires a token", async () => {
+    const server = await startTls({}, { requireClients: true });
     for (const open of Object.values(transports)) {
       const client = createClient(ToolService, open(server.url, known()));
       expect((await client.getServerInfo({})).principal).toBe("caller");
@@ -162,7 +162,7 @@ describe("where client certificates are wanted", () => {
   });
 
   for (const version of ["TLSv1.2", "TLSv1.3"] as const) {
-    test(`none and a stranger's are refused before any request, in ${version}`, async () => {
+    test(`refuses no certificate and one of another authority before any request, in ${version}`, async () => {
       const entered: string[] = [];
       const server = await startTls(
         {
@@ -171,7 +171,7 @@ describe("where client certificates are wanted", () => {
             return {};
           },
         },
-        { wantsClients: true },
+        { requireClients: true },
       );
       const { ca, stranger } = made;
       for (const trust of [{ ca: ca.cert }, { ca: ca.cert, cert: stranger.cert, key: stranger.key }]) {
@@ -190,8 +190,8 @@ describe("where client certificates are wanted", () => {
   }
 });
 
-describe("a client that does not get on with it", () => {
-  test("is told to go if it speaks plain HTTP", async () => {
+describe("a misbehaving client", () => {
+  test("is disconnected if it speaks plain HTTP", async () => {
     const server = await startTls();
     const plain = server.url.replace("https:", "http:");
     await expect(fetch(`${plain}/healthz`)).rejects.toThrow("fetch failed");
@@ -203,7 +203,7 @@ describe("a client that does not get on with it", () => {
     expect(await get(`${server.url}/healthz`, "localhost")).toEqual([200, "ok\n"]);
   });
 
-  test("is cut if it does not begin the handshake, does not end it, or says nothing after it", async () => {
+  test("is cut if it does not begin the handshake, does not end it, or sends nothing after it", async () => {
     const server = await startTls({}, { headersMs: 100 });
     const silent = tcpConnect(at(server.url)).resume();
     const half = tcpConnect(at(server.url)).resume();
@@ -214,7 +214,7 @@ describe("a client that does not get on with it", () => {
     expect(await get(`${server.url}/healthz`, "localhost")).toEqual([200, "ok\n"]);
   });
 
-  test("does not get HTTP/2 that the handshake did not agree on", async () => {
+  test("gets no HTTP/2 that the handshake did not agree on", async () => {
     const server = await startTls();
     const socket = tlsConnect({ ...at(server.url), ...trusting() });
     socket.write("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -222,7 +222,7 @@ describe("a client that does not get on with it", () => {
   });
 });
 
-describe("a server that goes away", () => {
+describe("a server that drains", () => {
   for (const [name, open] of Object.entries(transports)) {
     test(`ends an open stream over ${name} with DRAINING, and closes without cutting it`, async () => {
       const server = await startTls({
@@ -245,7 +245,7 @@ describe("a server that goes away", () => {
     });
   }
 
-  test("does not wait for who is silent, in the middle of the handshake, or idle", async () => {
+  test("does not wait for clients that are silent, in the middle of the handshake, or idle", async () => {
     const server = await startTls({}, { headersMs: minute });
     const agent = new Agent({ keepAlive: true, ...trusting() });
     const idle = httpsRequest(`${server.url}/healthz`, { agent }).end();
@@ -262,7 +262,7 @@ describe("a server that goes away", () => {
     expect(await readFile(server.logFile, "utf8")).toBe("");
   });
 
-  test("cuts who does not stop", async () => {
+  test("cuts a call that does not stop", async () => {
     const never = Promise.withResolvers<void>();
     const entered = Promise.withResolvers<void>();
     const server = await startTls({
@@ -282,14 +282,14 @@ describe("a server that goes away", () => {
   });
 });
 
-/** The header of a TLS record that promises more than comes. */
+/** Header of a TLS record that announces more than is sent. */
 const beginOfHandshake = Buffer.from([0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
 
 const at = (url: string) => ({ host: "127.0.0.1", port: Number(new URL(url).port) });
 
 const withToken = (baseUrl: string) => ({ baseUrl, nodeOptions: trusting(), interceptors: [asCaller] });
 
-/** Why OpenSSL at the client's end says that the server refused. */
+/** Returns the code with which the client's OpenSSL reports the server's refusal. */
 async function refusal(options: ConnectionOptions): Promise<unknown> {
   const socket = tlsConnect(options);
   const [error] = await once(socket, "error");
@@ -298,7 +298,7 @@ async function refusal(options: ConnectionOptions): Promise<unknown> {
 
 function get(url: string, host: string): Promise<[status: number | undefined, body: string]> {
   return new Promise((resolve, reject) => {
-    // Node would look for the Host's name in the certificate.
+    // Without `servername`, Node looks for the Host in the certificate.
     const options = { headers: { host }, ...trusting(), servername: "localhost", agent: false };
     const request = httpsRequest(url, options, async (response) => {
       resolve([response.statusCode, Buffer.concat(await response.toArray()).toString()]);
@@ -309,7 +309,7 @@ function get(url: string, host: string): Promise<[status: number | undefined, bo
 
 async function callByGrpcJs(url: string, channel: ReturnType<typeof credentials.createSsl>): Promise<string> {
   const definition = loadSync("opencode/tool/v1/tool_service.proto", { includeDirs: ["proto"] });
-  // grpc-js types what it loads at run time as a tree of unknowns.
+  // grpc-js types definitions loaded at run time as a tree of unknowns.
   const loaded = loadPackageDefinition(definition) as unknown as GrpcJsPackage;
   const client = new loaded.opencode.tool.v1.ToolService(`localhost:${new URL(url).port}`, channel);
   const metadata = new Metadata();

@@ -12,7 +12,7 @@ import { startServer } from "./server.ts";
 
 const silent: Logger = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
-/** A server whose watches send numbers: `quiet` one and then nothing, `busy` ever more, `broken` fails in a way that nobody foresaw. */
+/** Starts a server whose watches send numbers: `quiet` sends one, `busy` never stops, `broken` fails with an unexpected error. */
 async function startWatches() {
   const open = new Set<string>();
   async function* watchSession({ sessionId }: { sessionId: string }, { signal }: Pick<EdgeContext, "signal">) {
@@ -45,10 +45,10 @@ async function startWatches() {
 
 async function until(stream: AsyncIterable<WatchManyResponse>, fits: (message: WatchManyResponse) => boolean) {
   for await (const message of stream) if (fits(message)) return message;
-  throw new Error("the stream ended before");
+  throw new Error("the stream ended without a fitting message");
 }
 
-test("a client that leaves ends every watch, those that wait and those that have more than it took", async () => {
+test("a client that leaves ends every watch, whether it waits or has unread messages", async () => {
   const { open, watch } = await startWatches();
   const leave = new AbortController();
   const messages = watch(["quiet", "busy"], leave.signal)[Symbol.asyncIterator]();
@@ -59,7 +59,7 @@ test("a client that leaves ends every watch, those that wait and those that have
   await expect.poll(() => open).toEqual(new Set());
 });
 
-test("a watch that always has more leaves the others their turn", async () => {
+test("a watch that always has messages does not delay the others", async () => {
   const { watch } = await startWatches();
   const leave = new AbortController();
   const seen = new Set<string>();
@@ -67,7 +67,7 @@ test("a watch that always has more leaves the others their turn", async () => {
   leave.abort();
 });
 
-test("what nobody foresaw ends its watch only, and says nothing of itself", async () => {
+test("an unexpected error ends only its watch and hides its text", async () => {
   const { open, watch } = await startWatches();
   const leave = new AbortController();
   const { key, frame } = await until(watch(["broken", "busy"], leave.signal), ({ frame }) => frame.case === "end");

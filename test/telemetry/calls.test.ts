@@ -7,7 +7,7 @@ import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { type Service, startService } from "../e2e/service.ts";
 
-test("each end is one log line, one count and one of the stats, whatever caused it", async () => {
+test("each end is one log line, one count and one entry of the stats, whatever caused it", async () => {
   const service = await startService();
   await everyEnd(service);
   const lines = (await logOf(service)).filter(({ message }) => message === "call ended");
@@ -46,7 +46,7 @@ test("each end is one log line, one count and one of the stats, whatever caused 
   expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
 });
 
-test("a line says what went in and out, cut, and without what looks like a secret", async () => {
+test("a log line has truncated input and output without what looks like a secret", async () => {
   const service = await startService();
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
@@ -68,7 +68,7 @@ test("a line says what went in and out, cut, and without what looks like a secre
   expect(line.result.text.length).toBeLessThan(202);
 });
 
-/** Calls that end in every way that takes no fault. */
+/** Makes calls that end in every way that needs no fault. */
 async function everyEnd(service: Service): Promise<void> {
   const agent = connect(service, "caller");
   const person = connect(service, "approver");

@@ -4,7 +4,7 @@ import { buffer } from "node:stream/consumers";
 import { BinaryReader, WireType } from "@bufbuild/protobuf/wire";
 import { onTestFinished } from "vitest";
 
-/** A span as it was sent. */
+/** An exported span. */
 export interface ReceivedSpan {
   name: string;
   traceId: string;
@@ -14,7 +14,7 @@ export interface ReceivedSpan {
   isError: boolean;
 }
 
-/** Starts an OTLP collector, which ends with the test. */
+/** Starts an OTLP collector that stops with the test. */
 export async function startCollector(): Promise<{
   url: string;
   spans: ReceivedSpan[];
@@ -53,14 +53,14 @@ function readSpan(span: Uint8Array): ReceivedSpan {
   };
 }
 
-/** Those that are texts. */
+/** Returns the attributes that are texts. */
 function attributesOf(pairs: Uint8Array[]): Record<string, string> {
   return Object.fromEntries(
     pairs.map((pair) => [text(fields(pair, 1)), text(fields(pair, 2).flatMap((value) => fields(value, 1)))]),
   );
 }
 
-/** The messages, texts and bytes of a field. */
+/** Returns the messages, texts and bytes of a field. */
 function fields(message: Uint8Array, wanted: number): Uint8Array[] {
   const reader = new BinaryReader(message);
   const found: Uint8Array[] = [];

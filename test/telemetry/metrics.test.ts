@@ -17,7 +17,7 @@ function failed(tool: string, reason: Reason, ms = 0): ToolPart {
   });
 }
 
-test("the metrics are what Prometheus reads", () => {
+test("the metrics are in the text format of Prometheus", () => {
   const metrics = createMetrics();
   const known = (part: ToolPart) => metrics.ended({ part, isKnownTool: true });
   known(completed("read", 30, 100));
@@ -40,7 +40,7 @@ test("the metrics are what Prometheus reads", () => {
   ]) {
     expect(text).toContain(lines);
   }
-  // Every line is a comment or a sample of the format: what callers write is in none.
+  // Every line is a comment or a sample, so no text of a caller is in any.
   const sample = /^[a-z_]+\{tool="[^"\n]*"(?:,(?:reason|le)="[^"\n]*")?\} [0-9.]+$/;
   expect(
     text
@@ -50,7 +50,7 @@ test("the metrics are what Prometheus reads", () => {
   ).toEqual([]);
 });
 
-test("the average is of the calls whose body was entered, the errors are of all", () => {
+test("the average covers calls whose body was entered, the errors cover all", () => {
   const metrics = createMetrics();
   metrics.ended({ part: completed("bash", 100, 0), isKnownTool: true });
   metrics.ended({ part: failed("bash", Reason.TIMEOUT, 300), isKnownTool: true });

@@ -26,7 +26,7 @@ test.each([
   expect(textForLog(text)).not.toContain(secret.slice(5));
 });
 
-test("of a secret that reaches over the cut no part is shown, wherever it begins", () => {
+test("no part of a secret across the cut is shown, wherever it begins", () => {
   const key = `Bearer ${"k9".repeat(20)} `;
   for (let before = 0; before < 420; before++) {
     const shown = textForLog(`${key}${" ".repeat(before)}ghp_${"a1".repeat(40)}${" x".repeat(400)}`);
@@ -39,7 +39,7 @@ test.each(["npm test", "git commit -m 'Fix the parser'", "https://example.com/a?
   (text) => expect(textForLog(text)).toBe(text),
 );
 
-test("what has the name of a secret is taken out whatever it holds, at every depth", () => {
+test("a value with the name of a secret is redacted at every depth, whatever it is", () => {
   const args = { url: "https://e.x", headers: { Authorization: secret, accept: "json" }, apiKey: [secret], n: 1 };
   expect(forLog(args)).toEqual({
     url: "https://e.x",
@@ -49,7 +49,7 @@ test("what has the name of a secret is taken out whatever it holds, at every dep
   });
 });
 
-test("whatever comes, the line stays small", async () => {
+test("the line stays small for any value", async () => {
   const any = fc
     .jsonValue({ maxDepth: 8 })
     .map((value) => JSON.stringify([value, "word ".repeat(100_000), Array(500).fill(value)]));

@@ -46,7 +46,7 @@ test("a call and its steps are spans of the caller's trace, and a command belong
   expect(collector.resources[0]).toMatchObject({ "service.name": "toolgate" });
 });
 
-test("calls that a tool makes belong to the step that makes them, also where the caller has no trace", async () => {
+test("calls that a tool makes belong to the step that makes them, also if the caller has no trace", async () => {
   const collector = await startCollector();
   const service = await startService({ env: { OTEL_EXPORTER_OTLP_ENDPOINT: collector.url } });
   const tools = [{ tool: "echo", args: { text: "x" } }];
@@ -60,7 +60,7 @@ test("calls that a tool makes belong to the step that makes them, also where the
   expect(spanOf("execute_tool echo")).toMatchObject({ parentSpanId: execute?.spanId, traceId: batch?.traceId });
 });
 
-test("without an exporter a command gets the caller's trace as it came, and none where none came or fits", async () => {
+test("without an exporter a command gets the caller's trace unchanged, and none if it is missing or malformed", async () => {
   const service = await startService();
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();

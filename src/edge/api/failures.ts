@@ -110,7 +110,7 @@ function aborted(error: Error): RequestFailure {
   return error.name === "TimeoutError" ? deadlinePassed() : new RequestFailure("canceled", "the request was cancelled");
 }
 
-/** Whether Node reports with this error that a client broke off its request. */
+/** Returns true for the errors with which Node reports that a client broke off its request. */
 function isConnectionLoss(error: unknown): boolean {
   return error instanceof Error && "code" in error && connectionLosses.has(error.code);
 }

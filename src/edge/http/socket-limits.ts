@@ -36,5 +36,5 @@ export const http2Limits = {
   streamResetRate: 33,
 };
 
-/** Time after which an HTTP/2 connection without traffic is told to go away. */
+/** Time after which an HTTP/2 connection without traffic is closed. */
 export const http2IdleMs = 120_000;

@@ -12,7 +12,7 @@ export interface Sockets {
   /** Resolves to the port, once connections are accepted. */
   listen(host: string, port: number): Promise<number>;
   /**
-   * Accepts no more connections, tells HTTP/2 clients to go away, and ends each connection with its last response; after
+   * Accepts no more connections, sends GOAWAY to HTTP/2 clients, and ends each connection with its last response; after
    * `drainMs` it cuts the remaining connections. Resolves to their number when all are closed.
    */
   close(drainMs: number): Promise<number>;
@@ -36,7 +36,7 @@ export function createSockets(
   const handshakes = new Map<string, Socket>();
   let closing = false;
 
-  const http1 = createListening(headersMs, tls, (request, response) => {
+  const http1 = createListeningServer(headersMs, tls, (request, response) => {
     const connection = connections.get(request.socket);
     if (connection !== undefined) connection.responseCount += 1;
     // A refused request is read to its end: the next request on the connection would wait behind the unread rest.
@@ -134,7 +134,7 @@ export function createSockets(
 }
 
 /** Creates the server that listens: HTTP/1.1, in clear or with TLS. */
-function createListening(headersMs: number, tls: Tls | undefined, listener: RequestListener): Server {
+function createListeningServer(headersMs: number, tls: Tls | undefined, listener: RequestListener): Server {
   const limits = http1Limits(headersMs);
   const server =
     tls === undefined

@@ -7,9 +7,9 @@ import {
   type ServerReflectionResponseSchema,
 } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
 
-type Answer = NonNullable<MessageInitShape<typeof ServerReflectionResponseSchema>["messageResponse"]>;
+type ReflectionAnswer = NonNullable<MessageInitShape<typeof ServerReflectionResponseSchema>["messageResponse"]>;
 
-/** Serves grpc.reflection.v1 over the services of these files, so that grpcurl and buf curl need no proto. */
+/** Serves grpc.reflection.v1 for the services of these files, so that grpcurl and buf curl need no proto files. */
 export function routeReflection(router: ConnectRouter, files: readonly DescFile[]): void {
   const all = closure(files);
   const byName = new Map(all.map((file) => [file.proto.name, file]));
@@ -17,37 +17,37 @@ export function routeReflection(router: ConnectRouter, files: readonly DescFile[
   const services = files.flatMap((file) => file.services.map(({ typeName }) => ({ name: typeName })));
 
   const fileOf = (symbol: string): DescFile | undefined =>
-    // A method or field is found by what it belongs to.
+    // A method or field is found by its service or message.
     (registry.get(symbol) ?? registry.get(symbol.slice(0, Math.max(0, symbol.lastIndexOf(".")))))?.file;
 
   const extensionsOf = (type: string) =>
     [...registry].filter((desc) => desc.kind === "extension").filter(({ extendee }) => extendee.typeName === type);
 
-  const answer = ({ messageRequest: ask }: ServerReflectionRequest): Answer => {
-    switch (ask.case) {
+  const answer = ({ messageRequest: query }: ServerReflectionRequest): ReflectionAnswer => {
+    switch (query.case) {
       case "listServices":
         return { case: "listServicesResponse", value: { service: services } };
       case "fileByFilename":
-        return withFile(byName.get(ask.value), `file ${ask.value}`);
+        return withFile(byName.get(query.value), `file ${query.value}`);
       case "fileContainingSymbol":
-        return withFile(fileOf(ask.value), `symbol ${ask.value}`);
+        return withFile(fileOf(query.value), `symbol ${query.value}`);
       case "fileContainingExtension": {
-        const { containingType, extensionNumber } = ask.value;
+        const { containingType, extensionNumber } = query.value;
         const extension = extensionsOf(containingType).find(({ number }) => number === extensionNumber);
         return withFile(extension?.file, `extension ${extensionNumber} of ${containingType}`);
       }
       case "allExtensionNumbersOfType": {
-        const extensionNumber = extensionsOf(ask.value).map(({ number }) => number);
-        return { case: "allExtensionNumbersResponse", value: { baseTypeName: ask.value, extensionNumber } };
+        const extensionNumber = extensionsOf(query.value).map(({ number }) => number);
+        return { case: "allExtensionNumbersResponse", value: { baseTypeName: query.value, extensionNumber } };
       }
       default:
-        return failure(Code.InvalidArgument, "the request asks for nothing; set one of message_request");
+        return failure(Code.InvalidArgument, "the request is empty; set one of message_request");
     }
   };
 
   router.service(ServerReflection, {
     async *serverReflectionInfo(requests, { signal }) {
-      // A client that asks nothing more must not hold up a shutdown.
+      // A client that sends no more requests must not delay a shutdown.
       for await (const request of untilAborted(requests, signal)) {
         yield { validHost: request.host, originalRequest: request, messageResponse: answer(request) };
       }
@@ -55,6 +55,7 @@ export function routeReflection(router: ConnectRouter, files: readonly DescFile[
   });
 }
 
+/** Passes items on until the signal is aborted, then throws its reason. */
 async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
   const abort = Promise.withResolvers<never>();
   abort.promise.catch(() => undefined);
@@ -73,17 +74,18 @@ async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): A
   }
 }
 
-/** The file and all that it imports: a client need not ask again. */
-function withFile(file: DescFile | undefined, what: string): Answer {
+/** Returns a file with all files that it imports, so that one query is enough. */
+function withFile(file: DescFile | undefined, what: string): ReflectionAnswer {
   if (file === undefined) return failure(Code.NotFound, `${what} is not served here`);
   const fileDescriptorProto = closure([file]).map(({ proto }) => toBinary(FileDescriptorProtoSchema, proto));
   return { case: "fileDescriptorResponse", value: { fileDescriptorProto } };
 }
 
-function failure(errorCode: Code, errorMessage: string): Answer {
+function failure(errorCode: Code, errorMessage: string): ReflectionAnswer {
   return { case: "errorResponse", value: { errorCode, errorMessage } };
 }
 
+/** Returns the files with all files that they import. */
 function closure(files: readonly DescFile[]): DescFile[] {
   const found = new Set<DescFile>();
   const visit = (file: DescFile): void => {

@@ -5,7 +5,7 @@ import type { Request } from "../http/handler.ts";
 
 /** Form in which a protocol transports requests and responses. */
 export interface Wire {
-  /** Whether messages are binary; otherwise they are JSON. */
+  /** True if messages are binary; otherwise they are JSON. */
   readonly isBinary: boolean;
   /** Reads the time that the client waits from the headers. */
   timeoutOf(request: Request, maxMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
