@@ -10,8 +10,8 @@ export default defineConfig({
     globalSetup: ["test/programs.ts", "test/console/build.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
-    // They wait more than they compute.
-    maxWorkers: 2,
+    // Tests wait for processes and browsers more than they compute, so two cores serve three workers.
+    maxWorkers: 3,
     // Only what hangs takes so long: many tests start processes, and a busy machine starts them slowly.
     testTimeout: 120_000,
     hookTimeout: 120_000,

@@ -1,18 +1,15 @@
-import type { JsonObject } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { FilePart, ToolPart, ToolStateError } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { effectsWords, errorReasonWords } from "../../view/calls.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { errorReasonWords } from "../../view/calls.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
-import { capitalized } from "../../view/words.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
-import { Pre } from "../parts/long-text.tsx";
-import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { AttachmentView } from "./attachment.tsx";
+import { Attachments, Failure, Input, Metadata, visibleJson } from "./call-sections.tsx";
 import { OutputView } from "./output-view.tsx";
 import type { SessionFeed } from "./session-feed.ts";
 
@@ -89,12 +86,12 @@ export function CallView({
       <Input input={state.value?.input} />
       {call.editedBy !== "" && (
         <p class="hint">
-          Edited by <b>{visibleText(call.editedBy)}</b>; the agent sent <code>{json(call.originalInput)}</code>
+          Edited by <b>{visibleText(call.editedBy)}</b>; the agent sent <code>{visibleJson(call.originalInput)}</code>
         </p>
       )}
       <OutputView part={call} connection={connection} feed={feed} />
       {state.case === "completed" && <Attachments files={state.value.attachments} {...{ sessionId, connection }} />}
-      <More part={call} />
+      <Metadata part={call} />
     </article>
   );
 }
@@ -156,68 +153,3 @@ function Cancel({
     </div>
   );
 }
-
-function Failure({ error: { error, effects } }: { error: ToolStateError }) {
-  return (
-    <div class="failure">
-      <Pre text={visibleLines(error)} />
-      <p>{capitalized(effectsWords(effects))}.</p>
-    </div>
-  );
-}
-
-function Input({ input }: { input: JsonObject | undefined }) {
-  const fields = Object.entries(input ?? {});
-  if (fields.length === 0) return null;
-  return (
-    <section class="block">
-      <h3>Input</h3>
-      <dl class="fields">
-        {fields.map(([name, value]) => (
-          <div key={name}>
-            <dt>{visibleText(name)}</dt>
-            <dd>
-              <Pre text={visibleLines(typeof value === "string" ? value : JSON.stringify(value, null, 2))} />
-            </dd>
-          </div>
-        ))}
-      </dl>
-    </section>
-  );
-}
-
-function Attachments({
-  files,
-  sessionId,
-  connection,
-}: {
-  files: readonly FilePart[];
-  sessionId: string;
-  connection: ConsoleConnection;
-}) {
-  if (files.length === 0) return null;
-  return (
-    <section class="block">
-      <h3>Attachments</h3>
-      {files.map((file) => (
-        <AttachmentView key={file.url} file={file} sessionId={sessionId} connection={connection} />
-      ))}
-    </section>
-  );
-}
-
-/** The metadata that tools return for user interfaces, and the structured output. */
-function More({ part: { state } }: { part: ToolPart }) {
-  const metadata = state.value !== undefined && "metadata" in state.value ? state.value.metadata : undefined;
-  const structured = state.case === "completed" ? state.value.structuredOutput : undefined;
-  if (metadata === undefined && structured === undefined) return null;
-  return (
-    <details class="block">
-      <summary>Metadata</summary>
-      <Pre text={json(metadata)} />
-      {structured !== undefined && <Pre text={json(structured)} />}
-    </details>
-  );
-}
-
-const json = (value: unknown) => visibleLines(JSON.stringify(value ?? null, null, 2));
