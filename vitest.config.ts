@@ -5,7 +5,7 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     // The second one prints the CPU time as the last line.
     reporters: ["default", "./test/cpu-reporter.ts"],
-    // With scripts of their own: test:faults takes minutes, test:clients needs other languages, test:package installs.
+    // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package installs.
     exclude: ["test/faults/**", "test/clients/**", "test/package/**"],
     globalSetup: ["test/programs.ts", "test/console/build.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.

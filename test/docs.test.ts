@@ -13,7 +13,7 @@ const blocks = [...page.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].map(([, languag
 }));
 const textsOf = (language: string) => blocks.filter((block) => block.language === language).map(({ text }) => text);
 
-/** What the page runs, with what it prints: a block of commands is followed by a block of their output. */
+/** Commands of the page with their output, which is the block after them. */
 const runs = blocks.flatMap(({ language, text }, i) => {
   const output = blocks[i + 1];
   return language === "sh" && output?.language === "text"

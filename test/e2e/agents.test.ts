@@ -87,7 +87,7 @@ test("explore is asked before it reads a .env, and reads other files", async () 
   expect(plain.part?.state.case).toBe("completed");
 });
 
-test("what a limit leaves open it does not allow", async () => {
+test("a limit allows nothing by itself", async () => {
   expect((await actionOf("explore", { tool: "read", input: { filePath: "private/x" } })).action).toBe(Action.DENY);
 });
 
@@ -144,7 +144,7 @@ test("the workspace's own policy file narrows at once, and never widens", async 
   expect(fetching).toBe(Action.ASK);
 });
 
-test("while the workspace's policy file is broken everything asks, also what was granted, and it says why", async () => {
+test("while the workspace's policy file is broken everything asks, also what was granted, with the reason", async () => {
   const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
   const sessionId = await agent.newSession();
   await writeFile(join(service.workspace, "b.env"), "b\n");

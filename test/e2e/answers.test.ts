@@ -19,19 +19,19 @@ async function openAsk(command = "echo asked") {
   return { sessionId, agent, stream, ask, approver: answerAs("approver"), deputy: answerAs("deputy") };
 }
 
-test("who answers second is told who won, and how", async () => {
+test("the second answer is refused and names the winner and its reply", async () => {
   const { stream, ask, approver, deputy } = await openAsk();
   await approver({ reply: Reply.REJECT, message: "Not now." });
-  const told = await refusal(deputy({ reply: Reply.ONCE }));
-  expect(told).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });
-  expect(told.metadata).toEqual({ permission_id: ask.id, by: "approver" });
-  expect(told.error.findDetails(PermissionSettledSchema)).toMatchObject([
+  const refused = await refusal(deputy({ reply: Reply.ONCE }));
+  expect(refused).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });
+  expect(refused.metadata).toEqual({ permission_id: ask.id, by: "approver" });
+  expect(refused.error.findDetails(PermissionSettledSchema)).toMatchObject([
     { permissionId: ask.id, outcome: PermissionOutcome.REJECT, by: "approver", message: "Not now." },
   ]);
   expect((await stream.end()).state.case).toBe("error");
 });
 
-test("an answer that is sent again is fine, and is recorded once", async () => {
+test("a repeated answer succeeds and is recorded once", async () => {
   const { stream, approver } = await openAsk();
   await approver({ reply: Reply.ONCE, replyId: "r1" });
   await approver({ reply: Reply.ONCE, replyId: "r1" });
@@ -40,7 +40,7 @@ test("an answer that is sent again is fine, and is recorded once", async () => {
   expect(stream.seen.filter((event) => nameOf(event) === "permissionSettled")).toHaveLength(1);
 });
 
-test("without a reply_id the same answer of the same person is fine, and of somebody else it is not", async () => {
+test("without a reply_id a repeated answer succeeds from the same principal and is refused from another", async () => {
   const { approver, deputy } = await openAsk();
   await approver({ reply: Reply.ONCE });
   await approver({ reply: Reply.ONCE });
@@ -48,7 +48,7 @@ test("without a reply_id the same answer of the same person is fine, and of some
   expect(await refusal(approver({ reply: Reply.REJECT }))).toMatchObject({ reason: "ALREADY_ANSWERED" });
 });
 
-test("a reply_id that comes again with another answer is refused", async () => {
+test("a reply_id with another answer is refused", async () => {
   const { ask, approver } = await openAsk();
   await approver({ reply: Reply.ONCE, replyId: "r1" });
   expect(await refusal(approver({ reply: Reply.REJECT, replyId: "r1" }))).toMatchObject({
@@ -68,7 +68,7 @@ test("the same reply_id with another offer is another answer", async () => {
   expect(await refusal(approver({ reply: Reply.ALWAYS, offerId: wide }))).toMatchObject({ reason: "ALREADY_ANSWERED" });
 });
 
-test("an answer to something else than what was shown settles nothing", async () => {
+test("an answer with another digest than the shown one settles nothing", async () => {
   const { stream, ask, approver } = await openAsk();
   expect(await refusal(approver({ reply: Reply.ONCE, expectedDigest: "what I saw" }))).toMatchObject({
     code: Code.FailedPrecondition,
@@ -95,9 +95,9 @@ test("of twenty answers at once exactly one wins, and all others name it", async
   expect(won).toEqual([winner?.replyId]);
   expect(state.case).toBe(winner?.outcome === PermissionOutcome.ONCE ? "completed" : "error");
   for (const lost of answers.filter((_, i) => `r${i}` !== won[0])) {
-    const told = await refusal(lost);
-    expect(told).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });
-    expect(told.error.findDetails(PermissionSettledSchema)).toEqual([winner]);
+    const refused = await refusal(lost);
+    expect(refused).toMatchObject({ code: Code.FailedPrecondition, reason: "ALREADY_ANSWERED" });
+    expect(refused.error.findDetails(PermissionSettledSchema)).toEqual([winner]);
   }
 });
 
@@ -112,7 +112,7 @@ test("always is refused where nothing can be saved, and the ask stays open", asy
   expect((await stream.end()).state.case).toBe("completed");
 });
 
-test("an answer must be one, and advice goes with reject only", async () => {
+test("a reply must be set, and only reject takes advice", async () => {
   const { approver } = await openAsk();
   expect(await refusal(approver({ reply: Reply.UNSPECIFIED }))).toMatchObject({
     code: Code.InvalidArgument,
@@ -124,7 +124,7 @@ test("an answer must be one, and advice goes with reject only", async () => {
   });
 });
 
-test("an ask is answered under its own session only", async () => {
+test("a permission request is answered only under its session", async () => {
   const { agent, ask } = await openAsk();
   const other = await agent.newSession();
   const person = connect(service, "approver");

@@ -20,7 +20,7 @@ external_directory = "deny"
 `;
 const service = useService({ settings });
 
-test("the server tells what may wait for a person, agent by agent", async () => {
+test("GetServerInfo lists by agent which permissions can ask", async () => {
   const info = await connect(service, "caller").tools.getServerInfo({});
   expect(info.unattended).toBe(UnattendedPolicy.WAIT);
   expect(info.agentDetails.map(({ agent }) => agent)).toEqual(info.agents);
@@ -54,7 +54,7 @@ test("an ask of a grandchild is on every stream of its root, with its ancestry, 
     expect(await stream.until("permissionSettled")).toMatchObject({ sessionId, outcome: PermissionOutcome.WITHDRAWN });
 });
 
-test("unattended, an ask of a child is denied at once, and the root's stream says so", async () => {
+test("unattended, an ask of a child is denied at once, and the root's stream has the settlement", async () => {
   const unattended = await startService({ flags: ["--unattended", "deny"] });
   const agent = connect(unattended, "caller");
   expect((await agent.tools.getServerInfo({})).unattended).toBe(UnattendedPolicy.DENY);

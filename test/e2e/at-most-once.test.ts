@@ -63,11 +63,11 @@ test("the same call id in another session is another call", async () => {
   expect(await runs.lines()).toHaveLength(2);
 });
 
-test("a caller that knows another store is told, and nothing runs", async () => {
+test("a call that expects another store is data_loss, and nothing runs", async () => {
   const { agent, runs, call } = await recordedCall();
-  const told = await refusal(agent.tools.callTool({ ...call, expectedStoreId: "another" }));
+  const refused = await refusal(agent.tools.callTool({ ...call, expectedStoreId: "another" }));
   const { storeId } = await agent.tools.getServerInfo({});
-  expect(told).toMatchObject({ code: Code.DataLoss, reason: "STORE_CHANGED", metadata: { store_id: storeId } });
+  expect(refused).toMatchObject({ code: Code.DataLoss, reason: "STORE_CHANGED", metadata: { store_id: storeId } });
   expect(await runs.lines()).toHaveLength(0);
   await agent.tools.callTool({ ...call, expectedStoreId: storeId });
   expect(await runs.lines()).toHaveLength(1);

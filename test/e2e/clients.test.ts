@@ -66,7 +66,7 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
     expect(state.case === "error" && state.value.error).toContain(message);
   });
 
-  test("is told the same as any other, whatever form its answers have", async () => {
+  test("every encoding carries the same events", async () => {
     const [agent, other] = [caller(), connect(service, "caller")];
     const sessionId = await agent.newSession();
     const call = { sessionId, callId: "c1", tool: "echo", input: { text: "Grüße 📦", list: [1, null, { a: true }] } };
@@ -74,8 +74,8 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
     const same = await other.tools.callTool(call);
     expect(answer.part).toEqual(same.part);
     expect(answer.lastSeq).toBe(same.lastSeq);
-    const told = [agent, other].map(({ tools }) => eventsOf(tools.executeTool(call)));
-    const [mine, theirs] = await Promise.all(told);
+    const streams = [agent, other].map(({ tools }) => eventsOf(tools.executeTool(call)));
+    const [mine, theirs] = await Promise.all(streams);
     expect(mine).toHaveLength(3);
     expect(mine).toEqual(theirs);
     expect(mine?.at(-1)?.event).toEqual({ case: "part", value: answer.part });
@@ -133,7 +133,7 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
     expect(await refusal(late)).toMatchObject({ code: Code.FailedPrecondition, reason: "ASK_CLOSED" });
   });
 
-  test("bad input and an unknown tool are ends of the call that say what to do", async () => {
+  test("bad input and an unknown tool end the call with the next step", async () => {
     const agent = caller();
     const sessionId = await agent.newSession();
     const bad = await agent.tools.callTool({ sessionId, callId: "c1", tool: "bash", input: { comand: "ls" } });
@@ -145,10 +145,10 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
     expect(state.case === "error" && state.value.error).toMatch(/hammer.*bash.*read.*write/);
   });
 
-  test("a bad message is refused by field", async () => {
+  test("an invalid message is refused and its field is named", async () => {
     const agent = caller();
-    const told = await refusal(agent.tools.callTool({ callId: "has blank", tool: "echo" }));
-    expect(told).toMatchObject({
+    const refused = await refusal(agent.tools.callTool({ callId: "has blank", tool: "echo" }));
+    expect(refused).toMatchObject({
       code: Code.InvalidArgument,
       reason: "INVALID_MESSAGE",
       metadata: { field: "call_id" },
@@ -157,11 +157,11 @@ describe.each(Object.entries(kinds))("%s", (_name, open) => {
     expect(streamed).toMatchObject({ code: Code.InvalidArgument, metadata: { field: "tool" } });
   });
 
-  test("a message that is too large is refused, and the connection goes on", async () => {
+  test("a message that is too large is refused, and the connection stays open", async () => {
     const agent = caller();
     const text = "x".repeat(5 * 1024 * 1024);
-    const told = await refusal(agent.tools.callTool({ tool: "echo", input: { text } }));
-    expect(told.code).toBe(Code.ResourceExhausted);
+    const refused = await refusal(agent.tools.callTool({ tool: "echo", input: { text } }));
+    expect(refused.code).toBe(Code.ResourceExhausted);
     const next = await agent.tools.callTool({ tool: "echo", input: { text: "small" } });
     expect(next.part?.state.value).toMatchObject({ output: "small" });
   });

@@ -56,7 +56,7 @@ export function connect(
   };
 }
 
-/** What a refused request was told: the code's number and the ErrorInfo's reason and metadata. */
+/** The error of a refused request: the code's number and the ErrorInfo's reason and metadata. */
 export async function refusal(request: PromiseLike<unknown>) {
   const error = await Promise.resolve(request).then(
     () => {

@@ -114,13 +114,13 @@ test("run offers the workspace's own tools where they are trusted", async () => 
   expect(await run()).toMatchObject({ code: 0, stdout: expect.stringContaining("hello from the workspace") });
 });
 
-test("without a server the next step is said", async () => {
+test("without a server the error names the next step", async () => {
   const { code, stderr } = await toolgate("--server", "http://127.0.0.1:9", "call", "echo", '{"text": "x"}');
   expect(code).toBe(6);
   expect(stderr).toContain("toolgate serve");
 });
 
-test("a start that is refused says what to do, and asks for no report", async () => {
+test("a refused start prints the next step and asks for no bug report", async () => {
   const { code, stderr } = await toolgate("serve", "--listen", "127.0.0.1:0", "--workspace", service.workspace);
   expect(code).toBe(1);
   expect(stderr).toContain(`in use by process ${service.pid}: stop it, or start with another data directory`);
@@ -147,7 +147,7 @@ test.each([
   for (const line of stdout.split("\n").slice(0, -1)) expect(JSON.parse(line)).toBeTypeOf("object");
 });
 
-test("serve --json says where it is", async () => {
+test("serve --json prints its address", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-serve-"));
   const flags = ["--listen", "127.0.0.1:0", "--data", join(folder, "data"), "--workspace", service.workspace];
   const child = spawn(process.execPath, ["src/main.ts", "serve", "--json", ...flags], {

@@ -9,7 +9,7 @@ import { createService, type Service, type ServiceOptions, startService } from "
 
 const root = join(import.meta.dirname, "../..");
 
-/** What is there without any file. */
+/** The tools without any file. */
 const builtIn = new Set<string>();
 beforeAll(async () => {
   const service = createService();
@@ -129,7 +129,7 @@ export default Tool.define("my_custom_tool", async () => ({
     expect.unreachable("it was not asked");
   });
 
-  test("that is broken is told with its line, and disturbs nothing else", async () => {
+  test("that is broken is listed with its line, and the other tools stay", async () => {
     const service = await serveWith({
       "tool/greet.ts": hello,
       "tool/syntax.ts": "export const a = 1;\nexport const b = {;\n",
@@ -157,7 +157,7 @@ export default Tool.define("my_custom_tool", async () => ({
     expect(await call(service, "greet", { name: "Ada" })).toMatchObject({ output: "hello Ada" });
   });
 
-  test("is loaded anew when it, or what it imports, changes; a call of the definition of before is stale", async () => {
+  test("is reloaded when it, or a module that it imports, changes; a call of the definition of before is stale", async () => {
     const service = await serveWith({
       "tool/count.ts": `import { word } from "./lib/word";\nexport default { description: "One.", args: {}, execute: () => word };`,
       "tool/lib/word.ts": 'export const word: string = "one";',
@@ -356,7 +356,7 @@ describe("a plugin", () => {
     return service;
   }
 
-  test("brings tools and hooks, and is loaded anew when it changes", async () => {
+  test("brings tools and hooks, and is reloaded when it changes", async () => {
     const source = (word: string) => `import { definePlugin } from "toolgate/plugin";
 export default definePlugin({
   name: "example",
@@ -391,7 +391,7 @@ export const EnvProtection = async ({ project, client, $, directory, worktree })
     }
   });
 
-  test("may be a package that is installed beside the configuration; one that is not is told", async () => {
+  test("may be a package that is installed beside the configuration; a missing one is reported", async () => {
     const service = createService({ settings: 'plugin = ["@acme/guard", "acme-old"]' });
     try {
       await expect(service.start()).rejects.toThrow(/@acme\/guard is not a path.*npm install @acme\/guard/);

@@ -8,7 +8,7 @@ import { nameOf, read } from "./reading.ts";
 import { useReplicas } from "./replicas.ts";
 import { startService, useService } from "./service.ts";
 
-/** Makes calls for the same thing, each with an id of its own; returns how each ended, or what is asked. */
+/** Makes calls for the same thing, each under a new id; returns how each ended, or what is asked. */
 function looper(agents: readonly Clients[], sessionId: string) {
   let count = 0;
   return async (input = { text: "again" }) => {

@@ -49,7 +49,7 @@ async function restart(service: Service): Promise<void> {
   await service.start();
 }
 
-test("nothing changes: one answer is enough, also over a restart", async () => {
+test("without a change one answer is enough, also across a restart", async () => {
   const service = await prepare();
   expect((await drift(service, command, () => restart(service))).again).toBeUndefined();
 });
@@ -111,7 +111,7 @@ test("the program that is found for a name: it is replaced, or another one comes
   }
 });
 
-test("the environment: a service with another PATH asks anew where that leads to another program", async () => {
+test("the environment: a service with another PATH asks again where that finds another program", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-programs-"));
   onTestFinished(() => rm(folder, { recursive: true }));
   for (const name of ["one", "other"]) {

@@ -31,7 +31,7 @@ async function openAsk(input: JsonObject) {
 }
 
 describe("edited arguments", () => {
-  test("are asked about with their own preview, and run as they were approved; all are told what changed", async () => {
+  test("are asked with their own preview and run as approved; model and watchers get the change", async () => {
     const { agent, sessionId, callId, stream, ask, answer } = await openAsk({ command: "echo first" });
     await answer(ask, { input: { command: "echo second" } });
     expect(await stream.until("permissionSettled")).toMatchObject({
@@ -45,10 +45,10 @@ describe("edited arguments", () => {
       originalInput: { command: "echo first" },
       editedBy: "approver",
     });
-    const anew = await stream.until("permissionAsked");
-    expect(anew).toMatchObject({ patterns: ["echo second"], preview: { command: "echo second" } });
-    expect(anew.digest).not.toBe(ask.digest);
-    await answer(anew, {});
+    const asked = await stream.until("permissionAsked");
+    expect(asked).toMatchObject({ patterns: ["echo second"], preview: { command: "echo second" } });
+    expect(asked.digest).not.toBe(ask.digest);
+    await answer(asked, {});
     const part = await stream.end();
     expect(part.state).toMatchObject({ case: "completed", value: { input: { command: "echo second" } } });
     expect(part.state.value).toMatchObject({
@@ -123,13 +123,13 @@ describe("edited arguments", () => {
   test("survive the service, which then asks about them", async () => {
     const { sessionId, callId, stream, ask, answer } = await openAsk({ command: "echo first" });
     await answer(ask, { input: { command: "echo second" } });
-    const anew = await stream.until("permissionAsked");
+    const asked = await stream.until("permissionAsked");
     await service.kill();
     await service.start();
     const person = connect(service, "approver");
     const { permissions } = await person.permissions.listPermissions({ sessionId });
-    expect(permissions.map(({ id, patterns }) => [id, patterns])).toEqual([[anew.id, ["echo second"]]]);
-    await person.permissions.respondToPermission({ sessionId, permissionId: anew.id, reply: Reply.ONCE });
+    expect(permissions.map(({ id, patterns }) => [id, patterns])).toEqual([[asked.id, ["echo second"]]]);
+    await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: Reply.ONCE });
     const input = { command: "echo first" };
     const { part } = await connect(service, "caller").tools.callTool({ sessionId, callId, tool: "bash", input });
     expect(part?.state.value).toMatchObject({ output: expect.stringMatching(/^second\n/) });

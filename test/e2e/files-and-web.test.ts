@@ -23,7 +23,7 @@ const edit = (filePath: string) => ({ filePath, oldString: "", newString: "x" })
 
 let folders = 0;
 
-/** What PlanTool says of a call in a workspace of its own, in which `W` stands for the workspace's path. */
+/** Plans a call in a fresh workspace; in its input `W` stands for the workspace's path. */
 async function plan([, permission, pattern, tool, input, setup]: Case, rules: [string, string, Action][] = []) {
   folders += 1;
   const folder = `case-${folders}`;

@@ -61,7 +61,7 @@ describe("JSON by HTTP", () => {
     expect(answer.code).toBe("resource_exhausted");
   });
 
-  test("an rpc that is not there, a wrong method and a wrong type are told apart", async () => {
+  test("an unknown rpc, a wrong method and a wrong content type have different statuses", async () => {
     const url = `${service.url}/opencode.tool.v1.ToolService`;
     expect((await post("ToolService/DropTables", "{}")).status).toBe(404);
     expect((await fetch(`${url}/CallTool`)).status).toBe(405);
@@ -100,7 +100,7 @@ describe("gRPC frames", () => {
   });
 });
 
-test("bytes that are no HTTP close their own connection only", async () => {
+test("bytes that are not HTTP close only their connection", async () => {
   for (const bytes of [
     "\x00\x01\x02\x03\r\n\r\n",
     "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnot a frame at all, not at all",
@@ -119,8 +119,8 @@ async function post(rpc: string, body: string | Uint8Array<ArrayBuffer>, headers
     body,
   });
   const text = await response.text();
-  const told: { code?: string; message?: string } = text === "" ? {} : JSON.parse(text);
-  return { status: response.status, text, ...told };
+  const fields: { code?: string; message?: string } = text === "" ? {} : JSON.parse(text);
+  return { status: response.status, text, ...fields };
 }
 
 /** Sends bytes as the body of a gRPC request, and returns how it ended. */

@@ -32,7 +32,7 @@ test("what was acknowledged before a kill -9 is there after it, and nothing ran 
   }
 });
 
-/** What one worker was told. */
+/** Responses that one worker received. */
 function createHistory(service: Service, sessionId: string) {
   const parts: ToolPart[] = [];
   const waiting = new Map<number, () => void>();

@@ -16,7 +16,7 @@ async function begin() {
   return { agent, sessionId, call };
 }
 
-test("the limits that hold are told", async () => {
+test("GetServerInfo returns the limits in force", async () => {
   const { limits } = await connect(service, "watcher").tools.getServerInfo({});
   expect(limits).toMatchObject({ runningCalls: 3, openAsks: 2, inputBytes: 2048n, requestBytes: 4_194_304n });
 });
@@ -33,7 +33,7 @@ test("an input over the limit is refused by name, and its call id stays free", a
   expect(part?.state.case).toBe("completed");
 });
 
-test("one ask too many ends its own call, in words", async () => {
+test("one permission request too many ends its call and names the limit", async () => {
   const { agent, call } = await begin();
   for (const callId of ["c1", "c2"]) await read(agent.tools.executeTool(call(callId))).until("permissionAsked");
   const { state } = await read(agent.tools.executeTool(call("c3"))).end();
@@ -48,9 +48,9 @@ test("one open call too many is refused with when to retry; one that is there is
   const sleeping = (callId: string) => ({ ...call(callId), agent: "free", input: { command: "echo up; sleep 600" } });
   const open = ["c1", "c2", "c3"].map((callId) => read(agent.tools.executeTool(sleeping(callId))));
   await Promise.all(open.map((stream) => stream.until("output")));
-  const told = await refusal(agent.tools.callTool(call("c4")));
-  expect(told).toMatchObject({ code: Code.ResourceExhausted, reason: "QUOTA_EXCEEDED" });
-  expect(told.error.findDetails(RetryInfoSchema)).toMatchObject([{ retryDelay: { seconds: 1n } }]);
+  const refused = await refusal(agent.tools.callTool(call("c4")));
+  expect(refused).toMatchObject({ code: Code.ResourceExhausted, reason: "QUOTA_EXCEEDED" });
+  expect(refused.error.findDetails(RetryInfoSchema)).toMatchObject([{ retryDelay: { seconds: 1n } }]);
   expect((await agent.tools.callTool({ ...sleeping("c1"), waitMs: 0 })).part?.state.case).toBe("running");
   await agent.tools.cancelTool({ sessionId, callId: "c1" });
   await read(agent.tools.executeTool(call("c4"))).until("permissionAsked");

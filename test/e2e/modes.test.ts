@@ -28,7 +28,7 @@ test("unattended, what would ask is denied at once, and what is allowed runs", a
   expect(allowed.part?.state.value).toMatchObject({ output: "hi\n" });
 });
 
-test("without tokens, anybody calls and answers, own calls included", async () => {
+test("without tokens any client calls and answers, its own calls included", async () => {
   const service = await startService({ flags: ["--insecure-no-auth"] });
   const transport = createGrpcTransport({ baseUrl: service.url });
   const [tools, permissions] = [createClient(ToolService, transport), createClient(PermissionService, transport)];

@@ -24,7 +24,7 @@ async function bigOutput() {
   return { agent, sessionId, stream, result: state.value, output };
 }
 
-test("a model sees the bounded end, and is told where the whole is", async () => {
+test("a model gets the truncated output and the name of the whole", async () => {
   const { result, output, stream } = await bigOutput();
   expect(Buffer.byteLength(result.output)).toBeLessThan(52_000);
   expect(result.output.split("\n").length).toBeLessThan(2_010);

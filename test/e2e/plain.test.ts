@@ -111,7 +111,7 @@ async function askOf(sessionId: string) {
   }
 }
 
-/** What a script does not know the types of. */
+/** JSON of a type that a script does not know. */
 type Json = ReturnType<typeof JSON.parse>;
 
 async function request(who: string, rpc: string, message: object): Promise<{ status: number; body: Json }> {

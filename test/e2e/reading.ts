@@ -8,7 +8,7 @@ type Value<K extends Kind> = Extract<SessionEvent["event"], { case: K }>["value"
 export interface Reading {
   /** All events so far. */
   readonly seen: readonly SessionEvent[];
-  /** Where to resume. */
+  /** The number to resume after. */
   readonly lastSeq: bigint;
   /** The next event of a kind; fails if the stream ends before. */
   until<K extends Kind>(kind: K): Promise<Value<K>>;
@@ -64,7 +64,7 @@ export function read(stream: AsyncIterable<{ event?: SessionEvent | undefined; l
   };
 }
 
-/** What happened, in words such as `pending` or `permissionAsked`. */
+/** Describes an event by words such as `pending` or `permissionAsked`. */
 export function nameOf({ event }: SessionEvent): string {
   return (event.case === "part" ? event.value.state.case : event.case) ?? "nothing";
 }

@@ -109,7 +109,7 @@ test("a call is taken over by a replica that serves its workspace, and by no oth
   expect((await rest.end()).state.value).toMatchObject({ output: `${other}\n` });
 });
 
-test("kill -9 of the replica while the tool runs: another one says EXECUTOR_LOST, and its processes are dead", async () => {
+test("kill -9 of the replica while the tool runs: another one records EXECUTOR_LOST, and its processes are dead", async () => {
   const { all, workspace } = replicas();
   const [a, b] = all;
   const agent = connect(a, "caller");
@@ -202,7 +202,7 @@ test.each(["grpc-js", "connect-web"])(
   },
 );
 
-test("a replica does not start on a Redis that may forget, and says what to do and nothing else", async () => {
+test("a replica does not start on a Redis that may evict, and prints only the next step", async () => {
   const redis = await startRedis("--maxmemory-policy", "allkeys-lru");
   onTestFinished(redis.stop);
   const started = await startService({ settings: `store = "${redis.url}"\n` }).catch(String);

@@ -43,10 +43,10 @@ test("a command writes outside the workspace only where a person let it, and see
   await approve(await asked.until("permissionAsked"));
   const { state } = await asked.end();
   expect(state.value).toMatchObject({ output: expect.stringContaining("Read-only file system") });
-  const told = JSON.stringify(state.value);
-  expect(told).toContain(service.data);
-  expect(told).not.toContain(`${service.data}/`);
-  expect(told).not.toContain("-token");
+  const shown = JSON.stringify(state.value);
+  expect(shown).toContain(service.data);
+  expect(shown).not.toContain(`${service.data}/`);
+  expect(shown).not.toContain("-token");
   expect(await readdir(outside)).toEqual(["mine"]);
 });
 

@@ -16,19 +16,19 @@ export const principals = {
   admin: "admin",
 } as const;
 
-/** Who a test client says it is. */
+/** A principal that a test client acts as. */
 export type Principal = keyof typeof principals;
 
-/** A service process with folders of its own. */
+/** A service process with private directories. */
 export interface Service {
-  /** Where it is reached; another one after each start. */
+  /** Its address; another one after each start. */
   readonly url: string;
   readonly workspace: string;
   readonly data: string;
   readonly config: string;
   /** Its process, while it runs. */
   readonly pid: number | undefined;
-  /** Writes the top of its toolgate.toml anew; counts from the next start on. */
+  /** Replaces the top of its toolgate.toml; takes effect at the next start. */
   configure(settings: string): Promise<void>;
   start(): Promise<void>;
   /** kill -9. */
@@ -39,16 +39,16 @@ export interface Service {
   close(): Promise<void>;
 }
 
-/** What is special about a service. */
+/** Options of one service. */
 export interface ServiceOptions {
   /** The top of its toolgate.toml. */
   settings?: string;
   flags?: readonly string[];
-  /** What is started, in place of the product's own entry. */
+  /** The entry point, in place of the product's. */
   entry?: string;
-  /** What its environment holds besides. */
+  /** Additional environment variables. */
   env?: Readonly<Record<string, string>>;
-  /** Whether it makes its own two tokens instead of having those of `principals`. */
+  /** Lets it create its two tokens instead of using those of `principals`. */
   ownTokens?: boolean;
 }
 
@@ -73,17 +73,17 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
 
 /** The agent `free` may do everything without a question; for `build` the defaults hold. */
 const free = '[agent.free.permission]\n"*" = "allow"\n';
-/** Where a test has no rules of its own, commands may write ledgers. */
+/** Lets commands write ledgers; tests with other rules replace it. */
 const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
   .join("");
 
-/** Most of what a start costs is to strip types and to compile: what a process that ended by itself did of it is kept. */
+/** Caches compiled code, since a start mostly strips types and compiles; only processes that end by themselves fill the cache. */
 const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_modules/.cache/node") };
 
-/** A service that whoever made it starts and closes. */
+/** Creates a service; the caller starts and closes it. */
 export function createService(options: ServiceOptions = {}): Service {
   const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
   let folder = "";

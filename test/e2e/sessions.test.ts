@@ -102,7 +102,7 @@ test("an ask of a child is in the log of its root, and is answered under the chi
   expect((await stream.end()).state.case).toBe("completed");
 });
 
-test("a session of somebody else is not found, whatever is asked of it", async () => {
+test("a session of another principal is not found by any rpc", async () => {
   const [agent, stranger] = [connect(service, "caller"), connect(service, "stranger")];
   const sessionId = await agent.newSession();
   await agent.tools.callTool({ sessionId, callId: "c1", tool: "echo", input: { text: "mine" } });

@@ -9,7 +9,7 @@ import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
 import { startService, unconfined } from "./service.ts";
 
-test("SIGTERM tells streams to resume, keeps a call that waits, and the next start completes it", async () => {
+test("SIGTERM ends streams with DRAINING, retains a waiting call, and the next start completes it", async () => {
   const service = await startService();
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
@@ -35,7 +35,7 @@ test("SIGTERM tells streams to resume, keeps a call that waits, and the next sta
   expect(rest.seen).toEqual(after.seen);
 });
 
-test("SIGTERM lets a call that runs come to its end", async () => {
+test("SIGTERM lets a running call finish", async () => {
   const service = await startService();
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
@@ -43,9 +43,9 @@ test("SIGTERM lets a call that runs come to its end", async () => {
   const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input };
   const stream = read(agent.tools.executeTool(call));
   await stream.until("output");
-  const told = refusal(stream.end());
+  const refused = refusal(stream.end());
   const stopped = service.stop();
-  expect(await told).toMatchObject({ reason: "DRAINING" });
+  expect(await refused).toMatchObject({ reason: "DRAINING" });
   await writeFile(join(service.workspace, "go"), "");
   expect(await stopped).toBe(0);
   await service.start();

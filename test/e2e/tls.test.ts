@@ -33,7 +33,7 @@ test("with certificates by flag it listens beyond loopback, and wants those of c
   await expect(connect({}).callTool(call)).rejects.toThrow();
 });
 
-test("without certificates it does not start beyond loopback, unless it is told to", async () => {
+test("without certificates it does not start beyond loopback, unless --allow-insecure-listen is set", async () => {
   await expect(startService({ flags: beyond })).rejects.toThrow("give a certificate with --tls-cert and --tls-key");
   const { url } = await startService({ flags: [...beyond, "--allow-insecure-listen"] });
   expect((await fetch(`${url.replace("0.0.0.0", "127.0.0.1")}/readyz`)).status).toBe(200);

@@ -9,7 +9,7 @@ import { useReplicas } from "./replicas.ts";
 
 const replicas = useReplicas();
 
-test("top at one replica shows what runs and what waits at another, and what becomes of it", async () => {
+test("top at one replica shows what runs and what waits at another, and its outcome", async () => {
   const {
     all: [first, second],
     workspace,

@@ -31,7 +31,7 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     return sessionId;
   }
 
-  test.each(Object.entries(kinds))("%s: each is told what its own rpc sends", async (_name, open) => {
+  test.each(Object.entries(kinds))("%s: each watch gets what its rpc would send", async (_name, open) => {
     const { tools, permissions } = connect(service(), "approver", open);
     const sessionId = await sessionWithHistory(connect(service(), "caller"));
     const requests = {
@@ -51,22 +51,22 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     for (const { event } of expected.now) if (event) event.time = 0;
     const watches = Object.entries(requests).map(([key, value]) => session(key, value));
     const missing = new Map(Object.entries(expected).map(([key, { length }]) => [key, length]));
-    const told: Record<string, unknown[]> = { all: [], later: [], own: [], now: [], asks: [] };
+    const received: Record<string, unknown[]> = { all: [], later: [], own: [], now: [], asks: [] };
     for await (const { key, frame } of tools.watchMany({ watches: [...watches, asks("asks", sessionId)] })) {
       const left = missing.get(key);
       if (left === undefined) continue;
       // The events of a snapshot are made when it is asked for.
       if (key === "now" && frame.case === "session" && frame.value.event) frame.value.event.time = 0;
-      told[key]?.push(frame.value);
+      received[key]?.push(frame.value);
       if (left === 1) missing.delete(key);
       else missing.set(key, left - 1);
       if (missing.size === 0) break;
     }
-    expect(told).toEqual(expected);
+    expect(received).toEqual(expected);
     expect(expected.all.length).toBeGreaterThan(8);
   });
 
-  test("each goes on after a number of its own, without a gap, whatever happened meanwhile", async () => {
+  test("each watch resumes after its number, without a gap", async () => {
     const agent = connect(service(), "caller");
     const ids = [await sessionWithHistory(agent), await sessionWithHistory(agent)];
     const seen = new Map(ids.map((id): [string, bigint[]] => [id, []]));
@@ -90,7 +90,7 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
       expect(seqs).toEqual(Array.from({ length: Number(ends.get(id)) }, (_, i) => BigInt(i + 1)));
   });
 
-  test("one that fails ends as its own rpc would have failed; the others go on", async () => {
+  test("a watch that fails ends as its rpc would; the others continue", async () => {
     const agent = connect(service(), "caller");
     const stranger = connect(service(), "stranger");
     const sessionId = await sessionWithHistory(agent);
@@ -119,20 +119,21 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
     await agent.tools.callTool({ sessionId, callId: "later", tool: "echo", input: { text: "later" } });
     for (;;) {
       const frame = (await next())?.frame;
-      const told = frame?.case === "session" ? frame.value.event?.event : undefined;
-      if (told?.case === "part" && told.value.callId === "later" && told.value.state.case === "completed") break;
+      const received = frame?.case === "session" ? frame.value.event?.event : undefined;
+      if (received?.case === "part" && received.value.callId === "later" && received.value.state.case === "completed")
+        break;
     }
     await messages.return?.();
   });
 
-  test("when the last has ended, the stream ends well", async () => {
+  test("the stream ends without error when the last watch has ended", async () => {
     const { tools } = connect(service(), "watcher");
     const watches = [session("a", { sessionId: "ses_none" }), session("b", { sessionId: "ses_none" })];
     const messages = await Array.fromAsync(tools.watchMany({ watches }));
     expect(messages.map(({ key, frame }) => `${key} ${frame.case}`).toSorted()).toEqual(["a end", "b end"]);
   });
 
-  test("a caller is told of the asks of its own sessions only", async () => {
+  test("a caller gets only the asks of its sessions", async () => {
     const [agent, stranger] = [connect(service(), "caller"), connect(service(), "stranger")];
     const call = { callId: "c1", tool: "bash", input: { command: "true" }, waitMs: 0 };
     const theirs = await agent.newSession();
@@ -145,12 +146,12 @@ describe.each(stores)("several watches on one stream, on %s", (store) => {
       await who.tools.callTool({ ...call, sessionId });
       await expect.poll(async () => (await permissions.listPermissions({ sessionId })).permissions.length).toBe(1);
     }
-    const told: string[] = [];
+    const received: string[] = [];
     for await (const { frame } of stranger.tools.watchMany({ watches: [asks("asks")] })) {
       if (frame.case !== "permissions" || frame.value.snapshotEnd) break;
-      told.push(frame.value.event?.sessionId ?? "");
+      received.push(frame.value.event?.sessionId ?? "");
     }
-    expect(told).toEqual([own]);
+    expect(received).toEqual([own]);
   });
 
   test.each<[string, Watches, string]>([

@@ -124,7 +124,7 @@ test("watching asks: those that are open, a mark, then each that opens or is set
   expect(await next()).toBe(`settled ${second.id}`);
 });
 
-test("a caller sees the asks of its own sessions only", async () => {
+test("a caller sees only the asks of its sessions", async () => {
   const [agent, stranger] = [connect(service, "caller"), connect(service, "stranger")];
   const [theirs, own] = [await agent.newSession(), await stranger.newSession()];
   const open = (clients: Clients, sessionId: string) =>
@@ -140,7 +140,7 @@ test("a caller sees the asks of its own sessions only", async () => {
   expect((await stranger.permissions.listPermissions({})).permissions.map(({ id }) => id)).toEqual([ask.id]);
 });
 
-test("a call that has ended, resumed after its last number, has nothing more to say", async () => {
+test("an ended call that is resumed after its last number sends nothing more", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const call = { sessionId, callId: "c1", tool: "echo", input: { text: "one" } };

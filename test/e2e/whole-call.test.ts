@@ -84,7 +84,7 @@ test("a grant ends when its approver said, and cannot be given beyond", async ()
   expect(grants[0]?.text).toContain(`at most until ${new Date(expires).toISOString()}`);
 });
 
-test("everything open in a session and its descendants is rejected with a message, and nothing beside it", async () => {
+test("everything open in a session and its descendants is rejected with a message, and nothing outside", async () => {
   const top = await agent().newSession();
   const parent = await agent().newSession({ parentSessionId: top });
   const child = await agent().newSession({ parentSessionId: parent });
@@ -104,7 +104,7 @@ test("everything open in a session and its descendants is rejected with a messag
   expect((await person().permissions.rejectPermissions({ sessionId: parent })).settled).toEqual([]);
 });
 
-test("who rejects everything leaves open what they asked themselves", async () => {
+test("rejecting everything leaves the approver's own requests open", async () => {
   const admin = connect(service, "admin");
   const sessionId = await admin.newSession();
   const stream = read(admin.tools.executeTool({ sessionId, callId: "own", tool: "bash", input: { command: "pwd" } }));
