@@ -4,8 +4,8 @@ import { type PermissionRequest, PermissionRequestSchema } from "../../gen/openc
 import { display, warningsAbout } from "../policy/display.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
-import { offersFor } from "./grants.ts";
 import type { UnapprovedAsk } from "./judge-asks.ts";
+import { offersFor } from "./offers.ts";
 import { bindingOf } from "./with-grants.ts";
 
 /** Builds the permission request of an ask, with its offers; `fields` come from the call. It is not stored yet. */

@@ -4,7 +4,7 @@ import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { noOffer } from "./answer-refusals.ts";
 import type { AskRecord } from "./ports.ts";
 
-/** The grants that "always" saves: for the answered ask, which comes first, the chosen offer, for others their own first. */
+/** Builds the grants that "always" saves: the chosen offer of the answered ask, which comes first, and the first offer of each other ask. */
 export function grantsSaved(
   asks: readonly AskRecord[],
   workspace: string,
@@ -27,7 +27,7 @@ export function grantsSaved(
         permission: request.permission,
         permissionId: request.id,
         created: now(),
-        // Whichever is earlier; 0 is never.
+        // The earlier of the two; 0 means never.
         expires: Math.min(offer.expires || expires, expires || offer.expires),
         agent: scope === GrantScope.AGENT ? request.agent : "",
       }),

@@ -44,7 +44,7 @@ export async function expireAsk(context: ApprovalContext, ask: AskRecord): Promi
   if (current && !current.settled) await expireAsk(context, current);
 }
 
-/** Whether the principal made the call of an ask, which they then never answer. */
+/** Checks if the principal made the call of an ask; it then must not answer. */
 export function isOwnCall(ask: AskRecord, principal: Principal): boolean {
   return ask.principal === principal.id && !principal.answersOwn;
 }

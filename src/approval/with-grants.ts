@@ -40,7 +40,7 @@ export function bindingOf(subject: Subject, ask: ExpandedAsk): string {
   return ask.cwd === undefined ? subject.binding : `${subject.binding}:${ask.cwd}`;
 }
 
-/** Whether no grant may answer: the engine itself asks, or a policy file could not be read. */
+/** Checks if no grant may answer: the engine itself asks, or a policy file could not be read. */
 export function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
   return decisions.some(
     ({ action, layer, reasonCode }) =>

@@ -2,14 +2,15 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { GrantMatchSchema, GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { matchCovers, offersFor } from "../../src/approval/grants.ts";
+import { matchCovers } from "../../src/approval/grants.ts";
+import { offersFor } from "../../src/approval/offers.ts";
 
 const matching = (match: MessageInitShape<typeof GrantMatchSchema>["match"]) =>
   create(GrantMatchSchema, match && { match });
 const prefix = (...words: string[]) => matching({ case: "prefix", value: { words } });
 
 describe("covers", () => {
-  test("exact covers its own text and no other, whatever characters it holds", () => {
+  test("exact covers its own text and no other, whatever characters it contains", () => {
     fc.assert(
       fc.property(fc.string(), fc.string(), (text, other) => {
         expect(matchCovers(matching({ case: "exact", value: text }), text)).toBe(true);
@@ -27,19 +28,19 @@ describe("covers", () => {
     expect(matchCovers(prefix(), "git log")).toBe(false);
   });
 
-  test("wildcard covers what a rule pattern would match", () => {
+  test("wildcard covers the texts that a rule pattern matches", () => {
     expect(matchCovers(matching({ case: "wildcard", value: "a/*" }), "a/b")).toBe(true);
     expect(matchCovers(matching({ case: "wildcard", value: "a/*" }), "b")).toBe(false);
   });
 
-  test("text that hides something is covered by nothing", () => {
+  test("no match covers text with hidden characters", () => {
     const hiding = "echo a\u202eb";
     expect(matchCovers(matching({ case: "exact", value: hiding }), hiding)).toBe(false);
     expect(matchCovers(prefix("echo"), hiding)).toBe(false);
     expect(matchCovers(matching({ case: "wildcard", value: "*" }), hiding)).toBe(false);
   });
 
-  test("no match covers nothing", () => {
+  test("an absent match covers nothing", () => {
     expect(matchCovers(undefined, "")).toBe(false);
     expect(matchCovers(matching(undefined), "")).toBe(false);
   });
@@ -49,7 +50,7 @@ describe("offersFor", () => {
   const bound = { agent: "build", workspace: "default", binding: "b1", wildcards: [] };
   const ask = { ...bound, permission: "bash", patterns: ["npm test --watch"] };
 
-  test("offers the one pattern, then commands that begin like it, each for the session tree, the agent and the workspace", () => {
+  test("offers the pattern, then commands with the same first words, each for the session tree, the agent and the workspace", () => {
     const offers = offersFor(ask);
     const begins = 'Allow every bash command that begins with the words "npm" "test"';
     expect(offers.map(({ id, scope, text }) => [id, scope, text])).toEqual([
@@ -66,7 +67,7 @@ describe("offersFor", () => {
     for (const offer of offers) expect(offer).toMatchObject({ binding: "b1", expires: 0 });
   });
 
-  test("offers the wildcards that the tool asked for and that cover what is asked", () => {
+  test("offers the wildcards of the tool that cover the patterns", () => {
     const wildcards = ["https://example.com/*", "https://other.org/*"];
     const offers = offersFor({ ...bound, wildcards, permission: "webfetch", patterns: ["https://example.com/a"] });
     expect(offers.map(({ match }) => match?.match.case)).toEqual([
@@ -89,7 +90,7 @@ describe("offersFor", () => {
     expect(offersFor({ ...ask, patterns: ["npm test", "sudo npm test"] })).toHaveLength(3);
   });
 
-  test("offers no prefix for another kind than bash", () => {
+  test("offers no prefix for permissions other than bash", () => {
     expect(offersFor({ ...bound, permission: "edit", patterns: ["notes.txt"] })).toHaveLength(3);
   });
 

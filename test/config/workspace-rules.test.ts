@@ -21,7 +21,7 @@ function workspace() {
     root,
     file,
     async read(agent = "build", directory = root) {
-      // In one turn of the event loop a file is looked at once.
+      // In one turn of the event loop a file is checked once.
       await nextTurn();
       return rules({ root, directory }, agent);
     },
@@ -48,7 +48,7 @@ test("rules for all come before those for the agent", async () => {
   expect((await read())[0]?.rules).toBe((await read())[0]?.rules);
 });
 
-test("in a directory of a workspace the files of all directories above it count, too", async () => {
+test("a directory of a workspace also gets the policy files of all directories above it", async () => {
   const { root, file, read } = workspace();
   const inner = join(root, "a/b");
   mkdirSync(join(inner, ".opencode"), { recursive: true });
@@ -61,7 +61,7 @@ test("in a directory of a workspace the files of all directories above it count,
   expect(await read("build", join(root, "a"))).toHaveLength(1);
 });
 
-test("every change is seen, also one that leaves size and time as they were", async () => {
+test("every change is detected, also one that leaves size and time unchanged", async () => {
   const { file, read } = workspace();
   const actionNow = async () => (await read())[0]?.rules[0]?.action;
   writeFileSync(file, '[permission]\nread = "deny"');
@@ -74,7 +74,7 @@ test("every change is seen, also one that leaves size and time as they were", as
   expect(await read()).toEqual([]);
 });
 
-describe("a file that cannot be used is a problem, in words without its content", () => {
+describe("an invalid file is a problem, whose text does not quote the file", () => {
   test.each([
     [
       '[permission]\nread = "denied"',
@@ -93,7 +93,7 @@ describe("a file that cannot be used is a problem, in words without its content"
     expect((await read())[0]?.problem).toBeUndefined();
   });
 
-  test("what is no file of this workspace", async () => {
+  test("a file that is not inside this workspace", async () => {
     const { base, root, file, read } = workspace();
     const problem = async () => (await read())[0]?.problem;
     mkdirSync(file);

@@ -42,7 +42,7 @@ describe("an address that is not of the public web is denied although everything
       ["localhost", "LOCALHOST", "localhost.", "localhost..", "a.localhost", "localhost.localdomain"],
     ],
     [
-      "names of the own network",
+      "names of the local network",
       ["intranet", "db", "printer.local", "wiki.corp", "nas.home.arpa", "router.lan", "x.internal"],
     ],
     ["names of clouds", ["metadata.google.internal", "metadata.goog", "instance-data", "kubernetes.default.svc"]],
@@ -55,7 +55,7 @@ describe("an address that is not of the public web is denied although everything
     }
   });
 
-  test("what a public name leads to", () => {
+  test("a public name that resolves to a private address", () => {
     expect(judged("https://example.com/", all, "93.184.216.34")?.action).toBe(Action.ALLOW);
     expect(judged("https://example.com/", all, "10.0.0.1")?.action).toBe(Action.DENY);
     expect(judged("https://example.com/", all, "::ffff:10.0.0.1")?.action).toBe(Action.DENY);
@@ -80,7 +80,7 @@ describe("an address that is not of the public web is denied although everything
   });
 });
 
-describe("a rule opens what is not public by naming it, not by a wildcard:", () => {
+describe("only a rule that names it, without a wildcard, allows an address that is not public:", () => {
   test.each<[string, RuleConfig, string, Action]>([
     [
       "the address with its port",
@@ -124,7 +124,7 @@ describe("a rule opens what is not public by naming it, not by a wildcard:", () 
   });
 });
 
-describe("rules meet an address in one spelling:", () => {
+describe("rules match an address in one spelling:", () => {
   const docs: RuleConfig = { webfetch: { "https://api.example.com/docs/*": "allow" } };
   test.each<[string, RuleConfig, string, Action]>([
     ["case, default port, fragment", docs, "HTTPS://API.example.com:443/docs/a#b", Action.ALLOW],
@@ -175,7 +175,7 @@ describe("rules meet an address in one spelling:", () => {
       Action.ASK,
     ],
     [
-      "a host in letters of its own",
+      "a host in an alphabet other than Latin",
       { webfetch: { "https://BÜCHER.example/*": "allow" } },
       "https://bücher.example/",
       Action.ALLOW,
@@ -203,7 +203,7 @@ describe("rules meet an address in one spelling:", () => {
     expect(judged(url, rules)?.action).toBe(action);
   });
 
-  test("of a tool's own kind of pattern nothing is read", () => {
+  test("patterns of other permissions are not parsed as addresses", () => {
     expect(judged("not an address", all)?.action).toBe(Action.ALLOW);
   });
 });

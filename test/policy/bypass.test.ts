@@ -24,7 +24,7 @@ const known = z.object({
   race: z.array(z.string()).default([]),
 });
 
-/** What may come of a case: a stricter outcome than the expected one is fine, but for `allow`. */
+/** Accepted outcomes of a case: a stricter one than expected is fine, except for `allow`. */
 const accepted = {
   allow: ["allow"],
   ask: ["ask", "deny", "error"],
@@ -33,7 +33,7 @@ const accepted = {
 };
 
 const service = useService();
-/** The directory that the cases take for the workspace. */
+/** The directory that the cases use as workspace. */
 const assumed = "/srv/project";
 
 beforeAll(async () => {
@@ -65,7 +65,7 @@ async function outcome(tool: string, input: JsonObject, rules: readonly Rule[]):
       onlyRules: true,
     });
     const word = Object.entries(actions).find(([, action]) => action === plan.action)?.[0] ?? "none";
-    // A call whose check fails ends before anybody is asked; what is allowed counts as allowed all the same.
+    // A call whose check fails ends without an ask; a case that rules allow counts as allowed all the same.
     return plan.problem && word !== "allow" ? "error" : word;
   } catch (cause) {
     if (cause instanceof ConnectError) return "error";
@@ -74,9 +74,9 @@ async function outcome(tool: string, input: JsonObject, rules: readonly Rule[]):
 }
 
 const cases = z.array(known).parse(JSON.parse(readFileSync(new URL("./bypass.json", import.meta.url), "utf8")));
-// What is swapped between check and use is tested with the tools that use it.
+// The tests of the tools cover files that are replaced between check and use.
 test.each(cases.filter(({ race }) => race.length === 0))("$id is judged $expect", async (one) => {
-  // Planning looks up no names.
+  // Planning resolves no names.
   for (const step of one.setup.filter((step) => !step.startsWith("resolver stub:")))
     execFileSync("/bin/bash", ["-c", step], { cwd: service.workspace });
   const rules = one.rules.map((rule) => ({ ...rule, action: actions[rule.action] }));

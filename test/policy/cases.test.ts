@@ -65,7 +65,7 @@ const toRules = (list: z.infer<typeof rules>): Rule[] =>
   list.map((rule) => ({ ...rule, action: actions[rule.action] }));
 const nameOf = new Map<unknown, string>(Object.entries(actions).map(([name, action]) => [action, name]));
 
-/** Each of these is the configuration of an agent: its table in toolgate.toml. */
+/** Configurations of agents, each a table in toolgate.toml. */
 const agents = new Map<string, string>();
 function agentFor(name: string, config: z.infer<typeof written>): string {
   const agent = `case-${agents.size}`;
@@ -112,7 +112,7 @@ async function explain(permission: string, patterns: string[], rules: Rule[]) {
   return await connect(service, "caller").permissions.explainPermission(question);
 }
 
-/** What design §4 makes of a case in place of what opencode does. */
+/** Cases that Toolgate decides differently from opencode. */
 const otherwise: ReadonlyMap<string, unknown> = new Map<string, unknown>([
   // Commands and addresses keep their case: the service runs on POSIX, and a rule for `rm` is not about `RM` there.
   ["test: wildcard - matching is case-insensitive on Windows (lower-case text)", false],
@@ -127,7 +127,7 @@ const expected = (one: z.infer<typeof known>) => (otherwise.has(one.name) ? othe
 describe("through ExplainPermission", () => {
   test.each(only("wildcard"))("$name", async (one) => {
     const { text, pattern } = one.input;
-    // The backslash rule is for paths alone.
+    // The backslash rule applies to paths only.
     const permission = /\\/.test(text + pattern) ? "glob" : "bash";
     const rules = [{ permission, pattern, action: actions.allow }];
     expect((await explain(permission, [text], rules)).action === actions.allow).toBe(expected(one));
@@ -173,7 +173,7 @@ describe("through ExplainPermission", () => {
 test.each(only("disabled"))("through ListTools: $name", async (one) => {
   const agent = agents.get(one.name) ?? "";
   const { tools } = connect(service, "caller");
-  // No model is offered both ways to change files.
+  // No model is offered both tools that change files.
   const lists = await Promise.all(["", "gpt-5"].map((modelId) => tools.listTools({ agent, modelId })));
   const offered = lists.flatMap((list) => list.tools.map(({ name }) => name));
   expect(one.input.tools.filter((tool) => !offered.includes(tool)).toSorted()).toEqual(expected(one));

@@ -12,7 +12,7 @@ function judged(permission: string, path: string, rest: Partial<ExpandedAsk> = {
   return decision;
 }
 
-describe("a change of what runs unasked is always asked, whatever rules allow:", () => {
+describe("a change of a file that runs implicitly always asks, whatever rules allow:", () => {
   test.each([
     [
       "git",
@@ -36,7 +36,7 @@ describe("a change of what runs unasked is always asked, whatever rules allow:",
     }
   });
 
-  test("it says what the file is", () => {
+  test("the reason describes the file", () => {
     expect(judged("edit", ".github/workflows/ci.yml")?.reason).toBe(
       "engine: .github/workflows/ci.yml is a build that a CI service runs: always asked",
     );
@@ -52,10 +52,10 @@ describe("a change of what runs unasked is always asked, whatever rules allow:",
     ".gitignore",
     "package.json",
     "x.git/config",
-  ])("%s is none of them", (path) => expect(judged("edit", path)?.action).toBe(Action.ALLOW));
+  ])("%s is not protected", (path) => expect(judged("edit", path)?.action).toBe(Action.ALLOW));
 });
 
-describe("reading is asked although rules allow it:", () => {
+describe("reading asks although rules allow it:", () => {
   test.each<[string, string, Partial<ExpandedAsk>]>([
     ["a key", "/home/u/.ssh/id_ed25519", {}],
     ["credentials", "/home/u/.aws/credentials", {}],
@@ -74,11 +74,11 @@ describe("reading is asked although rules allow it:", () => {
     expect(judged("read", path, rest)?.action).toBe(Action.ALLOW);
   });
 
-  test("and of the service's own process it is denied", () => {
+  test("reading the service's own process is denied", () => {
     expect(judged("read", `/proc/${process.pid}/environ`)).toMatchObject({ action: Action.DENY, layer: Layer.ENGINE });
   });
 
-  test("the directory of a process is asked for too", () => {
+  test("the directory of a process asks too", () => {
     expect(judged("external_directory", "/proc/17/*", { paths: ["/proc/17"] })?.action).toBe(Action.ASK);
     expect(judged("external_directory", "/usr/share/*", { paths: ["/usr/share"] })?.action).toBe(Action.ALLOW);
   });

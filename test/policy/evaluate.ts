@@ -2,7 +2,7 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Rule } from "../../src/policy/rules.ts";
 import { wildcard } from "../../src/policy/wildcard.ts";
 
-/** The law in its plainest form: of all lists, one after the other, the last rule that matches decides; none is ASK. */
+/** Reference implementation: over all lists in order the last matching rule decides; without a match the action is ASK. */
 export function evaluate(permission: string, pattern: string, ...rulesets: (readonly Rule[])[]): Rule {
   const meets = (rule: Rule) =>
     wildcard(permission, rule.permission, { slashes: true }) && wildcard(pattern, rule.pattern, { slashes: true });

@@ -17,7 +17,7 @@ function judged(ask: ExpandedAsk) {
   return decision;
 }
 
-describe("what the engine denies although every rule allows", () => {
+describe("paths that the engine denies although every rule allows", () => {
   test.each<[string, ExpandedAsk]>([
     ["reading the data directory", { permission: "read", patterns: ["/home/u/.local/share/toolgate"] }],
     ["reading a token", { permission: "read", patterns: ["/home/u/.local/share/toolgate/tokens/approver"] }],
@@ -54,7 +54,7 @@ describe("what the engine denies although every rule allows", () => {
     expect(policy.explain(ask, { wide: [], narrow: [] })[0]?.layer).toBe(PermissionLayer.ENGINE);
   });
 
-  test("it says why", () => {
+  test("the reason names the protected path", () => {
     expect(judged({ permission: "edit", patterns: ["toolgate.toml"] })?.reason).toBe(
       "engine: toolgate.toml is a policy file, which no tool may edit",
     );
@@ -64,7 +64,7 @@ describe("what the engine denies although every rule allows", () => {
   });
 });
 
-describe("what only looks like it", () => {
+describe("paths that only look protected", () => {
   test.each<[string, ExpandedAsk]>([
     ["a neighbour with a longer name", { permission: "read", patterns: ["/home/u/.local/share/toolgate-old/x"] }],
     ["reading a policy file", { permission: "read", patterns: ["toolgate.toml"] }],

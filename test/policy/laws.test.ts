@@ -88,7 +88,7 @@ test("no set of grants turns a deny into an allow, or does anything but turn ask
   );
 });
 
-test("rules that a caller sends, or that a parent session has, only make a decision stricter", () => {
+test("rules of a caller or of a parent session only make a decision stricter", () => {
   fc.assert(
     fc.property(rules, rules, rules, arbitraryAsk, (config, own, above, asked) => {
       const without = policy.judge(asked, layersOf(config));
@@ -110,7 +110,7 @@ afterAll(async () => {
   await rm(directory, { recursive: true });
 });
 
-test("grants that come while an ask waits settle it exactly if they would let its later twin run", () => {
+test("grants that are saved while an ask waits settle it exactly if they would allow an equal later ask", () => {
   fc.assert(
     fc.property(rules, arbitraryAsk, grants, grants, (config, asked, earlier, later) => {
       const layersFor = () => layersOf(config);

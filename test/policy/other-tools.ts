@@ -1,7 +1,7 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import type { ActionName, RuleConfig } from "../../src/policy/rules.ts";
 
-/** A call of another tool than bash, what it must come to at least, and the rules that alone decide. */
+/** A call of a tool other than bash, its least strict outcome, and the only rules that apply. */
 export type ToolCase = readonly [tool: string, input: JsonObject, expect: ActionName | "error", rules: RuleConfig];
 
 const each = (
@@ -25,7 +25,7 @@ const publicPart: RuleConfig = { webfetch: { "https://api.example.com/public/*":
 const reading: RuleConfig = { read: { "*": "allow", "*.env": "deny" } };
 const writing: RuleConfig = { edit: { "*": "allow", "*.env": "deny" } };
 
-/** Calls of the kinds of `bypass.json`, written to find what the other tools do not know. */
+/** Calls like those of `bypass.json`, for gaps in tools other than bash. */
 export const otherTools: Readonly<Record<string, readonly ToolCase[]>> = {
   "addresses that are not public": [
     ...each("webfetch", "deny", anyAddress, [

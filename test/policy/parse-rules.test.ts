@@ -7,7 +7,7 @@ const { ALLOW, ASK, DENY } = PermissionAction;
 const read = (toml: string) => parseRules(parse(toml).permission, "permission", "/home/u");
 
 describe("parseRules", () => {
-  test("keeps the order of a TOML table and knows the home directory", () => {
+  test("preserves the order of a TOML table and expands the home directory", () => {
     const toml =
       '[permission]\nedit = "ask"\n[permission.bash]\n"*" = "deny"\n"git *" = "allow"\n[permission.read]\n"~/x/*" = "allow"';
     expect(read(toml)).toEqual([
@@ -40,7 +40,7 @@ describe("parseRules", () => {
     expect(() => read(toml)).toThrow(expect.objectContaining({ message }));
   });
 
-  test("refuses patterns that are too long or too wild, and names the key shortly", () => {
+  test("refuses patterns that are too long or have too many wildcards, and truncates the key", () => {
     expect(() => read(`[permission.bash]\n"${"a".repeat(4_097)}" = "ask"`)).toThrow(
       /^permission\.bash\.a{1,200}…: has a pattern of 4097 bytes; at most 4096 are allowed$/,
     );

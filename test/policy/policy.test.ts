@@ -121,7 +121,7 @@ describe("defaults", () => {
 });
 
 describe("paths", () => {
-  test("a rule that starts with a slash or the home directory meets the absolute path, any other the shown one", () => {
+  test("a rule that starts with a slash or the home directory matches the absolute path, any other the displayed one", () => {
     const layers = configured({ edit: { "src/*": "allow", "/srv/p/src/keep/*": "deny", "~/notes/*": "allow" } });
     expect(file("edit", "src/a.ts", layers)).toBe(ALLOW);
     expect(file("edit", "src/keep/a.ts", layers)).toBe(DENY);
@@ -129,7 +129,7 @@ describe("paths", () => {
     expect(file("edit", "/srv/p-evil/src/a.ts", layers)).toBe(ASK);
   });
 
-  test("session rules know the home directory too; ~name is a file of that name", () => {
+  test("session rules expand the home directory too; ~name is a file of that name", () => {
     const deny = (pattern: string): Layers => ({
       wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig({ edit: "allow" }, "/home/u") }],
       narrow: [{ layer: PermissionLayer.SESSION, rules: [{ permission: "edit", pattern, action: DENY }] }],
@@ -138,7 +138,7 @@ describe("paths", () => {
     expect(file("edit", "~bob/x", deny("~bob/*"))).toBe(DENY);
   });
 
-  test("ask and deny meet a path in any case, allow only as written", () => {
+  test("ask and deny ignore the case of a path, allow does not", () => {
     const layers = configured({ edit: { "*": "ask", "src/*": "allow", "src/SECRET/*": "deny" } });
     expect(file("edit", "src/secret/a", layers)).toBe(DENY);
     expect(file("edit", "SRC/a", layers)).toBe(ASK);
@@ -153,7 +153,7 @@ describe("paths", () => {
 });
 
 describe("explaining", () => {
-  test("names the layer, the place, the rule, and says them in words", () => {
+  test("names the layer, the index and the rule, as fields and as text", () => {
     const [found] = policy.judge(
       { permission: "bash", patterns: ["git log"], cwd: "/srv/p" },
       configured({ edit: "deny", bash: { "*": "ask", "git *": "allow" } }),
@@ -169,7 +169,7 @@ describe("explaining", () => {
     });
   });
 
-  test("says that no rule matched, without a layer", () => {
+  test("reports that no rule matched, without a layer", () => {
     const [found] = policy.judge({ permission: "task", patterns: ["x"] }, configured({}));
     expect(found).toMatchObject({ action: ASK, layer: PermissionLayer.UNSPECIFIED, reason: "no rule matches: ask" });
     expect(found?.ruleIndex).toBeUndefined();
@@ -196,7 +196,7 @@ describe("explaining", () => {
     ]);
   });
 
-  test("of very many matches keeps the last ones and the one that decided", () => {
+  test("lists only the last of very many matches, and the one that decided", () => {
     const rules = fromConfig({ webfetch: "deny" }, "");
     const wide = [{ layer: PermissionLayer.CONFIG, rules }];
     const silent = Array.from({ length: 80 }, () => ({ permission: "*", pattern: "*", action: ALLOW }));
@@ -227,7 +227,7 @@ describe("explaining", () => {
     expect(policy.judge(ask, configured(config))[0]?.reasonCode).toBe(code);
   });
 
-  test("asks about everything while a list cannot be known, and says why", () => {
+  test("asks about everything while a list cannot be read, with the reason", () => {
     const problem = ".opencode/config.toml, line 2: it cannot be read";
     const narrow = [{ layer: PermissionLayer.WORKSPACE, rules: [], problem }];
     const layers = { ...configured({ bash: { "*": "allow", "rm *": "deny" } }), narrow };
@@ -240,7 +240,7 @@ describe("explaining", () => {
     expect(bash("rm x", layers)).toBe(DENY);
   });
 
-  test("an inherited list counts as far as it denies, by its last match", () => {
+  test("an inherited list counts only where its last match denies", () => {
     const rules = fromConfig({ bash: { "*": "deny", "git *": "allow", "git push *": "ask" }, read: "ask" }, "");
     const narrow = [{ layer: PermissionLayer.INHERITED, source: "ses_1", rules }];
     const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig("allow", "") }], narrow };
@@ -249,7 +249,7 @@ describe("explaining", () => {
     expect(bash("git log $(ls)", layers)).toBe(DENY);
   });
 
-  test("takes commands as they are given", () => {
+  test("does not analyse commands", () => {
     const ask = { permission: "bash", patterns: ["git log; id"] };
     const layers = configured({ bash: { "git *": "allow" } });
     expect(strictest(policy.explain(ask, layers))).toBe(ALLOW);
@@ -257,12 +257,12 @@ describe("explaining", () => {
   });
 });
 
-describe("what can ask", () => {
+describe("permissions that can ask", () => {
   const tools = ["bash", "edit", "glob", "grep", "list", "read", "webfetch"];
   const known = knownPermissions(tools.map((name) => ({ name, permissions: undefined })));
 
-  test("is what no rule is sure of, by its name, and * for all others", () => {
-    // Of these the engine asks about some, whatever rules allow.
+  test("are those that no rule settles, by name, and * for all others", () => {
+    // The engine asks in some cases of these, whatever rules allow.
     const byEngine = ["bash", "edit", "external_directory", "glob", "grep", "list", "lsp", "read", "webfetch"];
     const unruled = ["*", "codesearch", "doom_loop", "task", "websearch"];
     expect(policy.asking(configured({}), known)).toEqual([...byEngine, ...unruled].sort());
@@ -276,7 +276,7 @@ describe("what can ask", () => {
     ).toEqual([...byEngine.filter((name) => name !== "bash"), "task"].sort());
   });
 
-  test("is never left out", () => {
+  test("are complete", () => {
     fc.assert(
       fc.property(anyList, anyList, anyPermission, anyText, (list, rules, permission, text) => {
         const layers = {
@@ -294,14 +294,14 @@ describe("what can ask", () => {
 
 describe("hides", () => {
   test.each<[string, RuleConfig, RuleConfig[], boolean]>([
-    ["nothing is said", {}, [], false],
+    ["there is no rule", {}, [], false],
     ["all is denied", { bash: "deny" }, [], true],
     ["a part is denied", { bash: { "rm *": "deny" } }, [], false],
     ["all is denied and then a part again", { bash: { "*": "deny", "rm *": "deny" } }, [], true],
     ["a part is allowed after all was denied", { bash: { "*": "deny", "git *": "allow" } }, [], false],
     ["a catch-all ask comes later", { "ba*": "deny", "*": "ask" }, [], false],
     ["a session denies all", { bash: "allow" }, [{ bash: "deny" }], true],
-    ["a session denies all but a part", { bash: "allow" }, [{ bash: { "*": "deny", "git *": "allow" } }], false],
+    ["a session denies all except a part", { bash: "allow" }, [{ bash: { "*": "deny", "git *": "allow" } }], false],
   ])("when %s", (_, config, narrow, hidden) => {
     expect(policy.hides(configured(config, narrow), "bash")).toBe(hidden);
   });

@@ -38,8 +38,8 @@ const directory = fc.constantFrom(
   { absolute: "/", pattern: "/" },
 );
 
-describe("the words that tell of files that may not be read", () => {
-  test("miss none, whatever the rules", () => {
+describe("the words that identify restricted files", () => {
+  test("cover every restricted file, whatever the rules", () => {
     fc.assert(
       fc.property(layers, directory, name, (layers, directory, name) => {
         const words = policy.readDoubts(directory, layers);
@@ -53,7 +53,7 @@ describe("the words that tell of files that may not be read", () => {
     );
   });
 
-  test("are few for the rules built in", () => {
+  test("are few for the built-in rules", () => {
     const words = policy.readDoubts({ absolute: "/srv/other", pattern: "." }, { wide: [defaults], narrow: [] });
     expect(words).toEqual(expect.arrayContaining([".env", ".ssh", "credentials"]));
     expect(words?.length).toBeLessThan(15);

@@ -18,7 +18,7 @@ const fill = fc.array(fc.string({ unit: fc.constantFrom("a", "A", "b", " ", "/")
   maxLength: 8,
 });
 
-/** Two rules, of which one is mostly the other with a piece of its pattern replaced: then it often covers it. */
+/** Pairs of rules; mostly one is the other with a part of its pattern replaced, so that it often covers it. */
 const pair = fc
   .tuple(
     rule,
@@ -32,12 +32,12 @@ const pair = fc
     return [{ ...one, permission: unlike === 1 ? one.permission : other.permission, pattern }, other];
   });
 
-test("a rule that covers another one matches whatever that one matches", () => {
+test("a rule that covers another one matches everything that one matches", () => {
   let met = 0;
   fc.assert(
     fc.property(pair, fill, fc.constantFrom("bash", "read", "red"), ([one, other], fills, permission) => {
       if (!ruleCovers(one, other, home)) return;
-      // A text that the other one is likely to meet: its pattern, with something for each star.
+      // A text that the other rule probably matches: its pattern, with each star replaced.
       const shown = other.pattern
         .split("*")
         .map((piece, i) => piece + (fills[i] ?? ""))
@@ -67,7 +67,7 @@ test.each<[rule: [string, string], other: [string, string], boolean]>([
   expect(ruleCovers({ permission, pattern, action: ALLOW }, other, home)).toBe(expected);
 });
 
-test("an allow for one spelling does not cover a deny, which meets a path in any case", () => {
+test("an allow for one spelling does not cover a deny, which ignores case", () => {
   const pattern = "Secret/*";
   expect(
     ruleCovers({ permission: "read", pattern, action: ALLOW }, { permission: "read", pattern, action: DENY }, ""),

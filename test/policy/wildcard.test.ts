@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { foldCase, matcher, wildcard } from "../../src/policy/wildcard.ts";
 
-/** The same language said by a regular expression, which may be slow. */
+/** Reference implementation as a regular expression, which may be slow. */
 function byRegExp(text: string, pattern: string): boolean {
   const source = pattern
     .replace(/[.+^${}()|[\]\\]/g, "\\$&")
@@ -29,7 +29,7 @@ describe("wildcard", () => {
     fc.assert(fc.property(texts, (text) => matcher(text)(text)));
   });
 
-  test("a mebibyte that almost matches costs one walk for each wildcard, not one for each pair of characters", () => {
+  test("a mebibyte that almost matches costs one scan per wildcard, not one per pair of characters", () => {
     const text = "a".repeat(1_048_576);
     const run = "a".repeat(2_000);
     expect(matcher(`${"a*".repeat(64)}b`)(text)).toBe(false);
@@ -44,7 +44,7 @@ describe("wildcard", () => {
     expect(wildcard("src/a.ts", "src/[ab].ts")).toBe(false);
   });
 
-  test("a backslash is a slash only where asked for", () => {
+  test("a backslash is a slash only with that option", () => {
     expect(wildcard("a\\b", "a/b")).toBe(false);
     expect(wildcard("a\\b", "a/b", { slashes: true })).toBe(true);
   });

@@ -32,29 +32,29 @@ async function patterns(line: string): Promise<Record<string, readonly string[]>
   );
 }
 
-test("directories outside the workspace that a command names are an ask of their own", async () => {
+test("directories outside the workspace that a command names are a separate ask", async () => {
   expect(await patterns("prog a/b ../c ../../x/y --out=/etc/cron.d/z ../../x/w .. -I/usr/include/q")).toMatchObject({
     external_directory: ["/srv/x/*", "/etc/cron.d/*", "/usr/include/*"],
   });
 });
 
-test("a word that is a directory stands for that directory, and the root is /*", async () => {
+test("a word that is a directory asks for that directory, and the root is /*", async () => {
   expect(await patterns("ls /opt /tmp/.. /x")).toMatchObject({ external_directory: ["/opt/*", "/*"] });
 });
 
-test("what stays inside, and what is no command, adds nothing", async () => {
+test("paths inside the workspace, and asks other than commands, add nothing", async () => {
   expect(await patterns("ls ../ a/b")).toEqual({ bash: ["ls ../ a/b"] });
   const read = { permission: "read", patterns: ["/etc/passwd"] };
   expect(await policy.expand(read, layers, files)).toEqual([read]);
 });
 
-test("each command of a line is a pattern, in its one spelling", async () => {
+test("each command of a line is a pattern, in its canonical spelling", async () => {
   expect(await patterns(`CI=1  git 'commit'  -m "a b" 2>&1 | wc\t-l && echo "x $?"`)).toEqual({
     bash: ["CI=1 git commit -m 'a b'", "wc -l", 'echo "x $?"'],
   });
 });
 
-test("files that are read are bound by read rules, files that are written need an edit rule", async () => {
+test("read rules restrict files that are read; files that are written need an edit rule", async () => {
   expect(await patterns("sort a.ts -o out.txt < in.txt; tee x.md")).toEqual({
     "read?": ["sub/a.ts", "sub/in.txt"],
     edit: ["sub/out.txt", "sub/x.md"],
@@ -62,30 +62,30 @@ test("files that are read are bound by read rules, files that are written need a
   });
 });
 
-test("what a copy becomes in a directory is what is written", async () => {
+test("a copy into a directory writes the file in that directory", async () => {
   expect(await patterns("cp a.ts deep")).toMatchObject({ edit: ["sub/deep/a.ts"] });
   expect(await patterns("cp -t deep a.ts ../b.ts")).toMatchObject({ edit: ["sub/deep/a.ts", "sub/deep/b.ts"] });
 });
 
-test("what a program removes or changes is bound by edit rules", async () => {
+test("edit rules restrict files that a program removes or changes", async () => {
   expect(await patterns("rm -r deep")).toMatchObject({ "edit?": ["sub/deep"] });
 });
 
-test("a glob is judged by the files that it may stand for", async () => {
+test("a glob is judged by the files that it may match", async () => {
   expect(await patterns("cat *.ts .en[v]")).toMatchObject({
     "read?": ["sub/a.ts", "sub/b.ts", "sub/*.ts", "sub/.env", "sub/.en[v]"],
   });
   expect(await patterns("cat ../../*/x")).toMatchObject({ external_directory: ["/srv/*/*"] });
 });
 
-test("behind a cd everything is in the directory that it leads to", async () => {
+test("commands after a cd run in its directory", async () => {
   const [read, first, second] = await asks("cd deep && cat ../a.ts");
   expect(read).toMatchObject({ permission: "read", patterns: ["sub/a.ts"] });
   expect(first).toMatchObject({ cwd: "/srv/p/sub", patterns: ["cd deep"] });
   expect(second).toMatchObject({ cwd: "/srv/p/sub/deep", patterns: ["cat ../a.ts"] });
 });
 
-test("behind a cd that may have failed everything is in each directory in which it may run", async () => {
+test("commands after a cd that may have failed are judged in each directory in which they may run", async () => {
   const directories = async (line: string) =>
     (await asks(line)).filter(({ permission }) => permission === "bash").map(({ cwd, patterns }) => [cwd, patterns]);
   expect(await directories("cd deep; ls")).toEqual([
@@ -102,7 +102,7 @@ test("behind a cd that may have failed everything is in each directory in which 
   ]);
 });
 
-test("of what is read below a directory those files are asks that a rule is about", async () => {
+test("of the files below a directory that is read, those that rules restrict are asks", async () => {
   const rules = fromConfig({ read: { "*.ts": "ask" } }, "/home/u");
   const narrow = [{ layer: PermissionLayer.SESSION, rules }];
   const reads = async (line: string, layers: Layers) => {
@@ -116,7 +116,7 @@ test("of what is read below a directory those files are asks that a rule is abou
   expect(await reads("find . -name 'b*' -exec cat {} +", { wide: [], narrow })).toEqual([".", "sub/b.ts", "{}"]);
 });
 
-test("a cd that leads out is an ask, and so is what an opaque line mentions", async () => {
+test("a cd that leads out of the workspace is an ask, and so are paths that an opaque line mentions", async () => {
   expect(await patterns("cd ../.. && ls")).toMatchObject({ external_directory: ["/srv/*"] });
   expect(await patterns("for f in a; do cat ~/.ssh/id /opt/x; echo $f > out; done")).toMatchObject({
     external_directory: ["/home/u/.ssh/*", "/opt/*"],
@@ -124,7 +124,7 @@ test("a cd that leads out is an ask, and so is what an opaque line mentions", as
   });
 });
 
-test("a script that is run is bound by its content", async () => {
+test("an approval of a script is bound to its content", async () => {
   for (const line of ["bash x.sh", "python3 -B x.sh a", "./x.sh", "timeout 5 node x.sh"]) {
     const asked = await asks(line);
     expect(asked.flatMap(({ runs = [] }) => runs)).toEqual(["/srv/p/sub/x.sh"]);

@@ -19,7 +19,7 @@ const both: Read = (text) => {
   return line;
 };
 
-/** Lines that a reader calls simple, and what it says of them; only such as run nothing but stubs, and write nowhere else. */
+/** Lines that a reader calls simple, with its result; only lines that run stubs alone, and write to no other place. */
 function* simpleLines(read: Read, from: number): Generator<{ text: string; line: CommandLine }, never> {
   const make = lineMaker(random(from), stubs);
   for (;;) {
@@ -37,7 +37,7 @@ function* simpleLines(read: Read, from: number): Generator<{ text: string; line:
   }
 }
 
-/** What bash must run if a reading is right: the argv of each program, of one pipeline in any order. */
+/** The programs that bash must run if a reading is right: the argv of each, within a pipeline in any order. */
 function expectedCalls({ commands }: CommandLine): string[][] {
   const calls: string[][] = [];
   let status = 0;
@@ -56,7 +56,7 @@ function expectedCalls({ commands }: CommandLine): string[][] {
   return calls;
 }
 
-/** The first line of which bash ran something else than a reader says. */
+/** Returns the first line for which bash ran other programs than the reader returned. */
 function firstDifference(read: Read, from: number, lines: number): string | undefined {
   const source = simpleLines(read, from);
   for (let done = 0; done < lines; done += batch) {
@@ -79,13 +79,13 @@ function agrees(line: CommandLine, ran: readonly string[][]): boolean {
   const sorted = (calls: readonly string[][]) => calls.map((argv) => JSON.stringify(argv)).toSorted();
   const expected = sorted(expectedCalls(line));
   const actual = sorted(ran);
-  // A redirect may fail, and then its program is not run, nor what hangs on it.
+  // A redirect may fail; then its program does not run, nor do commands that depend on it.
   const mayFail = line.commands.some(({ command }) => command.redirects.length > 0);
   if (mayFail) return ran.every((argv) => possible(line).has(JSON.stringify(argv)));
   return expected.length === actual.length && expected.every((call, i) => call === actual[i]);
 }
 
-/** Every argv that a line names, whatever the status of what stands before it. */
+/** Every argv that a line names, whatever the status of the commands before it. */
 function possible({ commands }: CommandLine): Set<string> {
   return new Set(
     commands.flatMap(({ command: { words } }) =>
@@ -103,7 +103,7 @@ describe(`with TOOLGATE_SEED=${seed}`, () => {
     expect(firstDifference(both, seed, count) ?? "none").toBe("none");
   });
 
-  test("the one spelling of a command is read as the same command", () => {
+  test("the canonical spelling of a command is read as the same command", () => {
     for (const { line } of simpleLines(both, seed + 1).take(2_000)) {
       for (const { command } of line.commands) {
         const text = spellCommand(command);
@@ -138,12 +138,12 @@ describe(`with TOOLGATE_SEED=${seed}`, () => {
         })),
       }),
     ],
-  ])("a reader that %s is found out", (_, weaken) => {
+  ])("detects a reader that %s", (_, weaken) => {
     expect(firstDifference((text) => weaken(both(text)), seed, 1_000)).toBeDefined();
   });
 });
 
-/** A reader's mistake in every word. */
+/** Applies a mistake to every word of a reading. */
 function changed(change: (value: string) => string): (line: CommandLine) => CommandLine {
   return ({ commands }) => ({
     commands: commands.map(({ join, command }) => ({

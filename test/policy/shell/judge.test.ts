@@ -81,16 +81,16 @@ describe("an opaque line", () => {
     "echo $(sudo rm x)",
     "if true; then 'rm' x; fi",
     "env $A rm x",
-  ])("is denied where a deny meets a command that stands in it: %j", (line) => {
+  ])("is denied where a deny matches a command in it: %j", (line) => {
     expect(bash(line, { bash: { "*": "allow", "rm *": "deny" } })).toBe(DENY);
     expect(bash(line, { bash: "deny" })).toBe(DENY);
   });
 
-  test("is denied where a session denies all but a part", () => {
+  test("is denied where a session denies all except a part", () => {
     expect(bash("git status & id", { bash: "allow" }, { bash: { "*": "deny", "git *": "allow" } })).toBe(DENY);
   });
 
-  test("the reason names the rule that might be about a part of it, and what was not understood", () => {
+  test("the reason names the rule that might be about a part of it, and the part that was not understood", () => {
     const rules = fromConfig({ bash: { "rm *": "deny", "*": "allow" } }, "");
     const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules }], narrow: [] };
     expect(policy.judge({ permission: "bash", patterns: ["a & b"] }, layers)[0]?.reason).toBe(

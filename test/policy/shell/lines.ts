@@ -1,5 +1,5 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the lines are for a shell
-/** Numbers from 0 up to 1 that a seed determines (mulberry32). */
+/** Generates numbers from 0 up to 1 from a seed (mulberry32). */
 export function random(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -10,7 +10,7 @@ export function random(seed: number): () => number {
   };
 }
 
-/** Makes command lines: most of them whole, many with something put in or left out, so that they lie at the grammar's edge. */
+/** Generates command lines: most are complete, many have a part inserted or removed, so that they test the limits of the grammar. */
 export function lineMaker(next: () => number, programs: readonly string[]): () => string {
   const upTo = (count: number) => Math.floor(next() * count);
   const pick = <Item>(items: readonly [Item, ...Item[]]): Item => items[upTo(items.length)] ?? items[0];

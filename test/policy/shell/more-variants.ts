@@ -6,7 +6,7 @@ import { allow, each, type Variant } from "./variants.ts";
 const noRm: RuleConfig = { bash: { "*": "allow", "rm *": "deny" } };
 const noPush: RuleConfig = { bash: { "*": "allow", "git push *": "deny" } };
 const noEnv: RuleConfig = { bash: { "*": "allow" }, read: { "*.env": "deny" } };
-/** As in a configuration, over the defaults. */
+/** Rules of a configuration, over the defaults. */
 const usual: RuleConfig = {
   bash: {
     "grep *": "allow",
@@ -217,7 +217,7 @@ const anything = allow(
   "id",
 );
 
-/** More of them, written to find what the analysis does not know. */
+/** More lines, for gaps in the analysis. */
 export const moreVariants: Readonly<Record<string, readonly Variant[]>> = {
   "what a program runs": [
     ...each(

@@ -39,7 +39,7 @@ test.each([
   expect(prefixOf(line)).toEqual(prefix);
 });
 
-test("words are those of one command and nothing else", () => {
+test("words are those of one command alone", () => {
   expect(beginsWith("rm 'a b'", ["rm", "a b"])).toBe(true);
   expect(beginsWith("rm a b", ["rm", "a b"])).toBe(false);
   expect(beginsWith("rm a b", ["rm", "a"])).toBe(true);
@@ -47,13 +47,13 @@ test("words are those of one command and nothing else", () => {
   expect(beginsWith("cat <<'E'\nx\nE", ["cat"])).toBe(false);
 });
 
-test("what a sub-command does is covered only where the grant names it", () => {
+test("an effect of a sub-command is covered only if the grant names it", () => {
   expect(beginsWith("docker run nginx", ["docker", "run"])).toBe(true);
   expect(beginsWith("docker run nginx", ["docker"])).toBe(false);
   expect(beginsWith("docker ps", ["docker"])).toBe(true);
 });
 
-test("the text of what was not understood is not understood either", () => {
+test("the text of an opaque command is opaque again", () => {
   const make = lineMaker(random(7), ["git", "cat", "p"]);
   for (let i = 0; i < 5_000; i++) {
     const [first] = readCommands(make());

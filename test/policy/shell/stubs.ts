@@ -3,10 +3,10 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "nod
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** Names that stand for programs; those with `no` in front fail with status 3. */
+/** Names of stub programs; those that begin with `no` fail with status 3. */
 export const stubs = ["p", "git", "l-s", "nope", "x.y", "cat"];
 
-/** The status that a stub ends with. */
+/** The exit status of a stub. */
 export function statusOf(stub: string): number {
   return stub.startsWith("no") ? 3 : 0;
 }
@@ -14,7 +14,7 @@ export function statusOf(stub: string): number {
 /** A line for bash. */
 export interface Given {
   text: string;
-  /** Whether bash is kept from putting file names in the place of globs. */
+  /** Disables globbing. */
   noGlob: boolean;
 }
 
@@ -27,7 +27,7 @@ export function runByBash(lines: readonly Given[]): string[][][] {
   try {
     const work = join(directory, "work");
     mkdirSync(work);
-    // Names that a glob would find, so that one that was not seen as a glob shows.
+    // Names that a glob matches, so that an undetected glob shows.
     for (const name of ["a", "b", "ab", "-n", "x y", "file", "[", "a]"]) writeFileSync(join(work, name), "");
     writeFileSync(
       join(directory, "lines"),

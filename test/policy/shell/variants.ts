@@ -1,7 +1,7 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: the lines are for a shell
 import type { ActionName, RuleConfig } from "../../../src/policy/rules.ts";
 
-/** A line, what it must come to at least, and the rules that alone decide. */
+/** A line, its least strict outcome, and the only rules that apply. */
 export type Variant = readonly [line: string, expect: ActionName, rules: RuleConfig];
 
 export const allow = (...patterns: string[]): RuleConfig => ({
@@ -9,10 +9,10 @@ export const allow = (...patterns: string[]): RuleConfig => ({
 });
 export const each = (expect: ActionName, rules: RuleConfig, ...lines: string[]): Variant[] =>
   lines.map((line) => [line, expect, rules] as const);
-/** Everything is allowed but one program. */
+/** Rules that allow everything except one program. */
 const butRm: RuleConfig = { bash: { "*": "allow", "rm *": "deny" } };
 
-/** Lines of the kinds of `bypass.json`, and what they must come to. */
+/** Lines like those of `bypass.json`, and their outcomes. */
 export const variants: Readonly<Record<string, readonly Variant[]>> = {
   "several commands": [
     ...each(

@@ -1,0 +1,91 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  ArgvPrefixSchema,
+  type GrantMatch,
+  GrantScope,
+  type Offer,
+  OfferSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { isVisible } from "../policy/display.ts";
+import { prefixOf } from "../policy/shell/prefix.ts";
+import { wildcard } from "../policy/wildcard.ts";
+
+/** The parts of an ask that "always" can save. */
+interface Savable {
+  permission: string;
+  /** The patterns for which the rules ask. */
+  patterns: readonly string[];
+  /** The wildcards that the tool suggests. */
+  wildcards: readonly string[];
+  agent: string;
+  /** The name of the workspace root. */
+  workspace: string;
+  binding: string;
+}
+
+type Match = GrantMatch["match"];
+
+/**
+ * Builds the offers of an ask, narrowest first: its exact patterns, commands with the same first words, and the wildcards of
+ * its tool that cover them; each for the session, the agent and the workspace. None if the text cannot be displayed as it is.
+ */
+export function offersFor({ permission, patterns, wildcards, agent, workspace, binding }: Savable): Offer[] {
+  if (patterns.length === 0 || patterns.length > maxPatterns || !patterns.every(isShowable)) return [];
+  const offers = matchesFor(permission, patterns, wildcards).flatMap(({ matches: [match, ...also], what }) =>
+    [
+      { scope: GrantScope.SESSION, whom: "in this session and its children" },
+      { scope: GrantScope.AGENT, whom: `for agent ${agent} in workspace ${workspace}, until revoked` },
+      { scope: GrantScope.PROJECT, whom: `for every session in workspace ${workspace}, until revoked` },
+    ].map(({ scope, whom }) => ({
+      ...{ scope, binding, text: `Allow ${what} ${whom}` },
+      ...(match && { match: { match } }),
+      also: also.map((each) => ({ match: each })),
+    })),
+  );
+  return offers.map((offer, i) => create(OfferSchema, { ...offer, id: `o${i + 1}` }));
+}
+
+/** An approver does not read more patterns than this. */
+const maxPatterns = 8;
+
+function matchesFor(
+  permission: string,
+  patterns: readonly string[],
+  wildcards: readonly string[],
+): { matches: Match[]; what: string }[] {
+  const exact = patterns.map((value): Match => ({ case: "exact", value }));
+  const prefixes = permission === "bash" ? distinct(patterns.flatMap((pattern) => [prefixOf(pattern) ?? []])) : [];
+  const hasPrefixes = prefixes.length > 0 && prefixes.every((words) => words.length > 0);
+  const wider = wildcards.filter((each) => isShowable(each) && patterns.every((pattern) => wildcard(pattern, each)));
+  return [
+    { matches: exact, what: `${permission} ${listed(patterns.map(quoted))}` },
+    ...(hasPrefixes
+      ? [
+          {
+            matches: prefixes.map((words): Match => ({ case: "prefix", value: create(ArgvPrefixSchema, { words }) })),
+            what: `every ${permission} command that begins with the words ${listed(prefixes.map((words) => words.map(quoted).join(" ")))}`,
+          },
+        ]
+      : []),
+    ...wider
+      .filter((value) => !patterns.includes(value))
+      .map((value) => ({
+        matches: [{ case: "wildcard", value } satisfies Match],
+        what: `${permission} of everything that fits ${quoted(value)} (* is any text)`,
+      })),
+  ];
+}
+
+const quoted = (text: string) => JSON.stringify(text);
+const listed = (texts: readonly string[]) => texts.join(" or ");
+
+function distinct(lists: readonly string[][]): string[][] {
+  return [...new Map(lists.map((words) => [JSON.stringify(words), words])).values()];
+}
+
+const maxPatternBytes = 4_096;
+
+/** Checks if an approver sees all of a text: nothing too long, invisible, or reordering the text around it. */
+function isShowable(text: string): boolean {
+  return text !== "" && Buffer.byteLength(text) <= maxPatternBytes && isVisible(text) && !/[\t\n]/.test(text);
+}
