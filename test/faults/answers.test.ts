@@ -7,7 +7,7 @@ import { inParallel } from "./load.ts";
 import { isLong, report } from "./report.ts";
 import { startSystem } from "./system.ts";
 
-test("F11 of two answers to each of many asks, given at once at three replicas, exactly one wins", async () => {
+test("F11 of two concurrent answers to each of many asks, at three replicas, exactly one wins", async () => {
   const asks = isLong ? 10_000 : 500;
   const sessions = asks / 100;
   const settings = "[limits]\nopen_asks = 200\nrunning_calls = 200\n";
@@ -37,7 +37,7 @@ test("F11 of two answers to each of many asks, given at once at three replicas, 
     system.replicas.map(async ({ pid }) => /VmRSS:\s+(\d+)/.exec(await readFile(`/proc/${pid}/status`, "utf8"))?.[1]),
   );
 
-  // Four clients, two principals; each principal answers each ask once, in a random order.
+  // Four clients, two principals; each principal answers each ask once, in a different order.
   let [won, lost] = [0, 0];
   const replies = open.flatMap((ask, index) => [
     { ask, who: "approver" as const, at: index, order: (index * 7_919) % asks },

@@ -21,22 +21,22 @@ export const points = [
   "after-finishCall",
 ] as const;
 
-/** The id of a call that has the replica with this process id struck at this point, and none that takes the call over. */
+/** Builds the id of a call at which the replica with this process id is struck at this point; later owners are not. */
 export const struckAt = (name: string, pid: number | undefined, point: string) => `${name}.${pid}.${point}`;
 
-/** Breaks a replica: a signal at the points that calls name, or a protection that is switched off. */
+/** A way to break a replica: a signal at the points that calls name, or a disabled protection. */
 export type Break =
   | "SIGKILL"
   | "SIGSTOP"
   | "lost calls run again"
   | "every answer wins"
-  | "nobody needs to answer"
+  | "asks need no answer"
   | "the store id never changes"
   | "no operation ids"
   | "leases are not watched"
   | "an event is left out";
 
-/** The store of a replica with these breaks; they are joined by commas. */
+/** Wraps the store of a replica with these breaks, joined by commas. */
 export function breakStore(store: Store, how: string): Store {
   const breaks = new Set<string>(how.split(","));
   return [...breaks].reduce((broken, each) => changes[each]?.(broken) ?? broken, store);
@@ -45,7 +45,7 @@ export function breakStore(store: Store, how: string): Store {
 const changes: Readonly<Record<string, (store: Store) => Store>> = {
   SIGKILL: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGKILL") }),
   SIGSTOP: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGSTOP") }),
-  "lost calls run again": (store) => ({ ...store, calls: runAgain(store.calls) }),
+  "lost calls run again": (store) => ({ ...store, calls: reportAsUnstarted(store.calls) }),
   "every answer wins": (store) => ({
     ...store,
     permissions: {
@@ -61,7 +61,7 @@ const changes: Readonly<Record<string, (store: Store) => Store>> = {
       },
     },
   }),
-  "nobody needs to answer": (store) => ({
+  "asks need no answer": (store) => ({
     ...store,
     permissions: { ...store.permissions, asksOf: async (call) => (await store.permissions.asksOf(call)).map(approve) },
     calls: replace(store.calls, {
@@ -73,20 +73,20 @@ const changes: Readonly<Record<string, (store: Store) => Store>> = {
     }),
   }),
   "the store id never changes": (store) => ({ ...store, calls: replace(store.calls, { storeId: "sto_same" }) }),
-  "leases are not watched": (store) => ({ ...store, calls: believeInLeases(store.calls) }),
+  "leases are not watched": (store) => ({ ...store, calls: assumeLeases(store.calls) }),
   "an event is left out": (store) => ({
     ...store,
     calls: replace(store.calls, {
       async readLog(...where) {
         const page = await store.calls.readLog(...where);
-        // The last one of a page stays: without it a reader would ask for that page for ever.
+        // The last event of a page stays: without it a reader would request that page forever.
         return { ...page, events: page.events.filter(({ seq }, i) => seq % 5n !== 0n || i === page.events.length - 1) };
       },
     }),
   }),
 };
 
-/** Opens the store such that Redis forgets at once what an operation was answered. */
+/** Opens a store in which Redis forgets the answer of an operation at once. */
 export function openWithoutOperationIds({ store }: Config, log: Logger): Promise<Store> {
   return openRedisStore({
     url: store,
@@ -145,15 +145,15 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
   });
 }
 
-/** The ask, as somebody would have answered it. */
+/** Returns the ask as if it had been approved. */
 function approve(ask: AskRecord): AskRecord {
   const { id: permissionId, sessionId } = ask.request;
   const answer = { permissionId, sessionId, outcome: PermissionOutcome.ONCE };
   return { ...ask, settled: ask.settled ?? create(PermissionSettledSchema, answer) };
 }
 
-/** Takes every call that it ever opened for its own. */
-function believeInLeases(calls: CallStore): CallStore {
+/** Reports every lease that it ever had as live. */
+function assumeLeases(calls: CallStore): CallStore {
   const opened: CallRef[] = [];
   return replace(calls, {
     isShared: false,
@@ -168,8 +168,8 @@ function believeInLeases(calls: CallStore): CallStore {
   });
 }
 
-/** Takes a call that was started for one that was not. */
-function runAgain(calls: CallStore): CallStore {
+/** Reports started calls as not started. */
+function reportAsUnstarted(calls: CallStore): CallStore {
   return replace(calls, {
     orphans: async (limit) =>
       (await calls.orphans(limit)).map(({ record, since }) => ({

@@ -42,7 +42,7 @@ const output = (offset: number, text: string): Happened => ({
   value: create(ToolOutputSchema, { callId, offset: BigInt(offset), data: Buffer.from(text) }),
 });
 
-/** A log of these events, a second apart. */
+/** Builds a log of these events, a second apart. */
 function logOf(...events: Happened[]): SessionEvent[] {
   return events.map((event, index) =>
     create(SessionEventSchema, { seq: BigInt(index + 1), time: (index + 1) * 1_000, sessionId, event }),
@@ -54,7 +54,7 @@ const goodLog = () =>
   logOf(part(story[0]), asked, settled("r1"), part(story[1]), output(0, "a"), output(1, "b"), part(completed));
 const line = (word: "start" | "tick" | "end", time: number) => ({ word, callId, pid: 1, time });
 
-/** A history that keeps every promise, but for what is forged. */
+/** Builds a history without violations, except forged entries. */
 function history(forged: Partial<History> & { log?: SessionEvent[]; parts?: ToolPart[] } = {}): History {
   const { log = goodLog(), parts = [pending, running, completed], ...rest } = forged;
   return {
@@ -77,7 +77,7 @@ test("a good history has no violation", () => {
   expect(violations(history())).toEqual([]);
 });
 
-test("a call whose end no client received counts as it is recorded", () => {
+test("a call without an acknowledged end counts as recorded", () => {
   expect(violations(history({ parts: [pending], watches: [] }))).toEqual([]);
 });
 
@@ -123,7 +123,7 @@ describe("what is forged is found:", () => {
       "I4: per_1 was settled 2 times",
       { ...noWatch, log: renumbered([...goodLog().slice(0, 3), ...goodLog().slice(2)]) },
     ],
-    "a loser that got another winner": [
+    "a loser with another winner in its answer": [
       "I4: r2 got r3 as the winner of per_1",
       { answers: answers.map((answer) => ({ ...answer, ...(answer.winner && { winner: "r3" }) })) },
     ],
@@ -163,7 +163,7 @@ describe("what is forged is found:", () => {
       { ...noWatch, log: renumbered([...goodLog().slice(0, 6), ...logOf(part(lost))]) },
     ],
     "one id that became two calls": [
-      "I7: c1 was reported as prt_1 and prt_2",
+      "I7: c1 was acknowledged as prt_1 and prt_2",
       { parts: [pending, { ...running, id: "prt_2" }, completed] },
     ],
     "a command that goes on after its end": [

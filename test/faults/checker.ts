@@ -3,19 +3,19 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { ToolEffects, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import type { Answer, History, ReportedCall, Watch } from "./history.ts";
+import type { AcknowledgedCall, Answer, History, Watch } from "./history.ts";
 
-/** Time after its call's end in which a command may still write: from the last check of the lease to the kill. */
+/** Time for which a command may still write after its call's end: from the last check of the lease to the kill. */
 export const stopMs = 1_000;
 
-/** Every way in which a history breaks a promise, each beginning with the invariant's name; empty if it keeps them all. */
+/** Lists the violations in a history, each beginning with the name of the invariant. */
 export function violations(history: History): string[] {
   return [
     ...history.calls.flatMap((call) => [
       ...runsAtMostOnce(history, call),
       ...endsOnce(history, call),
       ...runsOnlyIfApproved(history, call),
-      ...staysAsReported(history, call),
+      ...staysAsAcknowledged(history, call),
       ...isOneCall(call),
       ...stopsWithItsEnd(history, call),
       ...sendsOutputOnce(history, call),
@@ -29,7 +29,7 @@ export function violations(history: History): string[] {
 }
 
 /** I1: a body is entered at most once; of a completed call exactly once; of one that ended without effects, never. */
-function runsAtMostOnce(history: History, { callId, parts }: ReportedCall): string[] {
+function runsAtMostOnce(history: History, { callId, parts }: AcknowledgedCall): string[] {
   const written = (word: string) =>
     history.ledger.filter((line) => line.callId === callId && line.word === word).length;
   const starts = written("start");
@@ -43,7 +43,7 @@ function runsAtMostOnce(history: History, { callId, parts }: ReportedCall): stri
 }
 
 /** I2: a call that was accepted has one terminal state, and nothing of it comes later. */
-function endsOnce(history: History, { sessionId, callId, parts }: ReportedCall): string[] {
+function endsOnce(history: History, { sessionId, callId, parts }: AcknowledgedCall): string[] {
   if (parts.length === 0) return [];
   const events = eventsOf(history, sessionId, callId);
   const ends = events.filter(isEnd);
@@ -53,7 +53,7 @@ function endsOnce(history: History, { sessionId, callId, parts }: ReportedCall):
 }
 
 /** I3: a call that asks runs only after a person approved it. */
-function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: ReportedCall): string[] {
+function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: AcknowledgedCall): string[] {
   const start = history.ledger.find((line) => line.callId === callId);
   if (!asks || start === undefined) return [];
   const approved = eventsOf(history, sessionId, callId).find(
@@ -63,7 +63,7 @@ function runsOnlyIfApproved(history: History, { sessionId, callId, asks }: Repor
   return approved.time <= start.time + 1 ? [] : [`I3: ${callId} ran before it was approved`];
 }
 
-/** I4: of the answers to an ask one wins at most, it is the recorded one, and every loser gets it. */
+/** I4: at most one answer to an ask wins, it is the recorded one, and every loser gets it as the winner. */
 function hasOneWinner(history: History, answers: readonly Answer[]): string[] {
   const [{ sessionId, permissionId } = { sessionId: "", permissionId: "" }] = answers;
   const settled = (history.logs.get(sessionId) ?? []).flatMap(({ event }) =>
@@ -86,7 +86,7 @@ function hasNoGap(sessionId: string, log: readonly SessionEvent[]): string[] {
   return at < 0 ? [] : [`I5: the log of ${sessionId} has ${log[at]?.seq} where ${at + 1} belongs`];
 }
 
-/** I5: a watcher sees what the log holds, all of it up to the last event that it saw, and each once. */
+/** I5: a watcher sees every event of the log up to the last one that it saw, each once. */
 function sawTheLog(history: History, { sessionId, callId, events }: Watch): string[] {
   const whole = callId === undefined ? (history.logs.get(sessionId) ?? []) : eventsOf(history, sessionId, callId);
   const at = events.findIndex((event, index) => {
@@ -98,8 +98,8 @@ function sawTheLog(history: History, { sessionId, callId, events }: Watch): stri
     : [`I5: a watcher of ${callId ?? sessionId} saw number ${events[at]?.seq} as its ${at + 1}th event`];
 }
 
-/** I6: an end that was acknowledged is the one that is recorded. */
-function staysAsReported(history: History, { sessionId, callId, parts }: ReportedCall): string[] {
+/** I6: an acknowledged end is the recorded one. */
+function staysAsAcknowledged(history: History, { sessionId, callId, parts }: AcknowledgedCall): string[] {
   const recorded = eventsOf(history, sessionId, callId).find(isEnd);
   const end = recorded?.event.case === "part" ? recorded.event.value : undefined;
   return parts
@@ -111,21 +111,21 @@ function staysAsReported(history: History, { sessionId, callId, parts }: Reporte
 }
 
 /** I7: the same id names the same call. */
-function isOneCall({ callId, parts }: ReportedCall): string[] {
+function isOneCall({ callId, parts }: AcknowledgedCall): string[] {
   const ids = new Set(parts.map(({ id }) => id));
-  return ids.size > 1 ? [`I7: ${callId} was reported as ${[...ids].join(" and ")}`] : [];
+  return ids.size > 1 ? [`I7: ${callId} was acknowledged as ${[...ids].join(" and ")}`] : [];
 }
 
-/** I9: when a call has ended nothing of it runs on. */
-function stopsWithItsEnd(history: History, { sessionId, callId }: ReportedCall): string[] {
+/** I9: nothing of an ended call continues to run. */
+function stopsWithItsEnd(history: History, { sessionId, callId }: AcknowledgedCall): string[] {
   const end = eventsOf(history, sessionId, callId).find(isEnd);
   const last = history.ledger.findLast((line) => line.callId === callId);
   if (end === undefined || last === undefined || last.time <= end.time + stopMs) return [];
   return [`I9: ${callId} wrote "${last.word}" ${Math.round(last.time - end.time)} ms after its end`];
 }
 
-/** I5: output is emitted once, each piece where the one before it ended. */
-function sendsOutputOnce(history: History, { sessionId, callId }: ReportedCall): string[] {
+/** I5: output is emitted once, each piece where the previous one ended. */
+function sendsOutputOnce(history: History, { sessionId, callId }: AcknowledgedCall): string[] {
   let offset = 0n;
   for (const { event } of eventsOf(history, sessionId, callId)) {
     if (event.case !== "output") continue;
@@ -135,7 +135,7 @@ function sendsOutputOnce(history: History, { sessionId, callId }: ReportedCall):
   return [];
 }
 
-/** The events of one call in a log. */
+/** Events of one call in a log. */
 function eventsOf({ logs }: History, sessionId: string, callId: string): SessionEvent[] {
   const log = logs.get(sessionId) ?? [];
   return log.filter(({ event }) => {

@@ -40,7 +40,7 @@ test("F9 replicas whose clocks are years apart, or jump, serve as one", async ()
   await conclude(system, hosts, { fault, faults: rounds * jumps.length * 2, seen: endsOf(parts) });
 });
 
-/** The environment in which a process has another wall clock, but the same timers. */
+/** Builds the environment in which a process has another wall clock, but the same timers. */
 function fakeTime(): Record<string, string> {
   const library = (() => {
     try {

@@ -6,9 +6,9 @@ import { createHosts } from "./hosts.ts";
 import { startSystem } from "./system.ts";
 import { untilStruck } from "./trial.ts";
 
-// Each protection is switched off once, and what the other tests look for is found: they can fail.
+// Each test disables one protection and expects the violation that the other tests check for: they can fail.
 
-/** Two replicas; the first one may be broken in one more way. */
+/** Starts two replicas; the first one can have a further break. */
 async function startBroken(...breaks: [both: Break, first?: Break]) {
   const [both, first] = breaks;
   const system = await startSystem({ count: 2, breaks: [first ? [both, first] : [both], [both]] });
@@ -17,7 +17,7 @@ async function startBroken(...breaks: [both: Break, first?: Break]) {
 
 const beginning = (name: string) => expect.arrayContaining([expect.stringContaining(name)]);
 
-test("without the rule that what was started is never started again, a kill makes a call run twice", async () => {
+test("without the rule that a started call is never started again, a kill makes a call run twice", async () => {
   const { system, hosts } = await startBroken("lost calls run again", "SIGKILL");
   const sessionId = await hosts.newSession();
   const callId = struckAt("c1", system.at(0).pid, "before-finishCall");
@@ -25,17 +25,17 @@ test("without the rule that what was started is never started again, a kill make
   expect(violations(await hosts.finish())).toEqual(beginning(`I1: ${callId} ran `));
 });
 
-test("without the one winner of an ask, two win", async () => {
+test("without the race for an ask, two answers win", async () => {
   const { hosts } = await startBroken("every answer wins");
   const sessionId = await hosts.newSession();
   await hosts.call({ sessionId, callId: "c1", at: 0, asks: true });
   expect(violations(await hosts.finish())).toEqual(beginning("I4: "));
 });
 
-test("without the look at the answers, a call runs that nobody approved", async () => {
-  const { hosts } = await startBroken("nobody needs to answer");
+test("without the check of answers, a call runs without approval", async () => {
+  const { hosts } = await startBroken("asks need no answer");
   const sessionId = await hosts.newSession();
-  // They answer only once it runs.
+  // The approvers answer only once the call runs.
   const ran = Promise.withResolvers<void>();
   const beforeAnswer = () => ran.promise;
   const ended = hosts.call({ sessionId, callId: "c1", at: 0, asks: true, beforeAnswer });
@@ -48,7 +48,7 @@ test("without the look at the answers, a call runs that nobody approved", async 
 test("without the memory of operations, a lost answer makes output appear twice or a call hang", async () => {
   const { system, hosts } = await startBroken("no operation ids");
   const found: unknown[] = [];
-  // Which answers are lost is chance.
+  // Lost answers are random.
   for (let round = 0; round < 20 && found.length === 0; round += 1) {
     const sessionId = await hosts.newSession();
     for (const { wire } of system.replicas) wire.loseAnswers(10);
@@ -62,7 +62,7 @@ test("without the memory of operations, a lost answer makes output appear twice 
   expect(found).not.toEqual([]);
 });
 
-test("without its watch over the lease, a replica that thaws enters a body whose call has ended", async () => {
+test("without the check of its lease, a replica that thaws enters the body of an ended call", async () => {
   const { system, hosts } = await startBroken("leases are not watched", "SIGSTOP");
   const sessionId = await hosts.newSession();
   const { callId } = await untilStruck(async (attempt) => {
@@ -77,13 +77,13 @@ test("without its watch over the lease, a replica that thaws enters a body whose
   expect(violations(await hosts.finish())).toEqual(beginning(`I9: ${callId}`));
 });
 
-test("without its supervisor, the commands of a replica that is killed go on after its calls' end", async () => {
+test("without the supervisor, commands of a killed replica run on after their calls have ended", async () => {
   const system = await startSystem({ count: 2 });
   const hosts = createHosts(system);
   const sessionId = await hosts.newSession();
   const ended = hosts.call({ sessionId, callId: "c1", at: 0, ticks: 2_000 });
   await vi.waitUntil(async () => (await system.children()).length > 0, { timeout: 60_000 });
-  // Frozen first, or it would replace the supervisor.
+  // Frozen first; otherwise the replica would replace the supervisor.
   system.at(0).signal("SIGSTOP");
   process.kill(await system.supervisorOf(0), "SIGKILL");
   await system.at(0).kill();
@@ -112,7 +112,7 @@ test("without the store's id, a retry after Redis was emptied runs the call agai
   expect((await hosts.ledger.lines()).filter(({ word }) => word === "start")).toHaveLength(2);
 });
 
-test("a log that leaves out an event is not what a watcher can have seen", async () => {
+test("a log without one of its events does not match what a watcher saw", async () => {
   const { hosts } = await startBroken("an event is left out");
   const sessionId = await hosts.newSession();
   await hosts.call({ sessionId, callId: "c1", at: 0, asks: true });

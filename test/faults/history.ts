@@ -2,45 +2,45 @@ import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { LedgerLine } from "./ledger.ts";
 
-/** Requests and responses of clients, the logs at the end, and the ledger of what ran. */
+/** Requests and answers of clients, the final logs, and the actual runs. */
 export interface History {
-  calls: ReportedCall[];
+  calls: AcknowledgedCall[];
   answers: Answer[];
   watches: Watch[];
-  /** The whole log of each session, read when all was over. */
+  /** The whole log of each session, read at the end. */
   logs: Map<string, readonly SessionEvent[]>;
   ledger: LedgerLine[];
 }
 
-/** A call, as its caller knows it. */
-export interface ReportedCall {
+/** A call as its caller knows it. */
+export interface AcknowledgedCall {
   sessionId: string;
   callId: string;
-  /** True if an approver has to allow it. */
+  /** True if an approver must allow it. */
   asks: boolean;
-  /** Every snapshot that an acknowledgement held. */
+  /** Every snapshot in an acknowledgement. */
   parts: ToolPart[];
 }
 
-/** An answer to an ask, under one reply id, however often it was sent. */
+/** An answer to an ask under one reply id, sent any number of times. */
 export interface Answer {
   sessionId: string;
   permissionId: string;
   replyId: string;
-  /** `unknown`: no acknowledgement came. */
+  /** `unknown`: without acknowledgement. */
   result: "won" | "lost" | "closed" | "unknown";
-  /** Of a lost one: the reply id of the winner, as reported to it. */
+  /** For a lost answer: the reply id of the winner that it got. */
   winner?: string;
 }
 
-/** Events that a watcher received of a session, or of one call, across its reconnects. */
+/** Events that a watcher saw of a session, or of one call, across its reconnects. */
 export interface Watch {
   sessionId: string;
   callId?: string;
   events: SessionEvent[];
 }
 
-/** A history in which nothing has happened yet. */
+/** Creates an empty history. */
 export function newHistory(): History {
   return { calls: [], answers: [], watches: [], logs: new Map(), ledger: [] };
 }

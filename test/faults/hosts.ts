@@ -5,19 +5,19 @@ import { type SessionEvent, SessionEventSchema } from "../../gen/opencode/tool/v
 import { PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTerminal } from "../../src/call/state.ts";
-import { type Answer, type History, newHistory, type ReportedCall, type Watch } from "./history.ts";
+import { type AcknowledgedCall, type Answer, type History, newHistory, type Watch } from "./history.ts";
 import { createLedger } from "./ledger.ts";
 import type { System } from "./system.ts";
 
-/** A call that a host wants made. */
+/** A call to make. */
 export interface Wish {
   sessionId: string;
   callId: string;
-  /** The replica that it goes to first. */
+  /** The replica to try first. */
   at: number;
   /** True if the call asks; two approvers then answer, at other replicas. */
   asks?: boolean;
-  /** They answer first at the two replicas after this one; by default at those after the one that emitted the ask. */
+  /** The approvers first answer at the two replicas after this one; by default after the one that emitted the ask. */
   answersAfter?: number;
   /** Duration of the command, in steps of 50 ms. */
   ticks?: number;
@@ -27,14 +27,14 @@ export interface Wish {
 
 export type Hosts = ReturnType<typeof createHosts>;
 
-/** Clients that do not let go: what fails is tried again at the next replica, with the same ids. All of it is written down. */
+/** Creates clients that retry failures at the next replica, with the same ids, and record everything. */
 export function createHosts(system: System) {
   const history = newHistory();
   const ledger = createLedger(system.workspace);
   const seenFirst = new Map<string, SessionEvent>();
   let ended = 0;
 
-  /** Tries at one replica after the other until it works; what is refused for good is thrown. */
+  /** Retries at one replica after the other until success; throws a final refusal. */
   async function insist<T>(at: number, attempt: (index: number) => Promise<T>): Promise<T> {
     const begun = performance.now();
     for (let index = at; ; index += 1) {
@@ -42,7 +42,8 @@ export function createHosts(system: System) {
         return await attempt(index);
       } catch (error) {
         if (!mayPass(error)) throw error;
-        if (performance.now() - begun > hopeMs) throw new Error("it never came to an end", { cause: error });
+        if (performance.now() - begun > hopeMs)
+          throw new Error("the request got no final answer in time", { cause: error });
         await delay(50);
       }
     }
@@ -57,9 +58,9 @@ export function createHosts(system: System) {
   /** Makes a call and reads its events, across lost connections, until its end. */
   async function call(wish: Wish): Promise<ToolPart> {
     const { sessionId, callId, asks = false, ticks = 2, at } = wish;
-    const reported: ReportedCall = { sessionId, callId, asks, parts: [] };
+    const acknowledged: AcknowledgedCall = { sessionId, callId, asks, parts: [] };
     const watch: Watch = { sessionId, callId, events: [] };
-    history.calls.push(reported);
+    history.calls.push(acknowledged);
     history.watches.push(watch);
     const answering: Promise<unknown>[] = [];
     const request = {
@@ -75,7 +76,7 @@ export function createHosts(system: System) {
         afterSeq = lastSeq;
         if (event) watch.events.push(event);
         const part = partOf(event);
-        if (part) reported.parts.push(part);
+        if (part) acknowledged.parts.push(part);
         if (event?.event.case === "permissionAsked") answering.push(answerTwice(event.event.value, index, wish));
         if (part && isTerminal(part)) return part;
       }
@@ -86,13 +87,13 @@ export function createHosts(system: System) {
     return end;
   }
 
-  async function answerTwice(ask: PermissionRequest, askedAt: number, wish: Wish): Promise<void> {
-    const { beforeAnswer, answersAfter: at = askedAt } = wish;
+  async function answerTwice(ask: PermissionRequest, emittedAt: number, wish: Wish): Promise<void> {
+    const { beforeAnswer, answersAfter: at = emittedAt } = wish;
     await beforeAnswer?.();
     await Promise.all([answer(ask, "approver", at + 1), answer(ask, "deputy", at + 2)]);
   }
 
-  /** Gives one answer, under one reply id, until it is acknowledged or refused. */
+  /** Sends one answer, under one reply id, until it is acknowledged or refused. */
   async function answer({ id, sessionId }: PermissionRequest, who: "approver" | "deputy", at: number): Promise<Answer> {
     const given: Answer = { sessionId, permissionId: id, replyId: `${who} ${id}`, result: "unknown" };
     history.answers.push(given);
@@ -109,7 +110,7 @@ export function createHosts(system: System) {
     return given;
   }
 
-  /** The first one that was seen of equal events, so that many watchers do not fill the memory. */
+  /** Returns the first of equal events, so that many watchers do not fill the memory. */
   function shared(event: SessionEvent): SessionEvent {
     const key = `${event.sessionId} ${event.seq}`;
     const first = seenFirst.get(key) ?? event;
@@ -117,7 +118,7 @@ export function createHosts(system: System) {
     return equals(SessionEventSchema, first, event) ? first : event;
   }
 
-  /** Watches a session until the signal, across lost connections; `onEvent` gets the number of events so far. */
+  /** Watches a session until the signal, across lost connections; `onEvent` gets the number of events seen so far. */
   async function watch(
     sessionId: string,
     at: number,
@@ -130,7 +131,7 @@ export function createHosts(system: System) {
     for (let index = at; !signal.aborted; index += 1) {
       const { tools } = system.at(index).as("watcher", 1 + Math.floor(at / 150));
       const until = seen.events.length + leavesAfter;
-      // Who only stops reading keeps the stream open, and one connection has room for no more than a hundred.
+      // Without this the stream stays open, and one connection carries at most a hundred.
       const leaving = new AbortController();
       const options = { signal: AbortSignal.any([signal, leaving.signal]) };
       try {
@@ -147,7 +148,7 @@ export function createHosts(system: System) {
     }
   }
 
-  /** Reads the whole log of a session at a replica. */
+  /** Reads the whole log of a session from a replica. */
   async function logOf(sessionId: string, at = 0): Promise<SessionEvent[]> {
     return await insist(at, async (index) => {
       const { sessions, tools } = system.at(index).as("watcher");
@@ -163,7 +164,7 @@ export function createHosts(system: System) {
   }
 
   return {
-    /** Number of calls that have ended. */
+    /** Number of ended calls. */
     get ended() {
       return ended;
     },
@@ -174,7 +175,7 @@ export function createHosts(system: System) {
     insist,
     logOf,
     ledger,
-    /** Reads logs and ledger, when all is over. */
+    /** Reads logs and ledger, at the end. */
     async finish(): Promise<History> {
       for (const sessionId of new Set([...history.calls, ...history.watches].map((each) => each.sessionId)))
         history.logs.set(sessionId, await logOf(sessionId));
@@ -184,19 +185,19 @@ export function createHosts(system: System) {
   };
 }
 
-/** Limit of one attempt: a replica that is frozen or cut off reports nothing. */
+/** Time limit of one attempt: a frozen or disconnected replica does not report an error. */
 const timeoutMs = 4_000;
-/** After how long of trying a promise is broken: far beyond every lease and every fault. */
+/** Time after which retries count as a violation: far beyond every lease and every fault. */
 const hopeMs = 120_000;
 
 function partOf(event: SessionEvent | undefined): ToolPart | undefined {
   return event?.event.case === "part" ? event.event.value : undefined;
 }
 
-/** Tests if the same may work later or elsewhere: there was no response, or it says that nothing was done. */
+/** Returns true for an error after which a retry may succeed: the outcome is unknown, or the request was not applied. */
 function mayPass(error: unknown): boolean {
   if (!(error instanceof ConnectError)) return false;
-  // The request came after GOAWAY; by HTTP/2 the server did not process it.
+  // HTTP/2: a stream after GOAWAY was not processed.
   if (error.message.includes("REFUSED_STREAM")) return true;
   const passing: readonly Code[] = [Code.Unavailable, Code.Aborted, Code.Canceled, Code.DeadlineExceeded];
   return passing.includes(error.code);

@@ -9,7 +9,7 @@ import { conclude, untilStruck } from "./trial.ts";
 
 const rounds = isLong ? 20 : 1;
 
-/** Replicas that are struck, each in its own lane, before two that are sound. */
+/** Replicas to strike, each in its own lane, before two intact ones. */
 const lanes = isLong ? 6 : 3;
 const startStruck = (how: Break, leaseMs: number) =>
   startSystem({ count: lanes + 2, leaseMs, breaks: Array.from({ length: lanes }, () => [how]) });
@@ -48,14 +48,14 @@ test("F2 a replica that freezes at a step of a call does nothing to it when it t
   const hosts = createHosts(system);
   const sessionId = await hosts.newSession(lanes);
   const ends: ToolPart[] = [];
-  // Where a frozen replica could do harm when it goes on.
+  // The points at which a frozen replica could do harm when it continues.
   const frozen = isLong ? points : points.filter((point) => /openAsks|startCall|before-(record|finish)/.test(point));
   const steps = Array.from({ length: rounds }, () => frozen).flat();
   await inParallel([...steps.entries()], lanes, async ([index, point], lane) => {
     const broken = system.at(lane);
     const part = await untilStruck(async (attempt) => {
       const callId = struckAt(`c${index}-${attempt}`, broken.pid, point);
-      // The command that is under way would go on for twice the lease.
+      // The running command would continue for twice the lease.
       const ticks = point === "before-recordEvents" ? 160 : 2;
       const end = await hosts.call({
         ...{ sessionId, callId, ticks, at: lane },
@@ -65,7 +65,7 @@ test("F2 a replica that freezes at a step of a call does nothing to it when it t
     });
     ends.push(part);
     broken.signal("SIGCONT");
-    // It answers again, so whatever it had in hand has been sent.
+    // It answers again, so its pending steps have been sent.
     await hosts.insist(lane, () => broken.as("watcher").sessions.getSession({ sessionId }, { timeoutMs: 4_000 }));
   });
   await conclude(system, hosts, {

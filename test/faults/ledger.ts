@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 
-/** A line that a command wrote while it ran: the truth about runs, outside of every store. */
+/** A line that a command wrote while it ran: the ground truth about runs, outside of every store. */
 export interface LedgerLine {
   word: "start" | "tick" | "end";
   callId: string;
@@ -10,11 +10,11 @@ export interface LedgerLine {
   time: number;
 }
 
-/** A file that commands append to. No machine fails here, only processes: what was written stays. */
+/** Creates a file that commands append to. Only processes fail here, no machine, so written lines are durable. */
 export function createLedger(workspace: string) {
   const name = "ledger-runs";
   return {
-    /** A command that says when it starts, then every 50 ms, and when it ends. */
+    /** Builds a command that writes a line at its start, every 50 ms, and at its end. */
     command(callId: string, ticks: number): string {
       const say = `say() { echo "$1 ${callId} $$ $EPOCHREALTIME" >> ${name}; }`;
       return `${say}; say start; echo begun; for ((i = 0; i < ${ticks}; i++)); do sleep 0.05; say tick; done; say end; echo done`;

@@ -1,7 +1,7 @@
 import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Hosts } from "./hosts.ts";
 
-/** Has so many hosts make one call after the other until the signal; every second one is answered by people. Returns how calls ended. */
+/** Runs hosts that make one call after the other until the signal; approvers answer every second one. Returns the ends of calls. */
 export async function work(hosts: Hosts, workers: number, stop: AbortSignal): Promise<ToolPart[]> {
   const parts: ToolPart[] = [];
   const one = async (worker: number) => {
@@ -15,7 +15,7 @@ export async function work(hosts: Hosts, workers: number, stop: AbortSignal): Pr
   return parts;
 }
 
-/** Does the work for each, so many at a time; each lane does one after the other. */
+/** Runs the work for each item in parallel lanes. */
 export async function inParallel<T>(
   items: readonly T[],
   lanes: number,
@@ -28,7 +28,7 @@ export async function inParallel<T>(
   await Promise.all(Array.from({ length: lanes }, workIn));
 }
 
-/** Counts calls by their end, in words. */
+/** Describes the number of calls by the way they ended. */
 export function endsOf(parts: readonly ToolPart[]): string {
   const words = parts.map(({ state }) => (state.case === "error" ? reasonOf(state.value.reason) : String(state.case)));
   return [...Map.groupBy(words, (word) => word)].map(([word, all]) => `${all.length} ${word}`).join(", ");

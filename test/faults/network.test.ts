@@ -11,7 +11,7 @@ import type { Line } from "./wire.ts";
 const rounds = isLong ? 10 : 1;
 const lines: readonly Line[] = ["reset", "forget", "nothing passes", "no commands pass", "no answers pass"];
 
-test("F5 Redis that stands still for less than a lease ends no call", async () => {
+test("F5 a Redis pause shorter than a lease ends no call", async () => {
   const system = await startSystem({ leaseMs: 6_000 });
   const hosts = createHosts(system);
   const stop = new AbortController();
@@ -29,7 +29,7 @@ test("F5 Redis that stands still for less than a lease ends no call", async () =
   await conclude(system, hosts, { fault: "F5 Redis frozen 1 s", faults: 2 * rounds, seen: endsOf(parts) });
 });
 
-test("F5 Redis that stands still for longer than a lease: what ran is stopped, and nothing runs twice", async () => {
+test("F5 a Redis pause longer than a lease stops running calls, and nothing runs twice", async () => {
   const system = await startSystem({ leaseMs: 3_000 });
   const hosts = createHosts(system);
   const stop = new AbortController();
@@ -51,8 +51,8 @@ test("F5 Redis that stands still for longer than a lease: what ran is stopped, a
   await conclude(system, hosts, { fault: "F5 Redis frozen 4.5 s", faults: rounds, seen });
 });
 
-test("F6 asks outlive every cut of the line to Redis, shorter or longer than a lease", async () => {
-  // Each line is cut in its own way, all at the same time; two are left for the answers, unless all are cut.
+test("F6 asks survive every cut of the connection to Redis, shorter or longer than a lease", async () => {
+  // All connections are cut at the same time, each in another way; two stay for the answers, unless all are cut.
   const system = await startSystem({ count: lines.length + 2, leaseMs: 4_000 });
   const hosts = createHosts(system);
   const sessionId = await hosts.newSession();
@@ -66,7 +66,7 @@ test("F6 asks outlive every cut of the line to Redis, shorter or longer than a l
   for (const [index, { cutMs, isAnyLeft }] of all.entries()) {
     const cut = Promise.withResolvers<void>();
     const calls = lines.flatMap((line, at) =>
-      // Half of the answers come while the line is cut, half afterwards.
+      // Half of the answers come during the cut, half afterwards.
       [100, 400, cutMs + 100, cutMs + 700].map((answerMs) => {
         const asked = Promise.withResolvers<void>();
         const beforeAnswer = async () => {
@@ -98,7 +98,7 @@ test("F6 asks outlive every cut of the line to Redis, shorter or longer than a l
   });
 });
 
-test("F6 lines that are cut again and again under load: nothing is lost, nothing runs twice", async () => {
+test("F6 repeated cuts of the connection under load: nothing is lost, nothing runs twice", async () => {
   const system = await startSystem();
   const hosts = createHosts(system);
   const stop = new AbortController();
@@ -118,7 +118,7 @@ test("F6 lines that are cut again and again under load: nothing is lost, nothing
   await conclude(system, hosts, { fault: "F6 line cut 0.7 s, under load", faults, seen: endsOf(parts) });
 });
 
-test("F7 a step whose answer was lost is done once", async () => {
+test("F7 a step whose answer was lost is applied once", async () => {
   const system = await startSystem({ leaseMs: 6_000 });
   const hosts = createHosts(system);
   for (const { wire } of system.replicas) wire.loseAnswers(60);

@@ -6,7 +6,7 @@ import { loadConfig, readEnvironment } from "../../src/config/config.ts";
 import { createLogger } from "../../src/core/logger.ts";
 import { breakStore, openWithoutOperationIds } from "./broken-store.ts";
 
-// A replica as `toolgate serve` starts it, except that its store breaks it, as TOOLGATE_BREAK says.
+// Starts a replica as `toolgate serve` does, with a store that breaks as TOOLGATE_BREAK names.
 const { values } = parseArgs({
   allowPositionals: true,
   options: {

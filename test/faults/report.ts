@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** One test, as a row of the table at the end of the run. */
+/** Row of one test in the table at the end of the run. */
 export interface Count {
   fault: string;
   faults: number;
@@ -11,7 +11,7 @@ export interface Count {
   answers: number;
   runs: number;
   violations: number;
-  /** The measurement, in words. */
+  /** Description of the measurements. */
   seen?: string;
 }
 
@@ -24,7 +24,7 @@ export function report(count: Count): void {
   if (file !== undefined) appendFileSync(file, `${JSON.stringify(count)}\n`);
 }
 
-/** Run by vitest before all tests; what it returns, after them: it prints the table. */
+/** Runs before all tests; vitest calls the returned function after them, which prints the table. */
 export default async function setup(): Promise<() => Promise<void>> {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-faults-"));
   const file = join(folder, "counts.jsonl");

@@ -42,11 +42,11 @@ test("I10 after the load there are as many open files as before it, and no proce
     stop.abort();
     await working;
   };
-  // The first calls open what is kept: connections of clients, supervisors, the log.
+  // The first calls open long-lived files: connections of clients, supervisors, the log.
   await run(40);
   const before = await openFiles();
   await run(isLong ? 3_000 : 100);
-  // Pipes are made ahead, up to 32 at once, so their number goes up and down; a leak would leave one for each call.
+  // Pipes are created ahead, up to 32 at once, so their number varies; a leak would add one per call.
   const most = before.map((files) => files + 34);
   await vi.waitUntil(async () => (await openFiles()).every((now, index) => now <= (most[index] ?? 0)), {
     timeout: 60_000,

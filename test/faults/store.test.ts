@@ -7,8 +7,8 @@ import { startSystem } from "./system.ts";
 
 const rounds = isLong ? 20 : 2;
 
-// The guarantees on logs do not hold across a loss of the store, which is reported: so these tests check by themselves.
-test("F3 Redis that comes back empty: each retry gets data_loss, running calls are stopped, and nothing runs twice", async () => {
+// The invariants of logs do not hold across a reported loss of the store, so these tests have their own checks.
+test("F3 an emptied Redis: each retry is refused with STORE_CHANGED, running calls are stopped, and nothing runs twice", async () => {
   const system = await startSystem();
   const ledger = createLedger(system.workspace);
   let [calls, answers] = [0, 0];

@@ -9,14 +9,14 @@ import { freezeRedis, startRedis } from "../store/redis-server.ts";
 import type { Break } from "./broken-store.ts";
 import { startWire, type Wire } from "./wire.ts";
 
-/** A replica, with what is between it and Redis. */
+/** A replica, with its connection to Redis. */
 export interface Replica extends Service {
   wire: Wire;
-  /** Clients over a connection that is kept; another one for each lane, as one carries no more than 100 streams. */
+  /** Clients over a long-lived connection, one per lane, since a connection carries at most 100 streams. */
   as(who: Principal, lane?: number): Clients;
   /** Sends SIGSTOP or SIGCONT. */
   signal(name: "SIGSTOP" | "SIGCONT"): void;
-  /** True while it is stopped by SIGSTOP. */
+  /** Returns true while it is stopped by SIGSTOP. */
   isFrozen(): Promise<boolean>;
 }
 
@@ -24,29 +24,29 @@ export interface Replica extends Service {
 export interface System {
   readonly replicas: readonly Replica[];
   readonly workspace: string;
-  /** The replica of this number, counted round. */
+  /** Returns the replica of this number, modulo their count. */
   at(index: number): Replica;
-  /** Lets everything pass to Redis and back again. */
+  /** Restores all connections to Redis. */
   openLines(): void;
-  /** Ends Redis at once and starts it again with nothing in it. */
+  /** Kills Redis and starts it again, empty. */
   emptyRedis(): Promise<void>;
-  /** Has Redis stand still until what it returns is called. */
+  /** Stops Redis; returns the function that continues it. */
   freezeRedis(): Promise<() => void>;
-  /** Asks Redis itself. */
+  /** Sends a command to Redis directly. */
   redis: Redis;
-  /** The processes that tools have started and that still run. */
+  /** Lists running processes that tools have started. */
   children(): Promise<number[]>;
-  /** The process that watches over the commands of the replica of this number. */
+  /** Returns the supervisor process of the replica of this number. */
   supervisorOf(index: number): Promise<number>;
 }
 
-/** Differences from three sound replicas with leases of 2 s. */
+/** Changes to the default system: three intact replicas with leases of 2 s. */
 export interface SystemOptions {
   count?: number;
   leaseMs?: number;
-  /** The top of the configuration, which all have. */
+  /** First lines of the configuration of every replica. */
   settings?: string;
-  /** By replica, what breaks it. */
+  /** Breaks, by replica. */
   breaks?: readonly (readonly Break[])[];
   /** Additional environment variables, by replica. */
   env?: readonly Readonly<Record<string, string>>[];
@@ -121,11 +121,11 @@ function createReplica(service: Service, wire: Wire): Replica {
   });
 }
 
-/** Commands run in the workspace, services do not. */
-async function processesIn(folder: string): Promise<number[]> {
+/** Returns processes in the workspace: commands run there, services do not. */
+async function processesIn(directory: string): Promise<number[]> {
   const pids = (await readdir("/proc")).map(Number).filter(Number.isInteger);
-  const folders = await Promise.all(pids.map((pid) => readlink(`/proc/${pid}/cwd`).catch(() => "")));
-  return pids.filter((_, index) => folders[index] === folder);
+  const directories = await Promise.all(pids.map((pid) => readlink(`/proc/${pid}/cwd`).catch(() => "")));
+  return pids.filter((_, index) => directories[index] === directory);
 }
 
 async function childOf(parent: number | undefined, script: string): Promise<number> {

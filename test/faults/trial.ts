@@ -5,7 +5,7 @@ import type { Hosts } from "./hosts.ts";
 import { type Count, report } from "./report.ts";
 import type { System } from "./system.ts";
 
-/** Checks, when all is over, that no promise was broken and nothing is left running; adds a line to the table. */
+/** Checks at the end that there is no violation and no leftover process; adds a row to the table. */
 export async function conclude(
   system: System,
   hosts: Hosts,
@@ -24,11 +24,11 @@ export async function conclude(
   expect(found).toEqual([]);
 }
 
-/** On a slow machine a host may give a replica up before it comes to the step at which it is struck: then it has another call. */
+/** Repeats with another call where a host on a slow machine has abandoned the replica before the step at which it is struck. */
 export async function untilStruck(attempt: (count: number) => Promise<ToolPart | undefined>): Promise<ToolPart> {
   for (let count = 1; count <= 20; count += 1) {
     const part = await attempt(count);
     if (part) return part;
   }
-  throw new Error("no call of twenty came to the step at which the replica is struck");
+  throw new Error("none of twenty calls reached the step at which the replica is struck");
 }

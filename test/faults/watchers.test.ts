@@ -5,7 +5,7 @@ import { isLong } from "./report.ts";
 import { startSystem } from "./system.ts";
 import { conclude } from "./trial.ts";
 
-test("F10 watchers that do not read cost the replica little, and the one that reads nothing", async () => {
+test("F10 watchers that do not read cost the replica little memory, and do not delay the one that reads", async () => {
   const [watchers, megabytes] = isLong ? [100, 50] : [30, 20];
   const system = await startSystem({ count: 1, leaseMs: 10_000 });
   const replica = system.at(0);
@@ -43,7 +43,7 @@ test("F10 watchers that do not read cost the replica little, and the one that re
   const grown = (await memory()) - before;
   leave.abort();
   await Promise.allSettled(stuck.map((messages) => messages.next()));
-  // Each may hold 256 KiB; the rest is what a process that moves so many bytes grows by anyway.
+  // Each may buffer 256 KiB; the rest is the normal growth of a process that moves so many bytes.
   expect(grown).toBeLessThan(watchers * 0.25 + 100);
   const seen = `${megabytes} MB read in ${Math.round(alone)} ms alone, ${Math.round(beside)} ms beside; ${Math.round(grown)} MiB more`;
   await conclude(system, createHosts(system), {
@@ -53,7 +53,7 @@ test("F10 watchers that do not read cost the replica little, and the one that re
   });
 });
 
-test("F12 watchers at all replicas that come and go see the same events, each once", async () => {
+test("F12 watchers that reconnect at all replicas see the same events, each once", async () => {
   const [watchers, calls] = isLong ? [1_000, 334] : [60, 170];
   const system = await startSystem({ leaseMs: 10_000, settings: "[limits]\nrunning_calls = 100\n" });
   const hosts = createHosts(system);
@@ -65,7 +65,7 @@ test("F12 watchers at all replicas that come and go see the same events, each on
       onEvent: (count) => {
         counts[index] = count;
       },
-      // One of five leaves and comes back, at the next replica, some five times.
+      // One of five disconnects and reconnects at the next replica, about five times.
       leavesAfter: index % 5 === 0 ? Math.ceil((3 * calls) / 5) - (index % 50) : undefined,
     }),
   );

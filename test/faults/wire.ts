@@ -2,24 +2,24 @@ import { once } from "node:events";
 import { createServer, connect as open, type Socket } from "node:net";
 
 /**
- * Modes of the line between a replica and its Redis: `open` passes everything; `reset` cuts every connection and refuses
- * new ones; `forget` silences those that are there for good, without a word, but takes new ones; the others hold back what
- * is sent, as a network does that drops packets.
+ * Mode of the connection between a replica and its Redis: `open` forwards everything; `reset` cuts every connection and
+ * refuses new ones; `forget` silently stops forwarding on existing connections, but accepts new ones; the others hold
+ * back data, as a network does that drops packets.
  */
 export type Line = "open" | "reset" | "forget" | "nothing passes" | "no commands pass" | "no answers pass";
 
-/** Stands between a replica and its Redis. */
+/** A proxy between a replica and its Redis. */
 export interface Wire {
   readonly url: string;
   set(line: Line): void;
-  /** Cuts the connection in place of each n-th answer of Redis, after the command was executed; 0: never. */
+  /** Cuts the connection instead of each n-th reply, after Redis has run the command; 0: never. */
   loseAnswers(nth: number): void;
-  /** Number of lost answers. */
+  /** Number of lost replies. */
   readonly lost: number;
   close(): Promise<void>;
 }
 
-/** Listens on a free port for what is meant for the Redis at this socket. */
+/** Listens on a free port and forwards to the Redis at this socket. */
 export async function startWire(target: string): Promise<Wire> {
   const pairs = new Set<readonly [client: Socket, redis: Socket]>();
   const forgotten = new WeakSet<Socket>();
@@ -81,7 +81,7 @@ export async function startWire(target: string): Promise<Wire> {
   };
 }
 
-/** Tests if commands and answers pass. */
+/** Directions that each mode forwards: commands, replies. */
 const passing: Readonly<Record<Line, readonly [boolean, boolean]>> = {
   open: [true, true],
   reset: [true, true],

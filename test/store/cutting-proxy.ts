@@ -1,17 +1,17 @@
 import { once } from "node:events";
 import { createServer, connect as open, type Socket } from "node:net";
 
-/** Stands between a store and its Redis and can lose an answer. */
+/** A proxy between a store and its Redis that can lose a reply. */
 export interface CuttingProxy {
   readonly path: string;
-  /** Lets the next command that holds this text reach Redis; when Redis answers, the connection is cut instead. */
+  /** Forwards the next command that contains this text to Redis, and cuts the connection instead of forwarding the reply. */
   cutAfter(text: string): void;
-  /** The texts of the commands whose answers were lost. */
+  /** The texts of the commands whose replies were lost. */
   readonly cuts: readonly string[];
   close(): Promise<void>;
 }
 
-/** Listens on a unix socket for what is meant for another one. */
+/** Listens on a unix socket and forwards to another one. */
 export async function startCuttingProxy(path: string, target: string): Promise<CuttingProxy> {
   const awaited = new Set<string>();
   const cuts: string[] = [];

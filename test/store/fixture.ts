@@ -26,13 +26,13 @@ import type { CallRecord, CallSpec, CallStore, Fence, OutputStore } from "../../
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 
-/** A store under test. Its clock stands still but for `advance`. */
+/** A store under test. Only `advance` moves its clock. */
 export interface OpenedStore {
   calls: CallStore;
   permissions: PermissionStore;
   outputs: OutputStore;
   advance(ms: number): void;
-  /** Closes it and opens it again with the same contents. */
+  /** Closes the store and opens it again with the same contents. */
   reopen(): Promise<OpenedStore>;
   close(): Promise<void>;
 }
@@ -40,13 +40,13 @@ export interface OpenedStore {
 /** Opens an empty store. */
 export type OpenStore = (options?: { limits?: { events: number; bytes: number } }) => Promise<OpenedStore>;
 
-/** Who runs the calls of a test. */
+/** The replica that runs the calls of a test. */
 export const owner = "replica_1";
 export const leaseMs = 15_000;
 export const askMs = 900_000;
 export const day = 86_400_000;
 
-/** Names a call of a root session. */
+/** Builds the reference of a call, by default in a root session. */
 export function callRef(callId = "call_1", sessionId = "ses_root", root = "ses_root"): CallRef {
   return { root, sessionId, callId };
 }
@@ -60,7 +60,7 @@ export async function addSession(
   await calls.createSession(create(SessionSchema, { rootSessionId: id, ...session }));
 }
 
-/** A root, its child and its grandchild. */
+/** Adds a root session, its child and its grandchild. */
 export async function addTree(store: OpenedStore): Promise<void> {
   await addSession(store, "ses_root");
   await addSession(store, "ses_child", { parentSessionId: "ses_root", rootSessionId: "ses_root" });
@@ -120,7 +120,7 @@ export function callSpec(fields: Partial<CallSpec> = {}): CallSpec {
 
 type Opened = Partial<Parameters<CallStore["openCall"]>[0]>;
 
-/** Opens a call for `owner`; the session must be there. */
+/** Opens a call for `owner`; the session must exist. */
 export async function openCall(
   { calls }: Pick<OpenedStore, "calls">,
   ref: CallRef,
@@ -196,7 +196,7 @@ export function settled(
   return create(PermissionSettledSchema, { permissionId, sessionId, callId, outcome, by, time: 1 });
 }
 
-/** An answer to one ask of a call, at the call's present version. */
+/** Builds an answer to one ask of a call, at the call's present version. */
 export async function answer(
   store: OpenedStore,
   ref: CallRef,
@@ -231,7 +231,7 @@ export function grant(id: string, fields: MessageInitShape<typeof GrantSchema> =
   });
 }
 
-/** Saves a grant the only way there is: by answering an ask with it. */
+/** Saves a grant by answering an ask with it, which is the only way. */
 export async function saveGrant(store: OpenedStore, given: Grant): Promise<void> {
   const ref = callRef(`call_of_${given.id}`, given.sessionId, given.sessionId);
   const id = `per_of_${given.id}`;
@@ -241,7 +241,7 @@ export async function saveGrant(store: OpenedStore, given: Grant): Promise<void>
   if (result.result !== "won") throw new Error(`the grant was not saved: ${result.result}`);
 }
 
-/** The whole log, read page by page. */
+/** Reads the whole log, page by page. */
 export async function logOf(
   { calls }: Pick<OpenedStore, "calls">,
   sessionId = "ses_root",
@@ -252,7 +252,7 @@ export async function logOf(
   return last === undefined ? [] : [...page.events, ...(await logOf({ calls }, sessionId, Number(last.seq)))];
 }
 
-/** What happened, in a few words each. */
+/** Describes each event in a few words. */
 export function kinds(events: readonly SessionEvent[]): string[] {
   return events.map(({ event }) => {
     switch (event.case) {
@@ -271,10 +271,10 @@ export function kinds(events: readonly SessionEvent[]): string[] {
   });
 }
 
-/** The reason of the refusal that a promise ends in, and the limit that it names. */
+/** Returns the reason of the refusal that a promise rejects with, and the limit that it names. */
 export async function refusal(promise: Promise<unknown>): Promise<{ reason: ErrorReason; limit?: string | undefined }> {
   const error = await promise.then(
-    () => new Error("it was not refused"),
+    () => new Error("the step was not refused"),
     (cause: unknown) => cause,
   );
   if (!(error instanceof RequestError)) throw error;

@@ -25,12 +25,12 @@ const inTls: Record<string, () => Promise<RedisServers>> = {
   "a cluster": () => startCluster(made),
 };
 
-test.each(Object.entries(inClear))("the URL of %s leads there", async (_name, start) => {
+test.each(Object.entries(inClear))("connects by the URL of %s", async (_name, start) => {
   const { url } = await started(start);
   await serves(url);
 });
 
-test.each(Object.entries(inTls))("the URL of %s leads there in TLS", async (_name, start) => {
+test.each(Object.entries(inTls))("connects by the URL of %s over TLS", async (_name, start) => {
   const { url } = await started(start);
   expect(url).toMatch(/^rediss/);
   setDefaultCACertificates([...trusted, made.ca.cert]);
@@ -38,7 +38,7 @@ test.each(Object.entries(inTls))("the URL of %s leads there in TLS", async (_nam
   await serves(url);
 });
 
-test("a Redis that nobody vouches for, that wants TLS, or another password, is refused with what went wrong last", async () => {
+test("refuses a Redis with an untrusted certificate, required TLS or another password, and names the last error", async () => {
   const { url } = await started(() => startRedisOnPort("secret", made));
   const open = { url: (await started(() => startRedisOnPort("secret"))).url };
   const refused = (url: string) =>
@@ -62,7 +62,7 @@ async function started(start: () => Promise<RedisServers>): Promise<RedisServers
   return servers;
 }
 
-/** News go over a connection of their own, so it is awaited too. */
+/** Waits for the connection for news as well, which is separate. */
 async function serves(url: string): Promise<void> {
   const [one, other] = [await openRedisStore({ url, log: quiet }), await openRedisStore({ url, log: quiet })];
   await addSession(one);

@@ -13,7 +13,7 @@ afterAll(() => cluster.stop());
 storeContract("redis cluster", ({ limits } = {}) => openIn(cluster.url, { ...(limits && { limits }) }));
 
 describe("redis cluster", () => {
-  test("trees in all parts of the cluster share their workspace's grants and are listed together", async () => {
+  test("shares a workspace's grants between trees on all masters, and lists the trees together", async () => {
     const store = await openIn(cluster.url);
     const roots = Array.from({ length: 12 }, (_, index) => `ses_${index}`);
     for (const root of roots) await addSession(store, root);
@@ -35,7 +35,7 @@ describe("redis cluster", () => {
     await store.close();
   });
 
-  test("a cluster of which one master came back empty is another store", async () => {
+  test("treats a cluster with one emptied master as another store", async () => {
     const { calls } = await openRedisStore({ url: cluster.url, log: quiet });
     const before = calls.storeId;
     for (const [index] of cluster.nodes.entries()) {

@@ -27,19 +27,19 @@ afterAll(async () => {
 const folder = join(import.meta.dirname, "../../src/store/redis/scripts");
 const files = readdirSync(folder).map((file) => file.replace(".lua", ""));
 const steps = files.filter((name) => name !== "prelude" && !name.startsWith("read_"));
-/** Those whose answer is remembered under the id of the operation. */
+/** Scripts whose answer is stored under the id of the operation. */
 const isTransition = (name: string) => /^-- KEYS +op,/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
 const transitions = steps.filter(isTransition).sort();
-/** What may be repeated by its nature; the link sends one of them by itself, before there is a store. */
+/** Scripts that are repeatable without an operation id, except the one that the link runs before the store is open. */
 const repeatable = steps.filter((name) => !isTransition(name) && name !== "set_store_id").sort();
 
-test("every script is one of those that the store loads, and no other", () => {
+test("loads every script and no other", () => {
   expect([...stepNames].sort()).toEqual(steps.sort());
   expect([...readNames, "prelude"].sort()).toEqual(files.filter((name) => !steps.includes(name)).sort());
   expect(transitions).toContain("settle_ask");
 });
 
-test.each(files.filter((name) => name !== "prelude"))("%s.lua says what it takes and what it answers", (name) => {
+test.each(files.filter((name) => name !== "prelude"))("%s.lua documents its keys, arguments and output", (name) => {
   const text = readFileSync(join(folder, `${name}.lua`), "utf8");
   expect(text).toMatch(new RegExp(`^-- ${name}: .+`));
   expect(text).toMatch(/^-- KEYS +\S/m);
@@ -50,7 +50,7 @@ test.each(files.filter((name) => name !== "prelude"))("%s.lua says what it takes
 describe("every step sent twice", () => {
   const sent = new Set<StepName>();
 
-  /** Sends everything a second time and answers with what that says; transitions must say the same both times. */
+  /** Runs every script twice and returns the second answer; both answers of a transition must be equal. */
   const twice = (link: Link): Link => ({
     ...link,
     get storeId() {
@@ -67,24 +67,24 @@ describe("every step sent twice", () => {
 
   storeContract("redis", ({ limits } = {}) => openIn(server.url, { through: twice, ...(limits && { limits }) }));
 
-  test("that was every script", () => {
+  test("has covered every script", () => {
     expect([...sent].sort()).toEqual([...transitions, ...repeatable].sort());
   });
 });
 
-/** What a step added to logs is told once: who missed it reads it there. */
+/** Drops the appended events, which only the first answer has; after a lost answer they are read from the log. */
 const asRemembered = (answer: Reply) => replyList(answer).slice(0, 2);
 
 describe("every answer lost", () => {
   const scripts = loadScripts();
   const lost = new Set<StepName>();
 
-  // Else the first answer of each would only say that it is not known.
+  // Otherwise the first answer of each script would only be NOSCRIPT.
   beforeAll(async () => {
     for (const { source } of scripts.values()) await redis.call("script", "load", source);
   });
 
-  /** Loses the answers to each script, until one was lost after the step was done. */
+  /** Loses answers of each script, until one was lost after the step was applied. */
   const cut = (link: Link): Link => ({
     ...link,
     get storeId() {
@@ -104,11 +104,11 @@ describe("every answer lost", () => {
     openIn(`redis+unix://${proxy.path}`, { through: cut, ...(limits && { limits }) }),
   );
 
-  test("that was every script: an answer was lost after what it tells of was done", () => {
+  test("has covered every script: an answer was lost after the step was applied", () => {
     expect([...lost].sort()).toEqual([...transitions, ...repeatable].sort());
   });
 
-  test("a start that loses the answer to its choice of an id fails, and the next ones agree on that id", async () => {
+  test("fails to open after a lost answer to the choice of a store id; later replicas agree on that id", async () => {
     const prefix = randomUUID();
     const open = () => openRedisStore({ url: `redis+unix://${proxy.path}`, prefix, log: quiet });
     proxy.cutAfter(scripts.get("set_store_id")?.sha ?? "");

@@ -9,17 +9,17 @@ import type { Certificates } from "../edge/certificates.ts";
 
 /** Redis processes of a test. */
 export interface RedisServers {
-  /** How a store gets there. */
+  /** URL for a store. */
   url: string;
-  /** Where the processes can be asked, one by one. */
+  /** Addresses of the processes. */
   nodes: { path: string }[] | Node[];
-  /** Ends one process at once, and starts it again with nothing in it. */
+  /** Kills one process and starts it again, empty. */
   restart(node?: number): Promise<void>;
-  /** Ends all and removes what they left. */
+  /** Stops all processes and removes their files. */
   stop(): Promise<void>;
 }
 
-/** Where a Redis that has a port can be asked, and whom to trust if it speaks TLS. */
+/** Address of a Redis with a port, and the authority to trust for TLS. */
 type Node = { host: string; port: number; tls?: { ca: string } };
 
 /** Starts one Redis on a unix socket. */
@@ -42,7 +42,7 @@ export async function startRedis(...settings: string[]): Promise<RedisServers> {
   };
 }
 
-/** Has a Redis stand still until what this returns is called. */
+/** Stops a Redis process; returns the function that continues it. */
 export async function freezeRedis({ nodes: [node] }: RedisServers): Promise<() => void> {
   const client = new Redis(node ?? {});
   const pid = Number(/process_id:(\d+)/.exec(await client.info("server"))?.[1]);
@@ -51,7 +51,7 @@ export async function freezeRedis({ nodes: [node] }: RedisServers): Promise<() =
   return () => void process.kill(pid, "SIGCONT");
 }
 
-/** Starts one Redis with a password on a free port; with certificates it speaks TLS there, and nothing else. */
+/** Starts one Redis with a password on a free port; with certificates it accepts only TLS. */
 export async function startRedisOnPort(password: string, certificates?: Certificates): Promise<RedisServers> {
   const [port = 0] = await freePorts(1);
   const server = await startRedis("--requirepass", password, ...listenOn(port, certificates));
@@ -92,7 +92,7 @@ export async function startCluster(certificates?: Certificates): Promise<RedisSe
   };
 }
 
-/** Gives each node a third of the slots and waits until all agree. */
+/** Assigns a third of the slots to each node and waits until all nodes agree. */
 async function unite(nodes: Node[]): Promise<void> {
   const slots = [
     [0, 5460],
@@ -101,7 +101,7 @@ async function unite(nodes: Node[]): Promise<void> {
   ] as const;
   const clients = nodes.map((node) => new Redis(node));
   await Promise.all(clients.map((client, index) => client.call("cluster", "addslotsrange", ...(slots[index] ?? []))));
-  // Each has its own epoch from the start, or they would have to agree on that first.
+  // Different epochs from the start, so that the nodes need not negotiate them.
   await Promise.all(clients.map((client, index) => client.call("cluster", "set-config-epoch", index + 1)));
   for (const { host, port } of nodes.slice(1)) await clients[0]?.call("cluster", "meet", host, port);
   for (const client of clients) client.disconnect();
@@ -119,7 +119,7 @@ async function untilWhole(nodes: Node[]): Promise<void> {
   for (const client of clients) client.disconnect();
 }
 
-/** With certificates there is no port for those who speak in clear, also not for other servers. */
+/** Options for TLS: with certificates there is no plain port, neither for clients nor for other servers. */
 function listenOn(port: number, certificates?: Certificates): string[] {
   const own = ["--bind", "127.0.0.1"];
   if (certificates === undefined) return [...own, "--port", String(port)];
@@ -161,12 +161,12 @@ async function stopProcess(server: ChildProcess): Promise<void> {
   await once(server, "exit");
 }
 
-/** Ports that were free a moment ago; the cluster's bus needs the one 10,000 above each too. */
+/** Finds free ports; the cluster bus also needs the port 10,000 above each. */
 async function freePorts(count: number): Promise<number[]> {
   const ports: number[] = [];
   while (ports.length < count) {
     const server = createServer();
-    // Below the ports that the system hands out by itself.
+    // Below the range of ephemeral ports.
     const port = 16_000 + Math.floor(Math.random() * 6_000);
     server.listen(port, "127.0.0.1");
     const free = await Promise.race([
@@ -179,7 +179,7 @@ async function freePorts(count: number): Promise<number[]> {
   return ports;
 }
 
-/** Starts a master with a copy of it, and a sentinel that watches them; `restart` only ends the master, once all is copied. */
+/** Starts a master, a replica and a sentinel; `restart` only kills the master, once the replica has all data. */
 export async function startSentinel(certificates?: Certificates): Promise<RedisServers> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-sentinel-"));
   const [first = 0, second = 0, watching = 0] = await freePorts(3);
@@ -218,7 +218,7 @@ async function untilCopied(node: Node): Promise<void> {
   client.disconnect();
 }
 
-/** Waits until a sentinel knows the copy, without which there is nobody to take over. */
+/** Waits until a sentinel knows the replica, without which there is no failover. */
 async function untilWatched(node: Node): Promise<void> {
   const client = new Redis({ ...node, maxRetriesPerRequest: null });
   client.on("error", () => {});

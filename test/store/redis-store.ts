@@ -6,7 +6,7 @@ import type { OpenedStore } from "./fixture.ts";
 
 export const quiet: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 
-/** Opens a store whose clock stands still; each prefix is a store of its own in the same Redis. */
+/** Opens a store with a manual clock; each prefix is a separate store in the same Redis. */
 export async function openIn(
   url: string,
   options: { prefix?: string; limits?: { events: number; bytes: number }; through?: (link: Link) => Link } = {},

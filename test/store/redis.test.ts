@@ -64,7 +64,7 @@ describe("redis", () => {
     return own;
   }
 
-  /** A store on Redis' own clock. */
+  /** Opens a store with Redis' clock. */
   async function openReal(url: string, prefix = "toolgate"): Promise<Store> {
     const store = await openRedisStore({ url, prefix, log: quiet });
     stores.push(store);
@@ -73,7 +73,7 @@ describe("redis", () => {
 
   const ref = callRef();
 
-  test("what one replica does another one sees, hears of and goes on with", async () => {
+  test("shares sessions, news and calls between replicas", async () => {
     const [here, there] = await openTwo();
     await addTree(here);
     const heard = new Promise((resolve) => there.calls.onNews("ses_root", (_, seq) => resolve(seq)));
@@ -87,7 +87,7 @@ describe("redis", () => {
     expect((await recordOf(here, callRef("call_1", "ses_child"))).part.permissionIds).toEqual([]);
   });
 
-  test("who listens again reads what others wrote while nobody listened", async () => {
+  test("reads events of other replicas from the time without subscribers", async () => {
     const [here, there] = await openTwo();
     await addSession(here);
     const silence = here.calls.onNews("ses_root", () => undefined);
@@ -104,7 +104,7 @@ describe("redis", () => {
     expect((await logOf(here)).map(({ seq }) => Number(seq))).toEqual([1, 2, 3]);
   });
 
-  test("of answers at two replicas exactly one wins", async () => {
+  test("lets exactly one of the answers at two replicas win", async () => {
     const two = await openTwo();
     const [here] = two;
     await addSession(here);
@@ -119,7 +119,7 @@ describe("redis", () => {
     }
   });
 
-  test("a call whose replica is gone is found and claimed by another one", async () => {
+  test("finds and claims the call of a lost replica", async () => {
     const [here, there] = await openTwo();
     await addSession(here);
     const fence = fenceOf(await openCall(here, ref));
@@ -130,7 +130,7 @@ describe("redis", () => {
     expect(await here.calls.renewLeases(owner, leaseMs)).toEqual([]);
   });
 
-  test("a grant that was revoked at one replica starts nothing at another one", async () => {
+  test("starts no call at another replica after a revocation", async () => {
     const [here, there] = await openTwo();
     await addTree(here);
     await addSession(here, "ses_other");
@@ -145,7 +145,7 @@ describe("redis", () => {
     expect(await there.calls.startCall({ fence, version: 1, rulesVersion, part: running(other) })).toBe("retry");
   });
 
-  test("a wider grant whose replica died before it was in its slot is brought there by another one", async () => {
+  test("moves a wider grant to its slot after its replica was lost", async () => {
     const dying = (link: Link): Link => ({
       ...link,
       run: (name, ...step) => (name === "save_grant" ? Promise.reject(new Error("died")) : link.run(name, ...step)),
@@ -156,7 +156,7 @@ describe("redis", () => {
     const wide = grant("grt_1", { scope: GrantScope.PROJECT });
     const always = await answer(here, ref, "per_1", { outcome: PermissionOutcome.ALWAYS, grants: [wide] });
     expect(await here.permissions.settle(always)).toEqual({ result: "won" });
-    // Its own tree it serves at once.
+    // The grant serves its own tree at once.
     const own = await there.permissions.grantsFor({ root: "ses_root", workspace: "default", agent: "build" });
     expect(own.grants).toMatchObject([{ id: "grt_1" }]);
     await there.calls.orphans(10);
@@ -164,19 +164,19 @@ describe("redis", () => {
     expect((await there.permissions.grantsFor(tree)).grants).toMatchObject([{ id: "grt_1" }]);
   });
 
-  test("a tree in which nothing is open is no longer looked at, and is again when a call opens", async () => {
+  test("stops checking a tree without open calls, and resumes when a call opens", async () => {
     const [here, there] = await openTwo();
     await addSession(here);
     const record = await openCall(here, ref);
     await here.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) });
     there.advance(leaseMs);
     await there.calls.orphans(10);
-    // The first one still knows the tree as it was listed before.
+    // The first replica still caches the earlier generation of the tree.
     await openAskedCall(here, callRef("call_2"), ["per_1"]);
     expect((await there.permissions.openAsks({ limit: 10 })).map(({ request }) => request.id)).toEqual(["per_1"]);
   });
 
-  test("news whose message is lost are looked for", async () => {
+  test("polls for news whose message was lost", async () => {
     const mute = (link: Link): Link => ({
       ...link,
       run: (name, keys, values, bytes) => link.run(name, keys, { ...values, channel: "nowhere" }, bytes),
@@ -194,7 +194,7 @@ describe("redis", () => {
     const [one, all] = [bell(), bell()];
     there.calls.onNews("ses_child", one.ring);
     there.calls.onNews(undefined, all.ring);
-    // What was there before the first look is not news, so there must be some after it.
+    // Events before the first poll are not news, so there must be one after it.
     const written: Promise<unknown>[] = [];
     const writing = setInterval(() => {
       written.push(openCall(here, callRef(`call_${written.length + 2}`, "ses_child")));
@@ -205,7 +205,7 @@ describe("redis", () => {
     await Promise.all(written);
   });
 
-  test("replicas of one policy agree, and one of another is told", async () => {
+  test("agrees between replicas with one policy, and not with another policy", async () => {
     const prefix = randomUUID();
     const [one, other] = [await openReal(server.url, prefix), await openReal(server.url, prefix)];
     expect(await one.calls.agrees("policy 1")).toBe(true);
@@ -214,7 +214,7 @@ describe("redis", () => {
     expect(await one.calls.agrees("policy 1")).toBe(true);
   });
 
-  test("leases end by Redis' clock", async () => {
+  test("ends leases by Redis' clock", async () => {
     const { calls } = await openReal(server.url, randomUUID());
     await addSession({ calls });
     await openCall({ calls }, callRef("call_long"));
@@ -225,7 +225,7 @@ describe("redis", () => {
     expect(Math.abs(calls.now() - Date.now())).toBeLessThan(1_000);
   });
 
-  test("every key has a TTL, but for those that say why not", async () => {
+  test("gives every key a TTL, except the documented ones", async () => {
     const prefix = randomUUID();
     const store = await openIn(server.url, { prefix });
     stores.push(store);
@@ -248,7 +248,7 @@ describe("redis", () => {
     expect(lasting.flat().filter((name) => !stated.test(name))).toEqual([]);
   });
 
-  test("a Redis that came back empty is another store, of which nothing is known", async () => {
+  test("treats an emptied Redis as another store", async () => {
     const own = await ownServer();
     const { calls } = await openReal(own.url);
     await addSession({ calls });
@@ -262,13 +262,13 @@ describe("redis", () => {
     expect((await openReal(own.url)).calls.storeId).toBe(calls.storeId);
   });
 
-  test("replicas that start at the same time agree on the id of an empty store", async () => {
+  test("agrees on the id of an empty store between concurrent replicas", async () => {
     const prefix = randomUUID();
     const opened = await Promise.all(Array.from({ length: 5 }, () => openReal(server.url, prefix)));
     expect(new Set(opened.map(({ calls }) => calls.storeId)).size).toBe(1);
   });
 
-  test("a Redis that is gone is told as such, and nothing waits for it for long", async () => {
+  test("reports an unreachable Redis without waiting for long", async () => {
     const own = await ownServer();
     const { calls, permissions, outputs } = await openReal(own.url);
     await addSession({ calls });
@@ -281,7 +281,7 @@ describe("redis", () => {
     expect(await calls.ready()).toBe(false);
   });
 
-  test("a store that was closed refuses, and says that it is not ready", async () => {
+  test("refuses steps and readiness after it was closed", async () => {
     const { calls } = await openReal(server.url, randomUUID());
     await calls.close();
     stores.pop();
@@ -289,13 +289,13 @@ describe("redis", () => {
     expect(await calls.ready()).toBe(false);
   });
 
-  test("a Redis that may forget is refused, with what to set", async () => {
+  test("refuses a Redis that may evict keys, and names the setting", async () => {
     const own = await ownServer("--maxmemory-policy", "allkeys-lru");
     await expect(openReal(own.url)).rejects.toThrow("CONFIG SET maxmemory-policy noeviction");
   });
 
-  test("a Redis that is too old is refused, with what is needed", async () => {
-    // No old one is to be had here, so one says that it is.
+  test("refuses a Redis that is too old, and names the needed version", async () => {
+    // A fake server reports an old version, since none is installed.
     const own = await ownServer();
     const [{ path }] = own.nodes as [{ path: string }];
     const aged = createServer((client) => {
@@ -313,7 +313,7 @@ describe("redis", () => {
     );
   });
 
-  test("a Redis whose memory is full refuses a step as a whole", async () => {
+  test("refuses a whole step when the memory of Redis is full", async () => {
     const own = await ownServer("--maxmemory", "4mb");
     const { calls } = await openReal(own.url);
     await addSession({ calls });
@@ -330,7 +330,7 @@ describe("redis", () => {
     expect(await logOf({ calls })).toHaveLength(opened);
   });
 
-  test("sentinels lead to the master, also to a new one", async () => {
+  test("connects through sentinels to the master, also after a failover", async () => {
     const own = await startSentinel();
     servers.push(own);
     const { calls } = await openReal(own.url);

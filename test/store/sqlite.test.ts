@@ -58,7 +58,7 @@ afterAll(async () => {
 
 storeContract("sqlite", async ({ limits } = {}) => openIn(await newDirectory(), limits));
 
-test("a store of an earlier version is brought to this one, and its calls are there", async () => {
+test("migrates a store of an earlier version with its calls", async () => {
   const directory = await newDirectory();
   const before = await openIn(directory);
   await addSession(before);
@@ -95,7 +95,7 @@ describe("sqlite", () => {
     return store;
   }
 
-  /** Starts a writer; its lines come one by one. */
+  /** Starts a writer and reads its lines one by one. */
   function startWriter(directory: string, prefix: string, limit = "unlimited") {
     const command = `ulimit -f ${limit} && exec "$0" "$@"`;
     const args = [process.execPath, join(import.meta.dirname, "writer.ts"), directory, prefix];
@@ -104,7 +104,7 @@ describe("sqlite", () => {
     return { writer, lines: createInterface({ input: writer.stdout })[Symbol.asyncIterator]() };
   }
 
-  test("a second process is refused and told who has the store, until the first one is gone", async () => {
+  test("refuses a second process with the id of the first one, until that ends", async () => {
     const directory = await newDirectory();
     const { writer, lines } = startWriter(directory, "call");
     await lines.next();
@@ -115,13 +115,13 @@ describe("sqlite", () => {
     expect(await store.calls.ready()).toBe(true);
   });
 
-  test("the same process cannot open a store twice either", async () => {
+  test("refuses to open a store twice in one process", async () => {
     const directory = await newDirectory();
     await openStore(directory);
     await expect(openSqliteStore({ directory })).rejects.toThrow(`in use by process ${process.pid}`);
   });
 
-  test("a file that is no database is refused, and stays as it is", async () => {
+  test("refuses a file that is not a database, and leaves it unchanged", async () => {
     const directory = await newDirectory();
     const path = join(directory, "toolgate.sqlite");
     await writeFile(path, "not a database, but somebody's file".repeat(40));
@@ -129,7 +129,7 @@ describe("sqlite", () => {
     expect(await readFile(path, "utf8")).toBe("not a database, but somebody's file".repeat(40));
   });
 
-  test("what was promised to a process that is killed is there, and nothing is there by half", async () => {
+  test("has every acknowledged step of a killed process, and no partial one", async () => {
     const directory = await newDirectory();
     const promised: string[] = [];
     for (const round of ["a", "b", "c", "d"]) {
@@ -145,7 +145,7 @@ describe("sqlite", () => {
     await expectWhole(await openStore(directory), promised);
   });
 
-  test("a transaction that reached the disk in part is not there at all", async () => {
+  test("ignores a transaction that reached the disk in part", async () => {
     const directory = await newDirectory();
     const { writer, lines } = startWriter(directory, "call");
     for (let count = 0; count < 50; count++) await lines.next();
@@ -156,9 +156,9 @@ describe("sqlite", () => {
     await expectWhole(await openStore(directory), []);
   });
 
-  test("a full disk is told as such, and memory does not run ahead of what is stored", async () => {
+  test("reports a full disk, and keeps memory equal to the stored state", async () => {
     const directory = await newDirectory();
-    // In blocks of 512 or 1,024 bytes, as the shell has it: room for many calls, but not for as many as come.
+    // In blocks of 512 or 1,024 bytes, by shell: capacity for many calls, but not for all.
     const { lines } = startWriter(directory, "call", "1000");
     const promised: string[] = [];
     for (let line = await lines.next(); line.done !== true; line = await lines.next()) promised.push(line.value);
@@ -171,7 +171,7 @@ describe("sqlite", () => {
     expect((await store.calls.getSession("ses_root"))?.lastSeq).toBe(BigInt(lastSeq ?? 0));
   });
 
-  test("a hundred calls that open at the same time cost one transaction", async () => {
+  test("commits a hundred concurrent calls in one transaction", async () => {
     const directory = await newDirectory();
     const store = await openStore(directory);
     await addSession(store);
@@ -180,7 +180,7 @@ describe("sqlite", () => {
     expect((await countCommits(directory)) - before).toBe(1);
   });
 
-  test("a step that fails half-way harms none that shares its transaction", async () => {
+  test("applies the other steps of a transaction when one fails half-way", async () => {
     const store = await openStore(await newDirectory());
     await addSession(store);
     const call = { spec: callSpec(), owner: "replica_1", leaseMs, maxOpenCalls: 10 };
@@ -203,7 +203,7 @@ describe("sqlite", () => {
     ]);
   });
 
-  test("no lease outlives the process that held it, but every fence does", async () => {
+  test("ends leases with their process, and keeps fences", async () => {
     const store = await openIn(await newDirectory());
     await addSession(store);
     const fence = fenceOf(await openCall(store, callRef()));
@@ -220,7 +220,7 @@ describe("sqlite", () => {
     expect(await reopened.calls.claimCall(callRef("call_started"), "replica_2", leaseMs)).toBeUndefined();
   });
 
-  test("a store of a newer version is refused", async () => {
+  test("refuses a store of a newer version", async () => {
     const directory = await newDirectory();
     await (await openIn(directory)).close();
     const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
@@ -229,7 +229,7 @@ describe("sqlite", () => {
     await expect(openSqliteStore({ directory })).rejects.toThrow("schema 99");
   });
 
-  test("nobody else on the machine can read it", async () => {
+  test("is not readable by other users of the machine", async () => {
     const directory = join(await newDirectory(), "made");
     const store = await openStore(directory);
     await addSession(store);
@@ -241,7 +241,7 @@ describe("sqlite", () => {
     }
   });
 
-  test("a store that was closed refuses, and says that it is not ready", async () => {
+  test("refuses steps and readiness after it was closed", async () => {
     const store = await openIn(await newDirectory());
     await addSession(store);
     await store.close();
@@ -252,18 +252,20 @@ describe("sqlite", () => {
   });
 });
 
-/** Checks that the calls are there, that numbers have no gap, and that each record is what its last event says. */
+/** Checks that the calls exist, that sequence numbers have no gap, and that each record equals its last event. */
 async function expectWhole(store: OpenedStore, promised: readonly string[]): Promise<void> {
   for (const callId of promised) expect((await recordOf(store, callRef(callId))).part.state.case).toBe("completed");
   const events = await logOf(store);
   expect(events.map(({ seq }) => Number(seq))).toEqual(events.map((_, index) => index + 1));
-  const told = new Map(kinds(events).map((kind): [string, string] => [kind.split(" ")[0] ?? "", kind]));
+  const lastParts = new Map(kinds(events).map((kind): [string, string] => [kind.split(" ")[0] ?? "", kind]));
   const records = await store.calls.listCalls({ sessionId: "ses_root", limit: 100_000 });
-  expect(records.map(({ ref, part }) => `${ref.callId} ${part.state.case}`).sort()).toEqual([...told.values()].sort());
+  expect(records.map(({ ref, part }) => `${ref.callId} ${part.state.case}`).sort()).toEqual(
+    [...lastParts.values()].sort(),
+  );
   expect(records.length).toBeGreaterThan(0);
 }
 
-/** Counts the transactions in the write-ahead log: the last frame of each names the size of the database after it. */
+/** Counts the transactions in the write-ahead log: the last frame of each has the size of the database after it. */
 async function countCommits(directory: string): Promise<number> {
   const wal = await readFile(join(directory, "toolgate.sqlite-wal"));
   const [header, frameHeader, pageSize] = [32, 24, wal.readUInt32BE(8)];

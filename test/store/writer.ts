@@ -1,6 +1,6 @@
 /**
- * A process that opens calls in a store until it is killed or refused, and writes the id of each one it was promised. It
- * is run by sqlite.test.ts: `node writer.ts DIRECTORY PREFIX`.
+ * Opens calls in a store until it is killed or refused, and prints the id of each acknowledged one. Run by sqlite.test.ts:
+ * `node writer.ts DIRECTORY PREFIX`.
  */
 import { writeSync } from "node:fs";
 import { RequestError } from "../../src/core/request-error.ts";

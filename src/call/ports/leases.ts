@@ -22,6 +22,6 @@ export interface OrphanedCall {
   started: boolean;
   /** Number of its open asks. */
   openAsks: number;
-  /** When the lease lapsed, or a later settlement of its asks; ms since the epoch. */
+  /** Time at which the lease lapsed, or of a later settlement of its asks; ms since the epoch. */
   since: number;
 }
