@@ -119,7 +119,7 @@ test("rules are those of the service: built-in ones first, then those that the t
 test("a tool of a tool file is called as the service would", async () => {
   await using site = await openTestWorkspace();
   const exported = tool({
-    description: "Greet somebody.",
+    description: "Greet a person.",
     args: { name: tool.schema.string() },
     execute: async ({ name }, { directory }) => `Hello ${name} in ${directory}.`,
   });

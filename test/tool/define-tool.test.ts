@@ -38,14 +38,14 @@ async function call(tool: Tool, input = {}): Promise<ToolPart["state"]> {
 }
 
 describe("a tool with an output schema", () => {
-  test("completes with the encoded value, and the model sees its JSON", async () => {
+  test("completes with the encoded value and shows its JSON to the model", async () => {
     const { value } = await call(sum, { numbers: [1, 2] });
     expect(value).toMatchObject({ status: "completed", output: '{"total":3,"at":"1970-01-01T00:00:00.000Z"}' });
     const structured = value && "structuredOutput" in value ? value.structuredOutput : undefined;
     expect(structured && toJson(ValueSchema, structured)).toEqual({ total: 3, at: "1970-01-01T00:00:00.000Z" });
   });
 
-  test("shows the model what toModelOutput makes of input and encoded output", async () => {
+  test("renders input and encoded output for the model with toModelOutput", async () => {
     const { value } = await call(
       defineTool({
         name: "chart",
@@ -64,7 +64,7 @@ describe("a tool with an output schema", () => {
     expect(value).toMatchObject({ output: "sales: 3 bytes", attachments: [{ mime: "image/png", size: 3n }] });
   });
 
-  test("never completes with another value: INVALID_OUTPUT, which names the field", async () => {
+  test("fails with INVALID_OUTPUT, naming the field, if the value does not fit", async () => {
     const { case: state, value } = await call(
       defineTool({
         name: "liar",
@@ -80,7 +80,7 @@ describe("a tool with an output schema", () => {
     expect(value).toMatchObject({ error: expect.stringMatching(/^The liar tool returned .*\n- total: Too big/) });
   });
 
-  test("keeps a value over 51,200 bytes out of the part, and says where it is", async () => {
+  test("stores a value over 51,200 bytes outside the part and links to it", async () => {
     const { value } = await call(
       defineTool({
         name: "long",
@@ -99,7 +99,7 @@ describe("a tool with an output schema", () => {
     expect(value).not.toHaveProperty("structuredOutput");
   });
 
-  test("says its schema, and another schema is another definition", () => {
+  test("lists its schema; another schema has another definition ID", () => {
     expect(sum.definition.outputSchema).toMatchObject({ properties: { at: { type: "string" } } });
     const make = (output: z.ZodType) =>
       defineTool({ name: "t", description: "", input: z.object({}), output, execute: () => "" });
@@ -115,7 +115,7 @@ describe("a tool without a plan", () => {
     execute: ({ env }) => ({ output: `deployed to ${env}` }),
   });
 
-  test("asks for the permission of its name, with the input that would run as the pattern", async () => {
+  test("asks for the permission of its name, with the decoded input as the pattern", async () => {
     const { agent } = await serve([deploy]);
     for await (const { event } of agent.tools.executeTool({ tool: "deploy", input: { env: "prod" } })) {
       if (event?.event.case !== "permissionAsked") continue;
@@ -125,11 +125,11 @@ describe("a tool without a plan", () => {
     expect.unreachable("nothing was asked");
   });
 
-  test("runs what was approved", async () => {
+  test("runs the approved input", async () => {
     expect((await call(deploy, { env: "prod" })).value).toMatchObject({ title: "deploy", output: "deployed to prod" });
   });
 
-  test("names an input that is too long to show by its hash", async () => {
+  test("shows an input that is too long by its hash", async () => {
     const env = "x".repeat(10_000);
     const { patterns } = (await deploy.plan(deploy.decode({ env }), planContext)).asks[0] ?? { patterns: [] };
     const whole = JSON.stringify({ dry: false, env });
@@ -137,7 +137,7 @@ describe("a tool without a plan", () => {
     expect(patterns[0]).toContain(createHash("sha256").update(whole).digest("hex"));
   });
 
-  test("asks no second time for its own permission; for another it does", async () => {
+  test("does not ask again for its own permission, only for others", async () => {
     const asked: string[] = [];
     const tool = defineTool({
       name: "greedy",
@@ -176,13 +176,13 @@ describe("a tool with a JSON Schema", () => {
     execute: (input) => ({ output: JSON.stringify(input) }),
   });
 
-  test("gets input that fits it, defaults filled in, and leaves the caller's alone", () => {
+  test("gets valid input with defaults filled in; the caller's object is unchanged", () => {
     const input = { q: "a" };
     expect(search.decode(input)).toEqual({ q: "a", limit: 10 });
     expect(input).toEqual({ q: "a" });
   });
 
-  test("is never entered with other input; the error names each field", async () => {
+  test("does not run with invalid input; the error names each field", async () => {
     const { value } = await call(search, { limit: "3", other: 1 });
     expect(value).toMatchObject({
       reason: ToolErrorReason.INVALID_INPUT,
@@ -192,14 +192,14 @@ describe("a tool with a JSON Schema", () => {
     });
   });
 
-  test("of draft-07 is read as such", () => {
+  test("may be of draft-07", () => {
     const $schema = "http://json-schema.org/draft-07/schema#";
     const input = { $schema, type: "object", properties: { p: { type: "array", items: [{ type: "number" }] } } };
     const old = defineTool({ name: "old", description: "", input, execute: () => ({ output: "" }) });
     expect(() => old.decode({ p: ["x"] })).toThrow("- p.0: must be number");
   });
 
-  test("that is none is refused when the tool is made", () => {
+  test("is refused by defineTool if the schema is invalid", () => {
     expect(() => defineTool({ name: "bad", description: "", input: { type: "nothing" }, execute: () => ({}) })).toThrow(
       'tool "bad" has an invalid JSON Schema',
     );
@@ -221,7 +221,7 @@ test("a tool's own timeout ends its call", async () => {
   expect(value).toMatchObject({ reason: ToolErrorReason.TIMEOUT });
 });
 
-test("what people always allow of a tool ends with its permissionVersion or input schema, not with its version", async () => {
+test('a grant of "always" ends with permissionVersion or input schema, not with version', async () => {
   const deploy = (changed: { version?: string; permissionVersion?: string }, field = "to") =>
     defineTool({
       name: "deploy",
@@ -258,7 +258,7 @@ test("what people always allow of a tool ends with its permissionVersion or inpu
   expect(await isAsked()).toBe(true);
 });
 
-test.each(["", "1st", "a b", "ä", "x".repeat(65), "_x", "a.b"])("no tool is called %j", (name) => {
+test.each(["", "1st", "a b", "ä", "x".repeat(65), "_x", "a.b"])("%j is not a valid tool name", (name) => {
   expect(() => defineTool({ name, description: "", input: z.object({}), execute: () => ({}) })).toThrow(
     `${JSON.stringify(name)} cannot be a tool's name`,
   );

@@ -29,7 +29,7 @@ async function serveWith(hooks: Hooks, tools = [words("say", false), words("shou
   return service;
 }
 
-/** Calls a tool; asks are answered "once", and told. */
+/** Calls a tool; answers its asks with "once" and returns them. */
 async function call({ agent, person }: Service, tool: string, text = "hello", callId = "c1") {
   const sessionId = "ses_test";
   await agent.sessions.createSession({ sessionId });
@@ -63,7 +63,7 @@ describe("tool.execute.before", () => {
         output.args = { words: "changed" };
       },
     ],
-  ])("%s: people see, and the tool runs, the result", async (_how, change) => {
+  ])("%s: approvers see the result, and the tool runs with it", async (_how, change) => {
     const service = await serveWith({ "tool.execute.before": (_input, output) => change(output) });
     const { asked, inputs, state } = await call(service, "shout");
     expect(asked).toEqual([["changed"]]);
@@ -71,7 +71,7 @@ describe("tool.execute.before", () => {
     expect(state).toMatchObject({ output: "changed", input: { words: "changed" } });
   });
 
-  test("runs once for a call; the same call again, compared with the input as sent, attaches to it", async () => {
+  test("runs once for a call; a repeated call is compared with the original input and attaches", async () => {
     const seen: unknown[] = [];
     const service = await serveWith({
       "tool.execute.before"(input, output) {
@@ -85,7 +85,7 @@ describe("tool.execute.before", () => {
     expect(await reasonOf(call(service, "shout", "hello!"))).toBe("CALL_ID_REUSED");
   });
 
-  test("does not run again at the replica that takes the call over; what it left is what runs", async () => {
+  test("does not run again on the replica that takes the call over, which uses the stored result", async () => {
     const { agent, close, restart, addHooks } = await serve([words("shout", true)]);
     addHooks("guard", {
       "tool.execute.before"(_input, output) {
@@ -109,7 +109,7 @@ describe("tool.execute.before", () => {
     expect(part?.state.value).toMatchObject({ output: "from the first" });
   });
 
-  test("of several plugins each gets what the one before it left", async () => {
+  test("of several plugins run in order, each on the output of the one before", async () => {
     const service = await serve([words("say", false)]);
     for (const mark of ["a", "b"]) {
       service.addHooks(mark, {
@@ -121,7 +121,7 @@ describe("tool.execute.before", () => {
     expect((await call(service, "say")).state).toMatchObject({ output: "helloab" });
   });
 
-  test("that throws stops the call before anything is asked or run; the error names it", async () => {
+  test("that throws stops the call before asks and run; the error names the hook", async () => {
     const service = await serveWith(
       {
         "tool.execute.before"() {
@@ -139,7 +139,7 @@ describe("tool.execute.before", () => {
     });
   });
 
-  test("that makes the input invalid stops it: the tool is not entered", async () => {
+  test("that makes the input invalid stops the call before the tool runs", async () => {
     const service = await serveWith({
       "tool.execute.before"(_input, output) {
         output.args = {};
@@ -157,7 +157,7 @@ describe("permission.ask", () => {
       },
     });
 
-  test("that allows spares the person this ask and no other", async () => {
+  test("that allows answers this ask and no other", async () => {
     const service = await deciding("allow");
     const { asked, state } = await call(service, "shout");
     expect([asked, state?.status]).toEqual([[], "completed"]);
@@ -168,7 +168,7 @@ describe("permission.ask", () => {
     expect((await call(await deciding("deny"), "shout")).state).toMatchObject({ reason: ToolErrorReason.DENIED });
   });
 
-  test("is not asked about what rules deny", async () => {
+  test("does not run where rules deny", async () => {
     const service = await serve([words("shout", true)]);
     service.addHooks("guard", { "permission.ask": () => expect.unreachable() });
     const sessionId = "ses_test";
@@ -179,7 +179,7 @@ describe("permission.ask", () => {
     expect((await call(service, "shout")).state).toMatchObject({ reason: ToolErrorReason.DENIED });
   });
 
-  test("that throws stops the call: nothing is asked", async () => {
+  test("that throws stops the call without an ask", async () => {
     const service = await serveWith({ "permission.ask": () => Promise.reject(new Error("broken")) });
     const { asked, state } = await call(service, "shout");
     expect(asked).toEqual([]);
@@ -189,7 +189,7 @@ describe("permission.ask", () => {
     });
   });
 
-  test("decides an ask of the body, too", async () => {
+  test("also decides asks of the body", async () => {
     const tool = defineTool({
       name: "asks",
       description: "",
@@ -213,7 +213,7 @@ describe("permission.ask", () => {
 });
 
 describe("tool.execute.after", () => {
-  test("changes what is shown of a result; the sizes of the output stay true", async () => {
+  test("changes the shown result, but not the sizes of the output", async () => {
     const service = await serveWith({
       "tool.execute.after"(input, output) {
         output.title = `${input.tool} ${input.status}`;
@@ -247,7 +247,7 @@ describe("tool.execute.after", () => {
     });
   });
 
-  test("that throws fails the call, whose effects are not known", async () => {
+  test("that throws fails the call with unknown effects", async () => {
     const service = await serveWith({ "tool.execute.after": () => Promise.reject(new Error("broken")) });
     expect((await call(service, "say")).state).toMatchObject({
       error: "The hook tool.execute.after of the plugin guard stopped this: broken.",
@@ -257,7 +257,7 @@ describe("tool.execute.after", () => {
 });
 
 describe("tool.definition", () => {
-  test("changes what models are told, not what is accepted nor the definition's id", async () => {
+  test("changes what models see, not the accepted input nor the definition ID", async () => {
     const service = await serve([words("say", false)]);
     const list = async () => (await service.agent.tools.listTools({})).tools.find(({ name }) => name === "say");
     const before = await list();
@@ -274,7 +274,7 @@ describe("tool.definition", () => {
     expect(await list()).toEqual(before);
   });
 
-  test("that throws is an error of ListTools that names it", async () => {
+  test("that throws fails ListTools with an error that names the hook", async () => {
     const service = await serveWith({ "tool.definition": () => Promise.reject(new Error("broken")) });
     expect(await reasonOf(service.agent.tools.listTools({}))).toBe("HOOK_FAILED");
   });
@@ -306,8 +306,8 @@ test("shell.env adds to the environment of bash, once for a call", async () => {
   expect(seen).toEqual([{ cwd: workspace, sessionID: sessionId, callID: "c1" }]);
 });
 
-describe("whoever takes a call over", () => {
-  test("runs it with the environment that was approved, and does not ask shell.env again", async () => {
+describe("a replica that takes a call over", () => {
+  test("uses the approved environment and does not run shell.env again", async () => {
     const first = await serve([]);
     const greet = (greeting: string) => ({
       "shell.env"(_: unknown, output: { env: Record<string, string> }) {
@@ -330,7 +330,7 @@ describe("whoever takes a call over", () => {
     expect(event.value).toMatchObject({ state: { value: { output: "hello\n" } } });
   });
 
-  test("keeps to what permission.ask has said", async () => {
+  test("keeps the decision of permission.ask", async () => {
     const ran: string[] = [];
     const both = defineTool({
       name: "both",
@@ -373,7 +373,7 @@ describe("whoever takes a call over", () => {
 });
 
 describe("a hook", () => {
-  test("that does not end is given up", async () => {
+  test("that does not end times out", async () => {
     const hooks = createHooks({ timeoutMs: 1 });
     hooks.add("slow", { "tool.execute.before": () => new Promise(() => undefined) });
     const run = hooks.run("tool.execute.before", { tool: "t", sessionID: "s", callID: "c" }, { args: {} });
@@ -382,7 +382,7 @@ describe("a hook", () => {
     );
   });
 
-  test("that leaves what cannot be used is refused", async () => {
+  test("that leaves an unusable value is refused", async () => {
     const hooks = createHooks();
     hooks.add("odd", {
       "tool.execute.before"(_input, output) {

@@ -8,7 +8,7 @@ import { createRegistry } from "../../src/tool/registry.ts";
 import type { Tool, ToolContext } from "../../src/tool/tool.ts";
 import { serve } from "../call/server.ts";
 
-/** A tool without asks that answers with a word, or does what it is told. */
+/** A tool without asks that returns a word, or runs the given function first. */
 function say(name: string, word: string, execute: (ctx: ToolContext) => Promise<void> | void = () => undefined): Tool {
   return defineTool({
     name,
@@ -35,7 +35,7 @@ async function output({ agent }: Pick<Service, "agent">, tool: string, fields = 
 }
 
 describe("single executor", () => {
-  test("a tool runs the executor it was made with, whatever becomes of the record it was made of", async () => {
+  test("a tool runs the executor it was made with, even if its config object changes later", async () => {
     const config = {
       name: "t",
       description: "",
@@ -50,7 +50,7 @@ describe("single executor", () => {
     expect(await output(service, "t")).toBe("made");
   });
 
-  test("a tool can be changed by nobody", () => {
+  test("a tool is frozen", () => {
     const tool = say("t", "one");
     expect(() => Object.assign(tool, { execute: async () => ({ output: "changed" }) })).toThrow(TypeError);
     expect(() => Object.assign(tool.definition.inputSchema ?? {}, { type: "string" })).toThrow(TypeError);
@@ -99,7 +99,7 @@ test("durable identity: a tool sees the session, agent, message and call that th
 });
 
 describe("scoped registration", () => {
-  test("the latest serves; closing it reveals the one before, closing another changes nothing", async () => {
+  test("the latest registration serves; closing it reveals the one before, closing another changes nothing", async () => {
     const service = await serve([say("t", "one")]);
     const closeTwo = service.register([say("t", "two")]);
     const closeThree = service.register([say("t", "three")]);
@@ -112,7 +112,7 @@ describe("scoped registration", () => {
     expect(await output(service, "t")).toBe("one");
   });
 
-  test("a tool that is registered twice is there until both registrations are closed", () => {
+  test("a tool that is registered twice serves until both registrations are closed", () => {
     const registry = createRegistry();
     const tool = say("t", "one");
     const [first, second] = [registry.register([tool]), registry.register([tool])];
@@ -123,7 +123,7 @@ describe("scoped registration", () => {
     expect(registry.list("default")).toEqual([]);
   });
 
-  test("a workspace's own tool stands before one for all, and is there in no other workspace", () => {
+  test("a workspace's tool takes precedence over a common one, in that workspace alone", () => {
     const registry = createRegistry();
     const [own, all] = [say("t", "own"), say("t", "all")];
     const close = registry.register([own], "here");
@@ -134,7 +134,7 @@ describe("scoped registration", () => {
     expect(registry.get("t", "here")).toBe(all);
   });
 
-  test("what becomes of the caller's record after it was registered changes nothing", () => {
+  test("later changes of the registered array have no effect", () => {
     const registry = createRegistry();
     const tools = [say("a", "a")];
     const close = registry.register(tools);
@@ -146,7 +146,7 @@ describe("scoped registration", () => {
   });
 });
 
-test("captured execution: a call that runs is not touched by what is registered or removed", async () => {
+test("captured execution: registrations and removals do not affect a running call", async () => {
   const entered = Promise.withResolvers<void>();
   const go = Promise.withResolvers<void>();
   const service = await serve([]);
@@ -166,7 +166,7 @@ test("captured execution: a call that runs is not touched by what is registered 
 });
 
 describe("stale rejection", () => {
-  test("a call of a definition that was replaced, or revealed again, runs nothing; its siblings do", async () => {
+  test("a call of a replaced or revealed definition is refused; its siblings run", async () => {
     const service = await serve([say("t", "one"), say("sibling", "here")]);
     const { tools } = await service.agent.tools.listTools({});
     const [one] = tools.filter(({ name }) => name === "t");
@@ -188,7 +188,7 @@ describe("stale rejection", () => {
   });
 });
 
-test("storage encapsulation: what a tool returns is whole, whatever the model sees of it", async () => {
+test("storage encapsulation: the whole result is stored, however little the model sees", async () => {
   const text = "line\n".repeat(50_000);
   const service = await serve([
     defineTool({
@@ -218,7 +218,7 @@ test("storage encapsulation: what a tool returns is whole, whatever the model se
 });
 
 describe("failure semantics", () => {
-  test("an expected failure, a defect, an abort and a refusal are four different ends", async () => {
+  test("an expected failure, a defect, an abort and a refusal end a call in four ways", async () => {
     const entered = Promise.withResolvers<void>();
     const fail = (error: Error) => () => {
       throw error;

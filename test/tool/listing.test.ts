@@ -35,7 +35,7 @@ describe("ListTools", () => {
     expect(await Promise.all([has("acme"), has("other"), has("")])).toEqual([true, false, true]);
   });
 
-  test("gives schemas the form that the model's provider takes", async () => {
+  test("converts schemas to the dialect of the model's provider", async () => {
     const { agent } = await serve([named("count")]);
     const schemaOf = async (request: object) =>
       (await agent.tools.listTools(request)).tools.find(({ name }) => name === "count")?.inputSchema;
@@ -45,7 +45,7 @@ describe("ListTools", () => {
     });
   });
 
-  test("has an experimental tool only where the configuration names it", async () => {
+  test("lists an experimental tool only if the configuration names it", async () => {
     const tools = [named("rehearse", { experimental: true })];
     const off = await serve(tools);
     const on = await serve(tools, { experimental: ["rehearse"] });
@@ -99,7 +99,7 @@ describe("a schema for Gemini", () => {
     schema: fc.dictionary(keyword, tie("value"), { maxKeys: 4 }),
   })).schema;
 
-  test("is the same when it is made twice, and the tool's own is not changed", () => {
+  test("is idempotent, and the tool's schema is unchanged", () => {
     fc.assert(
       fc.property(schema, (schema) => {
         const before = structuredClone(schema);

@@ -30,7 +30,7 @@ const patchOf = (...lines: string[]) => ["*** Begin Patch", ...lines, "*** End P
 const apply = (...lines: string[]) => callTool(site, applyPatch, { patchText: patchOf(...lines) });
 
 describe("a patch", () => {
-  test("adds, changes, moves and deletes files, and is shown before", async () => {
+  test("adds, changes, moves and deletes files, after a preview", async () => {
     await given({ a: "one\ntwo\nthree\n", b: "old name\n", c: "gone\n" });
     await chmod(at("b"), 0o755);
     await callTool(site, readTool, { filePath: "b" });
@@ -57,7 +57,7 @@ describe("a patch", () => {
     expect(await content("a")).toBe("one\nzwei\nthree\n");
   });
 
-  test("asks once for all folders outside the workspace, also that of a move's target", async () => {
+  test("asks once for all directories outside the workspace, including that of a move's target", async () => {
     const patchText = patchOf(
       ...[`*** Add File: ${site.outside}/a`, "+x"],
       ...["*** Update File: b", `*** Move to: ${site.outside}/sub/b`],
@@ -69,7 +69,7 @@ describe("a patch", () => {
     ]);
   });
 
-  test("of which a part does not fit changes nothing, and says all that is wrong", async () => {
+  test("with a part that does not fit changes nothing and lists all errors", async () => {
     await given({ a: "one\n", b: "two\n", c: "three\n" });
     await writeFile(at("unread"), "four\n");
     const patch = [
@@ -92,7 +92,7 @@ describe("a patch", () => {
     expect(await content("a")).toBe("one\n");
   });
 
-  test("that fails while it is written is undone", async () => {
+  test("is undone if a write fails", async () => {
     await given({ a: "one\n", b: "two\n", c: "three\n", file: "" });
     const before = await readdir(site.directory);
     const refused = apply(
@@ -108,7 +108,7 @@ describe("a patch", () => {
     expect(await readdir(at("folder"))).toEqual([]);
   });
 
-  test("whose file has changed since it was approved changes nothing", async () => {
+  test("changes nothing if a file has changed since the approval", async () => {
     await given({ a: "one\n", b: "two\n" });
     const patchText = patchOf(
       ...["*** Update File: b", "@@", "-two", "+2"],
@@ -121,7 +121,7 @@ describe("a patch", () => {
     expect(await content("b")).toBe("two\n");
   });
 
-  test("names no file twice", async () => {
+  test("is refused if it names a file twice", async () => {
     const patchText = patchOf(...["*** Add File: a", "+x"], ...["*** Delete File: ./sub/../a"]);
     await expect(planCall(site, applyPatch, { patchText })).rejects.toThrow(`names ${at("a")} twice`);
   });
@@ -134,7 +134,7 @@ describe("a patch", () => {
     [patchOf("*** Update File: a"), "no hunks found for a"],
     [patchOf("*** Update File: a", "@@", "text"), 'line 4 of the patch is "text"'],
     [patchOf("*** Add File: a", "text"), "a + before each line"],
-  ])("that cannot be read is refused before anything: %#", (patchText, message) => {
+  ])("is refused before any effect if it cannot be parsed: %#", (patchText, message) => {
     expect(() => applyPatch.decode({ patchText })).toThrow(InvalidInput);
     expect(() => applyPatch.decode({ patchText })).toThrow(message);
   });
@@ -147,7 +147,7 @@ const chunksOf = (...lines: string[]): Chunk[] => {
 const patched = (text: string, ...lines: string[]) => applyChunks("a", text, chunksOf(...lines)).text;
 
 describe("a chunk", () => {
-  test("that could stand in several places is refused with their lines; @@ and a line before it says which", () => {
+  test("that matches in several places is refused with their lines; @@ and a preceding line selects one", () => {
     const text = "def a():\n  return 1\ndef b():\n  return 1\n";
     expect(() => patched(text, "@@", "-  return 1", "+  return 2")).toThrow("occur 2 times in a, at lines 2, 4");
     expect(patched(text, "@@ def b():", "-  return 1", "+  return 2")).toBe(
@@ -157,7 +157,7 @@ describe("a chunk", () => {
     expect(patched(text, "@@ -4 +4 @@ def b", "-  return 1", "+  return 2")).toMatch(/b\(\):\n {2}return 2\n$/);
   });
 
-  test("that only adds goes behind its context, or to the end", () => {
+  test("that only adds goes after its context, or to the end", () => {
     expect(patched("a\nb\n", "@@ a", "+x")).toBe("a\nx\nb\n");
     expect(patched("a\nb\n", "@@", "+x")).toBe("a\nb\nx\n");
     expect(() => patched("a\na\n", "@@ a", "+x")).toThrow("more than once");
@@ -173,14 +173,14 @@ describe("a chunk", () => {
     expect(ignoring).toEqual(["typographic characters"]);
   });
 
-  test("leaves line ends as they are, and new lines end like those around them", () => {
+  test("preserves line ends; new lines end like those around them", () => {
     expect(patched("a\r\nb\r\nc", "@@", " a", "-b", "+x", "+y")).toBe("a\r\nx\r\ny\r\nc");
     expect(patched("a\nb", "@@", " a", "-b", "+x")).toBe("a\nx\n");
     expect(patched("a\nb", "@@", " b", "+c")).toBe("a\nb\nc\n");
     expect(patched("a\n", "@@", "-a", "+b", "\\ No newline at end of file")).toBe("b");
   });
 
-  test("out of order is refused, and the message says where it stands", () => {
+  test("out of order is refused with the line where it occurs", () => {
     expect(() => patched("a\nb\n", "@@", "-b", "@@", "-a")).toThrow(
       "They occur at line 1: give the chunks in the order",
     );
@@ -203,7 +203,7 @@ describe("laws", () => {
     return lines.slice(lines.findIndex((each) => each.startsWith("@@")));
   }
 
-  test("what git diff says of two texts makes one of the other, as git apply does", async () => {
+  test("applies the output of git diff like git apply", async () => {
     await fc.assert(
       fc.asyncProperty(text, text, async (before, after) => {
         fc.pre(before !== after);
@@ -221,7 +221,7 @@ describe("laws", () => {
     );
   });
 
-  test("a patch and then its reverse give the original", async () => {
+  test("a patch followed by its reverse restores the original", async () => {
     const reversed = (line: string) => {
       const header = /^@@ -(\S+) \+(\S+) @@(.*)$/.exec(line);
       if (header) return `@@ -${header[2]} +${header[1]} @@${header[3]}`;
@@ -237,7 +237,7 @@ describe("laws", () => {
     );
   });
 
-  test("a chunk changes only the lines that it names, or is refused", () => {
+  test("a chunk is refused or changes only its own lines", () => {
     const chunk = fc.record({ before: fc.array(line, { maxLength: 2 }), old: line, fresh: line });
     fc.assert(
       fc.property(text, chunk, (whole, { before, old, fresh }) => {

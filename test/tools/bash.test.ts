@@ -33,7 +33,7 @@ const run = (command: string, input = {}, options?: RunOptions) => callTool(site
 const printed = (text: string) => text.split("\n").filter(Boolean).map(Number);
 
 describe("output", () => {
-  test("is what the command wrote, stdout and stderr in the order in which it was written", async () => {
+  test("has stdout and stderr in the order in which they were written", async () => {
     const { written, output, metadata } = await run("for i in 1 2 3; do echo out $i; echo err $i >&2; done");
     expect(written).toBe("out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n");
     expect(output).toBeUndefined();
@@ -44,11 +44,11 @@ describe("output", () => {
     expect((await run("echo a > /dev/stdout; echo b | tee /dev/stderr > /dev/null")).written).toBe("a\nb\n");
   });
 
-  test("that is empty is said to be", async () => {
+  test("that is empty is reported as such", async () => {
     expect((await run("true")).output).toBe("(no output)");
   });
 
-  test("is passed on while the command runs", async () => {
+  test("is forwarded while the command runs", async () => {
     const go = join(site.directory, "go");
     const { written } = await run(
       `echo first; until [ -e go ]; do sleep 0.02; done; echo second`,
@@ -58,7 +58,7 @@ describe("output", () => {
     expect(written).toBe("first\nsecond\n");
   });
 
-  test("of many megabytes arrives whole, also when it is taken slowly", async () => {
+  test("of many megabytes arrives whole, even with a slow reader", async () => {
     let turns = 0;
     const { written } = await run(
       "seq 1 700000",
@@ -74,8 +74,8 @@ describe("output", () => {
     expect(written.endsWith("\n700000\n")).toBe(true);
   });
 
-  test("that the store refuses ends the command and the call with that error", async () => {
-    const refusal = new Error("no room");
+  test("that the store refuses fails the command and the call with that error", async () => {
+    const refusal = new Error("no capacity");
     let pid = 0;
     const ended = run(
       "echo $$; exec sleep 1000",
@@ -93,25 +93,25 @@ describe("output", () => {
 });
 
 describe("the end of a command", () => {
-  test("with an exit code is not an error, and the model is told the code", async () => {
+  test("with a non-zero exit code is not an error; the model sees the code", async () => {
     const { metadata, note } = await run("exit 42");
     expect(metadata).toMatchObject({ exit: 42, signal: null });
     expect(note).toBe("<bash_metadata>\ncommand exited with code 42\n</bash_metadata>");
   });
 
-  test("of a child by a signal is told as the shell tells it", async () => {
+  test("of a child by a signal is reported as the shell does", async () => {
     const { metadata, note } = await run("bash -c 'kill -9 $$'; exit $?");
     expect(metadata).toMatchObject({ exit: 137, signal: null });
     expect(note).toContain("command exited with code 137 (128 + SIGKILL)");
   });
 
-  test("by a signal is told too", async () => {
+  test("by a signal is reported, too", async () => {
     const { metadata, note } = await run("kill -9 $$");
     expect(metadata).toMatchObject({ exit: null, signal: "SIGKILL" });
     expect(note).toContain("command was ended by SIGKILL");
   });
 
-  test("is the shell's exit, though a silent background process holds the pipe, which stays alive", async () => {
+  test("is the shell's exit; a silent background process that holds the pipe stays alive", async () => {
     const { written } = await run("sleep 1000 & echo $!");
     const [pid = 0] = printed(written);
     expect(await isAlive(pid)).toBe(true);
@@ -119,13 +119,13 @@ describe("the end of a command", () => {
     await untilDead(pid);
   });
 
-  test("comes, though a background process goes on writing", async () => {
+  test("comes even if a background process keeps writing", async () => {
     const { metadata } = await run("yes & echo $! > pid");
     expect(metadata).toMatchObject({ exit: 0 });
     await untilDead(Number(await readFile(join(site.directory, "pid"), "utf8")));
   });
 
-  test("loses nothing of what was written before it", async () => {
+  test("loses no output that was written before it", async () => {
     const { written } = await run("sleep 1000 & seq 1 20000; exit 3");
     expect(written.endsWith("\n20000\n")).toBe(true);
   });
@@ -135,7 +135,7 @@ describe("stopping", () => {
   /** Prints its own id, a grandchild's and one's that has left group and session; then waits. */
   const family = "echo $$; (sleep 1000 & echo $!; wait) & setsid sleep 1000 & echo $!; wait";
 
-  test("at the timeout keeps the output, ends the whole family and says so", async () => {
+  test("at the timeout preserves the output, ends all processes and reports it", async () => {
     const { written, note, metadata } = await run(family, { timeout: 500 });
     const pids = printed(written);
     expect(pids).toHaveLength(3);
@@ -146,7 +146,7 @@ describe("stopping", () => {
     );
   });
 
-  test("on cancel ends the whole family and throws the reason", async () => {
+  test("on cancel ends all processes and throws the reason", async () => {
     const cancel = new AbortController();
     const reason = new Error("cancelled");
     let written = "";
@@ -165,7 +165,7 @@ describe("stopping", () => {
     for (const pid of printed(written)) await untilDead(pid);
   });
 
-  test("also ends what ignores SIGTERM, and gives the others time to end well", async () => {
+  test("ends processes that ignore SIGTERM, and gives others time to end", async () => {
     const cancel = new AbortController();
     let written = "";
     const command = "trap 'echo ended well; exit' TERM; (trap '' TERM; echo $BASHPID; sleep 1000; sleep 1000) & wait";
@@ -207,19 +207,19 @@ test("a command sees no secret of the service, and nothing on its input", async 
   expect(written).toMatch(/^TOOLGATE_CALL=ses_test\/call-\d+-\d+$/m);
 });
 
-test("many commands at once have each their own output", async () => {
+test("concurrent commands have separate output", async () => {
   const numbers = Array.from({ length: 50 }, (_, number) => number);
   const ended = await Promise.all(numbers.map((number) => run(`echo ${number}; echo ${number} >&2`)));
   expect(ended.map(({ written }) => written)).toEqual(numbers.map((number) => `${number}\n${number}\n`));
 });
 
-test("a command does not inherit the files that the service has open", async () => {
+test("a command does not inherit open files of the service", async () => {
   await using _ = await open(join(site.directory, "opened"), "w");
   expect((await run("ls -l /proc/$$/fd")).written).not.toContain("opened");
 });
 
 describe("workdir", () => {
-  test("is where the command runs, and what the approval is bound to", async () => {
+  test("is the working directory, and the approval is bound to it", async () => {
     await mkdir(join(site.directory, "sub"));
     const call = await planCall(site, bash, { command: "pwd", workdir: "sub", description: "Where am I" });
     expect(call.plan).toMatchObject({ title: "Where am I", cwd: join(site.directory, "sub"), timeoutMs: 125_000 });
@@ -250,7 +250,7 @@ describe("workdir", () => {
     await expect(plan.inspect?.()).rejects.toThrow("is not a directory");
   });
 
-  test("that a link has replaced after the approval is not entered", async () => {
+  test("that was replaced by a link after the approval is refused", async () => {
     await mkdir(join(site.directory, "sub"));
     const call = await planCall(site, bash, { command: "pwd", workdir: "sub" });
     await rename(join(site.directory, "sub"), join(site.directory, "moved"));
@@ -278,7 +278,7 @@ test("the longest command that is accepted can be run", async () => {
   expect(() => bash.decode({ command: "cd src && ls" })).not.toThrow();
 });
 
-test("without a supervisor nothing is run", async () => {
+test("without a supervisor no command runs", async () => {
   const closed = createSupervisor({ replicaId: "closed", leaseMs: 15_000 });
   await closed.close();
   const refused = callTool(site, createBash({ supervisor: closed, sandbox, pipes }), { command: "touch ran" });

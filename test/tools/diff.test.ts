@@ -17,7 +17,7 @@ test("a diff applied to the old version gives the new one", () => {
   );
 });
 
-test("of a large file only what changes is compared, at its own line numbers", () => {
+test("of a large file only the changed part is compared, with its line numbers", () => {
   const before = Array.from({ length: 300_000 }, (_, i) => `line ${i + 1}\n`).join("");
   const { diff, additions, deletions } = compare("f", { text: before }, before.replace("line 200000\n", "new\n"));
   expect(diff).toContain(

@@ -28,7 +28,7 @@ const change = (oldString: string, newString: string, rest = {}) =>
   callTool(site, edit, { filePath: "a.txt", oldString, newString, ...rest });
 
 describe("an edit", () => {
-  test("replaces what occurs once, and is shown before as a diff", async () => {
+  test("replaces text that occurs once, after a preview as a diff", async () => {
     await given("one\ntwo\nthree\n");
     const input = { filePath: "a.txt", oldString: "two", newString: "2\n2" };
     const { plan } = await planCall(site, edit, input);
@@ -67,7 +67,7 @@ describe("an edit", () => {
     expect(await text()).toBe("{\n]\n}\n");
   });
 
-  test("of a text that does not occur changes nothing and says where it begins to differ", async () => {
+  test("of a text that does not occur changes nothing and reports where it starts to differ", async () => {
     await given("function a() {\n  one();\n  two();\n}\n");
     await expect(change("function a() {\n  one();\n  three();\n}", "x")).rejects.toThrow(
       "Could not find oldString in the file. It must match exactly, including whitespace, indentation, and line endings. Its first line occurs at line 1",
@@ -75,46 +75,46 @@ describe("an edit", () => {
     expect(await text()).toBe("function a() {\n  one();\n  two();\n}\n");
   });
 
-  test("never takes a block for another because their first and last lines are the same", async () => {
+  test("never confuses blocks with equal first and last lines", async () => {
     const source = "if (a) {\n  save();\n  log();\n}\n";
     await given(source);
     await expect(change("if (a) {\n  drop();\n  exit();\n}", "")).rejects.toThrow("Could not find oldString");
     expect(await text()).toBe(source);
   });
 
-  test("keeps line ends, those of the lines it makes, too, and the byte order mark", async () => {
+  test("preserves line ends, also in new lines, and the byte order mark", async () => {
     await given("\uFEFFone\r\ntwo\r\nthree\r\n");
     await change("one\ntwo", "1\n2\n2b");
     expect(await text()).toBe("\uFEFF1\r\n2\r\n2b\r\nthree\r\n");
   });
 
-  test("touches no line end besides, in a file that has both kinds", async () => {
+  test("preserves all other line ends in a file with both kinds", async () => {
     await given("one\r\ntwo\nthree\r\nfour\n");
     await change("three", "3");
     expect(await text()).toBe("one\r\ntwo\n3\r\nfour\n");
   });
 
-  test("ignores spaces at the ends of lines where nothing else fits, and says so", async () => {
+  test("ignores spaces at the ends of lines if there is no exact match, and reports it", async () => {
     await given("a {  \n  b\t\n}\n");
     const { output } = await change("a {\n  b\n}", "c");
     expect(output).toContain("found ignoring spaces at the ends of lines");
     expect(await text()).toBe("c\n");
   });
 
-  test("takes typographic characters for plain ones where nothing else fits", async () => {
+  test("ignores typographic characters if there is no exact match", async () => {
     await given("say “hello” – it’s here\n");
     await change(`say "hello" - it's here`, "bye");
     expect(await text()).toBe("bye\n");
   });
 
-  test("that is indented otherwise as a whole is made with the indentation of the file", async () => {
+  test("with another common indentation gets the indentation of the file", async () => {
     await given("class A {\n    one() {\n        return 1;\n    }\n}\n");
     const { output } = await change("one() {\n    return 1;\n}", "one() {\n    return 2;\n}\n\ntwo() {}");
     expect(output).toContain("found ignoring how far it is indented");
     expect(await text()).toBe("class A {\n    one() {\n        return 2;\n    }\n\n    two() {}\n}\n");
   });
 
-  test("in all places indents each of them as it is", async () => {
+  test("in all places gets the indentation of each place", async () => {
     await given("{\n  if (a) {\n    b();\n  }\n}\n\tif (a) {\n\t  b();\n\t}\n");
     await expect(change("if (a) {\n  b();\n}", "c();\nd();")).rejects.toThrow(
       "Found 2 matches for oldString, at lines 2, 6.",
@@ -123,7 +123,7 @@ describe("an edit", () => {
     expect(await text()).toBe("{\n  c();\n  d();\n}\n\tc();\n\td();\n");
   });
 
-  test("that is indented otherwise line by line is not made", async () => {
+  test("with other indentation in single lines is refused", async () => {
     await given("if a:\n    b()\n    c()\n");
     await expect(change("if a:\n    b()\nc()", "x")).rejects.toThrow("Could not find oldString");
   });
@@ -164,7 +164,7 @@ describe("an edit is refused", () => {
   });
 });
 
-test("edit and write of one file take turns: of two that were approved for one content one is refused", async () => {
+test("edit and write of one file take turns: of two that were approved for one version one is refused", async () => {
   await given("one");
   const write = createWrite({ changes });
   const calls = [
@@ -177,7 +177,7 @@ test("edit and write of one file take turns: of two that were approved for one c
   expect(await text()).toBe("1");
 });
 
-test("an edit and its reverse give the original, and nothing outside what was named changes", async () => {
+test("an edit followed by its reverse restores the original, and other text is unchanged", async () => {
   const line = fc.constantFrom("", "a", "  b", "\tc  ", "d”");
   const ends = fc.constantFrom("\n", "\r\n");
   await fc.assert(
@@ -201,7 +201,7 @@ test("an edit and its reverse give the original, and nothing outside what was na
   );
 });
 
-test("the diff that people are shown makes, by git apply, the file that the edit makes", async () => {
+test("the previewed diff, applied by git apply, makes the same file as the edit", async () => {
   const line = fc.constantFrom("", "a", "  b", "-", "+c", "@@ -1 +1 @@", "\\ d", "é");
   const lines = fc.array(line, { maxLength: 12 });
   const texts = fc.record({ head: lines, old: fc.array(line, { minLength: 1 }), made: lines, tail: lines, rest: line });

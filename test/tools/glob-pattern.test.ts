@@ -5,7 +5,7 @@ import { meetsBelow, readGlob } from "../../src/tools/fs/glob-pattern.ts";
 
 const meets = (glob: string, path: string) => readGlob(glob).some((pattern) => meetsBelow(pattern, path));
 
-describe("a glob meets", () => {
+describe("a glob matches", () => {
   test.each([
     ["*.ts", ["a.ts", "x/y/a.ts", ".ts"], ["a.tsx", "a.ts/b"]],
     ["src/*.ts", ["src/a.ts"], ["src/x/a.ts", "x/src/a.ts"]],
@@ -25,7 +25,7 @@ describe("a glob meets", () => {
   });
 });
 
-test("where a pattern leads is what stands before its first wildcard, for each of its braces", () => {
+test("the base of a pattern is the path before its first wildcard, for each alternative", () => {
   expect(readGlob("{..,src}/*.pem").map(({ base }) => base)).toEqual(["..", "src"]);
   expect(readGlob("/etc/*").map(({ base }) => base)).toEqual(["/etc"]);
   expect(readGlob("/*").map(({ base }) => base)).toEqual(["/"]);
@@ -36,18 +36,18 @@ test.each(["*/../x", "**/..", "a*/../../b", "{a,*/..}/x"])("%s could lead anywhe
   expect(() => readGlob(glob)).toThrow("after a wildcard");
 });
 
-test("too many braces and braces that are not closed are refused", () => {
+test("too many alternatives and unclosed braces are refused", () => {
   expect(() => readGlob("{a,b}".repeat(10))).toThrow(ToolFailure);
   expect(() => readGlob("{a,b")).toThrow("not closed");
 });
 
-test("stars in a row cost no more than their number times the length", () => {
+test("many stars cost at most their number times the length", () => {
   const path = "a".repeat(250);
   expect(meets(`${"*a".repeat(100)}b`, path)).toBe(false);
   expect(meets(`${"**/a/".repeat(20)}b`, `${"a/".repeat(120)}c`)).toBe(false);
 });
 
-test("names without wildcards meet themselves and nothing else", () => {
+test("names without wildcards match only themselves", () => {
   const name = fc.stringMatching(/^[a-z.]{1,6}$/).filter((name) => !/^\.+$/.test(name));
   fc.assert(
     fc.property(

@@ -23,7 +23,7 @@ async function given(content: string): Promise<void> {
 const edit = (oldString: string, newString: string, rest = {}) => ({ oldString, newString, ...rest });
 const change = (...edits: ReturnType<typeof edit>[]) => callTool(site, multiedit, { filePath: "a.txt", edits });
 
-test("each edit works on what the ones before it left, and all are shown and written as one change", async () => {
+test("edits apply in order, and are previewed and written as one change", async () => {
   await given("one\r\ntwo\r\n");
   const edits = [edit("one", "1"), edit("1\ntwo", "1\n2"), edit("\n", "!\n", { replaceAll: true })];
   const call = await planCall(site, multiedit, { filePath: "a.txt", edits });
@@ -35,7 +35,7 @@ test("each edit works on what the ones before it left, and all are shown and wri
   expect(await text()).toBe("1!\r\n2!\r\n");
 });
 
-test("an edit that fails names itself, and none is made", async () => {
+test("an error names the edit that fails, and none is applied", async () => {
   await given("one\n");
   await expect(change(edit("one", "1"), edit("one", "2"))).rejects.toThrow(
     /^Edit 2 of 2: Could not find oldString .* No edit was applied\.$/,
@@ -56,7 +56,7 @@ test.each([
   expect(() => multiedit.decode({ filePath: "a", edits })).toThrow(where);
 });
 
-test("edits and then their reverse in reverse order give the original", async () => {
+test("edits followed by their reverse in reverse order restore the original", async () => {
   const words = fc.uniqueArray(fc.stringMatching(/^[a-z]{3,6}$/), { minLength: 4, maxLength: 8 });
   await fc.assert(
     fc.asyncProperty(words, async (list) => {

@@ -1,7 +1,7 @@
 import { readdir, readFile } from "node:fs/promises";
 import { vi } from "vitest";
 
-/** Whether a process runs; one that has ended but was not yet waited for does not. */
+/** Reports whether a process runs; a zombie does not. */
 export async function isAlive(pid: number): Promise<boolean> {
   const stat = await readFile(`/proc/${pid}/stat`, "utf8").catch(() => "");
   return stat !== "" && !/\) [ZX] /.test(stat);

@@ -34,7 +34,7 @@ describe("a text file", () => {
     expect(metadata).toEqual({ preview: "one\ntwo", truncated: false });
   });
 
-  test("is shown from offset to limit, and says how to go on", async () => {
+  test("is shown from offset to limit, with a hint how to continue", async () => {
     await write("a.txt", lines(10));
     const { output, metadata } = await show("a.txt", { offset: 3, limit: 2 });
     expect(output).toContain("\n3: line 3\n4: line 4\n\n(Showing lines 3-4 of 10. Use offset=5 to continue.)\n");
@@ -53,7 +53,7 @@ describe("a text file", () => {
     );
   });
 
-  test("stops at 50 KB, within the limit that the engine is told", async () => {
+  test("stops at 50 KB, within the limit that the tool declares", async () => {
     await write("a.txt", lines(1_000, "x".repeat(100)));
     const { output = "" } = await show("a.txt");
     const [, last, next] =
@@ -65,7 +65,7 @@ describe("a text file", () => {
     expect(Buffer.byteLength(output)).toBeLessThan(readTool.keep.bytes);
   });
 
-  test("has long lines cut at 2,000 characters, never inside one", async () => {
+  test("has long lines truncated at 2,000 characters, never inside one", async () => {
     await write("a.txt", `${"😀".repeat(2_001)}\n${"😀".repeat(2_000)}\n`);
     const { output } = await show("a.txt");
     expect(output).toContain(`1: ${"😀".repeat(2_000)}... (line truncated to 2000 chars)\n2: ${"😀".repeat(2_000)}\n`);
@@ -76,19 +76,19 @@ describe("a text file", () => {
     expect((await show("a.txt")).output).toContain("(End of file - total 0 lines)");
   });
 
-  test("has no lines behind its last one", async () => {
+  test("has no lines after its last one", async () => {
     await write("a.txt", "a\nb\n");
     await expect(show("a.txt", { offset: 3 })).rejects.toThrow("Offset 3 is out of range for this file (2 lines)");
   });
 
-  test("of which a part is shown is recorded as read by the hash of the whole", async () => {
+  test("is recorded as read by the hash of the whole when a part is shown", async () => {
     const content = lines(5_000);
     await write("a.txt", content);
     await show("a.txt", { limit: 1 });
     expect(site.reads.get(join(site.directory, "a.txt"))).toBe(createHash("sha256").update(content).digest("hex"));
   });
 
-  test("that is cancelled while it is read stops with the reason", async () => {
+  test("stops with the reason when the call is cancelled", async () => {
     await write("a.txt", "x");
     const reason = new Error("cancelled");
     await expect(callTool(site, readTool, { filePath: "a.txt" }, { signal: AbortSignal.abort(reason) })).rejects.toBe(
@@ -114,14 +114,14 @@ describe("an encoding", () => {
     }
   });
 
-  test("that is none of them is Latin-1, line by line, and said", async () => {
+  test("that is none of them is read as Latin-1 line by line, and reported", async () => {
     await write("a.txt", Buffer.concat([Buffer.from("grün 😀\n"), Buffer.from("grün\n", "latin1")]));
     const { output, metadata } = await show("a.txt");
     expect(output).toContain("1: grün 😀\n2: grün\n");
     expect(metadata?.encoding).toBe("latin-1");
   });
 
-  test("is shown the same wherever the file is cut into pieces", async () => {
+  test("does not depend on the pieces in which the file is read", async () => {
     const short = fc.string({ unit: "grapheme", maxLength: 30 }).map((text) => text.replace(/[\r\n\uFEFF]/gu, ""));
     const long = fc.tuple(fc.constantFrom("x", "ü", "😀"), fc.integer({ min: 1_995, max: 2_005 }));
     const line = fc.oneof({ weight: 4, arbitrary: short }, { arbitrary: long.map(([c, n]) => c.repeat(n)), weight: 1 });
@@ -164,7 +164,7 @@ describe("a notebook", () => {
     },
   ];
 
-  test("is shown as its cells and what they printed, and recorded as the file that it is", async () => {
+  test("is shown as cells with output, and recorded by the hash of the file", async () => {
     const content = JSON.stringify({ nbformat: 4, nbformat_minor: 5, metadata: {}, cells });
     await write("a.ipynb", content);
     const { output } = await show("a.ipynb");
@@ -178,13 +178,13 @@ describe("a notebook", () => {
     expect(site.reads.get(join(site.directory, "a.ipynb"))).toBe(createHash("sha256").update(content).digest("hex"));
   });
 
-  test("that is broken is shown as the text that it is", async () => {
+  test("that is broken is shown as text", async () => {
     await write("a.ipynb", '{"cells": [');
     expect((await show("a.ipynb")).output).toContain('1: {"cells": [\n');
   });
 });
 
-test("a folder is listed by name, folders and links to folders with a slash", async () => {
+test("a directory is listed by name, directories and links to them with a slash", async () => {
   await mkdir(join(site.directory, "b"));
   await write("a", "");
   await symlink("b", join(site.directory, "c"));
@@ -197,7 +197,7 @@ test("a folder is listed by name, folders and links to folders with a slash", as
   );
 });
 
-test("a file that is missing is named with those that it may have meant", async () => {
+test("a missing file is reported with similar names", async () => {
   await write("Config.toml", "");
   await write("config", "");
   await write("other", "");
@@ -207,7 +207,7 @@ test("a file that is missing is named with those that it may have meant", async 
   await expect(call.run()).rejects.toThrow(new ToolFailure(message));
 });
 
-test("a file whose name is mistyped is found too", async () => {
+test("a mistyped name is matched, too", async () => {
   await write("README.md", "");
   await expect(show("REAMDE.md")).rejects.toThrow(`Did you mean one of these?\n${site.directory}/README.md`);
 });
@@ -253,7 +253,7 @@ describe("what is not text", () => {
     expect(site.reads.size).toBe(0);
   });
 
-  test("is refused if reading it could wait: pipe, device, socket", async () => {
+  test("is refused if reading it could block: pipe, device, socket", async () => {
     execFileSync("mkfifo", [join(site.directory, "pipe")]);
     const server = createServer().listen(join(site.directory, "socket"));
     for (const path of ["pipe", "socket", "/dev/zero"]) {
@@ -266,7 +266,7 @@ describe("what is not text", () => {
 });
 
 describe("permission", () => {
-  test("is asked with the path, and existence is revealed only to who may read it", async () => {
+  test("is asked with the path, and existence is revealed only if reading is allowed", async () => {
     const { plan } = await planCall(site, readTool, { filePath: "missing" });
     expect(plan.asks).toEqual([
       { permission: "read", patterns: ["missing"], paths: [join(site.directory, "missing")] },
@@ -274,7 +274,7 @@ describe("permission", () => {
     expect(plan.reveals).toMatchObject([{ pattern: "missing" }]);
   });
 
-  test("is asked for what a link leads to", async () => {
+  test("is asked for the target of a link", async () => {
     await writeFile(join(site.outside, "secret"), "x");
     await symlink(join(site.outside, "secret"), join(site.directory, "harmless"));
     const { plan } = await planCall(site, readTool, { filePath: "harmless" });
@@ -284,7 +284,7 @@ describe("permission", () => {
     ]);
   });
 
-  test("for a file is not one for the link that replaces it, nor for the link that replaces its folder", async () => {
+  test("for a file does not cover a link that replaces it or its directory", async () => {
     await writeFile(join(site.outside, "a"), "secret");
     await mkdir(join(site.directory, "folder"));
     await write("folder/a", "harmless");
@@ -300,7 +300,7 @@ describe("permission", () => {
     await expect(other.run()).rejects.toThrow(ChangedAfterApproval);
   });
 
-  test("for a file is not one for the hard link that replaces it; one that was there is asked for as such", async () => {
+  test("for a file does not cover a hard link that replaces it; an existing hard link is asked for as such", async () => {
     await write(".env", "secret");
     await write("a", "harmless");
     const call = await planCall(site, readTool, { filePath: "a" });
@@ -318,7 +318,7 @@ describe("permission", () => {
     ]);
   });
 
-  test("for a folder is not one for the link that replaces it", async () => {
+  test("for a directory does not cover a link that replaces it", async () => {
     await mkdir(join(site.directory, "folder"));
     const call = await planCall(site, readTool, { filePath: "folder" });
     await rename(join(site.directory, "folder"), join(site.directory, "moved"));
@@ -338,7 +338,7 @@ describe("a stored output", () => {
     expect(site.reads.size).toBe(0);
   });
 
-  test("that is not there is named", async () => {
+  test("that does not exist is named in the error", async () => {
     await expect(show("toolgate-output:none")).rejects.toThrow("There is no stored output none in this session");
   });
 });
@@ -353,7 +353,7 @@ test("a large file counts as read when a part of it was shown", async () => {
   expect(site.reads.size).toBe(1);
 });
 
-test("a file of gigabytes is read to the lines that are shown, and so does not count as read", async () => {
+test("a file of gigabytes is read only up to the shown lines, and does not count as read", async () => {
   const size = 8 * 1024 ** 4;
   await write("huge.log", lines(100_000));
   await truncate(join(site.directory, "huge.log"), size);

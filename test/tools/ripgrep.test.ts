@@ -16,7 +16,7 @@ const { signal: late } = new AbortController();
 const lines = (...args: string[]) =>
   ({ args: [...everySearch, ...args], cwd: folder, delimiter: "\n", signal, late }) as const;
 
-test("what prints more than 10 MiB is stopped, and says so", async () => {
+test("a search that prints more than 10 MiB is stopped with that reason", async () => {
   await writeFile(join(folder, "a.txt"), "a line of some length\n".repeat(600_000));
   let bytes = 0;
   const stopped = await ripgrep(lines("--regexp=line", "./"), (record) => {
@@ -26,7 +26,7 @@ test("what prints more than 10 MiB is stopped, and says so", async () => {
   expect(bytes).toBeLessThan(11 * 1024 * 1024);
 });
 
-test("what takes longer than it may is stopped, and what was found until then counts", async () => {
+test("a search over its time limit is stopped, and earlier results count", async () => {
   async function* endless() {
     // More than ripgrep gathers before it searches.
     yield Buffer.from("x\n".repeat(200_000));
@@ -43,14 +43,14 @@ test("what takes longer than it may is stopped, and what was found until then co
   expect(new Set(records)).toEqual(new Set(["x"]));
 });
 
-test("records arrive whole, also those with characters of several bytes", async () => {
+test("records arrive whole, even with characters of several bytes", async () => {
   await writeFile(join(folder, "a.txt"), "é🙂".repeat(300).concat("\n").repeat(500));
   const records = new Set<string>();
   expect(await ripgrep(lines("--no-filename", "--regexp=é", "./"), (record) => records.add(record))).toBeUndefined();
   expect([...records]).toEqual(["é🙂".repeat(300)]);
 });
 
-test("settings of the user that runs the service count for nothing", async () => {
+test("settings of the user that runs the service are ignored", async () => {
   await writeFile(join(folder, "a.txt"), "x\n");
   await writeFile(join(folder, "config"), "--invert-match\n");
   process.env.RIPGREP_CONFIG_PATH = join(folder, "config");

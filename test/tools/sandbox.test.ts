@@ -58,7 +58,7 @@ const written = async (...args: Parameters<typeof run>) => (await run(...args)).
 const profiles: SandboxProfile[] = ["workspace-write", "read-only"];
 
 describe("workspace-write", () => {
-  test("lets a command write in the workspace and in the temporary folder, and nowhere else", async () => {
+  test("lets a command write only in the workspace and the temporary directory", async () => {
     const temporary = await mkdtemp(join(tmpdir(), "toolgate-test-"));
     await run({}, `echo in > inside; echo tmp > ${temporary}/file`);
     expect(await readFile(join(site.directory, "inside"), "utf8")).toBe("in\n");
@@ -70,7 +70,7 @@ describe("workspace-write", () => {
     expect(await readdir(outside)).not.toContain("file");
   });
 
-  test("lets a command write where the person let it, and where the configuration lets all", async () => {
+  test("lets a command write where the approver or the configuration allows it", async () => {
     await mkdir(join(outside, "configured"));
     await mkdir(join(outside, "approved"));
     const options = { writable: [join(outside, "configured")], outside: [join(outside, "approved")] };
@@ -80,12 +80,12 @@ describe("workspace-write", () => {
     expect(await readdir(outside)).not.toContain("c");
   });
 
-  test("does not take a link in the workspace for the workspace", async () => {
+  test("does not follow a link out of the workspace", async () => {
     await symlink(outside, join(site.directory, "link"));
     expect(await written({}, "touch link/file")).toContain("Read-only file system");
   });
 
-  test("leaves what the service loads from the workspace as it is", async () => {
+  test("protects files that the service loads from the workspace", async () => {
     await mkdir(join(site.directory, ".opencode"));
     await run({}, "touch .opencode/config.toml; mv .opencode elsewhere");
     expect(await readdir(join(site.directory, ".opencode"))).toEqual([]);
@@ -93,7 +93,7 @@ describe("workspace-write", () => {
 });
 
 describe("read-only", () => {
-  test("lets a command write nothing that lasts, also not in a folder that was allowed", async () => {
+  test("lets a command write nothing that lasts, even in an allowed directory", async () => {
     await writeFile(join(site.directory, "file"), "old");
     await mkdir(join(outside, "approved"));
     const said = await written(
@@ -107,7 +107,7 @@ describe("read-only", () => {
 });
 
 describe.each(profiles)("%s", (profile) => {
-  test("hides the service's folder and files, also where they lie in a folder that was allowed", async () => {
+  test("hides the service's directory and files, even inside an allowed directory", async () => {
     const said = await written({ profile }, `ls -A ${secrets}; cat ${secrets}/token ${outside}/toolgate.toml; true`, {
       outside: [outside],
     });
@@ -130,12 +130,12 @@ describe.each(profiles)("%s", (profile) => {
     expect(await written({ profile }, `cat ${secrets}/token; true`)).toContain("No such file");
   });
 
-  test("says itself in the result", async () => {
+  test("is reported in the result", async () => {
     expect((await run({ profile, network: false }, "true")).metadata?.sandbox).toEqual({ profile, network: false });
   });
 });
 
-test("the network can be taken away", async () => {
+test("the network can be disabled", async () => {
   const server = createServer((_, response) => response.end("reached"));
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const address = server.address();
@@ -149,7 +149,7 @@ test("the network can be taken away", async () => {
   }
 });
 
-test("an agent can have a profile of its own", async () => {
+test("an agent can have a separate profile", async () => {
   const agents = new Map([["build", { profile: "read-only", network: true } as const]]);
   expect(await written({}, "touch file", { agents })).toContain("Read-only file system");
   expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({ profile: "read-only", network: true });
@@ -161,7 +161,7 @@ test("output, exit code and background processes are as without a sandbox", asyn
   expect(metadata).toMatchObject({ exit: 3, signal: null });
 });
 
-test("at the timeout the whole family ends, also what has left group and session and ignores SIGTERM", async () => {
+test("at the timeout all processes end, even those that left group and session and ignore SIGTERM", async () => {
   const mark = `sandbox-${process.pid}-${Date.now()}`;
   const command = `(trap '' TERM; exec -a ${mark} sleep 1000) & setsid bash -c "trap '' TERM; exec -a ${mark} sleep 1000" & echo started; wait`;
   const pids: number[] = [];
@@ -177,7 +177,7 @@ test("at the timeout the whole family ends, also what has left group and session
   expect(await processesNamed(mark)).toEqual([]);
 });
 
-test("where it cannot start the reason names what to do, and commands run with that said", async () => {
+test("if it cannot start, the reason names the next step, and results report that it is off", async () => {
   const path = process.env.PATH;
   process.env.PATH = site.directory;
   const wanted = { profile: "workspace-write", network: false } as const;

@@ -29,14 +29,14 @@ async function put(files: Record<string, string>): Promise<void> {
 const find = async (pattern: string, rest = {}) => await callTool(site, glob, { pattern, ...rest });
 const search = async (pattern: string, rest = {}) => await callTool(site, grep, { pattern, ...rest });
 
-test("no search finds a file of ours that is not written to its end", async () => {
+test("no search finds temporary files of writes", async () => {
   await put({ ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b": "x\n", ".toolgate-notes": "x\n" });
   expect((await find(".toolgate-*")).output).toBe(".toolgate-notes");
   expect((await search("x")).output).toBe("Found 1 match\n.toolgate-notes:\n  Line 1: x");
   expect((await callTool(site, listTool, {})).output).toBe(`${site.directory}/\n  .toolgate-notes`);
 });
 
-test("a name that has a line end in it is found, and shown on one line", async () => {
+test("a name with a line end is found and shown on one line", async () => {
   await put({ "a\n  Line 1: b.txt": "needle\n" });
   const quoted = '"a\\n  Line 1: b.txt"';
   expect((await find("*.txt")).output).toBe(quoted);
@@ -46,15 +46,15 @@ test("a name that has a line end in it is found, and shown on one line", async (
   expect((await callTool(site, readTool, { filePath: "." })).output).toContain(`<entries>\n${quoted}\n`);
 });
 
-test("searches for names tell how many they have found while they go on", async () => {
+test("searches for names report the count of found files while they run", async () => {
   await put(Object.fromEntries(Array.from({ length: 1_100 }, (_, i) => [`${i}.txt`, ""])));
   for (const [tool, input] of [
     [glob, { pattern: "*.txt" }],
     [listTool, {}],
   ] as const) {
-    const told: unknown[] = [];
-    await callTool(site, tool, input, { onMetadata: ({ count }) => told.push(count) });
-    expect(told.slice(0, 2)).toEqual([1, 1_001]);
+    const counts: unknown[] = [];
+    await callTool(site, tool, input, { onMetadata: ({ count }) => counts.push(count) });
+    expect(counts.slice(0, 2)).toEqual([1, 1_001]);
   }
 });
 
@@ -68,7 +68,7 @@ describe("glob", () => {
     expect((await find("*.rs")).output).toBe("No files found");
   });
 
-  test("shows the newest 100 of all, not of those found first", async () => {
+  test("shows the newest 100 of all files, not the first ones found", async () => {
     await put(Object.fromEntries(Array.from({ length: 120 }, (_, i) => [`d${i % 7}/f${i}.txt`, ""])));
     const { output = "", metadata } = await find("*.txt");
     const lines = output.split("\n");
@@ -81,14 +81,14 @@ describe("glob", () => {
     expect(metadata).toMatchObject({ count: 100, total: 120, truncated: true });
   });
 
-  test("leaves out what git ignores, however it is asked for, and shows what is hidden", async () => {
+  test("leaves out files that git ignores, whatever the pattern, and shows hidden ones", async () => {
     await put({ ".gitignore": "*.log\nbuilt/\n", "a.log": "", "built/b.ts": "", ".hidden/c.ts": "", "src/d.log": "" });
     expect((await find("**/*")).output).toBe(".hidden/c.ts\n.gitignore");
     expect((await find("*.log")).output).toBe("No files found");
     expect((await find("src/*.log")).output).toBe("No files found");
   });
 
-  test("leaves out what may not be read without asking, and says how many", async () => {
+  test("leaves out files that may not be read without an ask, and counts them", async () => {
     await put({ ".env": "", "a/.env.local": "", "a/.env.example": "", "a/b": "" });
     const { output, metadata } = await find("**/*");
     expect(output).toBe(
@@ -105,7 +105,7 @@ describe("glob", () => {
     ["a link", { pattern: "link/*" }],
     ["a path", { pattern: "*", path: "../other" }],
     ["a path and a pattern", { pattern: "../../*", path: "src" }],
-  ])("asks for the folder outside to which %s leads", async (_, input) => {
+  ])("asks for the directory outside to which %s leads", async (_, input) => {
     await symlink(site.outside, at("link"));
     const { plan } = await planCall(site, glob, input);
     expect(plan.asks.map(({ permission }) => permission)).toContain("external_directory");
@@ -119,19 +119,19 @@ describe("glob", () => {
     ]);
   });
 
-  test("does not follow links on its way", async () => {
+  test("does not follow links", async () => {
     await writeFile(join(site.outside, "secret"), "");
     await symlink(site.outside, at("link"));
     expect((await find("**/secret")).output).toBe("No files found");
   });
 
-  test("in what is no folder fails before anyone is asked", async () => {
+  test("fails before an ask if the path is not a directory", async () => {
     await put({ "a.txt": "" });
     const { plan } = await planCall(site, glob, { pattern: "*", path: "a.txt" });
     await expect(plan.inspect?.()).rejects.toThrow(`glob path must be a directory: ${at("a.txt")}`);
   });
 
-  test("approved for a folder is not one for the link that replaces it", async () => {
+  test("approved for a directory does not cover a link that replaces it", async () => {
     await mkdir(at("folder"));
     await writeFile(join(site.outside, "secret"), "");
     const call = await planCall(site, glob, { pattern: "*", path: "folder" });
@@ -142,7 +142,7 @@ describe("glob", () => {
 });
 
 describe("grep", () => {
-  test("shows matching lines with their numbers, the files that were modified last first", async () => {
+  test("shows numbered matching lines, newest files first", async () => {
     await put({ "a.ts": "one\ntwo\none\n", "src/b.ts": "\tone more\r\n", "c.md": "nothing" });
     const { output, metadata } = await search("one");
     expect(output).toBe(
@@ -172,7 +172,7 @@ describe("grep", () => {
     );
   });
 
-  test("takes a glob of files to look into, and leaves out what git ignores all the same", async () => {
+  test("accepts a glob of files to search, and still leaves out files that git ignores", async () => {
     await put({
       ".gitignore": "ignored.ts\n",
       "a.ts": "x",
@@ -192,7 +192,7 @@ describe("grep", () => {
     expect((await search("x", { show: "count" })).output).toBe("Found 2 files\nb.txt: 1\na.txt: 2");
   });
 
-  test("finds what spans lines where it is told to", async () => {
+  test("finds matches across lines if asked to", async () => {
     await put({ "a.txt": "begin\nmiddle\nend\n" });
     expect((await search("begin.*end")).output).toBe("No files found");
     expect((await search("begin.*end", { multiline: true })).output).toContain(
@@ -200,7 +200,7 @@ describe("grep", () => {
     );
   });
 
-  test("shows at most 100 lines, of the newest files, and says how many there are", async () => {
+  test("shows at most 100 lines, of the newest files, with the total", async () => {
     await put({ "old.txt": "x\n".repeat(50), "new.txt": "x\n".repeat(80) });
     const { output = "", metadata } = await search("x");
     expect(output).toMatch(/^Found 130 matches, the first 100 of the files modified last are shown\nnew\.txt:\n/);
@@ -209,12 +209,12 @@ describe("grep", () => {
     expect(metadata).toMatchObject({ matches: 130, truncated: true });
   });
 
-  test("cuts long lines", async () => {
+  test("truncates long lines", async () => {
     await put({ "a.min.js": `needle${"x".repeat(100_000)}` });
     expect(((await search("needle")).output ?? "").length).toBeLessThan(2_200);
   });
 
-  test("leaves out files that may not be read without asking, by any of their names, and says how many", async () => {
+  test("leaves out files that may not be read without an ask, by any of their names, and counts them", async () => {
     await put({ ".env": "KEY=1", "a.txt": "KEY=2" });
     await link(at(".env"), at("innocent.txt"));
     const { output, metadata } = await search("KEY");
@@ -223,7 +223,7 @@ describe("grep", () => {
     );
     expect(metadata).toMatchObject({ leftOut: 2 });
     await rm(at("innocent.txt"));
-    // Whether they match is nobody's business either.
+    // Matches in them must not be revealed either.
     for (const guess of ["KEY=1", "KEY=7"]) {
       expect((await search(guess)).output).toBe(
         "No files found\n\n(1 file is left out, because reading needs approval. Use the read tool to ask for it.)",
@@ -233,14 +233,14 @@ describe("grep", () => {
     expect((await search("KEY", { path: ".env" })).output).not.toContain("KEY=1");
   });
 
-  test("tells how many files it has found while it goes on", async () => {
+  test("reports the count of found files while it runs", async () => {
     await put(Object.fromEntries(Array.from({ length: 250 }, (_, i) => [`${i}.txt`, "needle\n"])));
-    const told: unknown[] = [];
-    await callTool(site, grep, { pattern: "needle" }, { onMetadata: ({ files }) => told.push(files) });
-    expect(told).toEqual([1, 101, 201]);
+    const counts: unknown[] = [];
+    await callTool(site, grep, { pattern: "needle" }, { onMetadata: ({ files }) => counts.push(files) });
+    expect(counts).toEqual([1, 101, 201]);
   });
 
-  test("explains a pattern that is not one", async () => {
+  test("explains an invalid pattern", async () => {
     await expect(search("a(b")).rejects.toThrow(/not a regular expression .*unclosed group.*Escape characters/s);
   });
 
@@ -255,7 +255,7 @@ describe("grep", () => {
     await expect(search("x", { path: "none" })).rejects.toThrow(`Search path not found: ${at("none")}`);
   });
 
-  test("outside the workspace asks for the folder, too", async () => {
+  test("outside the workspace also asks for the directory", async () => {
     const { plan } = await planCall(site, grep, { pattern: "KEY", path: "../other" });
     expect(plan.asks).toMatchObject([
       { permission: "external_directory", patterns: [`${site.outside}/*`] },
@@ -263,13 +263,13 @@ describe("grep", () => {
     ]);
   });
 
-  test("a pattern that takes others forever ends at once", async () => {
+  test("a pattern that makes other engines backtrack forever ends at once", async () => {
     await put({ "redos.txt": `${"a".repeat(5_000)}!` });
     expect((await search("(a+)+$", { path: "redos.txt" })).output).toBe("No files found");
     expect((await search("^(a|a)*$")).output).toBe("No files found");
   });
 
-  test("approved for a file is not one for the link that replaces it", async () => {
+  test("approved for a file does not cover a link that replaces it", async () => {
     await put({ "a.txt": "x" });
     await writeFile(join(site.outside, "secret"), "x");
     const call = await planCall(site, grep, { pattern: "x", path: "a.txt" });
@@ -294,7 +294,7 @@ describe("grep", () => {
 });
 
 describe("list", () => {
-  test("shows files as a tree, without what git ignores and what is not for reading", async () => {
+  test("shows files as a tree, without ignored and restricted ones", async () => {
     await put({
       ".gitignore": "*.log",
       "a.log": "",
@@ -320,7 +320,7 @@ describe("list", () => {
     expect((await callTool(site, listTool, { path: "src", ignore: ["deep"] })).output).toBe(`${at("src")}/\n  a.ts`);
   });
 
-  test("asks for the folder", async () => {
+  test("asks for the directory", async () => {
     const { plan } = await planCall(site, listTool, { path: "../other" });
     expect(plan.asks.map(({ permission }) => permission)).toEqual(["external_directory", "list"]);
     await expect(callTool(site, listTool, { path: "none" })).rejects.toThrow("list path must be a directory");

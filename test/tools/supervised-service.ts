@@ -1,7 +1,7 @@
 import { spawn } from "node:child_process";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 
-// A small service for supervisor.test.ts: starts two commands, one of them in a session of its own, prints their ids, stays.
+// A small service for supervisor.test.ts: starts two commands, one of them in a separate session, prints their ids, stays.
 const supervisor = createSupervisor({ replicaId: process.argv[2] ?? "", leaseMs: 5_000 });
 const marks = await supervisor.watch({ sessionId: "ses_test", callId: "call" });
 const env = { PATH: process.env.PATH, ...marks };

@@ -17,7 +17,7 @@ const newReplica = () => {
   return `supervisor-test-${process.pid}-${services}`;
 };
 
-/** Starts a service of its own with two commands. */
+/** Starts a separate service with two commands. */
 async function startService() {
   const replica = newReplica();
   const service = spawn(process.execPath, [join(import.meta.dirname, "supervised-service.ts"), replica], {
@@ -37,7 +37,7 @@ async function watcherOf(replica: string): Promise<number> {
   throw new Error(`no supervisor of ${replica}`);
 }
 
-test("when the service is killed its commands are killed, also one in a session of its own, and the supervisor ends", async () => {
+test("when the service is killed its commands are killed, even one in a separate session, and the supervisor ends", async () => {
   const { service, commands, watcher } = await startService();
   expect(commands).toHaveLength(2);
   for (const pid of commands) expect(await isAlive(pid)).toBe(true);
@@ -54,14 +54,14 @@ test("when the service is frozen its commands are killed, and the supervisor sta
   await untilDead(watcher);
 });
 
-test("Ctrl-C and a signal to all do not end it before the service", async () => {
+test("Ctrl-C and a signal to the whole group do not end it before the service", async () => {
   const { service, commands, watcher } = await startService();
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.kill(watcher, signal);
   service.kill("SIGKILL");
   for (const pid of [...commands, watcher]) await untilDead(pid);
 });
 
-test("one that was killed is replaced, so that running commands stay watched", async () => {
+test("a killed supervisor is replaced, so that running commands stay watched", async () => {
   const { service, commands, watcher } = await startService();
   process.kill(watcher, "SIGKILL");
   await untilDead(watcher);
@@ -73,11 +73,11 @@ test("one that was killed is replaced, so that running commands stay watched", a
   for (const pid of [...commands, next]) await untilDead(pid);
 });
 
-test("one whose service is gone before it can say that it watches kills the commands all the same", async () => {
+test("a supervisor whose service is gone before it is ready still kills the commands", async () => {
   const replica = newReplica();
   const command = await startCommand({ TOOLGATE_REPLICA: replica });
   const script = join(import.meta.dirname, "../../src/tools/process/supervisor.sh");
-  // It begins when nobody hears it any more.
+  // It starts after its reader is gone.
   const begin = 'read -r && exec /bin/bash --noprofile --norc "$@"';
   const watcher = spawn("/bin/bash", ["-c", begin, "bash", script, `TOOLGATE_REPLICA=${replica}`, "9"], {
     stdio: ["pipe", "pipe", "ignore"],
@@ -100,7 +100,7 @@ async function startCommand(env: Record<string, string>): Promise<number> {
   return child.pid ?? 0;
 }
 
-test("closing kills what is left, of this replica only", async () => {
+test("closing kills the remaining commands of this replica only", async () => {
   const supervisor = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
   const other = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
   const call = { sessionId: "ses_test", callId: "same" };
@@ -114,7 +114,7 @@ test("closing kills what is left, of this replica only", async () => {
   await untilDead(theirs);
 });
 
-test("ending a call leaves the commands of other calls alone, also one whose name begins the same", async () => {
+test("ending a call does not affect commands of other calls, even with a common prefix of the ID", async () => {
   const supervisor = createSupervisor({ replicaId: newReplica(), leaseMs: 15_000 });
   const one = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "1" }));
   const ten = await startCommand(await supervisor.watch({ sessionId: "ses_test", callId: "10" }));

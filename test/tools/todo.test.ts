@@ -12,7 +12,7 @@ afterEach(() => site.remove());
 
 const todo = (content: string, status = "pending", priority = "medium") => ({ content, status, priority });
 
-test("what was written last is read, whole and in order", async () => {
+test("todoread returns the last list, whole and in order", async () => {
   const list = [
     todo("look", "completed"),
     todo("build", "in_progress", "high"),
@@ -43,7 +43,7 @@ test.each([
   expect((await callTool(site, todoread, {})).output).toContain("kept");
 });
 
-test("each asks under its own name, which the defaults allow", async () => {
+test("each asks for the permission of its name, which the defaults allow", async () => {
   expect((await planCall(site, todowrite, { todos: [] })).plan.asks).toEqual([
     { permission: "todowrite", patterns: ["*"] },
   ]);

@@ -14,7 +14,7 @@ beforeEach(async () => {
 });
 afterEach(() => site.remove());
 
-/** A web server on a port of its own, which a rule names; it ends with the test. */
+/** Starts a web server on a free port, which a rule names; it ends with the test. */
 async function serve(answer: RequestListener): Promise<string> {
   const server = createServer(answer).listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -104,7 +104,7 @@ describe("a page", () => {
     expect((await fetch(url)).output).toBe("hello");
   });
 
-  test("that nests too deeply fails with what to do instead", async () => {
+  test("that nests too deeply fails with the next step", async () => {
     const url = await serve(page(`${"<div>".repeat(50_000)}x`));
     await expect(fetch(url)).rejects.toThrow("Call again with format html.");
   });
@@ -120,19 +120,19 @@ describe("a page", () => {
     expect(attachments).toEqual([{ mime: "image/png", filename: "dot.png", data: png }]);
   });
 
-  test("that is neither text nor picture is refused", async () => {
+  test("that is neither text nor an image is refused", async () => {
     const url = await serve((_, response) => response.writeHead(200, { "content-type": "application/zip" }).end("PK"));
     await expect(fetch(url)).rejects.toThrow("is application/zip, which cannot be shown");
   });
 });
 
 describe("bounds", () => {
-  test("an error of the server is told by its number", async () => {
+  test("an error of the server is reported by its status", async () => {
     const url = await serve((_, response) => response.writeHead(404).end("nothing here"));
     await expect(fetch(url)).rejects.toThrow("Request failed with status code: 404");
   });
 
-  test("more than 5 MiB is refused by what the server says, and by what it sends once unpacked", async () => {
+  test("more than 5 MiB is refused, by Content-Length and after decompression", async () => {
     const bomb = gzipSync(Buffer.alloc(6 * 1024 * 1024));
     const url = await serve((request, response) => {
       if (request.url === "/said") return response.writeHead(200, { "content-length": 9_000_000 }).flushHeaders();
@@ -143,7 +143,7 @@ describe("bounds", () => {
     await expect(fetch(`${url}/bomb`)).rejects.toThrow("Response too large (exceeds 5MB limit)");
   });
 
-  test("a server that says nothing, or stops in the middle, is given up", async () => {
+  test("a server that sends nothing, or stops in the middle, times out", async () => {
     const url = await serve((request, response) => {
       if (request.url === "/half") response.writeHead(200, { "content-type": "text/plain" }).write("half");
     });
@@ -153,7 +153,7 @@ describe("bounds", () => {
     await expect(planCall(site, webfetch, { url, timeout: 121 })).rejects.toThrow(InvalidInput);
   });
 
-  test("a cancelled call stops at once, with the reason it was cancelled for", async () => {
+  test("a cancelled call stops at once with the reason", async () => {
     const stop = new AbortController();
     const url = await serve(() => stop.abort(new Error("enough")));
     await expect(callTool(site, webfetch, { url }, { signal: stop.signal })).rejects.toThrow("enough");
@@ -164,7 +164,7 @@ describe("bounds", () => {
     await expect(fetch(url)).rejects.toThrow(`unknown content encoding: ${encoding}`);
   });
 
-  test("an answer that breaks off fails", async () => {
+  test("a response that breaks off fails", async () => {
     const url = await serve((_, response) => {
       response.writeHead(200, { "content-type": "text/plain", "content-length": 10 }).write("half");
       response.destroy();
@@ -184,7 +184,7 @@ describe("redirects", () => {
     await expect(fetch(`${url}/11`)).rejects.toThrow("redirects more than 10 times");
   });
 
-  test("to another host or port are told, not followed", async () => {
+  test("to another host or port are reported, not followed", async () => {
     const asked: string[] = [];
     const other = await serve((request, response) => response.end(asked.push(request.url ?? "")));
     const url = await serve((request, response) =>
@@ -201,7 +201,7 @@ describe("redirects", () => {
     expect(asked).toEqual([]);
   });
 
-  test("are judged: what is denied fails, what would be asked is told", async () => {
+  test("are evaluated: denied ones fail, ones that would ask are reported", async () => {
     const url = await serve((request, response) => {
       if (request.url === "/admin") return response.end("secret");
       response.writeHead(302, { location: "/public/../admin" }).end();
@@ -212,21 +212,21 @@ describe("redirects", () => {
     await expect(fetch(`${url}/public/a`)).rejects.toThrow(`redirects to ${url}/admin, which is not allowed`);
   });
 
-  test("into the own network are refused", async () => {
+  test("into the private network are refused", async () => {
     const url = await serve((_, response) =>
       response.writeHead(302, { location: "http://169.254.169.254/latest/meta-data/" }).end(),
     );
     await expect(fetch(url)).rejects.toThrow("which is not allowed: engine: 169.254.169.254 is not a public address");
   });
 
-  test("to what is no web address are refused", async () => {
+  test("to other than web addresses are refused", async () => {
     const url = await serve((_, response) => response.writeHead(302, { location: "file:///etc/passwd" }).end());
     await expect(fetch(url)).rejects.toThrow("must start with http");
   });
 });
 
 describe("where it connects", () => {
-  test("a name that leads into the own network is refused when it is resolved, unless a rule names it", async () => {
+  test("a name that resolves into the private network is refused, unless a rule names it", async () => {
     const url = await serve((request, response) => response.end(`host ${request.headers.host}`));
     const { port } = new URL(url);
     const named = `http://localhost:${port}`;

@@ -23,7 +23,7 @@ describe("resolve", () => {
     expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.directory, pattern: "." });
   });
 
-  test("what does not exist yet is appended as written", async () => {
+  test("missing parts are appended as written", async () => {
     const path = await resolve("a/b/../c.txt");
     expect(path).toEqual({
       absolute: join(site.directory, "a/c.txt"),
@@ -44,7 +44,7 @@ describe("resolve", () => {
     expect(await resolve("..notes")).toMatchObject({ external: false, pattern: "..notes" });
   });
 
-  test("~ is the home folder, and ~name a plain name", async () => {
+  test("~ is the home directory, and ~name a plain name", async () => {
     expect((await resolve("~/x-does-not-exist")).absolute).toBe(join(homedir(), "x-does-not-exist"));
     expect(await resolve("~name")).toMatchObject({ pattern: "~name" });
   });
@@ -54,12 +54,12 @@ describe("resolve", () => {
     expect(await resolve("link/new/file")).toMatchObject({ external: true, absolute: join(site.outside, "new/file") });
   });
 
-  test("a link to a file that does not exist is followed to where it would be made", async () => {
+  test("a link to a missing file is followed to its target", async () => {
     await symlink("../other/missing", join(site.directory, "dangling"));
     expect(await resolve("dangling")).toMatchObject({ external: true, absolute: join(site.outside, "missing") });
   });
 
-  test(".. behind a link leaves the folder that the link leads to", async () => {
+  test(".. after a link leaves the target of the link", async () => {
     await mkdir(join(site.outside, "deep"));
     await symlink(join(site.outside, "deep"), join(site.directory, "link"));
     expect((await resolve("link/../file")).absolute).toBe(join(site.outside, "file"));
@@ -75,7 +75,7 @@ describe("resolve", () => {
     await expect(resolve("a\0b")).rejects.toThrow(ToolFailure);
   });
 
-  test("a path below a file is resolved as if nothing were there", async () => {
+  test("a path below a file is resolved like a missing one", async () => {
     await writeFile(join(site.directory, "file"), "");
     expect(await resolve("file/x")).toMatchObject({ pattern: "file/x", isDirectory: false });
   });
@@ -87,7 +87,7 @@ describe("asks", () => {
     expect(pathAsks("read", path)).toEqual([{ permission: "read", patterns: ["a.txt"], paths: [path.absolute] }]);
   });
 
-  test("outside, the folder is asked for first", async () => {
+  test("outside, the directory is asked for first", async () => {
     const path = await resolve("../other/a.txt");
     const [first, second] = pathAsks("edit", path, { filepath: path.absolute });
     expect(first).toEqual({
@@ -99,13 +99,13 @@ describe("asks", () => {
     expect(second).toMatchObject({ permission: "edit", patterns: [path.absolute] });
   });
 
-  test("for a folder outside, that folder itself is asked for", async () => {
+  test("for a directory outside, that directory itself is asked for", async () => {
     expect(pathAsks("read", await resolve(site.outside))[0]).toMatchObject({ patterns: [`${site.outside}/*`] });
     expect(pathAsks("read", await resolve("/"))[0]).toMatchObject({ patterns: ["/*"], paths: ["/"] });
   });
 });
 
-test("a workspace is opened by its canonical path, and only in a folder", async () => {
+test("a workspace is opened by its canonical path, and must be a directory", async () => {
   const link = join(site.outside, "link");
   await symlink(site.directory, link);
   expect((await openWorkspace("w", link)).directory).toBe(site.directory);

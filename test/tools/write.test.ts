@@ -20,7 +20,7 @@ const show = (filePath: string) => callTool(site, readTool, { filePath });
 const text = (name: string) => readFile(at(name), "utf8");
 
 describe("a new file", () => {
-  test("is written with its folders, and may then be overwritten", async () => {
+  test("is written with its directories, and may then be overwritten", async () => {
     const { output, metadata } = await put("a/b/c.txt", "one\ntwo\n");
     expect(output).toBe("Wrote file successfully.");
     expect(metadata).toMatchObject({ filepath: at("a/b/c.txt"), exists: false, additions: 2, deletions: 0 });
@@ -35,7 +35,7 @@ describe("a new file", () => {
     expect((await stat(at("a"))).mode).toBe((await stat(at("b"))).mode);
   });
 
-  test("is asked for as an edit, outside the workspace with its folder too", async () => {
+  test("asks for edit, and outside the workspace for its directory", async () => {
     const { plan } = await planCall(site, write, { filePath: "../other/a", content: "" });
     const absolute = join(site.outside, "a");
     expect(plan.asks).toMatchObject([
@@ -49,7 +49,7 @@ describe("a new file", () => {
 describe("an existing file", () => {
   beforeEach(() => writeFile(at("a.txt"), "one\ntwo\n"));
 
-  test("that was not read is not overwritten, and nobody is asked", async () => {
+  test("that was not read is not overwritten, and nothing is asked", async () => {
     const call = await planCall(site, write, { filePath: "a.txt", content: "new" });
     const failure = new ToolFailure(
       `You must read the file ${at("a.txt")} before overwriting it. Use the Read tool first`,
@@ -81,7 +81,7 @@ describe("an existing file", () => {
     expect(await text("a.txt")).toBe("one\ntwo\n");
   });
 
-  test("that changes between inspection and run is left alone", async () => {
+  test("that changes between inspection and run is not overwritten", async () => {
     await show("a.txt");
     const call = await planCall(site, write, { filePath: "a.txt", content: "new" });
     await call.plan.inspect?.();
@@ -90,14 +90,14 @@ describe("an existing file", () => {
     expect(await text("a.txt")).toBe("theirs");
   });
 
-  test("keeps its mode", async () => {
+  test("preserves its mode", async () => {
     await chmod(at("a.txt"), 0o751);
     await show("a.txt");
     await put("a.txt", "new");
     expect((await stat(at("a.txt"))).mode & 0o7777).toBe(0o751);
   });
 
-  test("keeps its byte order mark, and does not get a second one", async () => {
+  test("preserves its byte order mark, without adding a second one", async () => {
     await writeFile(at("a.txt"), "\uFEFFone");
     await show("a.txt");
     await put("a.txt", "two");
@@ -124,21 +124,21 @@ describe("an existing file", () => {
   });
 });
 
-test("a long diff is cut in the metadata", async () => {
+test("a long diff is truncated in the metadata", async () => {
   const { metadata } = await put("a.txt", "line\n".repeat(10_000));
   expect(metadata).toMatchObject({ additions: 10_000 });
   expect(JSON.stringify(metadata).length).toBeLessThan(25_000);
   expect(metadata?.diff).toMatch(/\(The diff is cut: it has 60\d{3} bytes\.\)$/);
 });
 
-test("a folder and a place below a file are refused", async () => {
+test("a directory and a path below a file are refused", async () => {
   await mkdir(at("folder"));
   await expect(put("folder", "x")).rejects.toThrow("is a directory, not a file");
   await writeFile(at("file"), "");
   await expect(put("file/below", "x")).rejects.toThrow(ToolFailure);
 });
 
-test("of writes at the same time that saw the same file exactly one wins, and the others change nothing", async () => {
+test("of concurrent writes that saw the same version exactly one wins, and the others change nothing", async () => {
   const planned = await Promise.all(
     ["1", "2", "3", "4"].map((content) => planCall(site, write, { filePath: "new", content })),
   );
@@ -152,19 +152,19 @@ test("of writes at the same time that saw the same file exactly one wins, and th
   expect(await readdir(site.directory)).toEqual(["new"]);
 });
 
-test("what a killed write left is removed by a later one in its folder, unless it may still go on", async () => {
+test("the temporary file of a killed write is removed by a later write in its directory, unless it is young", async () => {
   const left = ".toolgate-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b";
-  const kept = [".toolgate-removed-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b", ".toolgate-notes"];
-  for (const name of [left, ...kept]) await writeFile(at(name), "half");
+  const unrelated = [".toolgate-removed-0b0e3f6c-6a3c-4f5e-9d0a-1c2d3e4f5a6b", ".toolgate-notes"];
+  for (const name of [left, ...unrelated]) await writeFile(at(name), "half");
   await put("a", "");
-  expect(await readdir(site.directory)).toEqual([left, ...kept, "a"].toSorted());
+  expect(await readdir(site.directory)).toEqual([left, ...unrelated, "a"].toSorted());
   const later = createFileChanges({ now: () => Date.now() + 3_600_000 });
   await callTool(site, createWrite({ changes: later }), { filePath: "b", content: "" });
-  expect(await readdir(site.directory)).toEqual([...kept, "a", "b"].toSorted());
+  expect(await readdir(site.directory)).toEqual([...unrelated, "a", "b"].toSorted());
 });
 
 describe("a link", () => {
-  test("that dangles is written where it leads, which is what was asked for", async () => {
+  test("that dangles is written at its target, which was asked for", async () => {
     await symlink("../other/target", at("dangling"));
     const call = await planCall(site, write, { filePath: "dangling", content: "x" });
     expect(call.plan.asks[1]?.patterns).toEqual([join(site.outside, "target")]);
@@ -172,7 +172,7 @@ describe("a link", () => {
     expect(await readFile(join(site.outside, "target"), "utf8")).toBe("x");
   });
 
-  test("that takes the place of the folder after the approval is not followed", async () => {
+  test("that replaces the directory after the approval is not followed", async () => {
     await mkdir(at("folder"));
     const call = await planCall(site, write, { filePath: "folder/a", content: "x" });
     await call.plan.inspect?.();
@@ -182,7 +182,7 @@ describe("a link", () => {
     expect(await readdir(site.outside)).toEqual([]);
   });
 
-  test("that takes the place of a folder in which more would be made is not followed", async () => {
+  test("that replaces a directory in which others would be created is not followed", async () => {
     await mkdir(at("folder"));
     const call = await planCall(site, write, { filePath: "folder/b/c/a", content: "x" });
     await call.plan.inspect?.();
@@ -192,7 +192,7 @@ describe("a link", () => {
     expect(await readdir(site.outside)).toEqual([]);
   });
 
-  test("that takes the place of the file after the approval is not followed", async () => {
+  test("that replaces the file after the approval is not followed", async () => {
     const call = await planCall(site, write, { filePath: "a", content: "x" });
     await call.plan.inspect?.();
     await symlink(join(site.outside, "target"), at("a"));
@@ -201,6 +201,6 @@ describe("a link", () => {
   });
 });
 
-test("an input that is not text is named by field", () => {
+test("an invalid input is named by field", () => {
   expect(() => write.decode({ filePath: "", content: 1 })).toThrow(/- filePath: .*\n- content: /);
 });
