@@ -17,7 +17,7 @@ export function refusalText(
   if (outcome === PermissionOutcome.DENIED) {
     return [
       ToolErrorReason.DENIED,
-      `${what} is not allowed: it needs a person's approval, and nobody is there to be asked. Do not try it again; go on without it.`,
+      `${what} is not allowed: it needs an approver, and the service runs without one. Do not try it again; go on without it.`,
     ];
   }
   const advice =

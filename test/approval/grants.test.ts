@@ -96,7 +96,7 @@ describe("offersFor", () => {
 
   test.each<[string, string[]]>([
     ["no pattern", []],
-    ["more patterns than anybody reads", Array.from({ length: 9 }, (_, i) => `make ${i}`)],
+    ["more patterns than an approver reads", Array.from({ length: 9 }, (_, i) => `make ${i}`)],
     ["patterns of which one cannot be shown", ["make", "a\u202eb"]],
     ["an empty pattern", [""]],
     ["over 4 KiB", ["é".repeat(2_049)]],

@@ -19,7 +19,7 @@ test("unattended, what would ask is denied at once, and what is allowed runs", a
   const denied = await agent.tools.callTool({ ...call, callId: "c1" });
   expect(denied.part?.state.value).toMatchObject({
     reason: ToolErrorReason.DENIED,
-    error: expect.stringContaining("nobody is there to be asked"),
+    error: expect.stringContaining("it needs an approver, and the service runs without one"),
   });
   const again = await read(agent.tools.executeTool({ ...call, callId: "c1" })).until("permissionSettled");
   expect(again).toMatchObject({ outcome: PermissionOutcome.DENIED, by: "" });

@@ -311,7 +311,7 @@ function runDocker(words: readonly Word[], effects: Effects): void {
   for (const word of words.slice(2)) effects.uses.push(...usesIn(word, "may"));
 }
 
-/** Adds the danger that a program of which little is known runs the words after any of its own. */
+/** Adds the danger that a program of which little is known runs the words after any word of its command. */
 function addBeginning(words: readonly Word[], at: number, effects: Effects): void {
   const value = words[at]?.value ?? "";
   if (at > maxBegun || !/^[\w./]/.test(value)) return;

@@ -13,7 +13,7 @@ import { type CommandLine, dropped, type Join, Opaque, type SimpleCommand } from
 
 /**
  * Reads a line with a parser that shares no code with ours, and throws `Opaque` unless both found the same. Where they
- * differ one of them is wrong about bash, and nobody knows which.
+ * differ, one of them is wrong about bash, and it is unknown which.
  */
 export function confirm(line: CommandLine, text: string): void {
   const script = parse(text);
