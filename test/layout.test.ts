@@ -84,7 +84,7 @@ test("no folder is a drawer", () => {
   expect(folders.filter((folder) => ["utils", "types", "helpers", "common", "lib"].includes(folder))).toEqual([]);
 });
 
-/** One exported function for each step of a call's life, in order, and for what surrounds it. */
+/** One exported function for each step of a call's life, in order, and for its surroundings. */
 const steps: readonly (readonly [step: string, file: string, name: string])[] = [
   ["accept", "call/accept.ts", "acceptCall"],
   ["attach", "call/accept.ts", "checkAttach"],
@@ -120,6 +120,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["match a rule", "policy/match-rule.ts", "matchRule"],
   ["settle an answer", "approval/settle-answer.ts", "settleAnswer"],
   ["bash", "tools/bash.ts", "createBash"],
+  ["open the doors", "edge/doors.ts", "openDoors"],
   ["compose a replica", "compose/replica.ts", "createReplica"],
   ["start the service", "compose/server.ts", "startServer"],
 ];

@@ -93,7 +93,7 @@ export function createCalls(parts: EngineParts) {
     },
     renew: () => renewLeases(engine),
     recover: () => recoverCalls(engine),
-    supervise: () => stopLapsedRuns(engine),
+    stopLapsed: () => stopLapsedRuns(engine),
     handleCancels: () => handleCancels(engine),
     drain: (ms: number) => drainCalls(engine, ms),
     get isDraining() {

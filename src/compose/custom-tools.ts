@@ -32,8 +32,7 @@ export async function openCustomTools(
     hooks,
     modules: createModules(),
     trust: createTrust(trustDirectory),
-    report: ({ path, line, reason }) =>
-      log.warn("a tool or plugin file is not loaded as it is", { path, line, reason }),
+    report: ({ path, line, reason }) => log.warn("a tool or plugin file is not loaded", { path, line, reason }),
   });
   await custom.refresh();
   const [problem] = custom.pluginProblems();

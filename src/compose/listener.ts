@@ -1,7 +1,7 @@
 import { createAuditReader } from "../approval/audit.ts";
 import type { Store } from "../call/ports.ts";
 import { readableRoot } from "../call/readable-root.ts";
-import { createReader } from "../call/reader.ts";
+import { createStoredOutputs } from "../call/stored-outputs.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
 import { assets } from "../core/assets.ts";
@@ -45,7 +45,7 @@ export function startListener({
           permissions,
           sessions,
           planner,
-          reader: createReader({ sessions, outputs }),
+          reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
           audit: createAuditReader({
             store: asks,

@@ -64,7 +64,7 @@ export async function startServer(
     [
       { everyMs: 1_000, work: calls.recover },
       { everyMs: config.leaseMs / 3, work: calls.renew },
-      { everyMs: 500, work: calls.supervise },
+      { everyMs: 500, work: calls.stopLapsed },
       { everyMs: 500, work: calls.handleCancels },
       { everyMs: 1_000, work: custom.refresh },
       { everyMs: 10_000, work: agreement.compare },

@@ -89,7 +89,7 @@ export async function createWorld(setting: Setting) {
             return allowed.has(seen);
           },
           async ({ calls }) => {
-            await calls.supervise();
+            await calls.stopLapsed();
             await calls.handleCancels();
             if (isLooking) await calls.recover();
           },

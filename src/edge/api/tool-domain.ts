@@ -8,7 +8,7 @@ import type { AskRecord } from "../../approval/ports.ts";
 import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { StoreMembership } from "../../call/ports.ts";
-import type { Reader } from "../../call/reader.ts";
+import type { StoredOutputs } from "../../call/stored-outputs.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { Principal } from "../../core/principal.ts";
 
@@ -16,7 +16,7 @@ import type { Principal } from "../../core/principal.ts";
 export interface ToolServiceDomain {
   calls: Calls;
   planner: Planner;
-  reader: Reader;
+  reader: StoredOutputs;
   store: Pick<StoreMembership, "storeId">;
   asksOf(call: CallRef): Promise<AskRecord[]>;
   stats(): MessageInitShape<typeof GetToolStatsResponseSchema>;

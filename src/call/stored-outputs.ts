@@ -10,14 +10,14 @@ import { RequestError } from "../core/request-error.ts";
 import type { OutputStore } from "./ports.ts";
 import type { Sessions } from "./sessions.ts";
 
-/** Reader of stored outputs. */
-export type Reader = ReturnType<typeof createReader>;
+/** Reads stored outputs. */
+export type StoredOutputs = ReturnType<typeof createStoredOutputs>;
 
 const maxBytes = 1024 * 1024;
 const maxLines = 2_000;
 
-/** Creates a reader that reads stored outputs by bytes or by lines, a bounded piece at a time. */
-export function createReader({
+/** Creates access to stored outputs by bytes or by lines, a bounded piece at a time. */
+export function createStoredOutputs({
   sessions,
   outputs,
 }: {
