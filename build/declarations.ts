@@ -6,7 +6,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 /**
  * Writes the declarations of these sources and of everything that they import, packages included: those are part of the
- * bundle, so nobody has them installed. Returns the paths of the packages' declarations.
+ * bundle, so a user has not installed them. Returns the paths of the packages' declarations.
  */
 export function writeDeclarations(root: string, target: string, sources: readonly string[]): string[] {
   const emitted = mkdtempSync(join(tmpdir(), "toolgate-types-"));

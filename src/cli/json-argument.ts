@@ -9,7 +9,7 @@ export async function readJsonObject(argument: string, name: string, io: CliProc
   return parseJsonObject(await readArgument(argument, name, io), name);
 }
 
-/** Reads a JSON object from text that a person wrote; `name` is what they know it by. */
+/** Parses a JSON object that a person wrote; `name` identifies it in errors. */
 export function parseJsonObject(written: string, name: string): JsonObject {
   const value = parse(written, name);
   if (isObject(value)) return value;

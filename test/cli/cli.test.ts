@@ -78,7 +78,7 @@ describe("toolgate call", () => {
     expect(stderr).toContain("✓ completed  bash  npm test  40 ms");
   });
 
-  test("sends what was given, with ids of its own that are printed", async () => {
+  test("sends the arguments, with generated ids, and prints the ids", async () => {
     server.log(completed(""));
     const { stderr } = await toolgate(
       ["call", "bash", "-", "--timeout", "5000", "--metadata", '{"a":1}'],
@@ -276,7 +276,7 @@ describe("toolgate reply", () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
     const { code, stderr } = await toolgate(["reply", "per_2", "once"], environment);
     expect(code).toBe(2);
-    expect(stderr).toContain("no ask per_2 is open");
+    expect(stderr).toContain("no permission request per_2 is open");
     expect(server.replies).toEqual([]);
   });
 });
@@ -300,7 +300,7 @@ test("toolgate asks shows each open ask of every page", async () => {
   ).toEqual(["per_1", "per_2"]);
 });
 
-test("toolgate watch shows events with their numbers, from where it is told", async () => {
+test("toolgate watch shows events with their numbers, from a given number", async () => {
   server.log(running, output("one\n"), completed("one\n"));
   const { child, sees, finished } = spawnToolgate(["watch", "ses_1", "--after", "1"], environment);
   await sees("completed");

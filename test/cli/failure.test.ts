@@ -22,7 +22,7 @@ describe("what to do next is said", () => {
     expect(commandFailure(error).next).toContain("--listen");
   });
 
-  test("after an error that nobody foresaw", () => {
+  test("after an unexpected error", () => {
     expect(commandFailure(new TypeError("x is undefined")).next).toContain("log");
   });
 });

@@ -18,7 +18,7 @@ import {
 /** The services as far as a client sees them: one log, served from any number, which the test writes. */
 export interface FakeServer {
   url: string;
-  /** What was asked of it. */
+  /** The requests it received. */
   executed: ExecuteToolRequest[];
   cancelled: CancelToolRequest[];
   replies: PermissionResponse[];
@@ -33,10 +33,10 @@ export interface FakeServer {
   close(): Promise<void>;
 }
 
-/** What happened. */
+/** The event to emit. */
 export type EventInit = NonNullable<MessageInitShape<typeof SessionEventSchema>["event"]>;
 
-/** What a test lets it do otherwise. */
+/** Handlers that replace the default ones. */
 export interface FakeRoutes {
   tools?: Partial<ServiceImpl<typeof ToolService>>;
   permissions?: Partial<ServiceImpl<typeof PermissionService>>;
@@ -55,7 +55,7 @@ export function refused(
   ]);
 }
 
-/** Starts the fake on a port of its own. */
+/** Starts the fake on a free port. */
 export async function startFakeServer(routes: FakeRoutes = {}): Promise<FakeServer> {
   const events: SessionEvent[] = [];
   const news = new EventEmitter().setMaxListeners(0);

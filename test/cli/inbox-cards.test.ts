@@ -122,7 +122,7 @@ test("what is open here is what is open there, whatever was cut off in between",
   const step = fc.oneof(
     fc.record({ asked: fc.constantFrom(...ids) }),
     fc.record({ settled: fc.constantFrom(...ids) }),
-    // Asks that were opened and settled while nobody listened, then the new snapshot.
+    // Requests opened and settled while disconnected, then the new snapshot.
     fc.record({ cut: fc.subarray(ids) }),
   );
   fc.assert(

@@ -9,7 +9,7 @@ import { type FakeRoutes, type FakeServer, startFakeServer } from "./fake-server
 export interface InboxServer extends FakeServer {
   ask(ask: MessageInitShape<typeof PermissionRequestSchema>): void;
   settle(settled: MessageInitShape<typeof PermissionSettledSchema>): void;
-  /** Ends an ask that no watcher is told of, as while they are cut off. */
+  /** Settles a request without an event, as while watchers are disconnected. */
   forget(id: string): void;
 }
 

@@ -116,7 +116,7 @@ describe("the inbox at a terminal", () => {
   test("says what to do when the edited arguments are no JSON, and leaves the ask open", async () => {
     await openInbox({ EDITOR: "echo nonsense >" });
     running?.child.stdin?.write("e");
-    await running?.sees("what you wrote is not JSON", "next:");
+    await running?.sees("the edited input is not JSON", "next:");
     expect(await nextReply("o")).toMatchObject({ reply: PermissionReply.ONCE });
   });
 

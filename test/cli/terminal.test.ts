@@ -40,7 +40,7 @@ const settled = (outcome: PermissionOutcome, by: string): EventInit => ({
 let server: FakeServer;
 let running: RunningProcess;
 let folder: string;
-/** What the next answer is refused with. */
+/** Error for the next answer. */
 let refusal: Error | undefined;
 
 beforeEach(async () => {
@@ -120,7 +120,7 @@ describe("an ask at a terminal", () => {
     server.log(asked);
     await running.sees("›");
     running.child.stdin?.write("r\r");
-    await running.sees("what should it do instead?");
+    await running.sees("advice for the agent");
     expect(await nextReply("use b.txt\r")).toMatchObject({ reply: PermissionReply.REJECT, message: "use b.txt" });
   });
 
@@ -181,7 +181,7 @@ describe("an ask at a terminal", () => {
     server.log(asked);
     await running.sees("›");
     running.child.stdin?.write("e\r");
-    await running.sees("what you wrote is not JSON", "next:", "›");
+    await running.sees("the edited input is not JSON", "next:", "›");
     await editorThatWrites("{}");
     refusal = refused(Code.InvalidArgument, "INVALID_INPUT", "path is missing", { tool: "edit" });
     await nextReply("e\r");
@@ -189,7 +189,7 @@ describe("an ask at a terminal", () => {
     expect(await nextReply("o\r")).toMatchObject({ reply: PermissionReply.ONCE });
   });
 
-  test("is taken back when somebody else answers", async () => {
+  test("is withdrawn after an answer from elsewhere", async () => {
     server.log(asked);
     await running.sees("›");
     server.log(settled(PermissionOutcome.ONCE, "alice"), completed);

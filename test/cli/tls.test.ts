@@ -48,8 +48,8 @@ test("a client certificate is shown where one is wanted, and otherwise the messa
     code: 0,
   });
   const refused: [string[], number, string][] = [
-    [[], 6, "wants a client certificate"],
-    [["--cert", stranger.certFile, "--key", stranger.keyFile], 6, "give one that it trusts"],
+    [[], 6, "requires a client certificate"],
+    [["--cert", stranger.certFile, "--key", stranger.keyFile], 6, "add one that it trusts"],
     [["--cert", client.certFile, "--key", stranger.keyFile], 6, "the client certificate cannot be used"],
     [["--cert", client.certFile], 2, "give both --cert and --key"],
     [["--cert", "/no/such/cert", "--key", client.keyFile], 2, "/no/such/cert cannot be read"],
@@ -61,11 +61,11 @@ test("a client certificate is shown where one is wanted, and otherwise the messa
   }
 });
 
-test("who mistakes http for https, or the reverse, is told", async () => {
+test("http instead of https, and the reverse, is reported", async () => {
   const [{ url }, clear] = [await startTls(), await startServer()];
   const plain = await toolgate(["tools", "--server", url.replace("https:", "http:")], environment);
   expect(plain).toMatchObject({ code: 6, stdout: "" });
-  expect(plain.stderr).toContain("next: if it speaks TLS, name it with https://");
+  expect(plain.stderr).toContain("next: if it speaks TLS, use https://");
   const secure = await toolgate(["tools", "--server", clear.url.replace("http:", "https:")], environment);
   expect(secure).toMatchObject({ code: 6, stdout: "" });
   expect(secure.stderr).toContain("does not speak TLS");
@@ -76,5 +76,5 @@ test("a certificate of another name is refused, and the message says which", asy
   const { url } = await startServer({}, { config: { tls: { cert, key, clientCa: undefined } } });
   const { code, stderr } = await toolgate(["tools", "--server", url, "--ca", made.ca.certFile], environment);
   expect(code).toBe(6);
-  expect(stderr).toContain("has the certificate of another name");
+  expect(stderr).toContain("is for another name");
 });

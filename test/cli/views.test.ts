@@ -11,7 +11,7 @@ import { exitCodeOf } from "../../src/cli/call/exit-code-of.ts";
 import { parseRule } from "../../src/cli/commands/rule-option.ts";
 import { askLines } from "../../src/cli/view/ask-view.ts";
 import { partLines } from "../../src/cli/view/call-view.ts";
-import { unsaid } from "../../src/cli/view/live-output.ts";
+import { remainingOutput } from "../../src/cli/view/live-output.ts";
 import { commandLine } from "../../src/cli/view/words.ts";
 
 const plain = (_: unknown, text: string) => text;
@@ -109,7 +109,7 @@ describe("a call that ended", () => {
       "✗ executor lost  bash",
       "  It broke",
       "  it may have changed something",
-      "  next: check what it did before you call it again: a new call runs it anew",
+      "  next: check what it did before you call it again: a new call runs it again",
     ]);
   });
 
@@ -154,7 +154,7 @@ describe("an output that was shown as it came", () => {
     ["and is not the result is followed by the result", "working", "42", false, "\n42"],
     ["with nothing in it is the result", "", "42", false, "42"],
   ])("%s", (_, shown, output, truncated, rest) => {
-    expect(unsaid(output, shown, truncated)).toBe(rest);
+    expect(remainingOutput(output, shown, truncated)).toBe(rest);
   });
 });
 

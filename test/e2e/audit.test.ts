@@ -135,7 +135,7 @@ test("the audit is exported as JSON lines, and verified there and at the server;
     all.map((line, i) => (i === 3 ? swap(line, '"by":"approver"', '"by":"nobody"') : line)),
   );
   expect(renamed).toMatchObject({ code: 1, stderr: expect.stringContaining(`record 4 of ${sessionId}`) });
-  expect(renamed.stderr).toContain("its readable form is not its content");
+  expect(renamed.stderr).toContain("its readable form does not match its content");
   const removed = await tampered((all) => all.filter((_, i) => i !== 4));
   expect(removed).toMatchObject({ code: 1, stderr: expect.stringContaining("record 6") });
 });

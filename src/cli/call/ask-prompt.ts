@@ -8,23 +8,23 @@ import { askLines } from "../view/ask-view.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
 import { commandLine, durationOf } from "../view/words.ts";
 
-/** Who answers here, and how; whoever is first, here or elsewhere, wins. */
+/** Approver at this terminal. The first answer wins, here or elsewhere. */
 export interface Answering {
   approver: ServerConnection;
-  /** The answer to an ask that is on the screen; undefined leaves the ask open. The signal says that it was settled elsewhere. */
+  /** Reads the answer to the request on the screen; undefined leaves it open. The signal aborts when it is settled elsewhere. */
   decide(ask: PermissionRequest, signal: AbortSignal): Promise<ReplyAnswer | undefined>;
 }
 
-/** The asks that a command sees opened and settled. */
+/** Receives the permission requests that a command sees opened and settled. */
 export interface Asking {
   opened(ask: PermissionRequest): void;
-  /** Resolves when the ask is off the screen and it is said how it ended. */
+  /** Resolves when the request is off the screen and its outcome is printed. */
   settled(settled: PermissionSettled): Promise<void>;
-  /** Takes back what is still asked, and waits until that is done. */
+  /** Withdraws the prompts that are still open, and waits for that. */
   close(): Promise<void>;
 }
 
-/** Shows asks one after the other, and has them answered here if anybody can; else it says where. */
+/** Shows permission requests one after the other; asks for an answer here, otherwise prints the command that answers. */
 export function createAskPrompt({
   screen,
   server,
@@ -56,7 +56,7 @@ export function createAskPrompt({
     } catch (error) {
       if (isSettledElsewhere(error)) return true;
       screen.fail(commandFailure(error, answering.approver));
-      // Arguments that were edited may not fit: the ask is still open, and the person still there.
+      // Edited arguments may not fit the schema: the request is still open, so the person can try again.
       return answer.input !== undefined && (await answerHere(ask, signal));
     }
   }
@@ -74,7 +74,7 @@ export function createAskPrompt({
       const entry = open.get(settled.permissionId);
       open.delete(settled.permissionId);
       entry?.taken.abort();
-      // An ask whose turn has not come is not waited for: what is shown now may only end by an event after this one.
+      // Do not wait for a request that is queued: the one on the screen may end only by a later event.
       await entry?.shown;
       const [mark, colour] = isApproval(settled.outcome) ? (["✓", "green"] as const) : (["✗", "red"] as const);
       screen.status(undefined);
@@ -87,7 +87,7 @@ export function createAskPrompt({
   };
 }
 
-/** The command that answers an ask from another terminal. */
+/** The command that answers a request from another terminal. */
 export function replyCommand({ id, sessionId }: PermissionRequest, url: string): string {
   return `${commandLine("toolgate", "reply", id, "once", "--session", sessionId, ...serverWords(url))}   (or always, or reject -m "why")`;
 }

@@ -25,13 +25,13 @@ export interface Execution {
     tool: string;
     input: JsonObject;
   };
-  /** The store that the session is in; empty if it is not known yet. */
+  /** The store of the session; empty if it is not known yet. */
   storeId: string;
-  /** Who answers asks here; absent: nobody. Told how to pass on Ctrl-C. */
+  /** Makes the approver at this terminal, given the handler of Ctrl-C; absent: requests are answered elsewhere. */
   answering?: (interrupt: () => void) => Answering;
   /** The server, if outputs can be fetched from it later. */
   url?: string;
-  /** What becomes of the call if it is left before its end, and what to do then. */
+  /** Sentence for a person who leaves before the end: the outcome of the call, and what to do. */
   leftBehind: string;
 }
 
@@ -87,7 +87,7 @@ export async function execute({
     }
     return exitCodes.lost;
   } catch (error) {
-    // The server was there and knows the call: what is lost is only our sight of it.
+    // The server has accepted the call: it goes on, only the connection is lost.
     if (start.storeId === "" || !(error instanceof ConnectError && isCut(error))) throw error;
     const failure = commandFailure(error, server);
     throw new CommandError(failure.message, leftBehind, failure.exitCode, {
@@ -101,7 +101,7 @@ export async function execute({
   }
 }
 
-/** Calls the listener on Ctrl-C and on a request to end, in place of ending; returns what takes it off again. */
+/** Calls the listener on SIGINT and SIGTERM instead of ending the process; returns the function that removes it. */
 function onInterrupt(listener: () => void): () => void {
   const signals = ["SIGINT", "SIGTERM"] as const;
   for (const signal of signals) process.on(signal, listener);

@@ -15,9 +15,11 @@ import { settledWords } from "../view/settled.ts";
 /** Defines `toolgate asks`. */
 export function defineAsks(command: Command, context: CliContext): void {
   command
-    .description("show what waits for an answer")
-    .option("--session <id>", "only of this session and its descendants")
-    .option("--watch", "go on showing what is asked and settled, until Ctrl-C; `toolgate inbox` also answers")
+    .option("--session <id>", "only those of this session and its descendants")
+    .option(
+      "--watch",
+      "keep printing requests as they are opened and settled, until Ctrl-C; `toolgate inbox` also answers",
+    )
     .action((options: AsksOptions) =>
       withServer(context, command, "approver", (server, screen) =>
         options.watch ? printAsks(server, screen, options.session) : list(server, screen, options),
@@ -25,7 +27,7 @@ export function defineAsks(command: Command, context: CliContext): void {
     );
 }
 
-/** All open asks that this connection may see, oldest first. */
+/** Yields all open permission requests that this connection may see, oldest first. */
 export async function* openAsks(
   { permissions }: ServerConnection,
   sessionId: string,
@@ -38,7 +40,7 @@ export async function* openAsks(
   } while (pageToken !== "");
 }
 
-/** Prints what is asked and settled, the open asks first, for as long as the server can be reached. */
+/** Prints requests as they are opened and settled, the open ones first, while the server can be reached. */
 export async function printAsks(server: ServerConnection, screen: Screen, sessionId = ""): Promise<undefined> {
   const { signal } = new AbortController();
   for await (const { event } of askChanges(server, { sessionId, signal, onCut: screen.note })) {
@@ -47,7 +49,7 @@ export async function printAsks(server: ServerConnection, screen: Screen, sessio
   }
 }
 
-/** What WatchPermissions sends, across lost connections: each starts over with a snapshot, whose first frame has `storeId`. */
+/** Follows WatchPermissions across lost connections; each connection starts with a snapshot, whose first frame has `storeId`. */
 export function askChanges(
   { permissions }: ServerConnection,
   {
@@ -74,7 +76,7 @@ async function list(server: ServerConnection, screen: Screen, { session = "" }: 
     count += 1;
     screen.show(PermissionRequestSchema, ask, (paint) => openLines(ask, server, paint));
   }
-  if (count === 0) screen.note("nothing waits for an answer");
+  if (count === 0) screen.note("no permission request is open");
 }
 
 function changeLines({ event }: SessionEvent, server: ServerConnection, paint: Paint): string[] {

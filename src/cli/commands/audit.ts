@@ -26,7 +26,7 @@ export function defineAudit(command: Command, context: CliContext): void {
     .description("write the audit as JSON lines, session tree by session tree")
     .option(
       "--session <id>",
-      "only of this session's tree; also a root that is gone (default: of all there are, and all that are gone)",
+      "only the tree of this session, which may be deleted (default: all trees, deleted ones included)",
     )
     .action((options: { session?: string }) =>
       withServer(context, command, "approver", async (server, screen) => {
@@ -38,9 +38,9 @@ export function defineAudit(command: Command, context: CliContext): void {
     );
   command
     .command("verify")
-    .description("compute the chains anew and name the first record that is not what it was")
-    .argument("[file]", "what `audit export` wrote, or - for stdin (default: what the server has)")
-    .option("--session <id>", "only of this session's tree")
+    .description("recompute the chains and name the first record that was changed")
+    .argument("[file]", "the output of `audit export`, or - for stdin (default: the server's audit)")
+    .option("--session <id>", "only the tree of this session")
     .addHelpText("after", verifyHelp)
     .action((file: string | undefined, options: { session?: string }) =>
       file === undefined
@@ -56,7 +56,7 @@ async function* rootsOf(server: ServerConnection, session: string | undefined): 
   yield* living;
   for (let pageToken = ""; ; ) {
     const page = await server.permissions.listAudits({ pageToken, pageSize: 500 });
-    // One may have come back under the same id.
+    // A deleted session may exist again under the same id.
     for (const root of page.rootSessionIds) if (!living.has(root)) yield root;
     pageToken = page.nextPageToken;
     if (pageToken === "") return;
@@ -87,8 +87,8 @@ async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<Au
       yield fromJsonString(AuditEntrySchema, line);
     } catch (cause) {
       throw new UsageError(
-        `${file} line ${number} is no entry of an audit`,
-        "give what `toolgate audit export` wrote",
+        `${file} line ${number} is not an audit entry`,
+        "use the output of `toolgate audit export`",
         {
           cause,
         },
@@ -97,7 +97,7 @@ async function* exported(file: string, { stdin }: CliProcess): AsyncGenerator<Au
   }
 }
 
-/** Walks the chains; fails at the first link that does not hold. */
+/** Verifies the chains; fails at the first broken link. */
 async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promise<undefined> {
   const heads = new Map<string, AuditEntry>();
   let count = 0;
@@ -113,21 +113,21 @@ async function verify(entries: AsyncIterable<AuditEntry>, screen: Screen): Promi
       screen.json ? `${JSON.stringify(head)}\n` : `${terminalLine(rootSessionId)}  ${seq}  ${terminalLine(hash)}\n`,
     );
   }
-  screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are what they were`));
+  screen.note(screen.paint.err("green", `✓ ${count} records in ${heads.size} chains are unchanged`));
 }
 
-/** What is wrong with an entry; its predecessor is absent where the chain begins, or where what came before is not kept any more. */
+/** Describes what is wrong with an entry. `before` is absent at the beginning of a chain and after records that were swept. */
 function problemOf(entry: AuditEntry, before: AuditEntry | undefined): string | undefined {
   const { seq, time, previous, hash, content, record } = entry;
   if (before && seq !== before.seq + 1n)
-    return `it follows ${before.seq}: what was in between is missing, or it is out of place`;
-  if (before && previous !== before.hash) return "it does not follow from the record before";
-  if (!before && seq === 1n && previous !== "") return "it is the first and names one before";
+    return `it follows ${before.seq}: the records between are missing, or it is out of order`;
+  if (before && previous !== before.hash) return "it does not link to the previous record";
+  if (!before && seq === 1n && previous !== "") return "it is the first record but names a previous one";
   const contentHash = createHash("sha256").update(content).digest("hex");
   const link = createHash("sha1").update([previous, seq, time, contentHash].join("\n")).digest("hex");
   if (link !== hash) return "its content, number or time was changed";
   if (record && !equals(DecisionRecordSchema, record, fromBinary(DecisionRecordSchema, content)))
-    return "its readable form is not its content";
+    return "its readable form does not match its content";
   return undefined;
 }
 
@@ -135,11 +135,11 @@ function broken({ rootSessionId, seq, time, record }: AuditEntry, problem: strin
   const what = record ? `: ${wordOf(DecisionKindSchema, record.kind)}, call ${terminalLine(record.callId)}` : "";
   return new CommandError(
     `record ${seq} of ${terminalLine(rootSessionId)} (${momentOf(time)}${what}) is broken: ${problem}`,
-    "do not trust it and what follows; compare with an earlier export",
+    "do not trust it or any later record; compare with an earlier export",
     exitCodes.failed,
   );
 }
 
 const verifyHelp = `
-Prints the last number and hash of each chain. A chain that was rewritten from the beginning holds in itself: keep these
-hashes, or exports, where whoever can write to the store cannot, and compare.`;
+Prints the last number and hash of each chain. A chain that was rewritten from the beginning still verifies: store these hashes, or
+exports, where those who can write to the store cannot, and compare.`;

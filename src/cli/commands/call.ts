@@ -14,14 +14,14 @@ import { askLines } from "../view/ask-view.ts";
 import { partLines } from "../view/call-view.ts";
 import { commandLine } from "../view/words.ts";
 
-/** The options of a call that do not depend on where it runs. */
+/** The options of a call, on a server or embedded. */
 export interface CallOptions {
   agent?: string;
   timeout?: number;
   metadata?: string;
 }
 
-/** A call as the contract takes it, without the ids of its session and itself. */
+/** The fields of a call request, without its ids. */
 export interface CallFields {
   tool: string;
   input: JsonObject;
@@ -41,14 +41,14 @@ export function defineCall(command: Command, context: CliContext): void {
     .option("--session <id>", "the session to call in (default: a new one)")
     .option(
       "--call-id <id>",
-      "the call's id, up to 128 characters of ASCII without blanks and braces; with the same session, tool and input it attaches to the call (default: a new one)",
+      "the call's id, up to 128 characters of ASCII without spaces or braces; with the same session, tool and input it attaches to the call (default: a new one)",
     )
-    .option("--agent <name>", "who calls (default: the session's agent)")
-    .option("--timeout <ms>", "how long the tool may run", wholeNumber)
+    .option("--agent <name>", "the calling agent (default: the session's agent)")
+    .option("--timeout <ms>", "the maximum run time of the tool", wholeNumber)
     .addOption(
       new Option("--workspace <name>", "the workspace of the new session: NAME or NAME/folder").conflicts("session"),
     )
-    .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
+    .option("--metadata <json>", "stored with the call: a JSON object or @FILE")
     .option("--detach", "return as soon as the call is accepted")
     .addHelpText("after", `${callExamples}\n${promptHelp}`)
     .action((tool: string, json: string, options: CallCommandOptions) =>
@@ -56,7 +56,7 @@ export function defineCall(command: Command, context: CliContext): void {
     );
 }
 
-/** Reads a call's arguments. */
+/** Reads a call's arguments and options. */
 export async function readCall(tool: string, json: string, options: CallOptions, io: CliProcess): Promise<CallFields> {
   const input = await readJsonObject(json, "the input", io);
   const metadata =
@@ -64,7 +64,7 @@ export async function readCall(tool: string, json: string, options: CallOptions,
   return { tool, input, agent: options.agent ?? "", timeoutMs: options.timeout ?? 0, ...(metadata && { metadata }) };
 }
 
-/** A whole number of an option, such as milliseconds or an event's number. */
+/** Parses a whole number of an option, such as milliseconds or a sequence number. */
 export function wholeNumber(text: string): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && Number.isSafeInteger(value)) return value;
@@ -128,7 +128,7 @@ async function createSession(
   return storeId;
 }
 
-/** Somebody who may answer what this connection's principal asks: the local approver, or anybody where no tokens are used. */
+/** Connects as an approver of this machine; undefined if tokens are in use and the approver's is not readable. */
 function approverBeside(server: ServerConnection, { env }: CliProcess): ServerConnection | undefined {
   const token = findLocalToken("approver", server.url, env);
   if (token.value === undefined && server.hasToken) return undefined;

@@ -19,9 +19,9 @@ import { askChanges, printAsks } from "./asks.ts";
 export function defineInbox(command: Command, context: CliContext): void {
   command
     .description(
-      "See what waits for an answer in all sessions, live, and answer it with one key; without a terminal, or with --json, print what is asked and settled",
+      "Show open permission requests of all sessions, live, and answer each with one key; without a terminal, or with --json, print requests as they are opened and settled",
     )
-    .option("--session <id>", "only of this session and its descendants")
+    .option("--session <id>", "only those of this session and its descendants")
     .addHelpText("after", inboxHelp)
     .action(({ session = "" }: { session?: string }) =>
       withServer(context, command, "approver", (server, screen) =>
@@ -49,8 +49,8 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     resize: redraw,
   });
   const keyboard = createKeyboard(cards, {
-    answer: (asks, answer) => tellOf(sendAll(server, asks, answer)),
-    edit: (card) => tellOf(editArguments(card)),
+    answer: (asks, answer) => showFailure(sendAll(server, asks, answer)),
+    edit: (card) => showFailure(editArguments(card)),
     turnPage: (by) => {
       state.scroll += by * state.page;
     },
@@ -76,8 +76,8 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     if (waitMs > 0 && cards.selected()) setTimeout(redraw, waitMs + 1).unref();
   }
 
-  /** Shows what went wrong; what went right the stream will tell. */
-  function tellOf(work: Promise<void>): void {
+  /** Shows an error; a success arrives as an event of the stream. */
+  function showFailure(work: Promise<void>): void {
     work.catch((error) => {
       const { message, next } = commandFailure(error, server);
       state.notice = next === "" ? message : `${message}\nnext: ${next}`;
@@ -121,7 +121,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   }
 }
 
-/** Answers exactly what was shown, ask by ask: what the call asks meanwhile is not among it. */
+/** Answers exactly the requests that were shown; those that the call opened since are left open. */
 async function sendAll(
   server: ServerConnection,
   asks: readonly PermissionRequest[],
@@ -138,7 +138,7 @@ async function sendAll(
 
 const inboxHelp = `
 Keys:
-  j k      the next call, the one before        o  allow this call
-  space b  forth and back in a long one         a  allow from now on: choose what
+  j k      next call, previous call             o  allow this call
+  space b  page down, page up in a long card    a  allow from now on: choose what
   q        leave; what is open stays open       r  reject, with advice for the agent
-                                                e  change the arguments in $EDITOR; what they need is asked anew`;
+                                                e  change the arguments in $EDITOR; anything new asks again`;

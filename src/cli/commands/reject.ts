@@ -8,9 +8,8 @@ import { settledWords } from "../view/settled.ts";
 /** Defines `toolgate reject`. */
 export function defineReject(command: Command, context: CliContext): void {
   command
-    .description("reject everything that waits in a session and its descendants")
     .argument("<session>", "the session")
-    .option("-m, --message <text>", "what the model is told", "")
+    .option("-m, --message <text>", "advice for the model", "")
     .action((sessionId: string, { message }: { message: string }) =>
       withServer(context, command, "approver", async ({ permissions }, screen) => {
         const { settled } = await permissions.rejectPermissions({ sessionId, message });
@@ -19,7 +18,7 @@ export function defineReject(command: Command, context: CliContext): void {
             `${terminalLine(end.permissionId)}  ${paint("dim", `call ${terminalLine(end.callId)}`)}  ${settledWords(end)}`,
           ]);
         }
-        if (settled.length === 0) screen.note("nothing waits for an answer");
+        if (settled.length === 0) screen.note("no permission request is open");
         return undefined;
       }),
     );

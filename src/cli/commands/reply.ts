@@ -19,19 +19,19 @@ import { openAsks } from "./asks.ts";
 /** Defines `toolgate reply`. */
 export function defineReply(command: Command, context: CliContext): void {
   command
-    .description("answer an ask; the first answer wins")
-    .argument("<id>", "the ask; `toolgate asks` lists them")
+    .argument("<id>", "the permission request; `toolgate asks` lists them")
     .addArgument(
-      new Argument("<answer>", "once: this call only; always: save an offer, too; reject: refuse this call").choices(
-        Object.keys(replies),
-      ),
+      new Argument(
+        "<answer>",
+        "once: allow this call; always: allow it and save an offer; reject: refuse this call",
+      ).choices(Object.keys(replies)),
     )
-    .option("-m, --message <text>", "with reject: what the model is told")
+    .option("-m, --message <text>", "with reject: advice for the model")
     .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
     .option("--for <time>", "with always: how long the grant lives at most, such as 30m, 8h or 7d", readDuration)
     .option("--edit <json>", "with once: arguments that replace the call's; a JSON object, @FILE, or - for stdin")
-    .option("--whole-call", "answer all open asks of the call")
-    .option("--session <id>", "the session of the ask (default: it is looked for)")
+    .option("--whole-call", "answer all open requests of the call")
+    .option("--session <id>", "the session of the request (default: it is looked up)")
     .addHelpText("after", examples)
     .action((id: string, word: keyof typeof replies, options: ReplyOptions) =>
       withServer(context, command, "approver", (server, screen) => answerAsk(server, screen, id, word, options)),
@@ -58,7 +58,7 @@ async function answerAsk(
   checkOnlyFor(word, options);
   const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
   const ask = await findAsk(server, id, session);
-  // A closed ask is answered all the same if its session is named: the server then says who won.
+  // With --session, a closed request is answered all the same: the server then reports whose answer won.
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
   if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
@@ -74,11 +74,11 @@ async function answerAsk(
   const given = { ...answer, sessionId: ref.sessionId, permissionId: ref.id };
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;
-  const approved = input ? "✓ edited; what the new arguments need is asked, if anything" : `✓ approved ${word}`;
+  const approved = input ? "✓ edited; the new arguments ask again if they need approval" : `✓ approved ${word}`;
   screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));
 }
 
-/** Options that go with one answer only. */
+/** Refuses options that belong to another answer. */
 function checkOnlyFor(word: keyof typeof replies, options: ReplyOptions): void {
   const only = { message: "reject", offer: "always", for: "always", edit: "once" } as const;
   for (const [option, answer] of Object.entries(only)) {
@@ -108,8 +108,8 @@ async function findAsk(
   for await (const ask of openAsks(server, session ?? "")) if (ask.id === id) return ask;
   if (session !== undefined) return undefined;
   throw new CommandError(
-    `no ask ${id} is open: it was answered, it expired, or it is not yours to see`,
-    "see what is open with `toolgate asks`, or name its --session to learn how it ended",
+    `no permission request ${id} is open: it was answered, it expired, or your token may not see it`,
+    "see what is open with `toolgate asks`, or name its --session to see its outcome",
     exitCodes.usage,
   );
 }

@@ -14,15 +14,15 @@ import { type CallOptions, readCall, wholeNumber } from "./call.ts";
 export function defineRun(command: Command, context: CliContext): void {
   command
     .description(
-      "Run a tool here, without a server; asks are answered at this terminal, and refused where there is none",
+      "Run a tool here, without a server; permission requests are answered at this terminal, and rejected without one",
     )
     .argument("<tool>", "the tool's name")
     .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
-    .option("--workspace <dir>", "the folder to work in (default: the current one)")
+    .option("--workspace <dir>", "the directory to work in (default: the current one)")
     .option("--config <file>", "the configuration, with its rules")
-    .option("--agent <name>", "who calls (default: build)")
-    .option("--timeout <ms>", "how long the tool may run", wholeNumber)
-    .option("--metadata <json>", "kept with the call: a JSON object or @FILE")
+    .option("--agent <name>", "the calling agent (default: build)")
+    .option("--timeout <ms>", "the maximum run time of the tool", wholeNumber)
+    .option("--metadata <json>", "stored with the call: a JSON object or @FILE")
     .addHelpText("after", `${runExamples}\n${promptHelp}`)
     .action((tool: string, json: string, options: CallOptions & EmbedFlags) =>
       withScreen(context, command, async (screen) => run(screen, await context.loadService(), tool, json, options)),
@@ -71,12 +71,12 @@ async function run(
   }
 }
 
-/** Nobody is here to be asked, and nobody else can be. */
+/** Rejects every request: there is no terminal, and no other approver can reach an embedded service. */
 function refusing(approver: ServerConnection): Answering {
-  return { approver, decide: async () => ({ reply: PermissionReply.REJECT, message: nobody }) };
+  return { approver, decide: async () => ({ reply: PermissionReply.REJECT, message: needsTerminal }) };
 }
 
-const nobody =
+const needsTerminal =
   "it needs a person's approval, and `toolgate run` asks only at its own terminal: run it in one, or allow it in the configuration";
 
 const runExamples = `
@@ -84,4 +84,4 @@ Examples:
   toolgate run read '{"filePath": "README.md"}'
   toolgate run bash '{"command": "npm test", "description": "Run the tests"}' --workspace ../project
 
-Nothing is kept: the record and the grants end with the command. Use \`toolgate serve\` and \`toolgate call\` to keep them.`;
+Nothing is stored: the record and the grants end with the command. Use \`toolgate serve\` and \`toolgate call\` to keep them.`;

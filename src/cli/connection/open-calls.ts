@@ -2,7 +2,7 @@ import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.t
 import type { PermissionRequest, ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ServerConnection } from "./connection.ts";
 
-/** A call that has not ended, and what it waits for. */
+/** A call that has not ended, with its open permission requests. */
 export interface WaitingCall {
   part: ToolPart;
   asks: readonly PermissionRequest[];
@@ -10,13 +10,13 @@ export interface WaitingCall {
   sessionTitle: string;
 }
 
-/** Keeps an account of the calls that are open in all sessions, whatever replica runs them. */
+/** Tracks the open calls of all sessions, on any replica. */
 export interface WaitingCalls {
-  /** Looks again, only at the sessions in which something has happened since. */
+  /** Refreshes the sessions that have new events since the last time. */
   look(): Promise<readonly WaitingCall[]>;
 }
 
-/** Starts with an account that is empty. */
+/** Tracks the open calls that this connection may see. */
 export function createWaitingCalls(server: ServerConnection): WaitingCalls {
   const known = new Map<string, { lastSeq: bigint; calls: readonly WaitingCall[] }>();
   return {
@@ -25,7 +25,7 @@ export function createWaitingCalls(server: ServerConnection): WaitingCalls {
       for await (const session of allSessions(server)) if (session.closed === 0) sessions.set(session.id, session);
       for (const id of known.keys()) if (!sessions.has(id)) known.delete(id);
       const queue = sessions.values().filter(({ id, lastSeq }) => known.get(id)?.lastSeq !== lastSeq);
-      // Iterators may be shared: each worker takes the next session.
+      // The workers share one iterator: each takes the next session.
       await Promise.all(
         Array.from({ length: atATime }, async () => {
           for (const session of queue)
@@ -37,7 +37,7 @@ export function createWaitingCalls(server: ServerConnection): WaitingCalls {
   };
 }
 
-/** All sessions that this connection may see, newest first. */
+/** Yields all sessions that this connection may see, newest first. */
 export async function* allSessions({ sessions }: ServerConnection): AsyncGenerator<Session> {
   for (let pageToken = ""; ; ) {
     const page = await sessions.listSessions({ pageSize: 500, pageToken });
@@ -47,7 +47,7 @@ export async function* allSessions({ sessions }: ServerConnection): AsyncGenerat
   }
 }
 
-/** The snapshot with which a watch begins holds what is open and nothing else. */
+/** Reads the open calls of a session from the snapshot with which a watch begins. */
 async function openIn({ tools }: ServerConnection, { id, title }: Session): Promise<WaitingCall[]> {
   const parts: ToolPart[] = [];
   const asks: PermissionRequest[] = [];

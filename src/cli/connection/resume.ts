@@ -5,37 +5,37 @@ import { CommandError, errorInfoOf } from "../failure/failure.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 import { durationOf } from "../view/words.ts";
 
-/** What every stream of events sends. */
+/** The fields that every stream of events has. */
 export interface Frame {
   lastSeq: bigint;
   storeId: string;
 }
 
-/** Where a stream stands: enough to open it again without loss and without repetition. */
+/** Position in a stream, from which it is resumed without loss or repetition. */
 export interface Position {
-  /** The last number seen. */
+  /** The last sequence number seen. */
   afterSeq: bigint;
-  /** The store that the number is of; empty until it is known. */
+  /** The store of that number; empty until it is known. */
   storeId: string;
 }
 
-/** A stream that can be opened again. */
+/** A stream that can be resumed. */
 export interface Resumable<F extends Frame> {
   open(from: Position): AsyncIterable<F>;
   start: Position;
-  /** Whether nothing comes after this frame. */
+  /** Returns true for the last frame. */
   isLast(frame: F): boolean;
-  /** Told in words before each new attempt. */
+  /** Called with a message before each retry. */
   onCut(words: string): void;
-  /** Ends everything, also a pause. */
+  /** Ends the stream, also during a pause. */
   signal: AbortSignal;
-  /** How long to wait before an attempt, counted from 0 since the last frame; undefined gives up. */
+  /** Returns the pause before a retry, counted from 0 since the last frame; undefined ends the retries. */
   pauseMs?: (attempt: number) => number | undefined;
 }
 
 /**
- * Yields a stream's frames across lost connections, each once, until the last one. It gives up when the server was never
- * reached, stays away (unless told otherwise about a minute), refuses, or comes back with another store.
+ * Yields a stream's frames across lost connections, each once, until the last one. Fails if the server was never reached,
+ * stays unreachable (by default for about a minute), refuses, or returns with another store.
  */
 export async function* resume<F extends Frame>(options: Resumable<F>): AsyncGenerator<F> {
   const { open, isLast, onCut, signal, pauseMs = aMinute } = options;
@@ -62,7 +62,7 @@ export async function* resume<F extends Frame>(options: Resumable<F>): AsyncGene
   }
 }
 
-/** The pauses of what a person leaves open: it never gives up. */
+/** Pauses of a view that a person leaves open: retries have no limit. */
 export function withoutEnd(attempt: number): number {
   return Math.min(250 * 2 ** attempt, 8_000);
 }
@@ -70,8 +70,8 @@ export function withoutEnd(attempt: number): number {
 function advance(position: Position, { lastSeq, storeId }: Frame): void {
   if (storeId !== "" && position.storeId !== "" && storeId !== position.storeId) {
     throw new CommandError(
-      `the server came back with another store (${storeId}, before ${position.storeId}): what was known is gone`,
-      "check what became of it before you start anew",
+      `the server returned with another store (${storeId}, before ${position.storeId}): the session is not in it`,
+      "check the outcome of the call before you start again",
       exitCodes.lost,
     );
   }
@@ -79,10 +79,10 @@ function advance(position: Position, { lastSeq, storeId }: Frame): void {
   if (lastSeq > position.afterSeq) position.afterSeq = lastSeq;
 }
 
-/** Whether the connection failed or the server asks to come again: an answer that has another reason is final. */
+/** Checks for a lost connection or a server that asks to retry; any other refusal is final. */
 export function isCut(error: ConnectError): boolean {
-  const told = errorInfoOf(error);
-  if (told) return error.code === Code.Unavailable;
+  const info = errorInfoOf(error);
+  if (info) return error.code === Code.Unavailable;
   return lostConnection.includes(error.code);
 }
 

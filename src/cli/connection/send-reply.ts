@@ -6,25 +6,25 @@ import type { PermissionReply, PermissionRequest } from "../../../gen/opencode/t
 import { replyTimeoutMs, retryReply } from "../../view/reply.ts";
 import { errorInfoOf } from "../failure/failure.ts";
 
-/** A person's answer to an ask. */
+/** A person's answer to a permission request. */
 export interface ReplyAnswer {
   reply: PermissionReply;
   /** For the model; only with reject. */
   message?: string;
-  /** What to save; only with always, else the first offer. */
+  /** The offer to save; only with always; default: the first one. */
   offerId?: string;
   /** Other arguments for the call; only with once. */
   input?: JsonObject;
-  /** Whether it is for all open asks of the call. */
+  /** Applies the answer to all open requests of the call. */
   wholeCall?: boolean;
-  /** When what is saved ends, in ms since the epoch; only with always. */
+  /** End of the grant, in ms since the epoch; only with always. */
   expires?: number;
 }
 
-/** What of an ask an answer names: the digest binds it to what was shown. */
+/** Identifies the request that is answered; the digest binds the answer to what was shown. */
 export type AskRef = Pick<PermissionRequest, "sessionId" | "id" | "digest">;
 
-/** Answers an ask; once it returns, this answer is the one that counts. A lost reply is repeated: its id makes that safe. */
+/** Answers a request; once it returns, this answer has won. A lost reply is repeated: its id makes that safe. */
 export async function sendReply(
   permissions: Client<typeof PermissionService>,
   ask: AskRef,
@@ -40,7 +40,7 @@ export async function sendReply(
   await retryReply(() => permissions.respondToPermission(response, { timeoutMs: replyTimeoutMs }));
 }
 
-/** Whether an answer failed because the ask had ended before it: its settlement, which is on its way to watchers, says how. */
+/** Checks whether an answer failed because the request was already settled; watchers get that settlement as an event. */
 export function isSettledElsewhere(error: unknown): boolean {
   return ["ALREADY_ANSWERED", "ASK_CLOSED"].includes(errorInfoOf(error)?.reason ?? "");
 }

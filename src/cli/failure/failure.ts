@@ -4,7 +4,7 @@ import { exitCodes } from "../exit-codes.ts";
 import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { tlsFailure } from "./tls-failure.ts";
 
-/** A command that cannot go on, with the one thing to do next. */
+/** An error of a command, with the next step for the person. */
 export class CommandError extends Error {
   override name = "CommandError";
   readonly exitCode: number;
@@ -24,20 +24,20 @@ export class UsageError extends CommandError {
   }
 }
 
-/** What to tell a person about an error, and what to exit with. */
+/** An error as it is printed, and the exit code. */
 export interface CommandFailure {
   message: string;
   next: string;
   exitCode: number;
 }
 
-/** The server that was talked to. */
+/** The server of the failed request. */
 interface Server {
   url: string;
   tokenSource: string;
 }
 
-/** Says what went wrong, why, and what to do next. */
+/** Describes an error: what failed, why, and the next step. */
 export function commandFailure(error: unknown, server?: Server): CommandFailure {
   if (error instanceof CommandError) return error;
   if (error instanceof ConnectError && server) return rpcFailure(error, server);
@@ -45,11 +45,11 @@ export function commandFailure(error: unknown, server?: Server): CommandFailure 
   return { message: terminalSafe(message), next: nextAfter(error), exitCode: exitCodes.failed };
 }
 
-/** A setting or store that is refused says itself what to do; errors of the system are told by their code. */
+/** Errors of the configuration and the store contain their next step; errors of the system are looked up by code. */
 function nextAfter(error: unknown): string {
   if (error instanceof Error && ["ConfigError", "StoreUnusable"].includes(error.name)) return "";
   const code = error instanceof Error && "code" in error ? String(error.code) : "";
-  return nextByCode.get(code) ?? "that is not foreseen: the log in the data folder may say more; report it with that";
+  return nextByCode.get(code) ?? "this is unexpected: see the log in the data directory, and report it with that log";
 }
 
 /** The reason (ErrorInfo) of a refused rpc, and what it names; undefined if the server gave none. */
@@ -58,20 +58,20 @@ export function errorInfoOf(error: unknown): { reason: string; metadata: Record<
 }
 
 function rpcFailure(error: ConnectError, server: Server): CommandFailure {
-  const told = errorInfoOf(error);
+  const info = errorInfoOf(error);
   const exitCode = byCode.get(error.code) ?? exitCodes.failed;
-  if (!told) {
+  if (!info) {
     const tls = tlsFailure(error, server.url);
     return tls ? { ...tls, exitCode: exitCodes.unreachable } : { ...unexplained(error, server), exitCode };
   }
   return {
-    message: `${terminalSafe(error.rawMessage)} [${terminalSafe(told.reason)}]`,
-    next: terminalSafe(nextSteps[told.reason]?.(told.metadata, server) ?? ""),
+    message: `${terminalSafe(error.rawMessage)} [${terminalSafe(info.reason)}]`,
+    next: terminalSafe(nextSteps[info.reason]?.(info.metadata, server) ?? ""),
     exitCode,
   };
 }
 
-/** The server said nothing that we understand, or there is none. */
+/** Describes an error without ErrorInfo: no server, a proxy, or another program. */
 function unexplained(error: ConnectError, { url, tokenSource }: Server): { message: string; next: string } {
   const message = terminalSafe(error.rawMessage);
   switch (error.code) {
@@ -88,7 +88,7 @@ function unexplained(error: ConnectError, { url, tokenSource }: Server): { messa
       };
     case Code.Unauthenticated:
       return {
-        message: `the server at ${url} wants a token (${message})`,
+        message: `the server at ${url} requires a token (${message})`,
         next: `${tokenSource}; name the right one with --token-file FILE`,
       };
     case Code.Unimplemented:
@@ -97,9 +97,9 @@ function unexplained(error: ConnectError, { url, tokenSource }: Server): { messa
         next: "check that it is a Toolgate of this version",
       };
     case Code.Internal:
-      return { message, next: "the server's log says more; quote the request id to who runs it" };
+      return { message, next: "see the server's log; give its operator the request id" };
     default:
-      return { message: `${message} [${Code[error.code]}]`, next: "try again; the server's log says more" };
+      return { message: `${message} [${Code[error.code]}]`, next: "try again; see the server's log" };
   }
 }
 
@@ -120,16 +120,16 @@ const byCode = new Map<Code, number>([
 const nextByCode = new Map([
   [
     "EADDRINUSE",
-    "something listens there already: end it, or name another place with --listen HOST:PORT (:0 takes any)",
+    "the address is in use: stop that program, or choose another one with --listen HOST:PORT (:0 takes any port)",
   ],
-  ["EADDRNOTAVAIL", "this machine has no such address: name another one with --listen HOST:PORT"],
-  ["EACCES", "see who may read and write it, or name another place"],
-  ["EPERM", "see who may read and write it, or name another place"],
-  ["ENOENT", "check how it is spelled, or make it"],
-  ["ENOTDIR", "check how it is spelled: what stands in its place is not a folder"],
-  ["EEXIST", "name another place: what stands there is not a folder"],
-  ["EISDIR", "name a file; this is a folder"],
-  ["ENOSPC", "make room on the disk, then try again"],
+  ["EADDRNOTAVAIL", "this machine has no such address: choose another one with --listen HOST:PORT"],
+  ["EACCES", "check its permissions, or choose another path"],
+  ["EPERM", "check its permissions, or choose another path"],
+  ["ENOENT", "check the spelling, or create it"],
+  ["ENOTDIR", "check the spelling: a part of the path is not a directory"],
+  ["EEXIST", "choose another path: this one is not a directory"],
+  ["EISDIR", "choose a file: this is a directory"],
+  ["ENOSPC", "free space on the disk, then try again"],
   ["EMFILE", "raise the limit of open files (ulimit -n), then try again"],
 ]);
 
@@ -143,32 +143,33 @@ const nextSteps: Record<string, NextStep | undefined> = {
   UNKNOWN_AGENT: () => "name one that the server's configuration has, with --agent",
   UNKNOWN_WORKSPACE: () => "name one that the server's configuration has, with --workspace",
   NO_SUCH_SESSION: () =>
-    "check how it is spelled, and the token: others' sessions are not shown; `call` without --session starts a new one",
+    "check the spelling and the token: sessions of other principals are hidden; `call` without --session starts a new one",
   NO_SUCH_CALL: () => "see what the session did with `toolgate watch SESSION`",
   NO_SUCH_PERMISSION: () => "see what is open with `toolgate asks`",
   NO_SUCH_GRANT: () => "see what was granted with `toolgate grants --all`",
-  NO_SUCH_OUTPUT: () => "outputs are kept 7 days; run the tool again",
-  INVALID_RANGE: () => "ask for what lies before the end of the output",
+  NO_SUCH_OUTPUT: () => "outputs are stored for 7 days; run the tool again",
+  INVALID_RANGE: () => "choose a range before the end of the output",
   CALL_ID_REUSED: () => "leave --call-id out to make a new call, or repeat the same tool and input to attach to it",
-  SESSION_DIFFERS: () => "use another session id, or the parent and workspace that it has",
+  SESSION_DIFFERS: () => "use another session id, or the same parent and workspace",
   SESSION_CLOSED: () => "leave --session out to start a new one",
   CALL_EXPIRED: () => "leave --call-id out to run it again as a new call",
   ALREADY_ANSWERED: () => "nothing is left to do; see what is still open with `toolgate asks`",
   ASK_CLOSED: () => "see what is still open with `toolgate asks`",
-  ASK_CHANGED: () => "look at it again with `toolgate asks`, then answer",
-  REPLY_ID_REUSED: () => "see what is still open with `toolgate asks`, then answer anew",
-  NOT_EDITABLE: () => "the call runs already: answer `once` or `reject`, or end it where it was started",
+  ASK_CHANGED: () => "review it again with `toolgate asks`, then answer",
+  REPLY_ID_REUSED: () => "see what is still open with `toolgate asks`, then answer again",
+  NOT_EDITABLE: () => "the call is already running: answer `once` or `reject`, or cancel it where it was started",
   NO_OFFER: () => "it is still open: answer `once`, or choose an offer that `toolgate asks` shows",
   UNAUTHENTICATED: (_, { tokenSource }) => `${tokenSource}; name the right one with --token-file FILE`,
   ROLE_MISSING: ({ roles = "" }, { tokenSource }) =>
     `it needs the role ${roles.replaceAll(",", " or ")}, but ${tokenSource}; name another with --token-file FILE`,
-  OWN_CALL: () => "who made the call never answers its ask: answer with an approver's token (--token-file FILE)",
-  QUOTA_EXCEEDED: () => "wait for open calls or asks to end, then try again",
-  HISTORY_TRIMMED: ({ first_seq }) => `go on with what is left: --after ${Math.max(0, Number(first_seq ?? 1) - 1)}`,
-  STORE_CHANGED: () => "what became of the call is not known: check what it did before you run it again as a new call",
+  OWN_CALL: () => "the caller cannot answer its own request: answer with an approver's token (--token-file FILE)",
+  QUOTA_EXCEEDED: () => "wait until open calls or permission requests end, then try again",
+  HISTORY_TRIMMED: ({ first_seq }) =>
+    `continue with the stored events: --after ${Math.max(0, Number(first_seq ?? 1) - 1)}`,
+  STORE_CHANGED: () => "the outcome of the call is unknown: check its effects before you run it again as a new call",
   STORE_UNAVAILABLE: () => "try again with the same ids: nothing is run twice",
   DRAINING: () => "try again with the same ids: nothing is run twice",
   HOOK_FAILED: ({ plugin = "of the server" }) =>
-    `correct the plugin ${plugin}, or take it out of the server's configuration`,
-  HOST_REFUSED: () => "use an address that the server's configuration lists",
+    `correct the plugin ${plugin}, or remove it from the server's configuration`,
+  HOST_REFUSED: () => "use a host name that the server's configuration lists",
 };

@@ -5,38 +5,38 @@ import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
 
-/** A call that waits for people; a change makes a new card with the same key. */
+/** A call that waits for approval. Immutable: a change replaces the card under its key. */
 export interface Card {
   readonly key: string;
-  /** Those that are open, in the order they were opened; the last ones known if it has ended. */
+  /** The open requests, oldest first; of an ended card the last ones known. */
   readonly asks: readonly [PermissionRequest, ...PermissionRequest[]];
-  /** How those asks ended that are not open any more, in words. */
+  /** Outcomes of the requests that are settled. */
   readonly ends: readonly { words: string; approved: boolean; withdrawn: boolean }[];
-  /** When nothing of it was open any more, by the clock; absent while it waits. */
+  /** Time at which its last request was settled, by the clock; absent while it waits. */
   readonly endedAt?: number;
 }
 
-/** The calls that wait, and the one that a person looks at. */
+/** The waiting calls, and the selected one. */
 export interface Cards {
-  /** Takes what WatchPermissions sends; a new snapshot ends the cards that it lacks. */
+  /** Applies a frame of WatchPermissions; a new snapshot ends the cards that it lacks. */
   apply(frame: WatchPermissionsResponse): void;
   all(): readonly Card[];
   selected(): Card | undefined;
   move(by: number): void;
-  /** Tells that the selected card is on the screen as it is now. */
+  /** Records that the selected card is on the screen in its current form. */
   shown(): void;
-  /** How long until what is on the screen may be approved, in ms: nobody can mean to answer what came up just now. */
+  /** Milliseconds until the card on the screen can be approved, so that a stray key press cannot approve a new one. */
   inertMs(): number;
-  /** Takes cards away whose end has been shown for a while. */
+  /** Removes cards whose outcome was shown long enough. */
   sweep(): void;
 }
 
-/** Starts with no cards; the clock counts milliseconds and never goes back. */
+/** Starts without cards; the clock is monotonic, in milliseconds. */
 export function createCards(clock: () => number): Cards {
   const cards = new Map<string, Card>();
   let selectedKey: string | undefined;
   let seen: { card: Card | undefined; since: number } = { card: undefined, since: 0 };
-  /** The asks of the snapshot that is being sent. */
+  /** Ids of the requests in the snapshot that is being received. */
   let snapshot: Set<string> | undefined;
 
   const all = () => [...cards.values()];
@@ -50,7 +50,7 @@ export function createCards(clock: () => number): Cards {
     const key = callKeyOf(ask);
     const card = cards.get(key);
     const waits = card !== undefined && card.endedAt === undefined;
-    // A snapshot sends again what is known.
+    // A snapshot repeats requests that are known.
     if (waits && card.asks.some(({ id, digest }) => id === ask.id && digest === ask.digest)) return;
     const others = waits ? card.asks.filter(({ id }) => id !== ask.id) : [];
     const [first = ask, ...rest] = [...others, ask];
@@ -102,7 +102,7 @@ export function createCards(clock: () => number): Cards {
   };
 }
 
-/** How a card's call was answered, in words: what was withdrawn because of another answer says nothing. */
+/** The outcomes of a card in words, without requests that were withdrawn because of another answer. */
 export function endWords({ ends }: Card): string {
   const answers = ends.filter(({ withdrawn }) => !withdrawn);
   return [...new Set((answers.length > 0 ? answers : ends).map(({ words }) => words))].join("; ");

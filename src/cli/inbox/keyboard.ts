@@ -4,25 +4,25 @@ import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { Key } from "../terminal/full-screen.ts";
 import type { Card, Cards } from "./cards.ts";
 
-/** What the next key means. */
+/** Decides the meaning of the next key. */
 export type Mode =
   | { kind: "cards" }
   | { kind: "offers"; card: Card; choices: readonly Choice[] }
   | { kind: "advice"; card: Card; text: string };
 
-/** Something that "always" may save, of one of a card's asks. */
+/** An offer of one of a card's requests, for "always". */
 export interface Choice {
   ask: PermissionRequest;
   offer: Offer;
 }
 
-/** What keys lead to. */
+/** Effects of keys. */
 export interface Actions {
-  /** Sends an answer to each of these asks. */
+  /** Sends an answer to each of these requests. */
   answer(asks: readonly PermissionRequest[], answer: ReplyAnswer): void;
-  /** Lets the person change the arguments of the card's call. */
+  /** Lets the person edit the arguments of the card's call. */
   edit(card: Card): void;
-  /** Shows what is before or after the visible part of the card. */
+  /** Scrolls the card by pages. */
   turnPage(by: number): void;
   say(notice: string): void;
   leave(): void;
@@ -34,11 +34,11 @@ export interface Keyboard {
   press(key: Key): void;
 }
 
-/** Turns keys into answers to the selected card; nothing is approved that came up only just now. */
+/** Turns keys into answers to the selected card; a card that has just appeared cannot be approved yet. */
 export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
   let mode: Mode = cardsMode;
 
-  /** An offer is of the card as it was shown, advice of its call; of an ended card neither is. */
+  /** Leaves a mode whose card has changed: offers belong to the card as it was shown, advice to its open call. */
   function currentMode(): Mode {
     const card = cards.selected();
     const holds =
@@ -51,7 +51,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
 
   function approve(asks: readonly PermissionRequest[], answer: ReplyAnswer): void {
     if (cards.inertMs() > 0) {
-      actions.say("it came up only just now: look at it, then press again");
+      actions.say("it has just appeared: read it, then press again");
       return;
     }
     mode = cardsMode;
@@ -67,7 +67,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     const [only] = choices;
     if (choices.length > 1) mode = { kind: "offers", card, choices };
     else if (only) save(only);
-    else actions.say("nothing can be saved for this one: allow it once, or reject it");
+    else actions.say("this request has no offer to save: allow it once, or reject it");
   }
 
   const onCards = new Map<string, () => void>([
@@ -116,7 +116,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     else if (!key.ctrl) write(text + key.text.replace(/\s/g, " ").replace(/\p{Cc}/gu, ""));
   }
 
-  /** One reject ends the call, and with it the card's other asks. */
+  /** One reject ends the call, and withdraws the card's other requests. */
   function reject(advice: string): void {
     const card = cards.selected();
     mode = cardsMode;
@@ -135,7 +135,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
   };
 }
 
-/** Whether the card's call still waits for people. */
+/** Checks whether the card's call still waits for approval. */
 export function isOpen({ endedAt }: Card): boolean {
   return endedAt === undefined;
 }

@@ -1,7 +1,7 @@
 import type { ServerConnection } from "../connection/connection.ts";
 import { terminalLine } from "../terminal/terminal-safe.ts";
 
-/** Names sessions as people know them, by title; asks the server for each once, and tells when one has come. */
+/** Names sessions by title: fetches each title once, and calls `onNews` when one arrives. */
 export function createInboxSessionNames(
   { sessions }: ServerConnection,
   onNews: () => void,
@@ -19,7 +19,7 @@ export function createInboxSessionNames(
       const title = titles.get(sessionId);
       if (title === undefined) {
         titles.set(sessionId, "");
-        // A session is good without a title.
+        // The id alone is a good name as well.
         learn(sessionId).catch(() => undefined);
       }
       return terminalLine(title ? `${title} (${sessionId})` : sessionId);

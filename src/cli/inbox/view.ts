@@ -6,21 +6,21 @@ import { durationOf } from "../view/words.ts";
 import { type Card, endWords } from "./cards.ts";
 import { isOpen, type Mode } from "./keyboard.ts";
 
-/** What an inbox looks like now. */
+/** State of the inbox to draw. */
 export interface InboxView {
   cards: readonly Card[];
   selected: Card | undefined;
   mode: Mode;
-  /** Whether the selected card can be approved yet. */
+  /** The selected card can be approved. */
   isReady: boolean;
-  /** What was told last; empty if nothing. */
+  /** The last message; empty if none. */
   notice: string;
-  /** Why it is not live; empty if it is. */
+  /** Reason why the view is not live; empty if it is. */
   trouble: string;
   url: string;
-  /** A session as a person knows it. */
+  /** Title and id of a session. */
   nameOf(sessionId: string): string;
-  /** The first row of the selected card that is shown, if it has as many. */
+  /** First visible row of the selected card. */
   scroll: number;
   now: number;
 }
@@ -28,12 +28,12 @@ export interface InboxView {
 /** A whole screen. */
 export interface InboxRows {
   rows: string[];
-  /** The first row of the card that is shown, and how many are. */
+  /** First visible row of the card, and the number of visible rows. */
   scroll: number;
   page: number;
 }
 
-/** Draws an inbox: who waits, below that what the selected one would do, at the end what keys do. */
+/** Draws an inbox: the list, below it the selected card, at the end the keys. */
 export function createInboxView(paint: Paint) {
   // A card may be thousands of lines long, and it is drawn every second.
   const drawn = new WeakMap<Card, { columns: number; rows: string[] }>();
@@ -98,7 +98,7 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
   return `${mark} ${left.padStart(7)}  ${paint("cyan", terminalLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
 }
 
-/** What a card's call would do, on one line. */
+/** A card's requests on one line. */
 function whatOf({ asks }: Card): string {
   return asks.map(askSummary).join(" + ");
 }
@@ -122,7 +122,7 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const told = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
   if (mode.kind === "advice") {
-    return [...told, `what should it do instead? (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
+    return [...told, `advice for the agent (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
   }
   if (mode.kind === "offers") {
     const offers = mode.choices.map(({ ask, offer }, i) =>

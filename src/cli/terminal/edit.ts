@@ -12,7 +12,7 @@ import { UsageError } from "../failure/failure.ts";
 import { parseJsonObject } from "../json-argument.ts";
 import { jsonSafe } from "./terminal-safe.ts";
 
-/** Has the person change the arguments that a call waits with, in their editor; undefined if they left them as they were. */
+/** Opens the arguments of a pending call in the person's editor; returns undefined if they are unchanged. */
 export async function editCall(
   { tools }: ServerConnection,
   { sessionId, tool }: PermissionRequest,
@@ -30,16 +30,19 @@ async function editInput(input: JsonObject, editor: string): Promise<JsonObject 
     await writeFile(file, before, { mode: 0o600 });
     await runEditor(editor, file);
     const after = await readFile(file, "utf8");
-    return after === before ? undefined : parseJsonObject(after, "what you wrote");
+    return after === before ? undefined : parseJsonObject(after, "the edited input");
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
 }
 
 async function runEditor(editor: string, file: string): Promise<void> {
-  // The variable may hold options, so it is the shell's to read, as everywhere else.
+  // The variable may contain options, so a shell reads it, as other programs do.
   const child = spawn("/bin/sh", ["-c", `${editor} "$1"`, "sh", file], { stdio: "inherit" });
   const [code] = await once(child, "exit");
   if (code !== 0)
-    throw new UsageError(`the editor (${editor}) ended with ${code}: nothing was changed`, "name another in $EDITOR");
+    throw new UsageError(
+      `the editor (${editor}) ended with ${code}: nothing was changed`,
+      "set another one in $EDITOR",
+    );
 }

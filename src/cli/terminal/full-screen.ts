@@ -8,27 +8,27 @@ import { createPasteReader, markPastes } from "./typing.ts";
 export interface Key {
   /** Its name, such as `down`, `escape`, `return` or `j`. */
   name: string;
-  /** What it writes; empty if nothing. */
+  /** The text it types; empty if none. */
   text: string;
   ctrl: boolean;
 }
 
-/** The whole terminal, drawn anew at each change. */
+/** The whole terminal, redrawn at each change. */
 export interface FullScreen {
   readonly size: { readonly columns: number; readonly rows: number };
-  /** Shows these rows and nothing else; each has to fit (see wrapRows). */
+  /** Shows only these rows; each has to fit (see wrapRows). */
   draw(rows: readonly string[]): void;
-  /** Gives the terminal to another program until the body ends. */
+  /** Releases the terminal until the body ends. */
   lend<T>(body: () => Promise<T>): Promise<T>;
   close(): void;
 }
 
-/** Whether this process has a whole terminal to draw on and to read keys from. */
+/** Checks for a terminal to draw on and to read keys from. */
 export function hasFullScreen({ stdin, stdout, env }: CliProcess): boolean {
   return stdin.isTTY === true && stdout.isTTY === true && !isDumbTerminal(env);
 }
 
-/** Takes over the terminal; close gives it back as it was. */
+/** Takes over the terminal; close restores it. */
 export function openFullScreen(on: { key(key: Key): void; resize(): void }): FullScreen {
   const { stdin, stdout } = process;
   let shown = "";
@@ -47,14 +47,14 @@ export function openFullScreen(on: { key(key: Key): void; resize(): void }): Ful
     stdout.write(`\x1b[?1049h\x1b[?25l${markPastes.on}`);
     shown = "";
   }
-  function giveBack(): void {
+  function release(): void {
     stdout.write(`${markPastes.off}\x1b[?25h\x1b[?1049l`);
     stdin.pause().off("keypress", press).setRawMode(false);
   }
 
   emitKeypressEvents(stdin);
   stdout.on("resize", resized);
-  process.once("exit", giveBack);
+  process.once("exit", release);
   take();
   return {
     get size() {
@@ -67,7 +67,7 @@ export function openFullScreen(on: { key(key: Key): void; resize(): void }): Ful
       stdout.write(`\x1b[H${frame}\x1b[J`);
     },
     async lend(body) {
-      giveBack();
+      release();
       try {
         return await body();
       } finally {
@@ -75,19 +75,19 @@ export function openFullScreen(on: { key(key: Key): void; resize(): void }): Ful
       }
     },
     close() {
-      giveBack();
+      release();
       stdout.off("resize", resized);
-      process.off("exit", giveBack);
+      process.off("exit", release);
     },
   };
 }
 
-/** A line as rows of a terminal: all of it, however long it is. */
+/** Wraps a line to rows of a terminal. */
 export function wrapRows(line: string, columns: number): string[] {
   return wrapAnsi(line.replaceAll("\t", "    "), columns, { hard: true, trim: false }).split("\n");
 }
 
-/** A line as one row, with a mark where it goes on. */
+/** Clips a line to one row; `…` marks the cut. */
 export function clipRow(line: string, columns: number): string {
   const [first = "", ...more] = wrapRows(line, columns);
   return more.length === 0 ? first : `${wrapRows(line, columns - 1)[0]}…`;

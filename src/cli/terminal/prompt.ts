@@ -11,12 +11,12 @@ import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
 
-/** Whether a person can be asked at this process's terminal. */
+/** Checks for a terminal to prompt a person at. */
 export function hasTerminal({ stdin, stderr }: CliProcess): boolean {
   return stdin.isTTY === true && stderr.isTTY === true;
 }
 
-/** Has asks answered by the person at this terminal; nothing that was pasted, or typed before the ask was seen, approves one. */
+/** Prompts the person at this terminal for answers; text that was pasted, or typed before the request was shown, approves nothing. */
 export function answeringAtTerminal(approver: ServerConnection, screen: Screen): (interrupt: () => void) => Answering {
   return (onInterrupt) => ({
     approver,
@@ -39,13 +39,13 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
 interface Prompt {
   io: CliProcess;
   paint: Paint;
-  /** Takes the question back, such as when somebody else answered. */
+  /** Withdraws the prompt, such as after an answer from elsewhere. */
   signal: AbortSignal;
-  /** Told of Ctrl-C, which is no signal while keys are read. */
+  /** Called on Ctrl-C, which is no signal in raw mode. */
   onInterrupt(): void;
 }
 
-/** Drops what was typed before the ask, and what is until there is a pause: it cannot be meant as an answer. */
+/** Discards keys typed before the request, and until there is a pause: they cannot be meant as an answer. */
 async function dropTyped({ io: { stdin }, signal, onInterrupt }: Prompt): Promise<void> {
   let readyAt = performance.now() + inertMs;
   const drop = (typed: Buffer) => {
@@ -63,7 +63,7 @@ async function dropTyped({ io: { stdin }, signal, onInterrupt }: Prompt): Promis
   }
 }
 
-/** Asks the person at the terminal; undefined if the question was taken back or the person leaves it open (Ctrl-D). */
+/** Prompts for an answer; undefined if the prompt was withdrawn or the person leaves the request open (Ctrl-D). */
 async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyAnswer | "edit" | undefined> {
   const { stdin, stderr, env } = prompt.io;
   const reader = createInterface({ input: stdin, output: stderr });
@@ -102,7 +102,7 @@ async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyA
 
 interface Line {
   text: string;
-  /** Whether none of it was pasted. */
+  /** No part of it was pasted. */
   isTyped: boolean;
 }
 
@@ -122,7 +122,7 @@ async function readAnswer(
     const choice = word.toLowerCase();
     if (["e", "edit"].includes(choice)) return "edit";
     if (["r", "reject"].includes(choice))
-      return reject(rest.join(" ") || (await question("  what should it do instead? (may be empty) › ")).text);
+      return reject(rest.join(" ") || (await question("  advice for the agent (may be empty) › ")).text);
     const approval = await readApproval(ask, choice, rest[0], question);
     if (approval?.isTyped && line.isTyped) return approval.answer;
     if (approval) io.stderr.write("  pasted text approves nothing: type it\n");
@@ -150,9 +150,9 @@ async function readApproval(
   return { answer: { reply: PermissionReply.ALWAYS, offerId: offer.id }, isTyped: number.isTyped };
 }
 
-/** What the help of a command that asks says about it. */
+/** Help text of the commands that prompt. */
 export const promptHelp = `
-At a terminal it asks you, and takes a letter and Enter: o allows this call, a allows from now on, r rejects (what you write
-behind it is told to the agent), e changes the arguments in $EDITOR. Nothing typed before you saw it, or pasted, approves.`;
+At a terminal it prompts you for a letter and Enter: o allows this call, a allows from now on, r rejects (text after it is
+advice for the agent), e edits the arguments in $EDITOR. Text typed before the prompt, or pasted, approves nothing.`;
 
 const ctrlC = 0x03;

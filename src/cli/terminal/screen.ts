@@ -3,36 +3,36 @@ import { type DescMessage, type MessageShape, toJsonString } from "@bufbuild/pro
 import type { CliProcess, OutputStream } from "../context.ts";
 import type { CommandFailure } from "../failure/failure.ts";
 
-/** Colours text if the stream that it is for shows colours. */
+/** Colours text if its stream shows colours. */
 export type Paint = (format: Parameters<typeof styleText>[0], text: string) => string;
 
-/** Where a command's words go: results to stdout, everything for the person beside them to stderr. */
+/** Output of a command: results to stdout, messages for the person to stderr. */
 export interface Screen {
   readonly json: boolean;
   /** The streams and the environment of the command. */
   readonly io: CliProcess;
-  /** Whether colours of tools may pass to stdout. */
+  /** Colours in tool output may pass to stdout. */
   readonly coloured: boolean;
   readonly paint: { readonly out: Paint; readonly err: Paint };
-  /** A part of the result, as it is. */
+  /** Writes a part of the result unchanged. */
   write(text: string | Uint8Array): void;
-  /** A message as one line of JSON on stdout. */
+  /** Writes a message as one line of JSON to stdout. */
   emit<D extends DescMessage>(schema: D, message: MessageShape<D>): void;
-  /** A message of the result: as JSON under --json, else as lines. */
+  /** Writes a message of the result: as JSON under --json, otherwise as lines. */
   show<D extends DescMessage>(schema: D, message: MessageShape<D>, lines: (paint: Paint) => readonly string[]): void;
-  /** A line about progress; left out under --json. */
+  /** Prints a line about progress, except under --json. */
   note(text: string): void;
-  /** A line that must be seen, under --json too. */
+  /** Prints a line also under --json. */
   alert(text: string): void;
   fail(failure: CommandFailure): void;
-  /** A last line that is redrawn every second, on a terminal only; undefined takes it away. */
+  /** Sets the last line, which is redrawn every second, on a terminal only; undefined removes it. */
   status(text: (() => string) | undefined): void;
 }
 
-/** Makes the screen of one command. */
+/** Creates the screen of one command. */
 export function createScreen(io: CliProcess, json: boolean): Screen {
   const { stdout, stderr } = io;
-  // Whether the terminal's cursor is in the middle of a line of stdout, where words on stderr would stick to it.
+  // The cursor is in the middle of a line of stdout, so text on stderr would be appended to that line.
   let midLine = false;
   const status = createStatus(stderr, () => !midLine);
   const paintFor =

@@ -1,13 +1,13 @@
 import type { JsonValue } from "@bufbuild/protobuf";
 
-/** What becomes of colours (SGR): kept, left out, or (by default) shown like every other control character. */
+/** Handling of colours (SGR): keep, drop, or (default) show like every other control character. */
 export interface SafeOptions {
   colours?: "keep" | "drop";
 }
 
 /**
- * Makes text that somebody else wrote harmless to a terminal: of all control, bidirectional and invisible characters only
- * line ends and tabs stay, the others are shown as `\x1b` or `\u202e`. Colours that are kept end with the text.
+ * Escapes untrusted text for a terminal: of all control, bidirectional and invisible characters only line ends and tabs stay,
+ * the others are shown as `\x1b` or `\u202e`. Colours that are kept are reset at the end.
  */
 export function terminalSafe(text: string, { colours }: SafeOptions = {}): string {
   let coloured = false;
@@ -21,7 +21,7 @@ export function terminalSafe(text: string, { colours }: SafeOptions = {}): strin
   return coloured ? safe + reset : safe;
 }
 
-/** Makes a stream of bytes safe piece by piece: a character, colour or line end that a piece cuts in two is held back. */
+/** Escapes a stream of bytes piece by piece: a character, colour or line end that a piece cuts in two is buffered. */
 export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Array): string; end(): string } {
   const decoder = new TextDecoder();
   let held = "";
@@ -39,12 +39,12 @@ export function createSafeDecoder(options: SafeOptions): { push(piece: Uint8Arra
   };
 }
 
-/** The same on one line: line ends and tabs become spaces. */
+/** Escapes text for one line: line ends and tabs become spaces. */
 export function terminalLine(text: string): string {
   return terminalSafe(text).replace(/\s+/g, " ").trim();
 }
 
-/** A value as JSON that is harmless to a terminal and still reads as the same value. */
+/** Writes a value as JSON that is safe on a terminal and parses to the same value. */
 export function jsonSafe(value: JsonValue): string {
   const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return JSON.stringify(value, null, 2).replace(hostileCharacter, (found) => found.split("").map(escaped).join(""));

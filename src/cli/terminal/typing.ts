@@ -1,9 +1,9 @@
 export { inertMs } from "../../view/asks.ts";
 
-/** What makes a terminal mark pasted text, and what ends that. */
+/** Control sequences that make a terminal mark pasted text, and stop that. */
 export const markPastes = { on: "\x1b[?2004h", off: "\x1b[?2004l" };
 
-/** Says of each key in its turn whether it is of pasted text: that must not answer anything by the keys that it happens to hold. */
+/** Returns a function that detects, key by key, pasted text, whose characters must not act as keys. */
 export function createPasteReader(): (key: { name?: string }) => boolean {
   let pasting = false;
   return ({ name }) => {

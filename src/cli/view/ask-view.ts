@@ -5,7 +5,7 @@ import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
 
-/** An ask as lines: what would happen, why it is asked, what "always" would save, and how long there is to answer. */
+/** A permission request as lines: its effects, the reason, what "always" would save, and the time left. */
 export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
   const { agent, permission, expires, offers, preview } = ask;
   const asker = agent === "" ? "" : `, asked by ${terminalLine(agent)}`;
@@ -26,7 +26,7 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
   ];
 }
 
-/** What an ask is about, on one line. */
+/** A permission request on one line. */
 export function askSummary({ permission, preview, display, patterns }: PermissionRequest): string {
   const what = preview?.command || (display.length > 0 ? display : patterns).join(", ");
   return terminalLine(`${permission} ${what}`);
@@ -45,7 +45,7 @@ function reasonsFor({ decisions }: PermissionRequest): string[] {
   return [...new Set(asked.map(({ reason }) => reason))];
 }
 
-/** What would happen, as lines. */
+/** The preview of a call as lines. */
 export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
   if (!preview) return [];
   const { command, paths, hosts, diff, url } = preview;

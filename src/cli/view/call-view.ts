@@ -12,14 +12,14 @@ import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { commandLine, durationOf, sizeOf } from "./words.ts";
 
-/** What the lines of a call are made with. */
+/** Options of the lines of a call. */
 export interface PartView {
   paint: Paint;
   /** The server, where its outputs can be fetched later; absent if it ends with the call. */
   url?: string;
 }
 
-/** A call's state as lines: the state itself first, then what a person needs to know about how it ended. */
+/** A call's state as lines: the state first, then details of its outcome. */
 export function partLines(part: ToolPart, view: PartView): string[] {
   const { paint } = view;
   const { state, tool } = part;
@@ -37,7 +37,7 @@ export function partLines(part: ToolPart, view: PartView): string[] {
   }
 }
 
-/** What a person can do about a call that ended like this; empty if the error itself says it all. */
+/** The next step after an error; empty if the error itself contains it. */
 export function nextStepOf(tool: string, reason: ToolErrorReason): string {
   switch (reason) {
     case ToolErrorReason.INVALID_INPUT:
@@ -52,7 +52,7 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
     case ToolErrorReason.TIMEOUT:
       return "give it longer with --timeout MS";
     case ToolErrorReason.EXECUTOR_LOST:
-      return "check what it did before you call it again: a new call runs it anew";
+      return "check what it did before you call it again: a new call runs it again";
     case ToolErrorReason.CHANGED_AFTER_APPROVAL:
       return "call it again: the ask will show the file as it is now";
     case ToolErrorReason.OUTPUT_LIMIT:
