@@ -1,5 +1,18 @@
-import { createServer as createHttp1, type RequestListener } from "node:http";
-import { constants, createServer as createHttp2, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
+import {
+  createServer as createHttp1,
+  type IncomingMessage,
+  type RequestListener,
+  type ServerResponse,
+} from "node:http";
+import {
+  constants,
+  createServer as createHttp2,
+  type Http2Server,
+  type Http2ServerRequest,
+  type Http2ServerResponse,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from "node:http2";
 import { createServer as createHttps } from "node:https";
 import type { Server, Socket } from "node:net";
 import type { Tls } from "../../config/config.ts";
@@ -18,6 +31,16 @@ export interface Sockets {
   close(drainMs: number): Promise<number>;
 }
 
+/** Connections of a port, and its two servers. */
+interface Port {
+  readonly http1: Server;
+  readonly http2: Http2Server;
+  readonly connections: Map<Socket, Connection>;
+  /** Connections in their TLS handshake, by remote address and port. */
+  readonly handshakes: Map<string, Socket>;
+  isClosing: boolean;
+}
+
 /** An open connection. */
 interface Connection {
   /** Number of HTTP/1.1 responses that are not finished. */
@@ -31,54 +54,50 @@ export function createSockets(
   handler: Handler,
   { headersMs, tls }: { headersMs: number; tls: Tls | undefined },
 ): Sockets {
-  const connections = new Map<Socket, Connection>();
-  /** Connections in their TLS handshake, by remote address and port. */
-  const handshakes = new Map<string, Socket>();
-  let closing = false;
-
-  const http1 = createListeningServer(headersMs, tls, (request, response) => {
-    const connection = connections.get(request.socket);
-    if (connection !== undefined) connection.responseCount += 1;
-    // A refused request is read to its end: the next request on the connection would wait behind the unread rest.
-    response.once("finish", () => request.resume());
-    response.once("close", () => {
-      if (connection === undefined) return;
-      connection.responseCount -= 1;
-      if (closing && connection.responseCount === 0) request.socket.destroySoon();
-    });
-    handler(request, response);
-  });
-
-  const http2 = createHttp2(http2Limits, (request, response) => {
-    const { stream } = response;
-    // A client whose request is refused may never end it: without this the stream would stay open forever.
-    stream.once("wantTrailers", () => {
-      if (!request.complete) inTwoTurns(() => stream.close(constants.NGHTTP2_NO_ERROR));
-    });
-    handler(request, response);
-  });
-
-  const serveHttp2 = (socket: Socket, connection: Connection) => {
-    // Closes both directions when an HTTP/2 client ends its own; sockets of an HTTP/1.1 server stay half open by default.
-    socket.allowHalfOpen = false;
-    const track = (session: ServerHttp2Session) => {
-      connection.session = session;
-      session.setTimeout(http2IdleMs, () => session.close());
-      session.once("close", () => socket.destroySoon());
-      session.on("stream", (stream) => {
-        connection.streams.add(stream);
-        stream.once("close", () => connection.streams.delete(stream));
-      });
-    };
-    http2.once("session", track);
-    http2.emit("connection", socket);
-    // No session starts if the TLS handshake did not agree on HTTP/2.
-    http2.off("session", track);
-    if (closing) connection.session?.close();
+  const port: Port = {
+    http1: createListeningServer(headersMs, tls, (request, response) => {
+      trackResponse(port, request, response);
+      handler(request, response);
+    }),
+    http2: createHttp2(http2Limits, (request, response) => {
+      endRefusedStream(request, response);
+      handler(request, response);
+    }),
+    connections: new Map(),
+    handshakes: new Map(),
+    isClosing: false,
   };
+  acceptConnections(port, { headersMs, opened: tls === undefined ? "connection" : "secureConnection" });
+  if (tls !== undefined) trackHandshakes(port);
+  return { listen: (host, number) => listen(port, host, number), close: (drainMs) => drain(port, drainMs) };
+}
 
-  // The HTTP/1.1 server listens, since it times out slow headers only on sockets that it accepted itself.
-  const opened = tls === undefined ? "connection" : "secureConnection";
+/** Counts an HTTP/1.1 response, and closes its connection after the last response of a drain. */
+function trackResponse(port: Port, request: IncomingMessage, response: ServerResponse): void {
+  const connection = port.connections.get(request.socket);
+  if (connection !== undefined) connection.responseCount += 1;
+  // A refused request is read to its end: the next request on the connection would wait behind the unread rest.
+  response.once("finish", () => request.resume());
+  response.once("close", () => {
+    if (connection === undefined) return;
+    connection.responseCount -= 1;
+    if (port.isClosing && connection.responseCount === 0) request.socket.destroySoon();
+  });
+}
+
+/** Closes an HTTP/2 stream after its response: a client whose request is refused may never end it. */
+function endRefusedStream(request: Http2ServerRequest, { stream }: Http2ServerResponse): void {
+  stream.once("wantTrailers", () => {
+    if (!request.complete) inTwoTurns(() => stream.close(constants.NGHTTP2_NO_ERROR));
+  });
+}
+
+/**
+ * Passes each new connection to the server for its version of HTTP. The HTTP/1.1 server listens, since it times out slow headers
+ * only on sockets that it accepted itself.
+ */
+function acceptConnections(port: Port, { headersMs, opened }: { headersMs: number; opened: string }): void {
+  const { http1, connections, handshakes } = port;
   const [serveHttp1] = http1.listeners(opened);
   http1.removeAllListeners(opened);
   http1.on(opened, (socket: Socket) => {
@@ -89,48 +108,72 @@ export function createSockets(
     // Neither server handles errors before the version is detected.
     socket.on("error", () => undefined);
     detectHttpVersion(socket, headersMs, (isHttp2) => {
-      if (isHttp2) serveHttp2(socket, connection);
+      if (isHttp2) serveHttp2(port, socket, connection);
       else serveHttp1?.call(http1, socket);
     });
   });
-  // A TLS server emits two events for a connection: at its start and after its handshake.
-  if (tls !== undefined) {
-    http1.on("connection", (socket) => {
-      const end = remoteEnd(socket);
-      handshakes.set(end, socket);
-      socket.once("close", () => handshakes.delete(end));
-    });
-  }
+}
 
-  return {
-    listen: (host, port) =>
-      new Promise((resolve, reject) => {
-        http1.once("error", reject);
-        http1.listen(port, host, () => {
-          http1.off("error", reject);
-          const address = http1.address();
-          resolve(typeof address === "object" && address !== null ? address.port : port);
-        });
-      }),
-    close: (drainMs) =>
-      new Promise((resolve) => {
-        let cut = 0;
-        const timer = setTimeout(() => {
-          cut = connections.size;
-          for (const [socket, connection] of connections) cutOff(socket, connection);
-        }, drainMs);
-        closing = true;
-        http1.close(() => {
-          clearTimeout(timer);
-          resolve(cut);
-        });
-        for (const socket of handshakes.values()) socket.destroy();
-        for (const [socket, { session, responseCount }] of connections) {
-          if (session !== undefined) session.close();
-          else if (responseCount === 0) socket.destroySoon();
-        }
-      }),
+/** Passes a connection to the HTTP/2 server and tracks its session and streams. */
+function serveHttp2({ http2, isClosing }: Port, socket: Socket, connection: Connection): void {
+  // Closes both directions when an HTTP/2 client ends its own; sockets of an HTTP/1.1 server stay half open by default.
+  socket.allowHalfOpen = false;
+  const track = (session: ServerHttp2Session) => {
+    connection.session = session;
+    session.setTimeout(http2IdleMs, () => session.close());
+    session.once("close", () => socket.destroySoon());
+    session.on("stream", (stream) => {
+      connection.streams.add(stream);
+      stream.once("close", () => connection.streams.delete(stream));
+    });
   };
+  http2.once("session", track);
+  http2.emit("connection", socket);
+  // No session starts if the TLS handshake did not agree on HTTP/2.
+  http2.off("session", track);
+  if (isClosing) connection.session?.close();
+}
+
+/** Tracks TLS handshakes. A TLS server emits two events for a connection: at its start and after its handshake. */
+function trackHandshakes({ http1, handshakes }: Port): void {
+  http1.on("connection", (socket) => {
+    const end = remoteEnd(socket);
+    handshakes.set(end, socket);
+    socket.once("close", () => handshakes.delete(end));
+  });
+}
+
+function listen({ http1 }: Port, host: string, number: number): Promise<number> {
+  return new Promise((resolve, reject) => {
+    http1.once("error", reject);
+    http1.listen(number, host, () => {
+      http1.off("error", reject);
+      const address = http1.address();
+      resolve(typeof address === "object" && address !== null ? address.port : number);
+    });
+  });
+}
+
+/** Closes the port and resolves to the number of connections that were cut after `drainMs`. */
+function drain(port: Port, drainMs: number): Promise<number> {
+  const { http1, connections, handshakes } = port;
+  return new Promise((resolve) => {
+    let cut = 0;
+    const timer = setTimeout(() => {
+      cut = connections.size;
+      for (const [socket, connection] of connections) cutOff(socket, connection);
+    }, drainMs);
+    port.isClosing = true;
+    http1.close(() => {
+      clearTimeout(timer);
+      resolve(cut);
+    });
+    for (const socket of handshakes.values()) socket.destroy();
+    for (const [socket, { session, responseCount }] of connections) {
+      if (session !== undefined) session.close();
+      else if (responseCount === 0) socket.destroySoon();
+    }
+  });
 }
 
 /** Creates the server that listens: HTTP/1.1, in clear or with TLS. */
