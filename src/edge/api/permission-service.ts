@@ -46,12 +46,12 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
 
     async listPermissions(request, context) {
       const sees = await watcher.visibility(context.principal, request.sessionId);
-      const { asks, next } = await permissions.list({
+      const { asks: open, next } = await permissions.list({
         ...pageAfter(request, context),
         sees: ({ request }) => sees(request),
         ...(sees.root && { root: sees.root }),
       });
-      return { permissions: asks.map(({ request }) => request), nextPageToken: next ?? "" };
+      return { permissions: open.map(({ request }) => request), nextPageToken: next ?? "" };
     },
 
     watchPermissions: (request, context) => watchPermissions(domain, request, context),
@@ -83,7 +83,7 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
   };
 }
 
-/** Streams the open asks that the principal may see, then what is asked and settled, until the client leaves. */
+/** Streams the open permission requests that the principal may see, then new requests and settlements, until the client leaves. */
 async function* watchPermissions(
   { watcher, store }: Pick<PermissionServiceDomain, "watcher" | "store">,
   { sessionId }: WatchPermissionsRequest,

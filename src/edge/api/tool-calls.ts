@@ -29,7 +29,7 @@ export async function callToolRpc(
   const stopWatching = cancelOnLeave(calls, record.ref, request.onDisconnect, context);
   try {
     const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, signal);
-    const permissions = isTerminal(part) || part.permissionIds.length === 0 ? [] : await openAsks(asksOf, ref);
+    const permissions = isTerminal(part) || part.permissionIds.length === 0 ? [] : await openPermissions(asksOf, ref);
     return create(CallToolResponseSchema, { part, permissions, lastSeq: part.revision, storeId: store.storeId });
   } finally {
     stopWatching();
@@ -68,14 +68,14 @@ export async function cancelToolRpc(
   return { part: await calls.cancel(principal, sessionId, callId, message) };
 }
 
-/** Returns a call with its open asks. */
+/** Returns a call with its open permission requests. */
 export async function getToolPartRpc(
   { calls, asksOf }: Pick<ToolServiceDomain, "calls" | "asksOf">,
   { sessionId, callId }: GetToolPartRequest,
   { principal }: EdgeContext,
 ) {
   const { part, ref } = (await calls.getRecord(principal, sessionId, callId, "read")).record;
-  return { part, permissions: part.permissionIds.length === 0 ? [] : await openAsks(asksOf, ref) };
+  return { part, permissions: part.permissionIds.length === 0 ? [] : await openPermissions(asksOf, ref) };
 }
 
 /** Returns a page of the calls of a session, in the order in which they were accepted. */
@@ -107,6 +107,6 @@ function cancelOnLeave(
   return () => signal.removeEventListener("abort", leave);
 }
 
-async function openAsks(asksOf: ToolServiceDomain["asksOf"], call: CallRef) {
+async function openPermissions(asksOf: ToolServiceDomain["asksOf"], call: CallRef) {
   return (await asksOf(call)).filter(({ settled }) => !settled).map(({ request }) => request);
 }

@@ -75,8 +75,8 @@ async function* untilAborted<T>(items: AsyncIterable<T>, signal: AbortSignal): A
 }
 
 /** Returns a file with all files that it imports, so that one query is enough. */
-function withFile(file: DescFile | undefined, what: string): ReflectionAnswer {
-  if (file === undefined) return failure(Code.NotFound, `${what} is not served here`);
+function withFile(file: DescFile | undefined, name: string): ReflectionAnswer {
+  if (file === undefined) return failure(Code.NotFound, `${name} is not served here`);
   const fileDescriptorProto = closure([file]).map(({ proto }) => toBinary(FileDescriptorProtoSchema, proto));
   return { case: "fileDescriptorResponse", value: { fileDescriptorProto } };
 }
