@@ -17,8 +17,8 @@ import {
 import { meetsBelow, nameFilter, readGlob } from "./fs/glob-pattern.ts";
 import { type OpenFile, openDirectory, openFile } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
+import { createMatches, firstDescriptor, maxMatches } from "./grep/matches.ts";
 
-const maxMatches = 100;
 const maxLineLength = 2_000;
 const outputPrefix = "toolgate-output:";
 
@@ -166,10 +166,10 @@ async function searchOutput(input: Input, { outputs, signal }: ToolContext): Pro
       offset += data.length;
     }
   }
-  const found = createFindings([name]);
+  const found = createMatches([name]);
   const search = { args: lineArgs(input, "-"), input: chunks(), delimiter: "\n", signal, late: searchTime() } as const;
   const stopped = await ripgrep(search, found.add);
-  return result(found.lines(), { shown: found.matches(), leftOut: 0, stopped, unit: "matches" });
+  return result(found.lines(), { shown: found.count(), leftOut: 0, stopped, unit: "matches" });
 }
 
 /** Shows matching lines of files, in their order. It searches the files as opened, whatever replaces them later. */
@@ -189,12 +189,12 @@ async function showLines(
     descriptors.push(handle.fd);
     names.push(nameOnOneLine(file.shown));
   }
-  const findings = createFindings(names);
+  const matches = createMatches(names);
   const args = lineArgs(input, ...descriptors.map((_, i) => `/dev/fd/${firstDescriptor + i}`));
   const search = { args, files: descriptors, delimiter: "\n", signal, late } as const;
-  const stopped = names.length === 0 ? undefined : await ripgrep(search, findings.add);
-  const end = { ...found, shown: findings.matches(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
-  return result(findings.lines(), end);
+  const stopped = names.length === 0 ? undefined : await ripgrep(search, matches.add);
+  const end = { ...found, shown: matches.count(), stopped: found.stopped ?? stopped, unit: "matches" } as const;
+  return result(matches.lines(), end);
 }
 
 /** Opens a found file; undefined if it was replaced meanwhile. */
@@ -205,8 +205,6 @@ function openIfSame(file: FoundFile): OpenFile | undefined {
     return undefined;
   }
 }
-
-const firstDescriptor = 3;
 
 function lineArgs(input: Input, ...paths: string[]): string[] {
   return [
@@ -221,33 +219,6 @@ function lineArgs(input: Input, ...paths: string[]): string[] {
 
 function expression({ pattern, multiline }: Input): string[] {
   return [...(multiline ? ["--multiline", "--multiline-dotall"] : []), `--regexp=${pattern}`];
-}
-
-/** Collects the matches of ripgrep in files that it knows by descriptor, up to the maximum. */
-function createFindings(names: readonly string[]) {
-  const byFile = names.map((): { line: string; isMatch: boolean }[] => []);
-  return {
-    add(record: string): void {
-      const [path = "", line] = record.split("\0", 2);
-      const at = path.startsWith("/dev/fd/") ? Number(path.slice("/dev/fd/".length)) - firstDescriptor : 0;
-      const [, number, sign, text] = /^(\d+)([:-])(.*)$/s.exec(line ?? "") ?? [];
-      if (number === undefined) byFile.at(-1)?.push({ line: "  --", isMatch: false });
-      else byFile[at]?.push({ line: `  Line ${number}${sign} ${text?.replace(/\r$/, "")}`, isMatch: sign === ":" });
-    },
-    matches: () => byFile.flat().filter(({ isMatch }) => isMatch).length,
-    /** Returns the lines, grouped under the name of each file. */
-    lines(): string[] {
-      let capacity = maxMatches;
-      const shown: string[] = [];
-      for (const [i, lines] of byFile.entries()) {
-        const end = lines.findIndex(({ isMatch }) => isMatch && capacity-- <= 0);
-        const selected = end === -1 ? lines : lines.slice(0, end);
-        if (selected.length > 0)
-          shown.push(...(shown.length > 0 ? [""] : []), `${names[i]}:`, ...selected.map(({ line }) => line));
-      }
-      return shown;
-    },
-  };
 }
 
 interface End {
