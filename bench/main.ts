@@ -10,6 +10,7 @@ import { profile } from "./profile.ts";
 import { machineLine, ratesTable, ratiosTable, targetsList } from "./report.ts";
 import { runRounds } from "./rounds.ts";
 import { measureScale, type ScalePlan } from "./scale/scale.ts";
+import { measureStart } from "./start.ts";
 import { measureTests } from "./tests.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
@@ -18,6 +19,7 @@ npm run bench -- --tools            only the tools, beside the least that does t
 npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
+npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
@@ -90,6 +92,7 @@ function selectSections(): Section[] {
   const extra: Section[] = [
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
     ["compare", compare],
+    ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["tests", (_, print) => measureTests(print)],
   ];
   const named: Readonly<Record<string, unknown>> = options;
@@ -144,7 +147,15 @@ async function profileOne(processes: Processes, name: string): Promise<void> {
 function readOptions() {
   try {
     const [flag, text] = [{ type: "boolean" }, { type: "string" }] as const;
-    const sections = { tools: flag, permission: flag, scale: flag, pipeline: flag, tests: flag, peers: flag };
+    const sections = {
+      tools: flag,
+      permission: flag,
+      scale: flag,
+      pipeline: flag,
+      start: flag,
+      tests: flag,
+      peers: flag,
+    };
     const options = { ...sections, compare: text, rounds: text, profile: text, quick: flag, write: flag, help: flag };
     return parseArgs({ options }).values;
   } catch (error) {
