@@ -66,6 +66,12 @@ test.each(pages)("the links of %s lead to files that exist", (page) => {
   expect(local.filter((link) => !existsSync(join(root, dirname(page), link)))).toEqual([]);
 });
 
+test("docs/architecture.md names files that exist", () => {
+  const named = [...text("docs/architecture.md").matchAll(/`([\w.-]+\/[\w./-]+)`/g)].map(([, file = ""]) => file);
+  expect(named.length).toBeGreaterThan(30);
+  expect(named.filter((file) => ![root, join(root, "src")].some((base) => existsSync(join(base, file))))).toEqual([]);
+});
+
 test("the README's npm scripts exist", () => {
   const { scripts } = JSON.parse(text("package.json"));
   const named = [...readme.matchAll(/npm (?:run -s |run )?(start|test|demo|toolgate|bench|generate)\b/g)].map(
