@@ -6,17 +6,19 @@ export interface WordException {
   readonly reason: string;
 }
 
-export const wordExceptions: readonly WordException[] = [];
+export const wordExceptions: readonly WordException[] = [
+  {
+    file: "src/edge/api/authenticate.ts",
+    text: "so that time tells nothing",
+    reason: "names a timing side channel, in the usual words",
+  },
+];
 
 /** Findings that a tree may still have, until its language pass is done. A number may only shrink. */
 export const findingsAllowed: Readonly<Record<string, number>> = {
-  src: 36,
+  src: 14,
 
-  test: 52,
-
-  docs: 9,
-
-  top: 1,
+  test: 51,
 };
 
 /** Largest share of a tree's doc comments that may begin with a question word. */

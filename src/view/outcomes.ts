@@ -13,7 +13,7 @@ export function outcomeWords(
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;
 }
 
-/** Tells approvals, after which the call can run (as it was or with edited arguments), from other outcomes. */
+/** Tests for an approval, after which the call can run: as it was or with edited arguments. */
 export function isApproval(outcome: PermissionOutcome): boolean {
   return approvals.has(outcome);
 }

@@ -54,7 +54,7 @@ test("after any number of breaks the open asks are those of the service", () => 
       const service = new Set<string>();
       const known = new Set<string>();
       let deaf = 0;
-      const tell = (frame: WatchPermissionsResponse) => {
+      const emit = (frame: WatchPermissionsResponse) => {
         if (deaf === 0) list.take(frame);
         else deaf -= 1;
         if (deaf !== 0) return;
@@ -67,8 +67,8 @@ test("after any number of breaks the open asks are those of the service", () => 
         else if (now.do === "ask" && !known.has(now.id)) {
           known.add(now.id);
           service.add(now.id);
-          tell(asked(now.id));
-        } else if (now.do === "settle" && service.delete(now.id)) tell(settled(now.id));
+          emit(asked(now.id));
+        } else if (now.do === "settle" && service.delete(now.id)) emit(settled(now.id));
       }
       list.restart();
       for (const id of service) list.take(asked(id));

@@ -58,7 +58,7 @@ export async function showDemo(demo: Demo): Promise<void> {
     ? ["npm start", "npm run -s toolgate --"]
     : ["npx toolgate serve", "npx toolgate"];
   say(out("bold", `\nThat was it. Next: ${start}, then in a second terminal`));
-  say(out("bold", `  ${toolgate} call bash '{"command": "date", "description": "Tell the time"}'\n`));
+  say(out("bold", `  ${toolgate} call bash '{"command": "date", "description": "Print the time"}'\n`));
 }
 
 /** Executes a tool and prints each event as it arrives; requests are answered while the call goes on. */

@@ -92,7 +92,7 @@ function understood(command: SimpleCommand, directory: string, depth: number): C
   const whole = (why: string) => dangers.push({ at: never, length: never, why, texts: [] });
   if (!setsOnlyHarmless(command)) whole(`it sets ${command.assignments.map(({ name }) => name).join(", ")}`);
   if (depth >= deepest && effects.inner.length > 0) whole("it runs commands within commands within commands");
-  if (words.some(({ status }) => status) && !tellsStatus.has(programOf(words))) whole("$? may be any number");
+  if (words.some(({ status }) => status) && !statusReaders.has(programOf(words))) whole("$? may be any number");
   const redirections = redirects.map(
     ({ operator, target }): Use => ({
       path: target,
@@ -127,7 +127,7 @@ function lengthTo(words: readonly Word[], at: number): number {
   return at === never ? never : spell(words.slice(0, at + 1)).length;
 }
 
-const tellsStatus = new Set(["echo", "printf", "exit", "test", "["]);
+const statusReaders = new Set(["echo", "printf", "exit", "test", "["]);
 
 function innerOf(inner: Inner, directory: string, depth: number): Command[] {
   if ("words" in inner) {
