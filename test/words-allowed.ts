@@ -14,15 +14,5 @@ export const wordExceptions: readonly WordException[] = [
   },
 ];
 
-/** Findings that a tree may still have, until its language pass is done. A number may only shrink. */
-export const findingsAllowed: Readonly<Record<string, number>> = {
-  src: 14,
-
-  test: 51,
-};
-
-/** Largest share of a tree's doc comments that may begin with a question word. */
+/** Maximum share of a tree's doc comments that may begin with a question word. */
 export const maxQuestionShare = 0.04;
-
-/** Doc comments with a question word that a tree may still have above that share. A number may only shrink. */
-export const questionsAllowed: Readonly<Record<string, number>> = {};

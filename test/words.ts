@@ -2,7 +2,7 @@ import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { declaredNames, type Prose, proseOf, readSource } from "./source.ts";
-import { findingsAllowed, maxQuestionShare, questionsAllowed, wordExceptions } from "./words-allowed.ts";
+import { maxQuestionShare, wordExceptions } from "./words-allowed.ts";
 
 const root = resolve(import.meta.dirname, "..");
 
@@ -51,24 +51,15 @@ export function lintWords() {
   return { findings, questionComments, docComments, unused: [...unused] };
 }
 
-/** Lists each tree that has more findings than it may, and exceptions that are no longer needed. */
+/** Lists the findings, the doc comments of trees with too many question words, and exceptions that are no longer needed. */
 export function wordProblems({ findings, questionComments, docComments, unused }: ReturnType<typeof lintWords>) {
-  const problems: string[] = [];
-  const show = (list: readonly Finding[]) =>
-    list.map(({ file, line, word, context }) => `  ${file}:${line}: ${word}: ${context}`);
-  const trees = new Set([...findings, ...questionComments].map(({ tree }) => tree));
-  for (const tree of trees) {
-    const found = findings.filter((finding) => finding.tree === tree);
-    const allowed = findingsAllowed[tree] ?? 0;
-    if (found.length > allowed) problems.push(`${tree}: ${found.length} words, allowed ${allowed}`, ...show(found));
-    const asking = questionComments.filter((finding) => finding.tree === tree);
-    const allowedCount = questionsAllowed[tree] ?? Math.floor((docComments[tree] ?? 0) * maxQuestionShare);
-    if (asking.length > allowedCount) {
-      problems.push(
-        `${tree}: ${asking.length} doc comments with a question word, allowed ${allowedCount}`,
-        ...show(asking),
-      );
-    }
+  const show = ({ file, line, word, context }: Finding) => `${file}:${line}: ${word}: ${context}`;
+  const problems = findings.map(show);
+  for (const [tree, comments] of Map.groupBy(questionComments, (comment) => comment.tree)) {
+    const max = Math.floor((docComments[tree] ?? 0) * maxQuestionShare);
+    if (comments.length <= max) continue;
+    problems.push(`${tree}: ${comments.length} doc comments begin with a question word, at most ${max} may:`);
+    problems.push(...comments.map(show));
   }
   for (const { file, text } of unused) problems.push(`exception no longer needed: ${file}: ${text}`);
   return problems;
@@ -108,12 +99,7 @@ function commentPattern(file: string): RegExp {
 const around = (text: string, index: number) => text.slice(Math.max(0, index - 40), index + 50).replaceAll(/\s+/g, " ");
 
 if (import.meta.main) {
-  const result = lintWords();
-  const problems = wordProblems(result);
-  if (process.argv.includes("--all")) {
-    const list = [...result.findings, ...result.questionComments];
-    for (const { file, line, word, context } of list) console.log(`${file}:${line}: ${word}: ${context}`);
-  }
+  const problems = wordProblems(lintWords());
   for (const problem of problems) console.error(problem);
   if (problems.length > 0) process.exitCode = 1;
 }

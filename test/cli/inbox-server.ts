@@ -21,15 +21,15 @@ type News =
 export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise<InboxServer> {
   const open = new Map<string, PermissionRequest>();
   const watchers = new EventEmitter().setMaxListeners(0);
-  const told: News[] = [];
+  const sent: News[] = [];
 
   async function* watchPermissions(_request: unknown, { signal }: HandlerContext) {
-    let next = told.length;
+    let next = sent.length;
     yield { storeId: "store_1" };
     for (const value of open.values()) yield { event: { event: { case: "permissionAsked", value } } } as const;
     yield { snapshotEnd: true };
     while (!signal.aborted) {
-      const event = told[next];
+      const event = sent[next];
       if (event === undefined) await once(watchers, "news", { signal });
       else {
         next += 1;
@@ -37,8 +37,8 @@ export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise
       }
     }
   }
-  function tell(news: News): void {
-    told.push(news);
+  function emit(news: News): void {
+    sent.push(news);
     watchers.emit("news");
   }
 
@@ -52,12 +52,12 @@ export async function startInboxServer(tools: FakeRoutes["tools"] = {}): Promise
     ask(init) {
       const value = create(PermissionRequestSchema, init);
       open.set(value.id, value);
-      tell({ case: "permissionAsked", value });
+      emit({ case: "permissionAsked", value });
     },
     settle(init) {
       const value = create(PermissionSettledSchema, init);
       open.delete(value.permissionId);
-      tell({ case: "permissionSettled", value });
+      emit({ case: "permissionSettled", value });
     },
     forget: (id) => open.delete(id),
   };

@@ -120,19 +120,19 @@ function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint
 
 function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint): string[] {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
-  const told = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
+  const notices = notice === "" ? [] : [paint("yellow", terminalSafe(notice))];
   if (mode.kind === "advice") {
-    return [...told, `advice for the agent (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
+    return [...notices, `advice for the agent (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
   }
   if (mode.kind === "offers") {
     const offers = mode.choices.map(({ ask, offer }, i) =>
       key(`${i + 1}`, `${terminalLine(ask.permission)}: ${terminalLine(offer.text)}`),
     );
-    return [...told, "allow from now on, without asking:", ...offers, key("Esc", "back")];
+    return [...notices, "allow from now on, without asking:", ...offers, key("Esc", "back")];
   }
   const move = [key("j k", "move"), key("space b", "page"), key("q", "quit")];
-  if (!selected || !isOpen(selected)) return [...told, move.join("   ")];
+  if (!selected || !isOpen(selected)) return [...notices, move.join("   ")];
   const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
   const approve = isReady ? [key("o", "once"), ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
-  return [...told, [...approve, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
+  return [...notices, [...approve, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
 }
