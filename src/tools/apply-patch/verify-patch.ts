@@ -1,8 +1,8 @@
 import { ToolFailure } from "../../tool/errors.ts";
 import type { PlanContext } from "../../tool/tool.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
-import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/change-file.ts";
 import { compare, type FileChange } from "../fs/diff.ts";
+import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
 import { applyChunks } from "./apply-chunks.ts";
 import type { FilePatch } from "./parse-patch.ts";
 

@@ -1,6 +1,6 @@
 import * as z from "zod";
 import { ToolFailure } from "../../tool/errors.ts";
-import type { ExistingFile } from "./change-file.ts";
+import type { ExistingFile } from "./existing-file.ts";
 import { findText, type TextPlace } from "./find-text.ts";
 
 /** Input fields of one edit, without the file. */

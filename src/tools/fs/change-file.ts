@@ -1,33 +1,25 @@
-import { isUtf8 } from "node:buffer";
 import { createHash } from "node:crypto";
-import { accessSync, type BigIntStats, close, constants } from "node:fs";
 import { dirname } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
 import { pathAsks } from "../../tool/path-asks.ts";
 import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
 import type { ResolvedPath } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
+import {
+  changedSinceApproval,
+  checkRead,
+  contentOf,
+  type ExistingFile,
+  holdsExactly,
+  openReplaced,
+  openTarget,
+  versionOf,
+} from "./existing-file.ts";
 import { createLeftovers } from "./leftovers.ts";
-import { bytesOf, maxSyncBytes, type OpenFile, openFile, readThrough } from "./open-file.ts";
+import type { OpenFile } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
-const maxTextBytes = 16 * 1024 * 1024;
 const maxDiffLength = 16_384;
-
-/** A file as it was read. */
-export interface ExistingFile {
-  stats: BigIntStats;
-  sha256: string;
-  /** Without a byte order mark; undefined if it is over 16 MiB. */
-  text: string | undefined;
-  /** Its byte order mark; empty without one. */
-  mark: string;
-  /** True if encoding the text again gives the same bytes. */
-  isUtf8: boolean;
-  /** The whole content of a small file. */
-  bytes: Uint8Array | undefined;
-}
 
 /** A new version of a file. */
 interface Made {
@@ -129,8 +121,6 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
   };
 }
 
-const byteOrderMark = "\uFEFF";
-
 /** Makes the next version of a file that the session tree has read. */
 async function nextOf<M extends Made>(
   path: ResolvedPath,
@@ -162,97 +152,6 @@ function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
   seen.before = undefined;
   return seen.change;
 }
-
-/** Reads the file that would be replaced; undefined if there is none. Throws if it cannot be replaced. */
-export async function readExisting(path: ResolvedPath): Promise<ExistingFile | undefined> {
-  using file = openTarget(path);
-  return file && (await contentOf(file));
-}
-
-function openTarget(path: ResolvedPath): OpenFile | undefined {
-  const file = openFile(path);
-  if (file === undefined) return undefined;
-  try {
-    if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a directory, not a file. Name a file.`);
-    if (file.stats.nlink > 1n) {
-      throw new ToolFailure(
-        `${path.absolute} has other names (hard links), which would keep the old content. Remove it first.`,
-      );
-    }
-    checkWritable(path);
-    return file;
-  } catch (error) {
-    file[Symbol.dispose]();
-    throw error;
-  }
-}
-
-function openReplaced(path: ResolvedPath): OpenFile | undefined {
-  const file = openTarget(path);
-  if (file === undefined) return undefined;
-  // Closing the replaced file frees its data, which takes longer than replacing it, so it is not waited for.
-  return { ...file, [Symbol.dispose]: () => close(file.fd, () => {}) };
-}
-
-async function contentOf(file: OpenFile): Promise<ExistingFile> {
-  const { stats } = file;
-  const chunks: Uint8Array[] = [];
-  const sha256 = await readThrough(bytesOf(file), (chunk) => {
-    // A larger file is needed only for its byte order mark.
-    if (chunks.length === 0 || stats.size <= maxTextBytes) chunks.push(chunk);
-  });
-  const [first = new Uint8Array(), ...more] = chunks;
-  const bytes = more.length === 0 ? Buffer.from(first.buffer, first.byteOffset, first.length) : Buffer.concat(chunks);
-  const text = bytes.toString("utf8");
-  const mark = text.startsWith(byteOrderMark) ? byteOrderMark : "";
-  return {
-    stats,
-    sha256,
-    mark,
-    text: stats.size <= maxTextBytes ? text.slice(mark.length) : undefined,
-    isUtf8: isUtf8(bytes),
-    bytes: stats.size <= maxSyncBytes ? bytes : undefined,
-  };
-}
-
-/** Reports whether a file holdsExactly exactly these bytes, which takes a fraction of the time of a hash. */
-async function holdsExactly(file: OpenFile, bytes: Uint8Array): Promise<boolean> {
-  return Buffer.compare(await bytesOf(file)(0, bytes.length + 1), bytes) === 0;
-}
-
-function checkWritable({ absolute }: ResolvedPath): void {
-  try {
-    accessSync(absolute, constants.W_OK);
-  } catch (cause) {
-    throw new ToolFailure(`${absolute} is read-only. Make it writable first.`, { cause });
-  }
-}
-
-/** Throws unless the session tree has read the file in its present form. */
-export async function checkRead(
-  { absolute }: ResolvedPath,
-  before: Pick<ExistingFile, "sha256"> | undefined,
-  reads: PlanContext["reads"],
-): Promise<void> {
-  if (before === undefined) return;
-  const known = await reads.get(absolute);
-  if (known === undefined) {
-    throw new ToolFailure(`You must read the file ${absolute} before overwriting it. Use the Read tool first`);
-  }
-  if (known === before.sha256) return;
-  throw new ToolFailure(
-    `File ${absolute} has been modified since it was last read. Please read the file again before modifying it.`,
-  );
-}
-
-/** Identifies a version of a file. */
-export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
-
-/** Makes the error for a file that has changedSinceApproval since its approval. */
-export const changedSinceApproval = ({ absolute }: ResolvedPath) =>
-  new ChangedAfterApproval(
-    `${absolute} has changedSinceApproval since the call was approved. Read it and call the tool again.`,
-  );
 
 /** Truncates a diff to the size of metadata. */
 export function shorten(diff: string): string {
