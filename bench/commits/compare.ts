@@ -72,7 +72,7 @@ export async function compareCommits(
   }
   const rows = [...figures].map(([label, figure]): Figure => ({ label, ...figure })).map(figureRow);
   print(
-    `Checkout at ${head} beside commit ${other}: medians of ${rounds} rounds; the mean ratio with its 95 % interval.`,
+    `Checkout at ${head} beside commit ${other}: medians of ${rounds} round${rounds === 1 ? "" : "s"}; the mean ratio with its 95 % interval.`,
   );
   print(table(["", "checkout", other, "ratio", "verdict"], rows));
   print(
@@ -193,11 +193,11 @@ async function inTurns(targets: readonly SideTarget[], ms: number, width?: numbe
   return [...sums].map(([side, { calls, micros, also }]) => ({ side, cpu: micros / calls, also: also / calls }));
 }
 
-/** Opens permission requests, at most 80 in a session, and resolves when all are open. */
+/** Opens permission requests, at most 50 in a session, and resolves when all are open. */
 async function openAsks(client: Http2Client, filePath: string, asks: number): Promise<void> {
-  for (let from = 0; from < asks; from += 80) {
+  for (let from = 0; from < asks; from += 50) {
     const sessionId = await openSession(client);
-    const count = Math.min(80, asks - from);
+    const count = Math.min(50, asks - from);
     for (let index = 0; index < count; index += 1) {
       const call = { sessionId, callId: `call_${index}`, tool: "read", input: { filePath }, waitMs: 0 };
       await client.connect(ToolService.method.callTool, call);
