@@ -6,7 +6,7 @@ import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs } from "./follow.ts";
 import { launchCall } from "./launch.ts";
-import type { CallRecord } from "./ports.ts";
+import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, isLeaseValid, isTaken, whileClaiming } from "./runs.ts";
 import { failed, isTerminal } from "./state.ts";
@@ -59,17 +59,30 @@ export async function stopLapsedRuns(engine: Engine): Promise<void> {
   for (const { call } of engine.runs.values()) if (!isLeaseValid(engine, call)) call.controller.abort(new CallGone());
 }
 
-/** Settles expired asks, then claims orphaned calls; those whose body was entered, or that no replica claims, end as lost. */
+/**
+ * Settles expired asks, then claims every orphaned call; those whose body was entered, or that no replica claims, end as lost.
+ * A call that cannot be recovered keeps no other from it.
+ */
 export async function recoverCalls(engine: Engine): Promise<void> {
   const { permissions, store } = engine;
-  await permissions.expireAsks();
-  for (const { record, started, openAsks, since } of await store.orphans(100)) {
-    if (isTaken(engine, record.ref)) continue;
-    if (openAsks === 0 && (await beforeDrain(engine, claimCall(engine, record)))) continue;
-    if (started) await loseCall(engine, record, lostText(record.attempts));
-    else if (openAsks === 0 && store.now() - since > maxUnclaimedMs)
-      await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
+  const failures: unknown[] = [];
+  const attempt = (work: Promise<void>) => work.catch((error: unknown) => void failures.push(error));
+  await attempt(permissions.expireAsks());
+  for (const orphan of await store.orphans()) {
+    if (!isTaken(engine, orphan.ref)) await attempt(recoverCall(engine, orphan));
   }
+  if (failures.length > 0) throw failures[0];
+}
+
+async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall): Promise<void> {
+  const { store } = engine;
+  const record = await store.getCall(ref.sessionId, ref.callId);
+  if (record?.owner !== "" || isTerminal(record.part)) return;
+  const waits = record.part.permissionIds.length > 0;
+  if (!waits && (await beforeDrain(engine, claimCall(engine, record)))) return;
+  if (started) await loseCall(engine, record, lostText(record.attempts));
+  else if (!waits && store.now() - since > maxUnclaimedMs)
+    await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
 }
 
 /** Claims an orphaned call and launches it, if this replica serves its workspace and definition and its body may be entered once more. */

@@ -171,13 +171,11 @@ function assumeLeases(calls: CallStore): CallStore {
 /** Reports started calls as not started. */
 function reportAsUnstarted(calls: CallStore): CallStore {
   return replace(calls, {
-    orphans: async (limit) =>
-      (await calls.orphans(limit)).map(({ record, since }) => ({
-        record: { ...record, attempts: 0 },
-        started: false,
-        openAsks: 0,
-        since,
-      })),
+    orphans: async () => (await calls.orphans()).map((orphan) => ({ ...orphan, started: false })),
+    async getCall(sessionId, callId) {
+      const record = await calls.getCall(sessionId, callId);
+      return record && { ...record, attempts: 0 };
+    },
     async claimCall(ref, owner, leaseMs) {
       const record = await calls.getCall(ref.sessionId, ref.callId);
       if (record?.part.state.case !== "running") return calls.claimCall(ref, owner, leaseMs);

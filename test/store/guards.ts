@@ -627,7 +627,7 @@ const releaseCalls: GuardedTransition<string> = {
   },
   async run(store, by) {
     await store.calls.releaseCalls(by);
-    return (await store.calls.orphans(10)).length;
+    return (await store.calls.orphans()).length;
   },
   accepted: 1,
   guards: [

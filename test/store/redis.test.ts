@@ -124,7 +124,7 @@ describe("redis", () => {
     await addSession(here);
     const fence = fenceOf(await openCall(here, ref));
     there.advance(leaseMs);
-    expect((await there.calls.orphans(10)).map(({ record }) => record.ref)).toEqual([ref]);
+    expect((await there.calls.orphans()).map((orphan) => orphan.ref)).toEqual([ref]);
     expect(await there.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ owner: "replica_2", epoch: 2 });
     expect(await here.calls.startCall({ fence, version: 2, part: running(ref) })).toBe("fenced");
     expect(await here.calls.renewLeases(owner, leaseMs)).toEqual([]);
@@ -159,7 +159,7 @@ describe("redis", () => {
     // The grant serves its own tree at once.
     const own = await there.permissions.grantsFor({ root: "ses_root", workspace: "default", agent: "build" });
     expect(own.grants).toMatchObject([{ id: "grt_1" }]);
-    await there.calls.orphans(10);
+    await there.calls.orphans();
     const tree = { root: "ses_other", workspace: "default", agent: "build" };
     expect((await there.permissions.grantsFor(tree)).grants).toMatchObject([{ id: "grt_1" }]);
   });
@@ -170,7 +170,7 @@ describe("redis", () => {
     const record = await openCall(here, ref);
     await here.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) });
     there.advance(leaseMs);
-    await there.calls.orphans(10);
+    await there.calls.orphans();
     // The first replica still caches the earlier generation of the tree.
     await openAskedCall(here, callRef("call_2"), ["per_1"]);
     expect((await there.permissions.openAsks({ limit: 10 })).map(({ request }) => request.id)).toEqual(["per_1"]);

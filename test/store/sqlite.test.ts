@@ -210,8 +210,8 @@ describe("sqlite", () => {
     await startCall(store, callRef("call_started"));
     const reopened = await store.reopen();
     stores.push(reopened);
-    const orphans = await reopened.calls.orphans(10);
-    expect(orphans.map(({ record, started }) => [record.ref.callId, started])).toEqual([
+    const orphans = await reopened.calls.orphans();
+    expect(orphans.map((orphan) => [orphan.ref.callId, orphan.started])).toEqual([
       ["call_1", false],
       ["call_started", true],
     ]);

@@ -12,16 +12,18 @@ export interface LeaseStore {
   renewLeases(owner: string, leaseMs: number): Promise<CallRef[]>;
   /** release_calls: ends the owner's leases on calls that are not started, so that others can claim them at once. */
   releaseCalls(owner: string): Promise<void>;
-  /** Lists open calls without a live lease: started ones are lost, the others may be claimed unless they wait for an ask. */
-  orphans(limit: number): Promise<OrphanedCall[]>;
+  /** Lists all orphaned calls, the longest orphaned first. */
+  orphans(): Promise<OrphanedCall[]>;
 }
 
-/** An open call without a live lease. */
+/**
+ * An open call without a live lease that some replica has to claim or to end: it is started, or waits for no ask. A call
+ * that waits for an ask becomes an orphan when its last ask is settled.
+ */
 export interface OrphanedCall {
-  record: CallRecord;
+  ref: CallRef;
+  /** True if its body was entered since the last claim. */
   started: boolean;
-  /** Number of its open asks. */
-  openAsks: number;
   /** Time at which the lease lapsed, or of a later settlement of its asks; ms since the epoch. */
   since: number;
 }

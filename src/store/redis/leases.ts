@@ -1,23 +1,22 @@
 import type { OrphanedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
-import { callName, ids, type RedisCallRecords } from "./call-records.ts";
+import { callName } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
-import { replyList, texts } from "./reply.ts";
+import { number, replyList, text, texts } from "./reply.ts";
 
 /** Creates the operations on leases. */
 export function createLeases(options: {
   link: Link;
   keys: Keys;
   live: Live;
-  records: RedisCallRecords;
   held: HeldCalls;
   /** Moves the grants in a tree's outbox to their slots. */
   drainOutbox: (root: string) => Promise<void>;
 }) {
-  const { link, keys, live, records, held, drainOutbox } = options;
+  const { link, keys, live, held, drainOutbox } = options;
 
   /** Runs a script on all calls that an owner holds; returns the calls that it named, and the rest. */
   async function onHeld(script: "renew_leases" | "release_calls", owner: string, values: object) {
@@ -37,6 +36,18 @@ export function createLeases(options: {
     return { named: all(true), rest: all(false) };
   }
 
+  /** Finds the orphans among calls of a tree whose leases had lapsed: meanwhile some may have ended or have an owner again. */
+  async function orphansAmong(root: string, names: readonly string[]): Promise<OrphanedCall[]> {
+    const states = replyList(await link.read("read_leases", names.map(keys.tree(root).call)));
+    return names.flatMap((name, index) => {
+      const [lease, started, settled, waiting, ended] = replyList(states[index]);
+      const isStarted = text(started) === "1";
+      if (lease === undefined || number(lease) > link.now() || text(ended) !== "") return [];
+      if (!isStarted && text(waiting) !== "") return [];
+      return [{ ref: toRef(root, name), started: isStarted, since: Math.max(number(lease), number(settled)) }];
+    });
+  }
+
   return {
     async renew(owner: string, leaseMs: number): Promise<CallRef[]> {
       const { named, rest } = await onHeld("renew_leases", owner, { leaseMs });
@@ -50,27 +61,27 @@ export function createLeases(options: {
       await Promise.all([...new Set(named.map(({ root }) => root))].map((root) => live.sooner(root, link.now())));
     },
 
-    /** Lists open calls without a live lease, the longest orphaned first. */
-    async orphans(limit: number): Promise<OrphanedCall[]> {
-      const trees = await live.checkDue(limit);
+    /** Lists all orphaned calls, the longest orphaned first. */
+    async orphans(): Promise<OrphanedCall[]> {
+      const trees = await live.checkDue();
       await Promise.all(trees.filter(({ outbox }) => outbox > 0).map(({ root }) => drainOutbox(root)));
       const found = await Promise.all(
-        trees.map(async ({ root, lapsed }) => {
-          // A call may have ended since its lease was read.
-          const calls = (await records.named(root, lapsed)).filter((call) => !call.has("ended"));
-          return calls.map((call) => ({
-            record: records.decode(root, call),
-            started: call.number("started") === 1,
-            openAsks: ids(call.text("waiting")).length,
-            since: Math.max(call.number("lease"), call.number("settled")),
-          }));
-        }),
+        trees.flatMap(({ root, lapsed }) => portionsOf(lapsed).map((names) => orphansAmong(root, names))),
       );
-      return found
-        .flat()
-        .filter(({ record }) => record.owner === "")
-        .sort((one, other) => one.since - other.since)
-        .slice(0, limit);
+      return found.flat().sort((one, other) => one.since - other.since);
     },
   };
+}
+
+const portion = 500;
+
+function portionsOf(names: readonly string[]): string[][] {
+  return Array.from({ length: Math.ceil(names.length / portion) }, (_, index) =>
+    names.slice(index * portion, (index + 1) * portion),
+  );
+}
+
+function toRef(root: string, name: string): CallRef {
+  const at = name.indexOf(":");
+  return { root, sessionId: name.slice(0, at), callId: name.slice(at + 1) };
 }

@@ -38,7 +38,7 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     return generation;
   }
 
-  async function check(entry: string, limit: number): Promise<LiveTree | undefined> {
+  async function check(entry: string): Promise<LiveTree | undefined> {
     const at = entry.lastIndexOf(":");
     const root = entry.slice(0, at);
     const generation = Number(entry.slice(at + 1));
@@ -46,9 +46,7 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     const { tree, leases, deadlines, outbox } = keys.tree(root);
     // The next check is scheduled before this one, so that a concurrent request for an earlier check is not lost.
     await link.command("zadd", shard, "XX", link.now() + checkIntervalMs, entry);
-    const [now, due, waiting, lapsed] = replyList(
-      await link.run("look_at_tree", { tree, leases, deadlines, outbox }, { limit }),
-    );
+    const [now, due, waiting, lapsed] = replyList(await link.run("look_at_tree", { tree, leases, deadlines, outbox }));
     const idle = number(due) < 0 && number(waiting) === 0;
     if (text(now) !== String(generation) || idle) {
       const gone =
@@ -87,8 +85,8 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     },
 
     /** Checks all trees that are due, and removes those that are no longer live. */
-    async checkDue(limit: number): Promise<LiveTree[]> {
-      const checked = await Promise.all((await entries(link.now())).map((entry) => check(entry, limit)));
+    async checkDue(): Promise<LiveTree[]> {
+      const checked = await Promise.all((await entries(link.now())).map(check));
       return checked.filter((found) => found !== undefined);
     },
 

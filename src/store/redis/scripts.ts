@@ -38,7 +38,7 @@ export const stepNames = [
 ] as const;
 
 /** The scripts that only read; they take plain KEYS and ARGV, without the prelude. */
-export const readNames = ["read_asks", "read_asks_of_call", "read_hashes", "read_log"] as const;
+export const readNames = ["read_asks", "read_asks_of_call", "read_hashes", "read_leases", "read_log"] as const;
 
 export type StepName = (typeof stepNames)[number];
 export type ReadName = (typeof readNames)[number];

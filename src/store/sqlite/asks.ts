@@ -81,6 +81,9 @@ export function createSqliteAsks({
       return { expires, ...(settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, settled) }) };
     },
 
+    /** Returns the calls, by ordinal, that have open asks. */
+    waitingCalls: () => new Set(sql.waitingCalls.all().map(({ call }) => call)),
+
     countOpen: (root: string) => sql.countOpen.get(root)?.count ?? 0,
 
     get(sessionId: string, id: string): AskRecord | undefined {
@@ -131,6 +134,7 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
     ),
+    waitingCalls: statement<{ call: number }>(db, "SELECT call FROM asks WHERE settled IS NULL"),
     one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
     ofCall: statement<AskRow>(
       db,

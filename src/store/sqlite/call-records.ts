@@ -95,8 +95,6 @@ export function createSqliteCallRecords(options: {
       const rows = (open ? listOpen : list).all({ session: head.ordinal, after, limit });
       return rows.map((row) => record({ root: head.root, sessionId, callId: row.callId }, row));
     },
-
-    openAskCount: (ordinal: number) => openAsks.all(ordinal).length,
   };
 }
 

@@ -19,15 +19,12 @@ export function applyClaimCall(
   return records.get(ref.sessionId, ref.callId);
 }
 
-/** Lists open calls without a live lease, the longest orphaned first. */
-export function listOrphans({ openCalls, records }: SqliteTables, now: number, limit: number): OrphanedCall[] {
-  return [...openCalls.all()]
-    .filter((call) => call.leaseUntil <= now)
-    .map((call) => ({ call, since: Math.max(call.leaseUntil, call.settled) }))
-    .sort((one, other) => one.since - other.since)
-    .slice(0, limit)
-    .flatMap(({ call: { ref, ordinal, started }, since }) => {
-      const record = records.get(ref.sessionId, ref.callId);
-      return record === undefined ? [] : [{ record, started, openAsks: records.openAskCount(ordinal), since }];
-    });
+/** Lists all orphaned calls, the longest orphaned first. */
+export function listOrphans({ openCalls, asks }: SqliteTables, now: number): OrphanedCall[] {
+  const lapsed = [...openCalls.all()].filter((call) => call.leaseUntil <= now);
+  const waiting = lapsed.some(({ asked, started }) => asked && !started) ? asks.waitingCalls() : new Set<number>();
+  return lapsed
+    .filter(({ started, ordinal }) => started || !waiting.has(ordinal))
+    .map(({ ref, started, leaseUntil, settled }) => ({ ref, started, since: Math.max(leaseUntil, settled) }))
+    .sort((one, other) => one.since - other.since);
 }

@@ -95,7 +95,7 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, closeDatabas
     claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
-    orphans: (limit) => readNow(() => listOrphans(tables, now(), limit)),
+    orphans: () => readNow(() => listOrphans(tables, now())),
     sweep: createSqliteSweep({ tables, commit, outputs, now }),
     getCall: (sessionId, callId) => readNow(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>

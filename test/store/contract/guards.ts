@@ -54,6 +54,6 @@ async function contentsOf(store: OpenedStore) {
     perSession: await Promise.all(perSession),
     asks: await permissions.openAsks({ limit: 100 }),
     grants: await permissions.listGrants({ includeDead: true, limit: 100 }),
-    orphans: await calls.orphans(100),
+    orphans: await calls.orphans(),
   };
 }

@@ -1,12 +1,15 @@
 import { expect, test } from "vitest";
 import {
   addSession,
+  answer,
+  ask,
   callRef,
   completed,
   fenceOf,
   leaseMs,
   type OpenStore,
   openAskedCall,
+  openAsks,
   openCall,
   owner,
   recordOf,
@@ -24,7 +27,7 @@ export function leasesContract(open: OpenStore): void {
     await addSession(store);
     await openCall(store, ref);
     store.advance(leaseMs - 1);
-    expect(await store.calls.orphans(10)).toEqual([]);
+    expect(await store.calls.orphans()).toEqual([]);
   });
 
   test("lists a call as orphaned from the time at which its lease lapsed", async () => {
@@ -33,29 +36,65 @@ export function leasesContract(open: OpenStore): void {
     const lapse = store.calls.now() + leaseMs;
     await openCall(store, ref);
     store.advance(leaseMs + 5_000);
-    const [orphan, ...others] = await store.calls.orphans(10);
-    expect(orphan).toMatchObject({ started: false, openAsks: 0, since: lapse, record: { ref, owner: "" } });
+    const [orphan, ...others] = await store.calls.orphans();
+    expect(orphan).toEqual({ ref, started: false, since: lapse });
     expect(others).toEqual([]);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: "" });
   });
 
-  test("lists with each orphan if it was started and how many asks are open", async () => {
+  test("lists a call that waits for an ask as orphaned once its last ask is settled, or if it was started", async () => {
     const store = await open();
     await addSession(store);
+    const asking = callRef("call_asking");
+    await openAskedCall(store, asking, ["per_1", "per_2"]);
     await startCall(store, callRef("call_started"));
-    store.advance(1);
-    await openAskedCall(store, callRef("call_asking"), ["per_1", "per_2"]);
+    await openAsks(store, callRef("call_started"), ["per_3"]);
     store.advance(leaseMs);
-    const seen = (await store.calls.orphans(10)).map((orphan) => [
-      orphan.record.ref.callId,
-      orphan.started,
-      orphan.openAsks,
+    const orphans = async () => (await store.calls.orphans()).map((orphan) => [orphan.ref.callId, orphan.started]);
+    expect(await orphans()).toEqual([["call_started", true]]);
+    await store.permissions.settle(await answer(store, asking, "per_1"));
+    expect(await orphans()).toEqual([["call_started", true]]);
+    store.advance(1);
+    await store.permissions.settle(await answer(store, asking, "per_2"));
+    expect(await orphans()).toEqual([
+      ["call_started", true],
+      ["call_asking", false],
     ]);
-    expect(seen).toEqual([
-      ["call_started", true, 0],
-      ["call_asking", false, 2],
-    ]);
-    expect(await store.calls.orphans(1)).toHaveLength(1);
   });
+
+  test.each([150, 5_000])(
+    "lists exactly the answered and the started call of %i whose replica is lost",
+    async (count) => {
+      const store = await open();
+      const roots = Array.from({ length: 10 }, (_, index) => `ses_${index}`);
+      for (const root of roots) await addSession(store, root);
+      const refs = Array.from({ length: count }, (_, index) => {
+        const root = roots[index % roots.length] ?? "";
+        return callRef(`call_${index}`, root, root);
+      });
+      for (let from = 0; from < count; from += 500)
+        await Promise.all(
+          refs.slice(from, from + 500).map(async (ref) => {
+            const fence = fenceOf(await openCall(store, ref, { maxOpenCalls: count }));
+            const asks = [ask(ref, `per_${ref.callId}`, store)];
+            await store.calls.openAsks({ fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: count });
+          }),
+        );
+      store.advance(1);
+      const running = callRef("call_started", "ses_0", "ses_0");
+      await startCall(store, running);
+      store.advance(leaseMs);
+      expect(await store.calls.orphans()).toMatchObject([{ ref: running, started: true }]);
+      store.advance(1);
+      const answered = callRef(
+        `call_${count - 1}`,
+        roots[(count - 1) % roots.length],
+        roots[(count - 1) % roots.length],
+      );
+      await store.permissions.settle(await answer(store, answered, `per_call_${count - 1}`));
+      expect((await store.calls.orphans()).map(({ ref }) => ref)).toEqual([running, answered]);
+    },
+  );
 
   test("lists an orphan as orphaned since the settlement of its asks", async () => {
     const store = await open();
@@ -70,7 +109,7 @@ export function leasesContract(open: OpenStore): void {
       grants: [],
     };
     await store.permissions.settle({ ...settlement, calls: [{ ref, version: 2 }] });
-    expect(await store.calls.orphans(10)).toMatchObject([{ since: store.calls.now(), openAsks: 0 }]);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, since: store.calls.now() }]);
   });
 
   test("renews a lease", async () => {
@@ -81,7 +120,7 @@ export function leasesContract(open: OpenStore): void {
     store.advance(10_000);
     expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([ref]);
     store.advance(10_000);
-    expect((await store.calls.orphans(10)).map(({ record }) => record.ref.callId)).toEqual(["call_other"]);
+    expect((await store.calls.orphans()).map(({ ref }) => ref.callId)).toEqual(["call_other"]);
   });
 
   test("renews a lapsed lease as long as the call was not claimed", async () => {
@@ -137,7 +176,7 @@ export function leasesContract(open: OpenStore): void {
     const fence = await startCall(store, ref);
     store.advance(leaseMs);
     expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBeDefined();
-    expect(await store.calls.orphans(10)).toEqual([]);
+    expect(await store.calls.orphans()).toEqual([]);
   });
 
   test("releases the calls that are not started", async () => {
@@ -147,7 +186,7 @@ export function leasesContract(open: OpenStore): void {
     await startCall(store, callRef("call_started"));
     await openCall(store, callRef("call_other"), { owner: "replica_2" });
     await store.calls.releaseCalls(owner);
-    expect(await store.calls.orphans(10)).toMatchObject([{ record: { ref }, since: store.calls.now() }]);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, since: store.calls.now() }]);
     expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([callRef("call_started")]);
     expect(await store.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2 });
   });
