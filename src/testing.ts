@@ -4,6 +4,7 @@ import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
+import { resolvePlanPaths } from "./call/ask-paths.ts";
 import { createToolJudge } from "./call/tool-judge.ts";
 import type { Ask } from "./core/ask.ts";
 import { defaultRules } from "./policy/default-rules.ts";
@@ -126,7 +127,8 @@ export async function planCall(site: TestWorkspace, tool: Tool, input: JsonObjec
   };
   const reads: PlanContext["reads"] = { get: async (path) => site.reads.get(path) };
   const decoded = tool.decode(input);
-  const plan = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
+  const planned = await tool.plan(decoded, { ...shared, reads, environment: async () => ({}) });
+  const plan = await resolvePlanPaths(planned, site.workspace);
   for (const ask of plan.asks) checkDeclared(tool, ask);
   return {
     plan,

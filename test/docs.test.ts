@@ -89,6 +89,6 @@ test("docs/tools.md: the test of its tool passes", async () => {
   await writeFile(join(installed, "package.json"), JSON.stringify({ type: "module", exports }));
   const [command = ""] = textsOf("sh").filter((text) => text.startsWith("node --test"));
   const { stdout } = await promisify(execFile)(process.execPath, command.trim().split(" ").slice(1), { cwd: folder });
-  expect(stdout).toContain("pass 3");
+  expect(stdout).toContain("pass 4");
   expect(stdout).toContain("fail 0");
 });

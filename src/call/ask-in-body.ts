@@ -2,27 +2,36 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
+import { resolvePlanPaths } from "./ask-paths.ts";
 import { askHooks, checkApproved, openPermissionRequests, requestFor, waitUntilSettled } from "./asks.ts";
 import { noteCall, refreshCall } from "./call-record.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
+import { expandAsks } from "./planning.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { inputOf } from "./state.ts";
 
 /** Decides an ask from a running body and waits for its settlement. The ask ends with this replica, as the call does. */
 export async function askInBody(engine: Engine, call: Running, tool: Tool, approved: Plan, ask: Ask): Promise<void> {
+  const { workspace } = call.opened;
   const subject = subjectOf(call, tool);
-  const verdict = await engine.permissions.decide([ask], subject);
+  const layers = engine.layersFor(subject);
+  const plan = await resolvePlanPaths(
+    { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) },
+    workspace,
+  );
+  const asks = await expandAsks(engine.policy, plan.asks, layers, workspace);
+  const verdict = await engine.permissions.decide(asks, subject, { layers });
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
   const recordAllowed = (why?: string) =>
     noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
   if (verdict.action === PermissionAction.ALLOW) return await recordAllowed();
-  if (approved.asks.some(({ permission, wholeCall }) => wholeCall && permission === ask.permission))
-    return await recordAllowed("the call was allowed as a whole");
-  const plan: Plan = { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) };
+  const whole = approved.asks.filter(({ wholeCall }) => wholeCall).map(({ permission }) => permission);
+  const unapproved = verdict.unapproved.filter(({ permission }) => !whole.includes(permission));
+  if (unapproved.length === 0) return await recordAllowed("the call was allowed as a whole");
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
-  const unasked = await askHooks(call, verdict.unapproved, plan, digest);
+  const unasked = await askHooks(call, unapproved, plan, digest);
   if (unasked.length === 0) return await recordAllowed();
   const requests = unasked.map((each) => requestFor(engine, call, { ask: each, plan, verdict }, { subject, digest }));
   do await refreshCall(engine, call);

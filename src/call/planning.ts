@@ -2,6 +2,7 @@ import { readdir } from "node:fs/promises";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
+import type { Ask } from "../core/ask.ts";
 import { visible } from "../policy/display.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
@@ -11,6 +12,7 @@ import type { Subject } from "../policy/subject.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { cautionFor } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
+import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
 
 /** Dependencies of planning and judging. */
@@ -54,8 +56,10 @@ export async function judgeCall(
   subject: Subject,
   { repeats, grants, layers = layersFor(subject) }: JudgedBy & { repeats: number },
 ): Promise<Judged> {
-  const plan = await makePlan(tool, input, ctx, repeats);
-  const asks = await expandAsks(policy, plan, layers, ctx);
+  const { workspace, files } = rememberPaths(ctx.workspace);
+  const made = await makePlan(tool, input, { ...ctx, workspace }, repeats);
+  const plan = await withinPlanningTime(resolvePlanPaths(made, files));
+  const asks = await expandAsks(policy, plan.asks, layers, workspace);
   const outside = asks.filter(({ permission }) => permission === "external_directory");
   const verdict = await permissions.decide(asks, subject, grants === undefined ? { layers } : { layers, grants });
   return {
@@ -79,11 +83,12 @@ export function askAboutLoop(plan: Plan, tool: Pick<Tool, "name">, repeats: numb
   return { ...plan, asks: [...plan.asks, ask] };
 }
 
-async function expandAsks(
+/** Expands asks whose paths are resolved into everything that they stand for. */
+export async function expandAsks(
   policy: Policy,
-  plan: Plan,
+  planned: readonly Ask[],
   layers: Layers,
-  { workspace }: PlanContext,
+  workspace: PathResolver,
 ): Promise<ExpandedAsk[]> {
   const files = {
     async resolve(path: string, cwd: string) {
@@ -93,7 +98,7 @@ async function expandAsks(
     list: listDirectory,
   };
   const asks: ExpandedAsk[] = [];
-  for (const ask of plan.asks) asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
+  for (const ask of planned) asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
   return asks;
 }
 

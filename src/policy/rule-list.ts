@@ -45,6 +45,11 @@ export function isPathKind(permission: string): boolean {
   return filePermissions.has(permission) || likePaths.has(permission);
 }
 
+/** Checks if the patterns of a permission name files and directories, so that each has a canonical path. */
+export function isFileKind(permission: string): boolean {
+  return filePermissions.has(permission);
+}
+
 /**
  * Compiles rules into an index, so that a decision tries only those of its permission, and for texts such as commands only
  * those that begin with the same word or with a wildcard. Do not change the array afterwards.

@@ -1,6 +1,6 @@
 import { dirname, join } from "node:path";
 import type { Ask } from "../core/ask.ts";
-import type { ResolvedPath } from "./workspace.ts";
+import type { ResolvedPath } from "./resolved-path.ts";
 
 /** Makes the asks for one file or directory; adds `external_directory` if it lies outside the workspace. */
 export function pathAsks(permission: string, path: ResolvedPath, metadata?: Ask["metadata"]): Ask[] {

@@ -2,10 +2,12 @@
 import * as z from "zod";
 import type { Hooks } from "./hooks.ts";
 
+export type { Ask } from "../core/ask.ts";
 export { defineTool } from "./define-tool.ts";
 export { ToolFailure } from "./errors.ts";
 export type { ForeignContext as PluginToolContext, ForeignResult as PluginToolResult } from "./files/foreign.ts";
 export type { Hooks } from "./hooks.ts";
+export type { OpenFile } from "./open-file.ts";
 export {
   type Args,
   type ArgsOf,
@@ -14,7 +16,8 @@ export {
   type ToolByParameters,
   tool,
 } from "./opencode-forms.ts";
-export type { ChangeForm } from "./tool.ts";
+export type { ChangeForm, Plan, PlanContext, ToolContext, ToolResult } from "./tool.ts";
+export { filePath, type PathHandle, type Workspace } from "./workspace.ts";
 export { z };
 
 /** A plugin: hooks, and tools by name. */

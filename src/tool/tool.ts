@@ -2,7 +2,8 @@ import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf
 import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
-import type { ResolvedPath, Workspace } from "./workspace.ts";
+import type { ResolvedPath } from "./resolved-path.ts";
+import type { Workspace } from "./workspace.ts";
 
 /** The verdict of the rules on an ask. */
 export interface Judgement {

@@ -4,22 +4,18 @@ import { homedir } from "node:os";
 import { basename, dirname, isAbsolute, join, relative } from "node:path";
 import { promisify } from "node:util";
 import * as z from "zod";
+import type { Ask } from "../core/ask.ts";
 import { ToolFailure } from "./errors.ts";
+import { type OpenFile, openFile } from "./open-file.ts";
+import { pathAsks } from "./path-asks.ts";
+import type { ResolvedPath } from "./resolved-path.ts";
 
-/** A path after symlinks and `..` were resolved. */
-export interface ResolvedPath {
-  /** The canonical absolute path: existing parts are resolved, missing ones are appended as written. */
-  absolute: string;
-  /** The form that asks show and rules match: relative inside the workspace, absolute outside. */
-  pattern: string;
-  /** True outside the workspace. */
-  external: boolean;
-  /** True for an existing directory. */
-  isDirectory: boolean;
-  /** True for a file with other names (hard links), which rules about names do not see. */
-  otherNames: boolean;
-  /** True for a pipe, a socket or a device. */
-  isSpecial: boolean;
+/** A resolved path that is judged and opened as the same file. */
+export interface PathHandle extends ResolvedPath {
+  /** Makes the asks for this path; adds `external_directory` if it lies outside the workspace. */
+  asks(permission: string, metadata?: Ask["metadata"]): Ask[];
+  /** Opens the file or directory for reading, see `openFile`; undefined if there is none. Throws if it was replaced since. */
+  open(): OpenFile | undefined;
 }
 
 /** A directory in which an agent works. */
@@ -29,7 +25,7 @@ export interface Workspace {
   /** Its canonical absolute path. */
   directory: string;
   /** Resolves a path from a tool's input: relative to the workspace, `~` as home. The result may lie outside. */
-  resolve(path: string): Promise<ResolvedPath>;
+  resolve(path: string): Promise<PathHandle>;
 }
 
 /** Opens the workspace in an existing directory. */
@@ -54,7 +50,12 @@ export async function openWorkspace(name: string, directory: string): Promise<Wo
       const found = await canonical(isAbsolute(expanded) ? "/" : root, expanded);
       const inside = relative(root, found.absolute);
       const external = inside === ".." || inside.startsWith("../");
-      return { ...found, pattern: external ? found.absolute : inside || ".", external };
+      const resolved: ResolvedPath = { ...found, pattern: external ? found.absolute : inside || ".", external };
+      return {
+        ...resolved,
+        asks: (permission, metadata) => pathAsks(permission, resolved, metadata),
+        open: () => openFile(resolved),
+      };
     },
   };
 }

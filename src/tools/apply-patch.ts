@@ -4,8 +4,9 @@ import type { Ask } from "../core/ask.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import { cautionFor, externalAsks } from "../tool/path-asks.ts";
+import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool } from "../tool/tool.ts";
-import type { ResolvedPath, Workspace } from "../tool/workspace.ts";
+import type { Workspace } from "../tool/workspace.ts";
 import { carryOut } from "./apply-patch/carry-out.ts";
 import { type FilePatch, PatchSyntaxError, parsePatch } from "./apply-patch/parse-patch.ts";
 import {

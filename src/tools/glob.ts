@@ -1,9 +1,11 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
+import { openDirectory } from "../tool/open-file.ts";
 import { externalAsks } from "../tool/path-asks.ts";
+import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { ToolContext } from "../tool/tool.ts";
-import { filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { filePath } from "../tool/workspace.ts";
 import {
   byDate,
   createReadFilter,
@@ -15,7 +17,6 @@ import {
   searchNotes,
 } from "./fs/found-files.ts";
 import { type GlobPattern, nameFilter, passedGlob, readGlob } from "./fs/glob-pattern.ts";
-import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;

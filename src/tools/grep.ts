@@ -1,9 +1,10 @@
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
+import { type OpenFile, openDirectory, openFile } from "../tool/open-file.ts";
 import { externalAsks } from "../tool/path-asks.ts";
 import type { ToolContext, ToolResult } from "../tool/tool.ts";
-import { filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { filePath, type PathHandle } from "../tool/workspace.ts";
 import {
   byDate,
   createReadFilter,
@@ -15,7 +16,6 @@ import {
   searchNotes,
 } from "./fs/found-files.ts";
 import { meetsBelow, nameFilter, readGlob } from "./fs/glob-pattern.ts";
-import { type OpenFile, openDirectory, openFile } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 import { createMatches, firstDescriptor, maxMatches } from "./grep/matches.ts";
 
@@ -74,13 +74,13 @@ export const grep = defineTool({
   },
 });
 
-function checkPlace(path: ResolvedPath): void {
+function checkPlace(path: PathHandle): void {
   if (path.isDirectory) return;
-  using file = openFile(path);
+  using file = path.open();
   if (file === undefined) throw new ToolFailure(`Search path not found: ${path.absolute}`);
 }
 
-async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
+async function searchDirectory(input: Input, directory: PathHandle, ctx: ToolContext): Promise<ToolResult> {
   const { include, show } = input;
   using opened = openDirectory(directory.absolute);
   const searched = { ...directory, opened };
@@ -143,7 +143,7 @@ async function searchDirectory(input: Input, directory: ResolvedPath, ctx: ToolC
   return await showLines(input, newest, { total, leftOut, stopped }, { signal: ctx.signal, late });
 }
 
-async function searchFile(input: Input, file: ResolvedPath, ctx: ToolContext): Promise<ToolResult> {
+async function searchFile(input: Input, file: PathHandle, ctx: ToolContext): Promise<ToolResult> {
   const { absolute, pattern: shown, otherNames } = file;
   const files = readable([{ name: "", absolute, shown, otherNames, modified: 0 }], ctx.judge);
   const end = { leftOut: 1 - files.length, stopped: undefined };

@@ -2,10 +2,9 @@ import { basename, dirname } from "node:path";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { pathAsks } from "../tool/path-asks.ts";
+import { openDirectory } from "../tool/open-file.ts";
 import { filePath } from "../tool/workspace.ts";
 import { createReadFilter, nameOnOneLine, searchNotes } from "./fs/found-files.ts";
-import { openDirectory } from "./fs/open-file.ts";
 import { everySearch, ripgrep, searchTime } from "./fs/ripgrep.ts";
 
 const maxShown = 100;
@@ -33,7 +32,7 @@ export const listTool = defineTool({
     };
     return {
       title: directory.pattern,
-      asks: pathAsks("list", directory),
+      asks: directory.asks("list"),
       reveals: [directory],
       directory,
       checkDirectory,

@@ -4,13 +4,12 @@ import { basename, dirname, join } from "node:path";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
-import { pathAsks } from "../tool/path-asks.ts";
+import { bytesOf, openDirectory, type ReadAt, readThrough } from "../tool/open-file.ts";
 import { similar } from "../tool/similar.ts";
 import type { Plan, ToolContext, ToolResult } from "../tool/tool.ts";
-import { filePath, type ResolvedPath } from "../tool/workspace.ts";
+import { filePath, type PathHandle } from "../tool/workspace.ts";
 import { type AttachmentKind, attachmentKind, headLength, isBinary } from "./fs/file-kind.ts";
 import { nameOnOneLine } from "./fs/found-files.ts";
-import { bytesOf, openDirectory, openFile, type ReadAt, readThrough } from "./fs/open-file.ts";
 import { pieceLength, showText, type TextSource, type WantedLines } from "./read/show-text.ts";
 
 const maxLines = 2_000;
@@ -38,7 +37,7 @@ export const readTool = defineTool({
   idempotent: true,
   // Larger than the window, so that the output is not truncated again.
   keep: { lines: maxLines + 100, bytes: 65_536 },
-  async plan({ filePath }, { workspace }): Promise<Plan & { path?: ResolvedPath; outputId?: string }> {
+  async plan({ filePath }, { workspace }): Promise<Plan & { path?: PathHandle; outputId?: string }> {
     // Reading the session tree's own outputs needs no ask.
     if (filePath.startsWith(outputPrefix)) {
       return { title: filePath, asks: [], outputId: filePath.slice(outputPrefix.length) };
@@ -46,7 +45,7 @@ export const readTool = defineTool({
     const path = await workspace.resolve(filePath);
     return {
       title: path.pattern,
-      asks: pathAsks("read", path),
+      asks: path.asks("read"),
       reveals: [path],
       path,
       async inspect() {
@@ -62,7 +61,7 @@ export const readTool = defineTool({
   },
 });
 
-async function readPath(path: ResolvedPath, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
+async function readPath(path: PathHandle, window: WantedLines, ctx: ToolContext): Promise<ToolResult> {
   using file = await openExisting(path);
   if (file.stats.isDirectory()) return await listDirectory(path, window);
   const source = { name: path.absolute, readAt: bytesOf(file), size: Number(file.stats.size) };
@@ -86,8 +85,8 @@ async function readOutput(id: string, window: WantedLines, ctx: ToolContext): Pr
   return result;
 }
 
-async function openExisting(path: ResolvedPath) {
-  const file = openFile(path);
+async function openExisting(path: PathHandle) {
+  const file = path.open();
   if (file !== undefined) return file;
   const wanted = basename(path.absolute).toLowerCase();
   const directory = dirname(path.absolute);
@@ -132,10 +131,7 @@ async function attach(name: string, { mime, word }: AttachmentKind, readAt: Read
   };
 }
 
-async function listDirectory(
-  { absolute: directory }: ResolvedPath,
-  { offset, limit }: WantedLines,
-): Promise<ToolResult> {
+async function listDirectory({ absolute: directory }: PathHandle, { offset, limit }: WantedLines): Promise<ToolResult> {
   using opened = openDirectory(directory);
   const entries = await readdir(opened.path, { withFileTypes: true });
   entries.sort((a, b) => (a.name < b.name ? -1 : 1));

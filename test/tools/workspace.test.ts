@@ -19,13 +19,13 @@ describe("resolve", () => {
   test("a relative path is resolved against the workspace and shown relative to it", async () => {
     await mkdir(join(site.directory, "src"));
     const here = { external: false, isDirectory: true, otherNames: false, isSpecial: false };
-    expect(await resolve("src")).toEqual({ ...here, absolute: join(site.directory, "src"), pattern: "src" });
-    expect(await resolve("./src/../")).toEqual({ ...here, absolute: site.directory, pattern: "." });
+    expect(await resolve("src")).toMatchObject({ ...here, absolute: join(site.directory, "src"), pattern: "src" });
+    expect(await resolve("./src/../")).toMatchObject({ ...here, absolute: site.directory, pattern: "." });
   });
 
   test("missing parts are appended as written", async () => {
     const path = await resolve("a/b/../c.txt");
-    expect(path).toEqual({
+    expect(path).toMatchObject({
       absolute: join(site.directory, "a/c.txt"),
       pattern: "a/c.txt",
       external: false,

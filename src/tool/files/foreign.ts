@@ -7,7 +7,6 @@ import { ToolDefinitionSchema } from "../../../gen/opencode/tool/v1/tool_service
 import { isZod, type ValueSchema } from "../codec.ts";
 import { defineTool } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
-import { pathAsks } from "../path-asks.ts";
 import type { Attachment, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "./modules.ts";
 
@@ -174,7 +173,7 @@ async function asksOf(
 ) {
   if (!["read", "edit", "list", "lsp"].includes(permission)) return [{ permission, patterns, metadata }];
   const paths = await Promise.all(patterns.map((pattern) => workspace.resolve(pattern)));
-  return paths.flatMap((path) => pathAsks(permission, path, metadata));
+  return paths.flatMap((path) => path.asks(permission, metadata));
 }
 
 async function worktreeOf(directory: string): Promise<string> {

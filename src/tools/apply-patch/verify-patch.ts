@@ -1,6 +1,6 @@
 import { ToolFailure } from "../../tool/errors.ts";
 import type { PlanContext } from "../../tool/tool.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
+import type { PathHandle } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "../fs/diff.ts";
 import { changedSinceApproval, checkRead, type ExistingFile, readExisting, versionOf } from "../fs/existing-file.ts";
 import { applyChunks } from "./apply-chunks.ts";
@@ -9,9 +9,9 @@ import type { FilePatch } from "./parse-patch.ts";
 /** A section of a patch with resolved paths. */
 export interface PatchTarget {
   patch: FilePatch;
-  path: ResolvedPath;
+  path: PathHandle;
   /** New path of a file that moves. */
-  to: ResolvedPath | undefined;
+  to: PathHandle | undefined;
 }
 
 /** The verified change of one file. */
@@ -20,7 +20,7 @@ export interface PatchStep {
   /** Present version of the file; undefined for a new one. */
   before: ExistingFile | undefined;
   /** Path of the new content. */
-  place: ResolvedPath;
+  place: PathHandle;
   /** Undefined for a file that is deleted. */
   content: Buffer | undefined;
   change: FileChange;

@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
 import { dirname } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { pathAsks } from "../../tool/path-asks.ts";
+import type { OpenFile } from "../../tool/open-file.ts";
 import type { Plan, PlanContext, ToolContext } from "../../tool/tool.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
+import type { PathHandle } from "../../tool/workspace.ts";
 import { compare, type FileChange } from "./diff.ts";
 import {
   changedSinceApproval,
@@ -16,7 +16,6 @@ import {
   versionOf,
 } from "./existing-file.ts";
 import { createLeftovers } from "./leftovers.ts";
-import type { OpenFile } from "./open-file.ts";
 import { replaceFile } from "./replace-file.ts";
 
 const maxDiffLength = 16_384;
@@ -31,7 +30,7 @@ type Make<M extends Made> = (before: ExistingFile | undefined, path: string) => 
 
 /** The planned change of one file. */
 interface Planned<M extends Made> {
-  path: ResolvedPath;
+  path: PathHandle;
   seen: { last?: Seen<M> };
 }
 
@@ -76,7 +75,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
       const seen: Planned<M>["seen"] = {};
       return {
         title: path.pattern,
-        asks: pathAsks("edit", path, { filepath: path.absolute }),
+        asks: path.asks("edit", { filepath: path.absolute }),
         binds: [path],
         reveals: [path],
         path,
@@ -123,7 +122,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
 
 /** Makes the next version of a file that the session tree has read. */
 async function nextOf<M extends Made>(
-  path: ResolvedPath,
+  path: PathHandle,
   file: OpenFile | undefined,
   make: Make<M>,
   reads: PlanContext["reads"],
@@ -136,7 +135,7 @@ async function nextOf<M extends Made>(
 
 /** Throws unless the file is still the version that approvers saw and that the session tree has read. */
 async function checkSame(
-  path: ResolvedPath,
+  path: PathHandle,
   file: OpenFile | undefined,
   { bytes, version }: Seen<Made>,
   reads: PlanContext["reads"],
@@ -146,7 +145,7 @@ async function checkSame(
   await checkRead(path, file && { sha256: version }, reads);
 }
 
-function changeOf(path: ResolvedPath, seen: Seen<Made>): FileChange {
+function changeOf(path: PathHandle, seen: Seen<Made>): FileChange {
   seen.change ??= compare(path.pattern, seen.before, seen.made.text);
   // Freed early: an approver may take long, and the old text may be large.
   seen.before = undefined;

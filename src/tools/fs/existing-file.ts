@@ -1,9 +1,9 @@
 import { isUtf8 } from "node:buffer";
 import { accessSync, type BigIntStats, close, constants } from "node:fs";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
+import { bytesOf, maxSyncBytes, type OpenFile, readThrough } from "../../tool/open-file.ts";
 import type { PlanContext } from "../../tool/tool.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
-import { bytesOf, maxSyncBytes, type OpenFile, openFile, readThrough } from "./open-file.ts";
+import type { PathHandle } from "../../tool/workspace.ts";
 
 const maxTextBytes = 16 * 1024 * 1024;
 const byteOrderMark = "\uFEFF";
@@ -23,14 +23,14 @@ export interface ExistingFile {
 }
 
 /** Reads the file that would be replaced; undefined if there is none. Throws if it cannot be replaced. */
-export async function readExisting(path: ResolvedPath): Promise<ExistingFile | undefined> {
+export async function readExisting(path: PathHandle): Promise<ExistingFile | undefined> {
   using file = openTarget(path);
   return file && (await contentOf(file));
 }
 
 /** Opens the file that would be replaced; throws if it cannot be replaced. */
-export function openTarget(path: ResolvedPath): OpenFile | undefined {
-  const file = openFile(path);
+export function openTarget(path: PathHandle): OpenFile | undefined {
+  const file = path.open();
   if (file === undefined) return undefined;
   try {
     if (file.stats.isDirectory()) throw new ToolFailure(`${path.absolute} is a directory, not a file. Name a file.`);
@@ -48,7 +48,7 @@ export function openTarget(path: ResolvedPath): OpenFile | undefined {
 }
 
 /** Opens the file that is being replaced; its data is freed in the background. */
-export function openReplaced(path: ResolvedPath): OpenFile | undefined {
+export function openReplaced(path: PathHandle): OpenFile | undefined {
   const file = openTarget(path);
   if (file === undefined) return undefined;
   // Closing the replaced file frees its data, which takes longer than replacing it, so it is not waited for.
@@ -82,7 +82,7 @@ export async function holdsExactly(file: OpenFile, bytes: Uint8Array): Promise<b
   return Buffer.compare(await bytesOf(file)(0, bytes.length + 1), bytes) === 0;
 }
 
-function checkWritable({ absolute }: ResolvedPath): void {
+function checkWritable({ absolute }: PathHandle): void {
   try {
     accessSync(absolute, constants.W_OK);
   } catch (cause) {
@@ -92,7 +92,7 @@ function checkWritable({ absolute }: ResolvedPath): void {
 
 /** Throws unless the session tree has read the file in its present form. */
 export async function checkRead(
-  { absolute }: ResolvedPath,
+  { absolute }: PathHandle,
   before: Pick<ExistingFile, "sha256"> | undefined,
   reads: PlanContext["reads"],
 ): Promise<void> {
@@ -111,7 +111,7 @@ export async function checkRead(
 export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
 
 /** Makes the error for a file that has changedSinceApproval since its approval. */
-export const changedSinceApproval = ({ absolute }: ResolvedPath) =>
+export const changedSinceApproval = ({ absolute }: PathHandle) =>
   new ChangedAfterApproval(
     `${absolute} has changedSinceApproval since the call was approved. Read it and call the tool again.`,
   );

@@ -1,10 +1,10 @@
 import { lstatSync } from "node:fs";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
+import type { OpenDirectory } from "../../tool/open-file.ts";
 import { cautionFor } from "../../tool/path-asks.ts";
+import type { ResolvedPath } from "../../tool/resolved-path.ts";
 import type { Judge } from "../../tool/tool.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
-import type { OpenDirectory } from "./open-file.ts";
 
 /** A file that a search found in a directory. */
 export interface FoundFile {

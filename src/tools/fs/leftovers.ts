@@ -1,5 +1,5 @@
 import { lstat, readdir, rm } from "node:fs/promises";
-import { inDirectory, openDirectory } from "./open-file.ts";
+import { inDirectory, openDirectory } from "../../tool/open-file.ts";
 
 /** Makes the name of a temporary file, which is written before it is renamed. */
 export const temporaryName = (id: string) => `.toolgate-${id}`;

@@ -16,9 +16,9 @@ import { rm } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
+import { inDirectory, maxSyncBytes, type OpenDirectory, openDirectory } from "../../tool/open-file.ts";
+import type { ResolvedPath } from "../../tool/resolved-path.ts";
 import { temporaryName } from "./leftovers.ts";
-import { inDirectory, maxSyncBytes, type OpenDirectory, openDirectory } from "./open-file.ts";
 
 /**
  * Replaces a file in one step, with its mode and owner; creates missing directories. `before` is the state of the file when it

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { ToolFailure } from "../../tool/errors.ts";
+import type { ReadAt } from "../../tool/open-file.ts";
 import { type MarkedEncoding, markedEncoding } from "../fs/file-kind.ts";
-import type { ReadAt } from "../fs/open-file.ts";
 import { createLineWindow, type LineWindow } from "./line-window.ts";
 import { notebookText } from "./notebook.ts";
 

@@ -13,13 +13,17 @@ import {
 } from "node:fs";
 import { basename, join } from "node:path";
 import { promisify } from "node:util";
-import { ChangedAfterApproval, ToolFailure } from "../../tool/errors.ts";
-import type { ResolvedPath } from "../../tool/workspace.ts";
+import { ChangedAfterApproval, ToolFailure } from "./errors.ts";
+import type { ResolvedPath } from "./resolved-path.ts";
 
 /** A file or directory that is open for reading, with its state when it was opened. */
 export interface OpenFile extends Disposable {
   readonly fd: number;
   readonly stats: BigIntStats;
+  /** Reads the whole content; throws `ToolFailure` for a directory. */
+  bytes(): Promise<Buffer>;
+  /** Reads the whole content as UTF-8; throws `ToolFailure` for a directory. */
+  text(): Promise<string>;
 }
 
 /**
@@ -43,7 +47,8 @@ export function openFile({
       if (location(fd, absolute) !== absolute) throw replaced(absolute);
       // A hard link passes the check of its name, but rules may have judged its file under another name.
       if (stats.isFile() && stats.nlink > 1n && !otherNames) throw replaced(absolute);
-      return { fd, stats, [Symbol.dispose]: () => closeSync(fd) };
+      const bytes = () => contentOf({ fd, stats }, absolute);
+      return { fd, stats, bytes, text: async () => (await bytes()).toString(), [Symbol.dispose]: () => closeSync(fd) };
     } catch (error) {
       closeSync(fd);
       throw error;
@@ -51,6 +56,13 @@ export function openFile({
   } catch (error) {
     return missing(error, absolute);
   }
+}
+
+async function contentOf(file: Pick<OpenFile, "fd" | "stats">, absolute: string): Promise<Buffer> {
+  if (file.stats.isDirectory()) throw new ToolFailure(`${absolute} is a directory, not a file. Name a file.`);
+  const chunks: Uint8Array[] = [];
+  await readThrough(bytesOf(file), (chunk) => chunks.push(chunk));
+  return Buffer.concat(chunks);
 }
 
 /** An open directory: work in it happens there, even if its path is replaced. */
@@ -98,7 +110,7 @@ export type ReadAt = (offset: number, limit: number) => Promise<Uint8Array>;
 /** Reads everything once, in chunks, and returns its SHA-256 in hex. */
 export async function readThrough(
   read: ReadAt,
-  onChunk: (chunk: Uint8Array) => void,
+  onChunk: (chunk: Uint8Array) => unknown,
   signal?: AbortSignal,
 ): Promise<string> {
   const hash = createHash("sha256");
@@ -118,7 +130,7 @@ export const maxSyncBytes = 65_536;
 const readLater = promisify(readWith);
 
 /** Creates the reader of an open file. */
-export function bytesOf({ fd, stats }: OpenFile): ReadAt {
+export function bytesOf({ fd, stats }: Pick<OpenFile, "fd" | "stats">): ReadAt {
   // A file of size 0 may be one of the kernel, whose reads may block.
   const isSmall = stats.size > 0n && stats.size <= maxSyncBytes;
   return async (offset, limit) => {
