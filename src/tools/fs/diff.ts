@@ -1,7 +1,9 @@
-import { FILE_HEADERS_ONLY, formatPatch, structuredPatch } from "diff";
+import { FILE_HEADERS_ONLY, formatPatch, type StructuredPatchHunk } from "diff";
+import { compareLines, type LineRun } from "./line-changes.ts";
 
-const maxCharacters = 1_048_576;
-const maxMs = 250;
+/** Larger changes are shown as everything before and everything after. */
+const maxCharacters = 4_194_304;
+const maxLines = 200_000;
 
 /** The difference of two versions of a file. */
 export interface FileChange {
@@ -11,35 +13,107 @@ export interface FileChange {
   deletions: number;
 }
 
-/** Compares two versions of a file, in bounded time; `before` is absent for a new file, and `undefined` texts are too large to compare. */
+/**
+ * Compares two versions of a file, in a bounded number of steps; `before` is absent for a new file, and its text is `undefined`
+ * if it is too large to read. The diff always holds the whole new version of what changes.
+ */
 export function compare(name: string, before: { text: string | undefined } | undefined, after: string): FileChange {
   const old = before === undefined ? "" : before.text;
-  if (old === undefined) return replacement(old, after, "it is too large");
+  if (old === undefined) return replacement(after);
+  if (old === after) return { diff: "", additions: 0, deletions: 0 };
   const { start, end, skipped } = changedPart(old, after);
-  const [oldPart, newPart] = [old.slice(start, old.length - end), after.slice(start, after.length - end)];
-  if (oldPart.length + newPart.length > maxCharacters) return replacement(old, after, "it is too large");
-  const patch = structuredPatch(
-    before === undefined ? "/dev/null" : name,
-    name,
-    oldPart,
-    newPart,
-    undefined,
-    undefined,
-    {
-      timeout: maxMs,
-    },
-  );
-  if (patch === undefined) return replacement(old, after, "the versions differ too much");
-  for (const hunk of patch.hunks) {
-    hunk.oldStart += skipped;
-    hunk.newStart += skipped;
-  }
-  const lines = patch.hunks.flatMap((hunk) => hunk.lines);
-  return {
-    diff: patch.hunks.length === 0 ? "" : formatPatch(patch, FILE_HEADERS_ONLY),
-    additions: lines.filter((line) => line.startsWith("+")).length,
-    deletions: lines.filter((line) => line.startsWith("-")).length,
+  const [oldLines, newLines] = [
+    linesOf(old.slice(start, old.length - end)),
+    linesOf(after.slice(start, after.length - end)),
+  ];
+  const isLarge = old.length + after.length - 2 * (start + end) > maxCharacters;
+  const runs =
+    isLarge || oldLines.length + newLines.length > maxLines
+      ? beforeAndAfter(oldLines, newLines)
+      : compareLines(oldLines, newLines);
+  const count = (wanted: LineRun["kind"]) =>
+    runs.reduce((sum, { kind, count }) => sum + (kind === wanted ? count : 0), 0);
+  const names = { oldFileName: before === undefined ? "/dev/null" : name, newFileName: name };
+  const patch = {
+    ...names,
+    oldHeader: undefined,
+    newHeader: undefined,
+    hunks: hunksOf(runs, oldLines, newLines, skipped),
   };
+  return {
+    diff: formatPatch(patch, FILE_HEADERS_ONLY),
+    additions: count("added"),
+    deletions: count("removed"),
+  };
+}
+
+/** Splits a text behind each line end. */
+function linesOf(text: string): string[] {
+  const lines: string[] = [];
+  for (let at = 0; at < text.length; ) {
+    const newline = text.indexOf("\n", at);
+    const next = newline === -1 ? text.length : newline + 1;
+    lines.push(text.slice(at, next));
+    at = next;
+  }
+  return lines;
+}
+
+function beforeAndAfter(old: readonly string[], fresh: readonly string[]): LineRun[] {
+  const runs: LineRun[] = [
+    { kind: "removed", count: old.length },
+    { kind: "added", count: fresh.length },
+  ];
+  return runs.filter(({ count }) => count > 0);
+}
+
+/** Groups runs into hunks, each with its context; `skipped` lines precede the first run. */
+function hunksOf(
+  runs: readonly LineRun[],
+  old: readonly string[],
+  fresh: readonly string[],
+  skipped: number,
+): StructuredPatchHunk[] {
+  const hunks: StructuredPatchHunk[] = [];
+  let [a, b] = [0, 0];
+  let hunk: StructuredPatchHunk | undefined;
+  const take = (sign: string, line = "") => {
+    const hasEnd = line.endsWith("\n");
+    hunk?.lines.push(sign + (hasEnd ? line.slice(0, -1) : line));
+    if (!hasEnd) hunk?.lines.push("\\ No newline at end of file");
+  };
+  const takeSame = (count: number) => {
+    for (let i = 0; i < count; i++, a++, b++) take(" ", old[a]);
+  };
+  const close = () => {
+    if (hunk === undefined) return;
+    hunk.oldLines = skipped + a + 1 - hunk.oldStart;
+    hunk.newLines = skipped + b + 1 - hunk.newStart;
+    hunks.push(hunk);
+    hunk = undefined;
+  };
+  for (const [i, { kind, count }] of runs.entries()) {
+    if (kind !== "same") {
+      if (hunk === undefined) {
+        const context = Math.min(contextLines, a, b);
+        a -= context;
+        b -= context;
+        hunk = { oldStart: skipped + a + 1, newStart: skipped + b + 1, oldLines: 0, newLines: 0, lines: [] };
+        takeSame(context);
+      }
+      for (let n = 0; n < count; n++) kind === "added" ? take("+", fresh[b++]) : take("-", old[a++]);
+    } else if (hunk !== undefined && count <= 2 * contextLines && i < runs.length - 1) {
+      takeSame(count);
+    } else {
+      const context = hunk === undefined ? 0 : Math.min(contextLines, count);
+      takeSame(context);
+      close();
+      a += count - context;
+      b += count - context;
+    }
+  }
+  close();
+  return hunks;
 }
 
 const contextLines = 4;
@@ -77,11 +151,10 @@ function sameEnd(a: string, b: string, max: number): number {
   return back;
 }
 
-function replacement(old: string | undefined, after: string, why: string): FileChange {
+function replacement(after: string): FileChange {
   const additions = countLines(after);
-  const deletions = old === undefined ? 0 : countLines(old);
-  const all = old === undefined ? "the whole file" : `${deletions} lines`;
-  return { diff: `(No diff, because ${why}: ${all} will be replaced by ${additions} lines.)`, additions, deletions };
+  const diff = `(No diff, because it is too large to read: the whole file will be replaced by ${additions} lines.)`;
+  return { diff, additions, deletions: 0 };
 }
 
 function countLines(text: string): number {
