@@ -1,8 +1,9 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type PermissionRequest, PermissionRequestSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, PermissionRequestSchema, RiskSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { display, warningsAbout } from "../policy/display.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
+import { mergeRisks, risksOfAsk } from "../policy/risk.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { UnapprovedAsk } from "./judge-asks.ts";
 import { offersFor } from "./offers.ts";
@@ -37,8 +38,11 @@ export function toPermissionRequest(
     offers,
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
-    display: patterns.map(display),
+    display: patterns.map((pattern) => display(ask.shownAs?.get(pattern) ?? pattern)),
     warnings: [...new Set(patterns.flatMap(warningsAbout))],
+    risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind, parts }) =>
+      create(RiskSchema, { kind, parts: [...parts] }),
+    ),
   });
 }
 

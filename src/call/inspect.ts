@@ -58,11 +58,15 @@ function visiblePreview({
   command = "",
   paths = [],
   hosts = [],
+  additions = 0,
+  deletions = 0,
 }: MessageInitShape<typeof PreviewSchema>): Preview {
   return create(PreviewSchema, {
     diff: visible(diff),
     command: visible(command),
     paths: paths.map(visible),
     hosts: hosts.map(visible),
+    additions,
+    deletions,
   });
 }

@@ -1,4 +1,5 @@
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Rule } from "./rules.ts";
 
@@ -12,6 +13,16 @@ export interface ExpandedAsk extends Ask {
   programs?: readonly string[];
   /** Another ask decides: a rule that matches this one can only ask or deny. */
   restricts?: true;
+  /** For commands, and for what they touch: the risks of the whole line. */
+  risks?: readonly RiskFound[];
+  /** For commands: the text to display for a pattern that is ambiguous on its own, such as `sh` at the end of a pipe. */
+  shownAs?: ReadonlyMap<string, string>;
+}
+
+/** A kind of risk, and the commands, paths or addresses to which it applies. */
+export interface RiskFound {
+  kind: RiskKind;
+  parts: readonly string[];
 }
 
 /** A list of rules and its origin. */

@@ -49,7 +49,9 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
         async inspect() {
           const steps = await verifyPatch(targets, reads);
           seen.versions = versionsOf(steps);
-          return { preview: () => ({ diff: diffOf(steps), paths: paths.map(({ pattern }) => pattern) }) };
+          return {
+            preview: () => ({ ...countsOf(steps), diff: diffOf(steps), paths: paths.map(({ pattern }) => pattern) }),
+          };
         },
       };
     },
@@ -121,6 +123,12 @@ function asksFor(targets: readonly PatchTarget[]): Ask[] {
   ];
 }
 
+/** The numbers of lines that all steps together add and remove. */
+function countsOf(steps: readonly PatchStep[]): { additions: number; deletions: number } {
+  const sum = (pick: (change: FileChange) => number) => steps.reduce((total, { change }) => total + pick(change), 0);
+  return { additions: sum(({ additions }) => additions), deletions: sum(({ deletions }) => deletions) };
+}
+
 function resultOf(steps: readonly PatchStep[]) {
   const letters = { add: "A", delete: "D", update: "M" };
   const lines = steps.map(({ target: { patch, path, to } }) => {
@@ -130,12 +138,10 @@ function resultOf(steps: readonly PatchStep[]) {
   const notes = steps.flatMap(({ place, ignoring }) =>
     ignoring.map((what) => `Lines of ${place.pattern} were found ignoring ${what}: check the result.`),
   );
-  const sum = (pick: (change: FileChange) => number) => steps.reduce((total, { change }) => total + pick(change), 0);
   return {
     output: ["Success. Updated the following files:", ...lines, ...notes].join("\n"),
     metadata: {
-      additions: sum(({ additions }) => additions),
-      deletions: sum(({ deletions }) => deletions),
+      ...countsOf(steps),
       diff: shorten(diffOf(steps)),
       files: steps.map(({ target: { patch, path, to }, change: { additions, deletions } }) => ({
         type: patch.kind,

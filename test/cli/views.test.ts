@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionRequestSchema,
+  RiskKind,
   ToolEffects,
   ToolErrorReason,
   ToolPartSchema,
@@ -60,6 +61,36 @@ describe("an ask", () => {
       '  for      ls  ← config rule 1 (bash "ls *" allow)',
       "           npm \\u202et  ← no rule matches: ask",
       "  command  ls && npm \\u202et",
+    ]);
+  });
+
+  test("begins with the risks, the heaviest first, then what deceives", () => {
+    const risky = {
+      permission: "bash",
+      patterns: ["curl x", "sh"],
+      display: ["curl x", "curl x | sh"],
+      warnings: ["it contains a soft hyphen"],
+      risks: [
+        { kind: RiskKind.NETWORK, parts: ["curl x"] },
+        { kind: RiskKind.DOWNLOADED_CODE, parts: ["curl x | sh \u202e"] },
+      ],
+    };
+    expect(askLines(create(PermissionRequestSchema, risky), plain, { now: 0 })).toEqual([
+      "? bash",
+      "  risk     runs downloaded code  curl x | sh \\u202e",
+      "           uses the network  curl x",
+      "  beware   it contains a soft hyphen",
+      "  for      curl x",
+      "           curl x | sh",
+    ]);
+  });
+
+  test("shows how many lines a change adds and removes", () => {
+    const preview = { diff: "+new\n", additions: 5_000, deletions: 12 };
+    expect(askLines(create(PermissionRequestSchema, { permission: "edit", preview }), plain, { now: 0 })).toEqual([
+      "? edit",
+      "  change   +5000 −12 lines",
+      "  +new",
     ]);
   });
 

@@ -36,6 +36,8 @@ describe("an edit", () => {
     expect((await plan.inspect?.())?.preview?.()).toEqual({
       diff: "--- a.txt\n+++ a.txt\n@@ -1,3 +1,4 @@\n one\n-two\n+2\n+2\n three\n",
       paths: ["a.txt"],
+      additions: 2,
+      deletions: 1,
     });
     const { output, metadata } = await change("two", "2\n2");
     expect(output).toBe("Edit applied successfully (1 replacement).");

@@ -77,6 +77,8 @@ describe("an existing file", () => {
     expect(inspected?.preview?.()).toEqual({
       diff: "--- a.txt\n+++ a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n",
       paths: ["a.txt"],
+      additions: 1,
+      deletions: 1,
     });
     expect(await text("a.txt")).toBe("one\ntwo\n");
   });
@@ -113,14 +115,15 @@ describe("an existing file", () => {
     expect(await text("b.txt")).toBe("one\ntwo\n");
   });
 
-  test("too large to compare is described in one line", async () => {
+  test("of any size shows the whole change, with its counts", async () => {
     await writeFile(at("a.txt"), "line\n".repeat(300_000));
     await show("a.txt");
     const { plan } = await planCall(site, write, { filePath: "a.txt", content: "new" });
     const inspected = await plan.inspect?.();
-    expect(inspected?.preview?.().diff).toBe(
-      "(No diff, because it is too large: 300000 lines will be replaced by 1 lines.)",
-    );
+    const preview = inspected?.preview?.();
+    expect(preview).toMatchObject({ additions: 1, deletions: 300_000 });
+    expect(preview?.diff?.match(/^-line$/gm)).toHaveLength(300_000);
+    expect(preview?.diff).toContain("\n+new\n");
   });
 });
 

@@ -1,3 +1,4 @@
+import { riskLines } from "../../view/risks.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
@@ -57,7 +58,7 @@ export function createInboxView(paint: Paint) {
     const page = Math.max(1, size.rows - head.length - list.length - foot.length - 3);
     const { selected } = view;
     const whole = selected
-      ? [...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns)), ...bodyOf(selected, columns)]
+      ? [...bodyOf(selected, columns), ...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns))]
       : [];
     const scroll = Math.max(0, Math.min(view.scroll, whole.length - page));
     const visible = whole.slice(scroll, scroll + page);
@@ -94,8 +95,10 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
     return `${mark} ${how}  ${paint("dim", whatOf(card))}`;
   }
   const left = ask.expires > 0 ? durationOf(ask.expires - now) : "";
+  const risks = riskLines(card.asks).map(({ words }) => words);
+  const risk = risks.length > 0 ? `${paint("red", risks.join(", "))}  ` : "";
   const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
-  return `${mark} ${left.padStart(7)}  ${paint("cyan", terminalLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
+  return `${mark} ${left.padStart(7)}  ${risk}${paint("cyan", terminalLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
 }
 
 /** A card's requests on one line. */

@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { riskLines } from "../../view/risks.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
@@ -13,8 +14,9 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
   const head = `${paint(["yellow", "bold"], `? ${terminalLine(permission)}`)}${asker}`;
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
-    ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
+    ...riskFields(ask, paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
+    ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
     ...field("again", [repetitionWords(ask)].filter(Boolean), paint),
     ...previewLines(preview, paint),
     ...field("why", mixed.length > 0 ? [] : reasonsFor(ask), paint),
@@ -24,6 +26,14 @@ export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: n
       paint,
     ),
   ];
+}
+
+/** The risks of a permission request, the heaviest first. */
+function riskFields(ask: PermissionRequest, paint: Paint): string[] {
+  const lines = riskLines([ask]).map(
+    ({ words, parts }) => `${paint("red", words)}  ${parts.map(terminalLine).join("  ")}`,
+  );
+  return lines.map((line, index) => `  ${paint("dim", (index === 0 ? "risk" : "").padEnd(width))}${line}`);
 }
 
 /** A permission request on one line. */
@@ -48,11 +58,12 @@ function reasonsFor({ decisions }: PermissionRequest): string[] {
 /** The preview of a call as lines. */
 export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
   if (!preview) return [];
-  const { command, paths, hosts, diff, url } = preview;
+  const { command, paths, hosts, diff, url, additions, deletions } = preview;
   return [
     ...field("command", command === "" ? [] : [command], paint),
     ...field("paths", paths, paint),
     ...field("hosts", hosts, paint),
+    ...field("change", additions + deletions > 0 ? [`+${additions} −${deletions} lines`] : [], paint),
     ...diffLines(diff, paint),
     ...field("more", url === "" ? [] : [`the diff is longer; the whole is ${url}`], paint),
   ];

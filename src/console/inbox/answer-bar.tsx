@@ -16,11 +16,14 @@ type Form = "none" | "always" | "reject" | "edit";
 export function AnswerBar({
   group,
   armed,
+  isWhole,
   connection,
   onAnswered,
 }: {
   group: AskGroup;
   armed: boolean;
+  /** True once the whole command or change is on the page; before, nothing can be approved. */
+  isWhole: boolean;
   connection: ConsoleConnection;
   onAnswered: () => void;
 }) {
@@ -31,10 +34,11 @@ export function AnswerBar({
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
   const isReady = armed && !sending.value;
+  const canApprove = isReady && isWhole;
 
   const send = async (answer: AnswerOutcome) => {
     const [first] = group.open;
-    if (first === undefined || !isReady) return;
+    if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
     sending.value = true;
     problem.value = "";
     try {
@@ -48,7 +52,7 @@ export function AnswerBar({
   };
   const once = () => send({ reply: PermissionReply.ONCE });
   const open = (wanted: Form) => {
-    if (isReady) form.value = wanted;
+    if (wanted === "always" ? canApprove : isReady) form.value = wanted;
   };
   const close = () => {
     form.value = "none";
@@ -87,19 +91,20 @@ export function AnswerBar({
           {problem}
         </p>
       )}
-      {form.value === "always" && <OffersForm group={group} isReady={isReady} send={send} back={close} />}
+      {!isWhole && <p class="hint">You can approve this after you have opened all of it above.</p>}
+      {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
       {form.value === "reject" && <RejectForm isReady={isReady} send={send} back={close} />}
       {form.value === "edit" && (
-        <EditForm group={group} connection={connection} isReady={isReady} send={send} back={close} />
+        <EditForm group={group} connection={connection} isReady={canApprove} send={send} back={close} />
       )}
       {form.value === "none" && (
         <div class="answers">
-          <button type="button" class="primary" aria-disabled={!isReady} onClick={() => void once()}>
+          <button type="button" class="primary" aria-disabled={!canApprove} onClick={() => void once()}>
             Approve once <kbd>o</kbd>
           </button>
           <button
             type="button"
-            aria-disabled={!isReady || !hasOffers}
+            aria-disabled={!canApprove || !hasOffers}
             title={hasOffers ? undefined : "This cannot be approved for later calls"}
             onClick={() => hasOffers && open("always")}
           >

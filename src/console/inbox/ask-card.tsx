@@ -1,3 +1,4 @@
+import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
 import { timeLeft } from "../../view/quantities.ts";
@@ -12,6 +13,7 @@ import type { AskGroup } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
 import { AskReasons } from "./ask-reasons.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
+import { Risks } from "./risks.tsx";
 import { useArmed } from "./use-armed.ts";
 
 /** A waiting call: its agent, request, reasons, time left, and the answers. */
@@ -31,6 +33,7 @@ export function AskCard({
 }) {
   const armed = useArmed(`${isAlone} ${group.open.map(({ id, digest }) => `${id} ${digest}`).join(" ")}`);
   const [first] = group.asks;
+  const whole = useSignal("");
   if (first === undefined) return null;
   const { request } = first;
   const [question] = group.open;
@@ -39,6 +42,7 @@ export function AskCard({
       <a class="back" href="#/inbox">
         ← Inbox
       </a>
+      <Risks requests={group.asks.map(({ request }) => request)} />
       <header class="ask-head">
         <p class="ask-kinds">
           {kindsOf(group.asks).map((kind) => (
@@ -53,12 +57,26 @@ export function AskCard({
         <AgentDescription group={group} />
       </header>
       <Warnings group={group} />
-      <AskPreview request={request} connection={connection} />
+      <AskPreview
+        key={request.digest}
+        request={request}
+        connection={connection}
+        onWhole={() => {
+          whole.value = request.digest;
+        }}
+      />
       <AskReasons asks={group.asks.map(({ request }) => request)} />
       {question === undefined ? (
         <Settlement group={group} />
       ) : (
-        <AnswerBar key={question.digest} group={group} armed={armed} connection={connection} onAnswered={onAnswered} />
+        <AnswerBar
+          key={question.digest}
+          group={group}
+          armed={armed}
+          isWhole={whole.value === request.digest}
+          connection={connection}
+          onAnswered={onAnswered}
+        />
       )}
     </article>
   );

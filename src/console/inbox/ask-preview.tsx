@@ -1,15 +1,31 @@
 import { useSignal } from "@preact/signals";
-import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { useEffect } from "preact/hooks";
+import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { readWhole } from "../stream/read-output.ts";
+import { CommandView } from "./command-view.tsx";
 
-/** The effects of an approval: the command, the change, the addresses. The service derived them; the agent did not. */
-export function AskPreview({ request, connection }: { request: PermissionRequest; connection: ConsoleConnection }) {
+/** The effects of an approval: the command, the change, the addresses. The service derived them; the agent did not. Calls `onWhole` once all of it is on the page. */
+export function AskPreview({
+  request,
+  connection,
+  onWhole,
+}: {
+  request: PermissionRequest;
+  connection: ConsoleConnection;
+  onWhole: () => void;
+}) {
   const { preview, display } = request;
+  const wholeCommand = useSignal(preview?.command ?? "");
+  const wholeDiff = useSignal(preview?.diff ?? "");
+  const isWhole = wholeCommand.value === "" && wholeDiff.value === "";
+  useEffect(() => {
+    if (isWhole) onWhole();
+  }, [isWhole]);
   if (preview === undefined) {
     return (
       <section class="block">
@@ -19,21 +35,18 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
       </section>
     );
   }
-  const { command, diff, hosts, url, paths } = preview;
+  const { command, diff, hosts, paths } = preview;
   const workdir = request.metadata?.workdir;
   return (
     <>
       {command !== "" && (
         <section class="block">
           <h3>Command{typeof workdir === "string" && workdir !== "." ? `, in ${visibleText(workdir)}` : ""}</h3>
-          <LongText
-            lines={linesOf([command])}
-            label="Command"
-            line={(text, i) => (
-              <p key={i} class="command-line">
-                {text}
-              </p>
-            )}
+          <CommandView
+            command={command}
+            onWhole={() => {
+              wholeCommand.value = "";
+            }}
           />
         </section>
       )}
@@ -57,7 +70,14 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
       {diff !== "" && (
         <section class="block">
           <h3>{paths.length === 1 ? `Change to ${visibleText(paths[0] ?? "")}` : "Change"}</h3>
-          <Diff diff={diff} url={url} request={request} connection={connection} />
+          <Diff
+            preview={preview}
+            sessionId={request.sessionId}
+            connection={connection}
+            onWhole={() => {
+              wholeDiff.value = "";
+            }}
+          />
         </section>
       )}
       {command === "" && diff === "" && hosts.length === 0 && (
@@ -72,21 +92,22 @@ export function AskPreview({ request, connection }: { request: PermissionRequest
 
 /** A diff; a long one is loaded in full on demand. */
 function Diff({
-  diff,
-  url,
-  request,
+  preview: { diff, url, additions, deletions },
+  sessionId,
   connection,
+  onWhole,
 }: {
-  diff: string;
-  url: string;
-  request: PermissionRequest;
+  preview: Preview;
+  sessionId: string;
   connection: ConsoleConnection;
+  onWhole: () => void;
 }) {
-  const whole = useSignal<string | undefined>(undefined);
+  const whole = useSignal(url === "" ? diff : undefined);
   const problem = useSignal("");
   const load = async () => {
     try {
-      const bytes = await readWhole(connection, { sessionId: request.sessionId, output: url });
+      const bytes = await readWhole(connection, { sessionId, output: url }, maxDiffBytes);
+      if (bytes.length >= maxDiffBytes) throw new Error("It is too large for this page.");
       whole.value = new TextDecoder().decode(bytes);
     } catch (error) {
       problem.value = String(error);
@@ -94,8 +115,12 @@ function Diff({
   };
   return (
     <>
-      <DiffView diff={whole.value ?? diff} />
-      {url !== "" && whole.value === undefined && (
+      <DiffView
+        diff={whole.value ?? diff}
+        counts={{ additions, deletions }}
+        onWhole={whole.value === undefined ? undefined : onWhole}
+      />
+      {whole.value === undefined && (
         <p class="more" role="note">
           Only the first {sizeOf(diff.length)} are shown.{" "}
           <button type="button" onClick={() => void load()}>
@@ -107,6 +132,9 @@ function Diff({
     </>
   );
 }
+
+/** A change of a file of 16 MiB has both versions, and a sign for each line. */
+const maxDiffBytes = 128 * 1024 * 1024;
 
 function linesOf(texts: readonly string[]): readonly string[] {
   return texts.flatMap((text) => visibleLines(text).split("\n"));

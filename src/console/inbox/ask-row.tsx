@@ -6,6 +6,7 @@ import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
+import { RiskMark } from "./risks.tsx";
 
 /** All rows have this height, so that the list can be virtual. */
 export const askRowHeight = 92;
@@ -26,6 +27,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
       data-settled={settled === undefined ? undefined : isApproved(settled) ? "approved" : "ended"}
     >
       <span class="ask-row-head">
+        {settled === undefined && <RiskMark requests={open} />}
         {kindsOf(asks).map((kind) => (
           <PermissionMark key={kind} kind={kind} />
         ))}

@@ -1,19 +1,26 @@
 import { useMemo } from "preact/hooks";
-import { countChanges, type DiffLine, parseDiff } from "./diff.ts";
+import { type DiffLine, parseDiff } from "./diff.ts";
 import { LongText } from "./long-text.tsx";
 import { visibleLines } from "./visible-text.ts";
 
-/** A unified diff with line numbers and colours. */
-export function DiffView({ diff }: { diff: string }) {
+/** A unified diff with line numbers and colours; `counts` are those of the whole change, of which `diff` may be the beginning. */
+export function DiffView({
+  diff,
+  counts,
+  onWhole,
+}: {
+  diff: string;
+  counts: { additions: number; deletions: number };
+  onWhole?: (() => void) | undefined;
+}) {
   const lines = useMemo(() => parseDiff(visibleLines(diff)), [diff]);
-  const { added, removed } = countChanges(lines);
   return (
     <figure class="diff">
       <figcaption>
-        <span class="added">+{added}</span> <span class="removed">−{removed}</span>{" "}
+        <span class="added">+{counts.additions}</span> <span class="removed">−{counts.deletions}</span>{" "}
         <span class="unseen">lines added and removed</span>
       </figcaption>
-      <LongText lines={lines} label="Change" line={(line, i) => <Line key={i} line={line} />} />
+      <LongText lines={lines} label="Change" onWhole={onWhole} line={(line, i) => <Line key={i} line={line} />} />
     </figure>
   );
 }

@@ -29,7 +29,7 @@ function Plan({ plan: { action, decisions, asks, preview, problem } }: { plan: P
         </p>
       )}
       {problem !== undefined && <pre class="problem">{visibleLines(problem.message)}</pre>}
-      {preview !== undefined && preview.diff !== "" && <DiffView diff={preview.diff} />}
+      {preview !== undefined && preview.diff !== "" && <DiffView diff={preview.diff} counts={preview} />}
       <DecisionList decisions={decisions} />
       {offers.length > 0 && (
         <>

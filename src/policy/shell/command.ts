@@ -1,6 +1,7 @@
 import { effectsOf, mayRunItsWords, programOf } from "./behaviour.ts";
 import type { Danger, Inner, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
+import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
 import { changesShell } from "./programs.ts";
 import { readLine } from "./reader.ts";
 import { confirm, mentionedIn } from "./second-reading.ts";
@@ -26,6 +27,10 @@ export interface Command {
   scripts: readonly string[];
   /** The programs that it names, including wrappers that only run another one. */
   programs: readonly string[];
+  /** The words of each command that it names anywhere: its own first, then those that it runs. */
+  mentions: readonly (readonly string[])[];
+  /** The pipeline that feeds it its program, itself included. */
+  pipeline?: FeedingPipeline;
   /** True if it reads from or writes to files by redirects. */
   redirected: boolean;
   /** The directory in which it runs, relative to that of the line. */
@@ -37,11 +42,21 @@ export function readCommands(text: string): Command[] {
   try {
     const line = readLine(text);
     confirm(line, text);
-    return inDirectories(line).map(({ command, directory }) => understood(command, directory, 0));
+    return commandsOf(line, "", 0);
   } catch (cause) {
     if (!(cause instanceof Opaque)) throw cause;
     return [opaqueLine(text, cause.message)];
   }
+}
+
+/** Understands the commands of a line that runs in a directory. */
+function commandsOf(line: CommandLine, below: string, depth: number): Command[] {
+  const pipelines = pipelinesIn(line);
+  return inDirectories(line).map(({ command, directory: within }) => {
+    const directory = within.startsWith("/") || below === "" ? within : `${below}/${within}`;
+    const pipeline = pipelines.get(command);
+    return { ...understood(command, directory, depth), ...(pipeline && { pipeline }) };
+  });
 }
 
 const deepest = 5;
@@ -116,6 +131,7 @@ function understood(command: SimpleCommand, directory: string, depth: number): C
     inner,
     scripts: [...effects.scripts, ...inner.flatMap(({ scripts }) => scripts)],
     programs: distinct([words[0]?.value ?? "", ...inner.flatMap(({ programs }) => programs)]),
+    mentions: [words.map(({ value }) => value), ...inner.flatMap(({ mentions }) => mentions)],
     redirected: redirects.length > 0 || command.input !== undefined,
     directory,
   };
@@ -136,9 +152,7 @@ function innerOf(inner: Inner, directory: string, depth: number): Command[] {
   try {
     const line = readLine(inner.line);
     confirm(line, inner.line);
-    return inDirectories(line).map(({ command, directory: within }) =>
-      understood(command, within.startsWith("/") || directory === "" ? within : `${directory}/${within}`, depth),
-    );
+    return commandsOf(line, directory, depth);
   } catch (cause) {
     if (!(cause instanceof Opaque)) throw cause;
     return [opaqueLine(inner.line, cause.message)];
@@ -203,6 +217,7 @@ function opaqueLine(line: string, why: string): Command {
     inner: [],
     scripts: [],
     programs: distinct(mentioned.flatMap(({ programs }) => programs)),
+    mentions: mentioned.flatMap(({ mentions }) => mentions),
     redirected: false,
     directory: "",
   };

@@ -1,5 +1,6 @@
 import { dirname, join, resolve } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
+import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { filesBelow } from "./below.ts";
 import { type Command, readCommands } from "./command.ts";
 import type { Below, Use } from "./effects.ts";
@@ -34,8 +35,11 @@ export async function expand(ask: ExpandedAsk, files: Files, mayRead: MayRead, h
   const touched = createTouched(mayRead);
   const programs = new Set<string>();
   const byDirectory = new Map<string, ExpandedAsk>();
-  for (const line of ask.patterns) {
-    for (const command of readCommands(line)) {
+  const shownAs = new Map<string, string>();
+  const lines = ask.patterns.map((line) => ({ line, commands: readCommands(line) }));
+  for (const { line, commands } of lines) {
+    for (const command of commands) {
+      if (command.pipeline) shownAs.set(command.text, command.pipeline.text);
       const cwd = await directoryOf(command, ask.cwd ?? "/", files);
       const before = byDirectory.get(cwd) ?? { ...ask, patterns: [], line, cwd };
       byDirectory.set(cwd, { ...before, patterns: [...new Set([...before.patterns, command.text])] });
@@ -53,7 +57,12 @@ export async function expand(ask: ExpandedAsk, files: Files, mayRead: MayRead, h
     ...(runs.length > 0 && { runs }),
     programs: [...programs],
   };
-  return [...touched.asks(), itself, ...others];
+  const risks = mergeRisks(lines.flatMap(({ commands }) => risksOfCommands(commands)));
+  return [...touched.asks(), itself, ...others].map((found) => ({
+    ...found,
+    ...(risks.length > 0 && { risks }),
+    ...(shownAs.size > 0 && found.permission === "bash" && { shownAs }),
+  }));
 }
 
 async function directoryOf({ directory }: Command, cwd: string, { resolve }: Files): Promise<string> {

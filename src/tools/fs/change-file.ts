@@ -84,7 +84,7 @@ export function createFileChanges({ now = Date.now }: { now?: () => number } = {
           using file = openTarget(path);
           const next = await nextOf(path, file, make, reads);
           seen.last = next;
-          return { preview: () => ({ diff: changeOf(path, next).diff, paths: [path.pattern] }) };
+          return { preview: () => ({ ...changeOf(path, next), paths: [path.pattern] }) };
         },
       } satisfies Plan & Planned<M>;
     },

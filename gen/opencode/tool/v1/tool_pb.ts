@@ -19,7 +19,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool.proto.
  */
 export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
-  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSK4BAoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJQgcKBXN0YXRlQgsKCV9tZXRhZGF0YUIRCg9fb3JpZ2luYWxfaW5wdXQiUwoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJIu4DChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAlCBwoFX3Rvb2wiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSLNBgoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEASKwoFaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SACIAQESEgoKd2hvbGVfY2FsbBgZIAEoCBIhCgdleHBpcmVzGBogASgBQhC6SA0SC0ABKQAAAAAAAAAAOtMDukjPAxp0ChhtZXNzYWdlX29ubHlfd2l0aF9yZWplY3QSMW1lc3NhZ2UgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QaJXRoaXMubWVzc2FnZSA9PSAnJyB8fCB0aGlzLnJlcGx5ID09IDMadAoWb2ZmZXJfb25seV93aXRoX2Fsd2F5cxIyb2ZmZXJfaWQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMub2ZmZXJfaWQgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAyGmoKFGlucHV0X29ubHlfd2l0aF9vbmNlEi1pbnB1dCBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX09OQ0UaIyFoYXModGhpcy5pbnB1dCkgfHwgdGhpcy5yZXBseSA9PSAxGnUKGGV4cGlyZXNfb25seV93aXRoX2Fsd2F5cxIxZXhwaXJlcyBpcyBvbmx5IGZvciByZXBseSBQRVJNSVNTSU9OX1JFUExZX0FMV0FZUxomdGhpcy5leHBpcmVzID09IDAuMCB8fCB0aGlzLnJlcGx5ID09IDJCCAoGX2lucHV0IgcKBUVtcHR5KvcDCg9Ub29sRXJyb3JSZWFzb24SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5TUEVDSUZJRUQQABIjCh9UT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAESIgoeVE9PTF9FUlJPUl9SRUFTT05fVU5LTk9XTl9UT09MEAISIAocVE9PTF9FUlJPUl9SRUFTT05fU1RBTEVfVE9PTBADEhwKGFRPT0xfRVJST1JfUkVBU09OX0RFTklFRBAEEh4KGlRPT0xfRVJST1JfUkVBU09OX1JFSkVDVEVEEAUSHQoZVE9PTF9FUlJPUl9SRUFTT05fRVhQSVJFRBAGEhwKGFRPT0xfRVJST1JfUkVBU09OX0ZBSUxFRBAHEiQKIFRPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfT1VUUFVUEAgSIgoeVE9PTF9FUlJPUl9SRUFTT05fT1VUUFVUX0xJTUlUEAkSHQoZVE9PTF9FUlJPUl9SRUFTT05fVElNRU9VVBAKEh8KG1RPT0xfRVJST1JfUkVBU09OX0NBTkNFTExFRBALEiMKH1RPT0xfRVJST1JfUkVBU09OX0VYRUNVVE9SX0xPU1QQDBIsCihUT09MX0VSUk9SX1JFQVNPTl9DSEFOR0VEX0FGVEVSX0FQUFJPVkFMEA0qXAoLVG9vbEVmZmVjdHMSHAoYVE9PTF9FRkZFQ1RTX1VOU1BFQ0lGSUVEEAASFQoRVE9PTF9FRkZFQ1RTX05PTkUQARIYChRUT09MX0VGRkVDVFNfVU5LTk9XThACKogBCg9QZXJtaXNzaW9uUmVwbHkSIAocUEVSTUlTU0lPTl9SRVBMWV9VTlNQRUNJRklFRBAAEhkKFVBFUk1JU1NJT05fUkVQTFlfT05DRRABEhsKF1BFUk1JU1NJT05fUkVQTFlfQUxXQVlTEAISGwoXUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
+  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSK4BAoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJQgcKBXN0YXRlQgsKCV9tZXRhZGF0YUIRCg9fb3JpZ2luYWxfaW5wdXQieQoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJEhEKCWFkZGl0aW9ucxgGIAEoDRIRCglkZWxldGlvbnMYByABKA0imwQKEVBlcm1pc3Npb25SZXF1ZXN0EgoKAmlkGAEgASgJEhIKCnNlc3Npb25faWQYAiABKAkSEgoKcGVybWlzc2lvbhgDIAEoCRIQCghwYXR0ZXJucxgEIAMoCRIpCghtZXRhZGF0YRgFIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGYWx3YXlzGAYgAygJEjoKBHRvb2wYByABKAsyJy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25Ub29sQ29udGV4dEgAiAEBEg0KBWFnZW50GBQgASgJEhAKCGFuY2VzdHJ5GBUgAygJEg8KB2NyZWF0ZWQYFiABKAESDwoHZXhwaXJlcxgXIAEoARIOCgZkaWdlc3QYGCABKAkSKgoHcHJldmlldxgZIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUHJldmlldxInCgZvZmZlcnMYGiADKAsyFy5vcGVuY29kZS50b29sLnYxLk9mZmVyEjcKCWRlY2lzaW9ucxgbIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEg8KB2JpbmRpbmcYHCABKAkSDwoHZGlzcGxheRgdIAMoCRIQCgh3YXJuaW5ncxgeIAMoCRIlCgVyaXNrcxggIAMoCzIWLm9wZW5jb2RlLnRvb2wudjEuUmlza0IHCgVfdG9vbEoECB8QICI/CgRSaXNrEigKBGtpbmQYASABKA4yGi5vcGVuY29kZS50b29sLnYxLlJpc2tLaW5kEg0KBXBhcnRzGAIgAygJIjwKFVBlcm1pc3Npb25Ub29sQ29udGV4dBISCgptZXNzYWdlX2lkGAEgASgJEg8KB2NhbGxfaWQYAiABKAkizQYKElBlcm1pc3Npb25SZXNwb25zZRIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASIAoNcGVybWlzc2lvbl9pZBgCIAEoCUIJukgGcgQQARhAEjwKBXJlcGx5GAMgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVwbHlCCrpIB4IBBBABIAASGgoHbWVzc2FnZRgUIAEoCUIJukgGcgQYgIABEhoKCHJlcGx5X2lkGBUgASgJQgi6SAVyAxiAARIhCg9leHBlY3RlZF9kaWdlc3QYFiABKAlCCLpIBXIDGIABEhkKCG9mZmVyX2lkGBcgASgJQge6SARyAhhAEisKBWlucHV0GBggASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEhIKCndob2xlX2NhbGwYGSABKAgSIQoHZXhwaXJlcxgaIAEoAUIQukgNEgtAASkAAAAAAAAAADrTA7pIzwMadAoYbWVzc2FnZV9vbmx5X3dpdGhfcmVqZWN0EjFtZXNzYWdlIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfUkVKRUNUGiV0aGlzLm1lc3NhZ2UgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAzGnQKFm9mZmVyX29ubHlfd2l0aF9hbHdheXMSMm9mZmVyX2lkIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfQUxXQVlTGiZ0aGlzLm9mZmVyX2lkID09ICcnIHx8IHRoaXMucmVwbHkgPT0gMhpqChRpbnB1dF9vbmx5X3dpdGhfb25jZRItaW5wdXQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9PTkNFGiMhaGFzKHRoaXMuaW5wdXQpIHx8IHRoaXMucmVwbHkgPT0gMRp1ChhleHBpcmVzX29ubHlfd2l0aF9hbHdheXMSMWV4cGlyZXMgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMuZXhwaXJlcyA9PSAwLjAgfHwgdGhpcy5yZXBseSA9PSAyQggKBl9pbnB1dCIHCgVFbXB0eSr3AwoPVG9vbEVycm9yUmVhc29uEiEKHVRPT0xfRVJST1JfUkVBU09OX1VOU1BFQ0lGSUVEEAASIwofVE9PTF9FUlJPUl9SRUFTT05fSU5WQUxJRF9JTlBVVBABEiIKHlRPT0xfRVJST1JfUkVBU09OX1VOS05PV05fVE9PTBACEiAKHFRPT0xfRVJST1JfUkVBU09OX1NUQUxFX1RPT0wQAxIcChhUT09MX0VSUk9SX1JFQVNPTl9ERU5JRUQQBBIeChpUT09MX0VSUk9SX1JFQVNPTl9SRUpFQ1RFRBAFEh0KGVRPT0xfRVJST1JfUkVBU09OX0VYUElSRUQQBhIcChhUT09MX0VSUk9SX1JFQVNPTl9GQUlMRUQQBxIkCiBUT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX09VVFBVVBAIEiIKHlRPT0xfRVJST1JfUkVBU09OX09VVFBVVF9MSU1JVBAJEh0KGVRPT0xfRVJST1JfUkVBU09OX1RJTUVPVVQQChIfChtUT09MX0VSUk9SX1JFQVNPTl9DQU5DRUxMRUQQCxIjCh9UT09MX0VSUk9SX1JFQVNPTl9FWEVDVVRPUl9MT1NUEAwSLAooVE9PTF9FUlJPUl9SRUFTT05fQ0hBTkdFRF9BRlRFUl9BUFBST1ZBTBANKlwKC1Rvb2xFZmZlY3RzEhwKGFRPT0xfRUZGRUNUU19VTlNQRUNJRklFRBAAEhUKEVRPT0xfRUZGRUNUU19OT05FEAESGAoUVE9PTF9FRkZFQ1RTX1VOS05PV04QAiq6AQoIUmlza0tpbmQSGQoVUklTS19LSU5EX1VOU1BFQ0lGSUVEEAASGQoVUklTS19LSU5EX0NSRURFTlRJQUxTEAESHQoZUklTS19LSU5EX0RPV05MT0FERURfQ09ERRACEhQKEFJJU0tfS0lORF9ERUxFVEUQAxIVChFSSVNLX0tJTkRfUFVCTElTSBAEEhUKEVJJU0tfS0lORF9PVVRTSURFEAUSFQoRUklTS19LSU5EX05FVFdPUksQBiqIAQoPUGVybWlzc2lvblJlcGx5EiAKHFBFUk1JU1NJT05fUkVQTFlfVU5TUEVDSUZJRUQQABIZChVQRVJNSVNTSU9OX1JFUExZX09OQ0UQARIbChdQRVJNSVNTSU9OX1JFUExZX0FMV0FZUxACEhsKF1BFUk1JU1NJT05fUkVQTFlfUkVKRUNUEANiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
 
 /**
  * ToolState is the state of a call, where it is used without its part. Its arms are those of ToolPart.state.
@@ -600,6 +600,20 @@ export type Preview = Message<"opencode.tool.v1.Preview"> & {
    * @generated from field: string url = 5;
    */
   url: string;
+
+  /**
+   * additions is the number of lines that the whole change adds.
+   *
+   * @generated from field: uint32 additions = 6;
+   */
+  additions: number;
+
+  /**
+   * deletions is the number of lines that the whole change removes.
+   *
+   * @generated from field: uint32 deletions = 7;
+   */
+  deletions: number;
 };
 
 /**
@@ -738,7 +752,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   /**
    * display is each pattern in its displayed form, in the same order. The service makes it so that all clients show the
    * same: characters that are invisible or change their surroundings are written as `\u{…}`, lines over 160 characters
-   * continue behind a `↳` on the next line, and nothing is omitted.
+   * continue behind a `↳` on the next line, and nothing is omitted. A program that reads what it runs from a pipe is
+   * displayed with the pipeline: `curl -s URL | sh` for the pattern `sh`.
    *
    * @generated from field: repeated string display = 29;
    */
@@ -751,6 +766,15 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
    * @generated from field: repeated string warnings = 30;
    */
   warnings: string[];
+
+  /**
+   * risks are what the call could do that deserves attention, the heaviest kind first, each kind once; clients show
+   * them before anything else. They are a reading aid: the service derives them from the command line and from what is
+   * asked for, no rule depends on them, and a program can do more than its words say. Empty: none was found.
+   *
+   * @generated from field: repeated opencode.tool.v1.Risk risks = 32;
+   */
+  risks: Risk[];
 };
 
 /**
@@ -759,6 +783,35 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
  */
 export const PermissionRequestSchema: GenMessage<PermissionRequest> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool, 10);
+
+/**
+ * Risk is one kind of risk of a call.
+ *
+ * @generated from message opencode.tool.v1.Risk
+ */
+export type Risk = Message<"opencode.tool.v1.Risk"> & {
+  /**
+   * kind is the kind.
+   *
+   * @generated from field: opencode.tool.v1.RiskKind kind = 1;
+   */
+  kind: RiskKind;
+
+  /**
+   * parts are the commands, paths or addresses to which it applies, in their displayed form: at most 5, of at most 200
+   * characters each. A pipeline into an interpreter is one part.
+   *
+   * @generated from field: repeated string parts = 2;
+   */
+  parts: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.Risk.
+ * Use `create(RiskSchema)` to create a new message.
+ */
+export const RiskSchema: GenMessage<Risk> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool, 11);
 
 /**
  * PermissionToolContext names the call of a permission request.
@@ -786,7 +839,7 @@ export type PermissionToolContext = Message<"opencode.tool.v1.PermissionToolCont
  * Use `create(PermissionToolContextSchema)` to create a new message.
  */
 export const PermissionToolContextSchema: GenMessage<PermissionToolContext> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 11);
+  messageDesc(file_opencode_tool_v1_tool, 12);
 
 /**
  * PermissionResponse is an answer to a permission request.
@@ -880,7 +933,7 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
  * Use `create(PermissionResponseSchema)` to create a new message.
  */
 export const PermissionResponseSchema: GenMessage<PermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 12);
+  messageDesc(file_opencode_tool_v1_tool, 13);
 
 /**
  * Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
@@ -895,7 +948,7 @@ export type Empty = Message<"opencode.tool.v1.Empty"> & {
  * Use `create(EmptySchema)` to create a new message.
  */
 export const EmptySchema: GenMessage<Empty> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 13);
+  messageDesc(file_opencode_tool_v1_tool, 14);
 
 /**
  * ToolErrorReason is the reason why a call ended in `error`.
@@ -1060,6 +1113,75 @@ export const ToolEffectsSchema: GenEnum<ToolEffects> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_tool, 1);
 
 /**
+ * RiskKind is a kind of risk, in order of weight: the first one is the heaviest.
+ *
+ * @generated from enum opencode.tool.v1.RiskKind
+ */
+export const RiskKind = {
+  /**
+   * RISK_KIND_UNSPECIFIED is never sent.
+   *
+   * @generated from enum value: RISK_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED: 0,
+
+  /**
+   * RISK_KIND_CREDENTIALS: it reads, writes or prints keys, tokens or passwords.
+   *
+   * @generated from enum value: RISK_KIND_CREDENTIALS = 1;
+   */
+  CREDENTIALS: 1,
+
+  /**
+   * RISK_KIND_DOWNLOADED_CODE: it runs code from the network, such as a script from a pipe or the scripts of packages.
+   *
+   * @generated from enum value: RISK_KIND_DOWNLOADED_CODE = 2;
+   */
+  DOWNLOADED_CODE: 2,
+
+  /**
+   * RISK_KIND_DELETE: it deletes files or data, or discards changes.
+   *
+   * @generated from enum value: RISK_KIND_DELETE = 3;
+   */
+  DELETE: 3,
+
+  /**
+   * RISK_KIND_PUBLISH: it sends something to others: a push, a release, a deployment, an upload.
+   *
+   * @generated from enum value: RISK_KIND_PUBLISH = 4;
+   */
+  PUBLISH: 4,
+
+  /**
+   * RISK_KIND_OUTSIDE: it reaches files outside the workspace, or acts as another user or on another machine.
+   *
+   * @generated from enum value: RISK_KIND_OUTSIDE = 5;
+   */
+  OUTSIDE: 5,
+
+  /**
+   * RISK_KIND_NETWORK: it uses the network.
+   *
+   * @generated from enum value: RISK_KIND_NETWORK = 6;
+   */
+  NETWORK: 6,
+} as const;
+
+/**
+ * RiskKind is a kind of risk, in order of weight: the first one is the heaviest.
+ *
+ * @generated from enum opencode.tool.v1.RiskKind
+ */
+export type RiskKind = (typeof RiskKind)[keyof typeof RiskKind] | UnknownEnum;
+
+/**
+ * Describes the enum opencode.tool.v1.RiskKind.
+ */
+export const RiskKindSchema: GenEnum<RiskKind> = /*@__PURE__*/
+  enumDesc(file_opencode_tool_v1_tool, 2);
+
+/**
  * PermissionReply is the answer of an approver.
  *
  * @generated from enum opencode.tool.v1.PermissionReply
@@ -1108,5 +1230,5 @@ export type PermissionReply = (typeof PermissionReply)[keyof typeof PermissionRe
  * Describes the enum opencode.tool.v1.PermissionReply.
  */
 export const PermissionReplySchema: GenEnum<PermissionReply> = /*@__PURE__*/
-  enumDesc(file_opencode_tool_v1_tool, 2);
+  enumDesc(file_opencode_tool_v1_tool, 3);
 

@@ -1,0 +1,82 @@
+import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Ask } from "../core/ask.ts";
+import { visible } from "./display.ts";
+import type { RiskFound } from "./model.ts";
+import { protectedFile } from "./protected-files.ts";
+import { commandRisks, downloadsTo, runsDownloads } from "./risky-programs.ts";
+import type { Command } from "./shell/command.ts";
+
+/**
+ * Finds what deserves an approver's attention in the commands of a line, by their words. It is a reading aid: decisions do
+ * not depend on it.
+ */
+export function risksOfCommands(commands: readonly Command[]): RiskFound[] {
+  const downloaded = new Set<string>();
+  return mergeRisks(
+    commands.flatMap((command) => {
+      const text = command.pipeline?.text ?? command.text;
+      const found = new Set(command.mentions.flatMap((words) => commandRisks(words)));
+      if (runsDownloads(command, downloaded)) found.add(RiskKind.DOWNLOADED_CODE);
+      if (touchesSecret(command)) found.add(RiskKind.CREDENTIALS);
+      for (const file of command.mentions.flatMap(downloadsTo)) downloaded.add(file);
+      return [...found].map((kind) => ({ kind, parts: [text] }));
+    }),
+  );
+}
+
+/** Finds the risks of an ask by its permission and patterns. */
+export function risksOfAsk({
+  permission,
+  patterns,
+  paths,
+}: Pick<Ask, "permission" | "patterns" | "paths">): RiskFound[] {
+  const secrets = patterns.filter((pattern, i) => isSecretFile(paths?.[i] ?? pattern));
+  const found: RiskFound[] = [];
+  if (/^(read|edit)$/.test(permission)) found.push({ kind: RiskKind.CREDENTIALS, parts: secrets });
+  if (permission === "external_directory") found.push({ kind: RiskKind.OUTSIDE, parts: patterns });
+  if (/^web/.test(permission)) found.push({ kind: RiskKind.NETWORK, parts: patterns });
+  return mergeRisks(found);
+}
+
+/** Merges risks by kind, the heaviest kind first; each part once, cut to what a line shows. */
+export function mergeRisks(risks: readonly RiskFound[]): RiskFound[] {
+  const byKind = Map.groupBy(risks, ({ kind }) => kind);
+  return [...byKind]
+    .map(([kind, alike]) => ({
+      kind,
+      parts: [...new Set(alike.flatMap(({ parts }) => parts).map(shorten))].slice(0, maxParts),
+    }))
+    .filter(({ parts }) => parts.length > 0)
+    .toSorted((a, b) => a.kind - b.kind);
+}
+
+const maxParts = 5;
+const maxPartLength = 200;
+
+/** The displayed form of a part on one line; of a long one the beginning and the end. */
+function shorten(part: string): string {
+  const text = [...visible(part.slice(0, 10 * maxPartLength).replaceAll(/\s+/g, " "))];
+  if (text.length <= maxPartLength) return text.join("");
+  const isCut = part.length > 10 * maxPartLength;
+  const end = isCut ? [...visible(part.slice(-60).replaceAll(/\s+/g, " "))] : text;
+  return `${text.slice(0, 130).join("")} … ${end.slice(-60).join("")}`;
+}
+
+function touchesSecret({ uses, text, mentions }: Command): boolean {
+  const words = mentions.flatMap((words) => words.slice(1));
+  return (
+    uses.some(({ path, as }) => as !== "look" && isSecretFile(path)) ||
+    words.some((word) => word.length < 4_096 && word.split(/[=:@]/).some(isSecretFile)) ||
+    secretVariable.test(text)
+  );
+}
+
+/** Checks by its name if a file holds credentials. */
+function isSecretFile(path: string): boolean {
+  return protectedFile("read", path) !== undefined || secretFiles.test(path);
+}
+
+const secretFiles =
+  /(^|\/)(\.env(?!\.(example|sample|template|dist)$)(\.[\w.-]+)?|id_(rsa|dsa|ecdsa|ed25519)[\w-]*|[\w.-]+\.(pem|p12|pfx|keystore|jks)|\.npmrc|\.pypirc|\.vault-token|\.aws|\.kube|\.gnupg|\.ssh|\.config\/(gcloud|gh)(\/.*)?|\.azure(\/.*)?|\.cargo\/credentials(\.toml)?|\.docker\/config\.json|(etc\/)?(shadow|gshadow)|credentials(\.json)?|service-account[\w-]*\.json|secrets?\.(ya?ml|json|toml|env))$/i;
+
+const secretVariable = /\$\{?\w*(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|PRIVATE_KEY|CREDENTIALS?)\w*/i;
