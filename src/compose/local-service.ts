@@ -26,14 +26,34 @@ const loadServer = () => import("./server.ts");
 /** Serves until the process gets SIGTERM or SIGINT, then drains; a second signal ends the process at once. */
 export async function serveUntilStopped(flags: Flags, onStart: (started: StartedServer) => void): Promise<void> {
   const config = loadConfig(flags, readEnvironment());
-  const log = createLogger({ level: config.logLevel, file: join(config.dataDirectory, "log", "toolgate.log") });
+  const log = createLogger({
+    level: config.logLevel,
+    file: join(config.dataDirectory, "log", "toolgate.log"),
+    rotation: config.logRotation,
+  });
+  process.once("exit", log.flushNow);
+  const reopen = () => log.reopen();
+  process.on("SIGHUP", reopen);
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
   onStart(describeServer(config, server.url));
+  log.info("service started", { address: server.url });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
   await server.close();
+  process.off("SIGHUP", reopen);
+  // A stalled reader of stderr must not keep the process alive.
+  if (!(await isSettled(log.flush(), 1_000))) process.exit(0);
+}
+
+/** Resolves with false if the promise is still pending after a time. */
+async function isSettled(work: Promise<void>, ms: number): Promise<boolean> {
+  const { promise: late, resolve } = Promise.withResolvers<boolean>();
+  const timer = setTimeout(resolve, ms, false);
+  const inTime = await Promise.race([work.then(() => true), late]);
+  clearTimeout(timer);
+  return inTime;
 }
 
 /** Starts a service for this process alone, with its own store and tokens, and deletes both when it closes. */

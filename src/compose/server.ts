@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { type Config, configuredRules } from "../config/config.ts";
-import type { Logger } from "../core/logger.ts";
+import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
 import type { HookChain } from "../tool/hooks.ts";
@@ -31,7 +31,7 @@ export interface Server {
 /** Composes the service and starts it. `tools` are added to the built-in tools; `open` opens the store. */
 export async function startServer(
   configured: Config,
-  log: Logger,
+  log: Logger & Partial<Pick<ServiceLog, "dropped">>,
   { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
 ): Promise<Server> {
   await checkConfiguredPolicy(configured, log);

@@ -1,5 +1,6 @@
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
+import type { LogRotation } from "../core/log-file.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
 import { type ConfigLimits, readLimits } from "./limits.ts";
@@ -7,6 +8,7 @@ import { checkListen, type ListenAddress, parseAddress } from "./listen-address.
 import { type Flags, fromEnvironment, fromFlags } from "./overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
+import { readRotation } from "./rotation.ts";
 import { readSandbox, type SandboxSettings } from "./sandbox.ts";
 import { readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
@@ -55,6 +57,7 @@ export interface Config {
   readonly leaseMs: number;
   readonly drainMs: number;
   readonly logLevel: "debug" | "info" | "warn" | "error";
+  readonly logRotation: LogRotation;
   /** True if OpenTelemetry spans are exported. */
   readonly tracing: boolean;
   /** Files of plugins, outside of every workspace. */
@@ -111,6 +114,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
     logLevel: settings.log_level ?? "info",
+    logRotation: readRotation(settings.log),
     tracing: readTracing(env),
     plugins: settings.plugin ?? [],
     experimental: settings.experimental ?? [],

@@ -76,6 +76,11 @@ const settings = strictTable({
     writable: z.array(z.string().min(1)).optional(),
     agent: z.record(name, strictTable(confinement)).optional(),
   }).optional(),
+  log: strictTable({
+    max_bytes: bytes(1_099_511_627_776).optional(),
+    max_age_hours: z.int().min(1).max(87_600).optional(),
+    max_files: z.int().min(1).max(1_000).optional(),
+  }).optional(),
   token: z.array(token).optional(),
   limits: strictTable({
     request_bytes: bytes(67_108_864).optional(),

@@ -1,5 +1,7 @@
-import { chmodSync } from "node:fs";
-import { destination, pino } from "pino";
+import { pino } from "pino";
+import { createLogFile, type LogRotation } from "./log-file.ts";
+import { createLogTarget, type LogTarget } from "./log-target.ts";
+import { createStderrSink } from "./stderr-sink.ts";
 
 /** The minimum level of lines that are written. */
 export type LogLevel = "debug" | "info" | "warn" | "error";
@@ -36,26 +38,57 @@ export interface LogFields {
 /** Writes one JSON line per call. */
 export type Logger = Record<LogLevel, (message: string, fields?: LogFields) => void>;
 
-/**
- * Logs JSON lines to stderr and appends them to `file` (0600). A warning or an error is written before the call returns, other
- * lines together at the end of the turn: a write costs as much as all other work on a line.
- */
-export function createLogger(options: { level: LogLevel; file: string }): Logger {
-  const file = destination({ dest: options.file, mkdir: true, mode: 0o600, sync: true });
-  // The file may exist already, with other permissions.
-  chmodSync(options.file, 0o600);
-  const targets = [destination({ fd: 2, sync: true }), file];
-  let waiting = "";
+/** The log of a service process: stderr and a file. Neither ever blocks or ends the process. */
+export interface ServiceLog extends Logger {
+  /** Opens the file again, for programs that rotate it. */
+  reopen(): void;
+  /** Number of lines dropped since the start, by target. */
+  dropped(): Readonly<Record<"file" | "stderr", number>>;
+  /** Resolves when every line so far is written or dropped. */
+  flush(): Promise<void>;
+  /** Writes the queued lines at once; only for the end of the process. */
+  flushNow(): void;
+}
 
-  function flush(): void {
-    const lines = waiting;
-    waiting = "";
-    if (lines !== "") for (const target of targets) target.write(lines);
+/**
+ * Logs JSON lines to stderr and appends them to `file` (0600). Each has a bounded queue; what it cannot take is dropped and
+ * counted, since a full disk or a stalled reader must not stop the service.
+ */
+export function createLogger(options: {
+  level: LogLevel;
+  file: string;
+  /** Undefined: the file is never rotated. */
+  rotation?: LogRotation | undefined;
+  now?: () => number;
+}): ServiceLog {
+  const { level, rotation, now } = options;
+  const logFile = createLogFile(options.file, rotation, now);
+  const file: LogTarget = createLogTarget({
+    sink: logFile,
+    onFailure(error) {
+      writeTo([stderr], () =>
+        log.error({ error, path: options.file }, "the log file cannot be written: its lines are dropped until it can"),
+      );
+    },
+    onDropped: (count) => writeTo([file], () => log.warn({ count }, "lines before this one were dropped")),
+  });
+  const stderr: LogTarget = createLogTarget({
+    sink: createStderrSink(),
+    onDropped: (count) => writeTo([stderr], () => log.warn({ count }, "lines before this one were dropped")),
+  });
+  const all: readonly LogTarget[] = [stderr, file];
+  let receivers = all;
+
+  /** Writes the lines of `write` to these targets only. */
+  function writeTo(targets: readonly LogTarget[], write: () => void): void {
+    receivers = targets;
+    write();
+    receivers = all;
   }
 
   const log = pino(
     {
-      level: options.level,
+      level,
       base: { pid: process.pid },
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (level) => ({ level }) },
@@ -64,18 +97,26 @@ export function createLogger(options: { level: LogLevel; file: string }): Logger
     },
     {
       write(line) {
-        if (waiting === "") setImmediate(flush);
-        waiting += line;
+        for (const target of receivers) target.write(line);
       },
     },
   );
   const write =
     (level: LogLevel) =>
-    (message: string, fields: LogFields = {}) => {
+    (message: string, fields: LogFields = {}) =>
       log[level](known(fields), message);
-      if (level === "warn" || level === "error") flush();
-    };
-  return { debug: write("debug"), info: write("info"), warn: write("warn"), error: write("error") };
+  return {
+    debug: write("debug"),
+    info: write("info"),
+    warn: write("warn"),
+    error: write("error"),
+    reopen: logFile.reopen,
+    dropped: () => ({ file: file.dropped(), stderr: stderr.dropped() }),
+    flush: async () => void (await Promise.all(all.map((target) => target.flush()))),
+    flushNow() {
+      for (const target of all) target.flushNow();
+    },
+  };
 }
 
 const names: ReadonlySet<string> = new Set(

@@ -1,5 +1,6 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { describeEnd } from "./end.ts";
+import { formatFamilies } from "./families.ts";
 import { createHistogram, type Histogram } from "./histogram.ts";
 
 /** Counters of the calls of one tool. */
@@ -60,14 +61,12 @@ export function createMetrics() {
     },
     /** Returns all metrics in the text format of Prometheus. */
     text(): string {
-      return families
-        .flatMap(({ name, type, help, samples }) => [
-          `# HELP ${name} ${help}`,
-          `# TYPE ${name} ${type}`,
-          ...sorted().flatMap(([tool, tally]) => samples(tally, `tool="${tool}"`).map((sample) => `${name}${sample}`)),
-        ])
-        .map((line) => `${line}\n`)
-        .join("");
+      return formatFamilies(
+        families.map(({ samples, ...family }) => ({
+          ...family,
+          samples: sorted().flatMap(([tool, tally]) => samples(tally, `tool="${tool}"`)),
+        })),
+      );
     },
   };
 }
@@ -86,7 +85,7 @@ const unknownTool = "(unknown)";
 const durationBounds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800];
 const waitBounds = [1, 5, 15, 60, 300, 900, 3_600, 21_600];
 
-interface Family {
+interface CallFamily {
   name: string;
   type: "counter" | "histogram";
   help: string;
@@ -94,7 +93,7 @@ interface Family {
   samples(tally: Tally, label: string): string[];
 }
 
-const families: readonly Family[] = [
+const families: readonly CallFamily[] = [
   {
     name: "toolgate_calls_total",
     type: "counter",

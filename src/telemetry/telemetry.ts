@@ -1,6 +1,8 @@
 import type { CallObserver } from "../call/observer.ts";
-import type { Logger } from "../core/logger.ts";
+import type { Logger, ServiceLog } from "../core/logger.ts";
 import { logEnd } from "./call-log.ts";
+import { formatFamilies } from "./families.ts";
+import { logFamilies } from "./log-metrics.ts";
 import { createMetrics, type ToolTally } from "./metrics.ts";
 
 /** Log lines, metrics and spans of this replica's calls. */
@@ -20,7 +22,7 @@ export async function createTelemetry({
   version,
   tracing,
 }: {
-  log: Logger;
+  log: Logger & Partial<Pick<ServiceLog, "dropped">>;
   version: string;
   tracing: boolean;
 }): Promise<Telemetry> {
@@ -49,7 +51,7 @@ export async function createTelemetry({
         logEnd(log, end.part);
       },
     },
-    metrics: metrics.text,
+    metrics: () => metrics.text() + formatFamilies(logFamilies(log)),
     stats: () => ({ since, tools: metrics.stats() }),
     async close() {
       await spans?.close();

@@ -102,7 +102,7 @@ test("a call is taken over by a replica that serves its workspace, and by no oth
   const answer = { sessionId, permissionId, reply: PermissionReply.ONCE };
   await connect(b, "approver").permissions.respondToPermission(answer);
   const log = join(b.data, "log", "toolgate.log");
-  const isLeft = async () => (await readFile(log, "utf8")).includes("its workspace is not served here");
+  const isLeft = async () => (await readFile(log, "utf8").catch(() => "")).includes("its workspace is not served here");
   await vi.waitUntil(isLeft, { timeout: 20_000 });
   await own.start();
   const rest = read(connect(own, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));

@@ -1,5 +1,4 @@
 import { once } from "node:events";
-import { readFile } from "node:fs/promises";
 import { request as http1Request } from "node:http";
 import { connect } from "node:http2";
 import { gunzipSync, gzipSync } from "node:zlib";
@@ -60,7 +59,7 @@ test.each([
   const { error } = await grpcCall(server.url, [body]);
   expect(error?.code).toBe(Code.InvalidArgument);
   expect(error?.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "INVALID_MESSAGE" }]);
-  expect(await readFile(server.logFile, "utf8")).toBe("");
+  expect(await server.logged()).toBe("");
 });
 
 test("a malformed message in a form that Connect's router serves is refused as INVALID_MESSAGE", async () => {
@@ -71,7 +70,7 @@ test("a malformed message in a form that Connect's router serves is refused as I
   const answer = await (await fetch(url, { method: "POST", headers, body })).text();
   expect(answer).toContain("invalid_argument");
   expect(answer).toContain("INVALID_MESSAGE");
-  expect(await readFile(server.logFile, "utf8")).toBe("");
+  expect(await server.logged()).toBe("");
 });
 
 test("malformed JSON is refused as INVALID_MESSAGE with the place", async () => {
@@ -198,7 +197,7 @@ test.each(["application/proto", "application/connect+proto", "application/grpc-w
     await new Promise((resolve) => request.on("close", resolve).destroy());
     // The server closes after it has finished with each connection.
     await server.close(60_000);
-    expect(await readFile(server.logFile, "utf8")).toBe("");
+    expect(await server.logged()).toBe("");
   },
 );
 

@@ -1,5 +1,4 @@
 import { once } from "node:events";
-import { readFile } from "node:fs/promises";
 import { Agent, request as http1Request } from "node:http";
 import { connect as http2Connect } from "node:http2";
 import { connect } from "node:net";
@@ -43,7 +42,7 @@ for (const [name, open] of Object.entries(transports)) {
     expect(error.code).toBe(Code.Unavailable);
     expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "DRAINING" }]);
     await closed;
-    expect(await readFile(server.logFile, "utf8")).toBe("");
+    expect(await server.logged()).toBe("");
   });
 }
 
@@ -100,7 +99,7 @@ test("connections that are idle, silent or in the middle of a request do not del
   session.destroy();
   agent.destroy();
   for (const socket of [silent, half]) socket.destroy();
-  expect(await readFile(server.logFile, "utf8")).toBe("");
+  expect(await server.logged()).toBe("");
 });
 
 test("a handler that does not stop is cut at the end of the drain", async () => {
@@ -118,7 +117,7 @@ test("a handler that does not stop is cut at the end of the drain", async () => 
   await entered.promise;
   await server.close(1);
   expect(await call).toBe(Code.Canceled);
-  expect(await readFile(server.logFile, "utf8")).toContain("connections were cut");
+  expect(await server.logged()).toContain("connections were cut");
   never.resolve();
 });
 

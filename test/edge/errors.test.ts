@@ -79,7 +79,7 @@ test("an unexpected error is logged once with its cause, and the client gets onl
   );
   expect(error.code).toBe(Code.Internal);
   const id = /^internal error, request id (\S+)$/.exec(error.rawMessage)?.[1];
-  const lines = (await readFile(server.logFile, "utf8")).trim().split("\n");
+  const lines = (await server.logged()).trim().split("\n");
   expect(lines.map((line) => JSON.parse(line))).toMatchObject([
     {
       level: "error",

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
@@ -26,9 +26,10 @@ export async function startServer(
     consoleDirectory?: string;
     headersMs?: number;
   } = {},
-): Promise<Listener & { logFile: string }> {
+): Promise<Listener & { logged(): Promise<string> }> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
   const logFile = join(directory, "toolgate.log");
+  const log = createLogger({ level: "info", file: logFile });
   // Missing functions are served as unimplemented.
   const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {} } as Services;
   const listener = await startEdge({
@@ -39,14 +40,21 @@ export async function startServer(
     agrees: given.agrees ?? (() => true),
     metrics: () => "metrics\n",
     consoleDirectory: given.consoleDirectory ?? directory,
-    log: createLogger({ level: "info", file: logFile }),
+    log,
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
   });
   onTestFinished(async () => {
     await listener.close(4_000);
     await rm(directory, { recursive: true });
   });
-  return { ...listener, logFile };
+  return {
+    ...listener,
+    /** Returns the lines so far; the file appears with the first one. */
+    async logged() {
+      await log.flush();
+      return readFile(logFile, "utf8").catch(() => "");
+    },
+  };
 }
 
 const serverInfo: ToolFunctions = {

@@ -1,5 +1,4 @@
 import { once } from "node:events";
-import { readFile } from "node:fs/promises";
 import { connect as http2Connect } from "node:http2";
 import { Agent, request as httpsRequest } from "node:https";
 import { connect as tcpConnect } from "node:net";
@@ -241,7 +240,7 @@ describe("a server that drains", () => {
       expect(error.code).toBe(Code.Unavailable);
       expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "DRAINING" }]);
       await closed;
-      expect(await readFile(server.logFile, "utf8")).toBe("");
+      expect(await server.logged()).toBe("");
     });
   }
 
@@ -259,7 +258,7 @@ describe("a server that drains", () => {
     await server.close(minute);
     agent.destroy();
     for (const socket of [silent, half, mute]) socket.destroy();
-    expect(await readFile(server.logFile, "utf8")).toBe("");
+    expect(await server.logged()).toBe("");
   });
 
   test("cuts a call that does not stop", async () => {
@@ -277,7 +276,7 @@ describe("a server that drains", () => {
     await entered.promise;
     await server.close(1);
     expect(await call).toBe(Code.Canceled);
-    expect(await readFile(server.logFile, "utf8")).toContain("connections were cut");
+    expect(await server.logged()).toContain("connections were cut");
     never.resolve();
   });
 });

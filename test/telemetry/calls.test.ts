@@ -1,6 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { connect } from "../e2e/clients.ts";
@@ -10,7 +10,7 @@ import { type Service, startService } from "../e2e/service.ts";
 test("each end is one log line, one count and one entry of the stats, whatever caused it", async () => {
   const service = await startService();
   await everyEnd(service);
-  const lines = (await logOf(service)).filter(({ message }) => message === "call ended");
+  const lines = (await logOf(service, 7)).filter(({ message }) => message === "call ended");
   const ends = lines.map(({ callId, service, reason = "completed" }) => `${callId} ${service} ${reason}`);
   expect(ends.toSorted()).toEqual([
     "c1 tool.echo completed",
@@ -52,7 +52,7 @@ test("a log line has truncated input and output without what looks like a secret
   const sessionId = await agent.newSession();
   const command = `API_TOKEN=tok-8812-aab printf '%s\\n' '{"password": "hunter22"}' "$(seq 500)"`;
   await agent.tools.callTool({ sessionId, callId: "c1", agent: "free", tool: "bash", input: { command } });
-  const [line] = (await logOf(service)).filter(({ message }) => message === "call ended");
+  const [line] = (await logOf(service, 1)).filter(({ message }) => message === "call ended");
   expect(line).toMatchObject({
     level: "info",
     service: "tool.bash",
@@ -93,8 +93,11 @@ async function everyEnd(service: Service): Promise<void> {
   await execute("c7", 'no "such" tool', {}).end();
 }
 
-async function logOf({ data }: Service) {
-  const text = await readFile(join(data, "log", "toolgate.log"), "utf8");
+async function logOf({ data }: Service, ended: number) {
+  const file = join(data, "log", "toolgate.log");
+  const count = async () => (await readFile(file, "utf8").catch(() => "")).split('"call ended"').length - 1;
+  await vi.waitUntil(async () => (await count()) >= ended, { timeout: 10_000 });
+  const text = await readFile(file, "utf8");
   return text
     .trimEnd()
     .split("\n")
