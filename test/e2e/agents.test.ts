@@ -7,7 +7,7 @@ import {
   PermissionReason as Reason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { connect } from "./clients.ts";
+import { connect, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
@@ -163,4 +163,28 @@ test("while the workspace's policy file is broken everything asks, also what was
     reason: expect.stringContaining(".opencode/config.toml cannot be used; correct: line 2: permission.read: must be"),
   });
   await read(agent.tools.executeTool({ ...reading, callId: "c2" })).until("permissionAsked");
+});
+
+test("a token acts only as its agents, whichever request names another one or leaves it to the session", async () => {
+  const planner = connect(service, "planner");
+  const sessionId = await planner.newSession({ agent: "plan" });
+  const unnamed = await planner.newSession();
+  const echo = { callId: "c1", tool: "echo", input: { text: "done" } };
+  const attempts: Record<string, () => PromiseLike<unknown>> = {
+    CreateSession: () => planner.sessions.createSession({ agent: "build" }),
+    "CreateSession of a child": () => planner.sessions.createSession({ parentSessionId: sessionId, agent: "build" }),
+    CallTool: () => planner.tools.callTool({ sessionId, agent: "build", ...echo }),
+    "CallTool in a session without an agent": () => planner.tools.callTool({ sessionId: unnamed, ...echo }),
+    ExecuteTool: () => read(planner.tools.executeTool({ sessionId, agent: "build", ...echo })).end(),
+    PlanTool: () => planner.tools.planTool({ sessionId, agent: "build", tool: "echo", input: echo.input }),
+    "PlanTool without a session": () => planner.tools.planTool({ tool: "echo", input: echo.input }),
+    "ListTools without an agent": () => planner.tools.listTools({}),
+    ListTools: () => planner.tools.listTools({ agent: "build" }),
+  };
+  for (const [name, attempt] of Object.entries(attempts)) {
+    const { reason, message } = await refusal(attempt());
+    expect([name, reason, message]).toEqual([name, "UNKNOWN_AGENT", 'this token may not act as agent "build"']);
+  }
+  expect((await planner.tools.listToolParts({ sessionId })).parts).toEqual([]);
+  expect((await planner.tools.callTool({ sessionId, ...echo })).part?.state.case).toBe("completed");
 });

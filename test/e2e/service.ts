@@ -14,6 +14,8 @@ export const principals = {
   deputy: "approver",
   watcher: "watcher",
   admin: "admin",
+  /** May act as the agent `plan` only. */
+  planner: "caller",
 } as const;
 
 /** A principal that a test client acts as. */
@@ -77,7 +79,10 @@ const free = '[agent.free.permission]\n"*" = "allow"\n';
 const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 
 const tokens = Object.entries(principals)
-  .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
+  .map(([id, role]) => {
+    const agents = id === "planner" ? 'agents = ["plan"]\n' : "";
+    return `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n${agents}`;
+  })
   .join("");
 
 /** Caches compiled code, since a start mostly strips types and compiles; only processes that end by themselves fill the cache. */

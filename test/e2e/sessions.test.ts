@@ -1,3 +1,5 @@
+import { mkdir, symlink } from "node:fs/promises";
+import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -26,6 +28,27 @@ test("a session that is created again is the same one; with other fields it is r
     ...differs,
     metadata: { field: "owner" },
   });
+});
+
+test("the workspace of a session is a directory inside its root, after every link", async () => {
+  const agent = connect(service, "caller");
+  const beside = join(service.workspace, "../workspace-2");
+  for (const directory of [beside, join(service.workspace, "web/src")]) await mkdir(directory, { recursive: true });
+  await symlink(beside, join(service.workspace, "out"));
+  await symlink("/", join(service.workspace, "web/root"));
+  await symlink("web", join(service.workspace, "inside"));
+  for (const path of ["..", "../..", "../data", "../workspace-2", "web/../..", "out", "web/root", "web/root/etc"]) {
+    const workspace = `default/${path}`;
+    const { reason, message } = await refusal(agent.sessions.createSession({ workspace }));
+    expect([reason, message]).toEqual([
+      "UNKNOWN_WORKSPACE",
+      `workspace "${workspace}": the directory is not inside its root`,
+    ]);
+  }
+  for (const path of ["web", "web/src", "inside/src", "web/.."]) {
+    const { session } = await agent.sessions.createSession({ workspace: `default/${path}` });
+    expect(session?.workspace).toBe(`default/${path}`);
+  }
 });
 
 test("closing cancels what is open, here and in children, and refuses new calls", async () => {
