@@ -1,0 +1,76 @@
+import { mkdtemp, realpath, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { create } from "@bufbuild/protobuf";
+import { onTestFinished } from "vitest";
+import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { CallStore, Store } from "../../src/call/ports.ts";
+import { createReplica } from "../../src/compose/replica.ts";
+import { openSqliteStore } from "../../src/store/sqlite/store.ts";
+import type { Tool } from "../../src/tool/tool.ts";
+import { agent } from "../model/clients.ts";
+import { quiet } from "../store/redis-store.ts";
+
+/** Options of a replica under test. */
+export interface TestReplicaOptions {
+  tools: Tool[];
+  leaseMs?: number;
+  /** Replaces steps of the store. */
+  through?(store: Store): Partial<CallStore>;
+}
+
+/** Starts one replica over SQLite, without timers and network: nothing happens unless a test makes it. Ends with the test. */
+export async function startReplica({ tools, leaseMs = 60_000, through = () => ({}) }: TestReplicaOptions) {
+  const directory = await realpath(await mkdtemp(join(tmpdir(), "toolgate-replica-")));
+  const store = await openSqliteStore({ directory });
+  const over = Promise.withResolvers<void>();
+  const replica = createReplica({
+    config: {
+      askMs: 60_000,
+      dataDirectory: "/data",
+      file: "/toolgate.toml",
+      leaseMs,
+      limits: {
+        requestBytes: 65_536,
+        inputBytes: 65_536,
+        outputBytes: 65_536,
+        timeoutMs: 60_000,
+        maxTimeoutMs: 60_000,
+        openAsks: 10,
+        runningCalls: 10,
+      },
+      unattended: "wait",
+      workspaces: new Map([["default", directory]]),
+    },
+    rules: { config: [], agents: new Map() },
+    store: { ...store, calls: { ...store.calls, ...through(store) } },
+    replicaId: "r1",
+    tools,
+    observer: { began: () => ({ step: (_, work) => work(undefined), over: () => over.resolve() }), ended() {} },
+    log: quiet,
+  });
+  onTestFinished(async () => {
+    await replica.calls.drain(0);
+    await store.calls.close();
+    await rm(directory, { recursive: true, force: true });
+  });
+  return {
+    ...replica,
+    store,
+    directory,
+    /** Resolves when the replica has stopped running a call. */
+    over: over.promise,
+    /** Opens call `c1` of a tool, in a new session. */
+    async call(tool: string, input = {}) {
+      await replica.sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
+      await replica.calls.open(agent, create(CallToolRequestSchema, { sessionId: "ses_a", callId: "c1", tool, input }));
+    },
+    /** Reads call `c1` from the store. */
+    async record() {
+      const record = await store.calls.getCall("ses_a", "c1");
+      if (!record) throw new Error("the call is not stored");
+      return record;
+    },
+  };
+}
