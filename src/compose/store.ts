@@ -5,8 +5,10 @@ import { openRedisStore } from "../store/redis/store.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
 
 /** Opens the store that the configuration names. */
-export function openStore({ store, dataDirectory }: Config, log: Logger): Promise<Store> {
-  return store === "sqlite" ? openSqliteStore({ directory: dataDirectory, log }) : openRedisStore({ url: store, log });
+export function openStore({ store, dataDirectory, storeMinFree }: Config, log: Logger): Promise<Store> {
+  return store === "sqlite"
+    ? openSqliteStore({ directory: dataDirectory, log, space: { minFreeBytes: storeMinFree } })
+    : openRedisStore({ url: store, log });
 }
 
 /** The limits in force: Redis holds output in memory, so its limit is lower. */

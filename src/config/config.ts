@@ -37,6 +37,8 @@ export interface Config {
   readonly trustDirectory: string;
   /** `sqlite`, or the URL of a Redis that replicas share; it may contain a password. */
   readonly store: string;
+  /** Free bytes of the data directory below which new work is refused. Undefined: 64 MiB, or 5 % of a smaller disk. */
+  readonly storeMinFree?: number;
   readonly listen: Readonly<ListenAddress>;
   /** Undefined: no encryption. */
   readonly tls: Tls | undefined;
@@ -101,6 +103,7 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     dataDirectory,
     trustDirectory: trustIn(dataDirectory),
     store,
+    ...(settings.store_min_free !== undefined && { storeMinFree: settings.store_min_free }),
     listen,
     tls: readTls(settings, workspaces),
     hosts: settings.hosts ?? [],

@@ -65,6 +65,7 @@ const confinement = {
 const settings = strictTable({
   ...policyTables,
   ...scalars,
+  store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
   plugin: z.array(z.string().min(1)).optional(),

@@ -10,6 +10,14 @@ export function sessionClosed(sessionId: string): RequestError {
   );
 }
 
+/** Refuses new work while the disk of the store is almost full. */
+export function storeFull(): RequestError {
+  return new RequestError(
+    ErrorReason.STORE_UNAVAILABLE,
+    "the store is not available (its disk is almost full): nothing was changed; free space in the data directory, then try again with the same ids",
+  );
+}
+
 /** Refuses another open call. */
 export function tooManyCalls(sessionId: string, limit: number): RequestError {
   return new RequestError(

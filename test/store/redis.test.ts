@@ -281,6 +281,18 @@ describe("redis", () => {
     expect(await calls.ready()).toBe(false);
   });
 
+  test("is not ready while Redis has no memory for writes", async () => {
+    const own = await ownServer();
+    const { calls } = await openReal(own.url);
+    const admin = new Redis(own.nodes[0] ?? {});
+    expect(await calls.ready()).toBe(true);
+    await admin.config("SET", "maxmemory", "1");
+    expect(await calls.ready()).toBe(false);
+    await admin.config("SET", "maxmemory", "0");
+    expect(await calls.ready()).toBe(true);
+    admin.disconnect();
+  });
+
   test("refuses steps and readiness after it was closed", async () => {
     const { calls } = await openReal(server.url, randomUUID());
     await calls.close();

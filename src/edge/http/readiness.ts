@@ -12,7 +12,8 @@ export function createReadiness(
   return {
     async problem() {
       if (shutdown.aborted) return "draining";
-      if (!(await ready().catch(() => false))) return "the store does not answer";
+      if (!(await ready().catch(() => false)))
+        return "the store cannot write: it does not answer, or it is full; the log says which";
       if (agrees()) return undefined;
       return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
     },

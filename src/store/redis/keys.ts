@@ -37,6 +37,8 @@ export function createKeys(prefix: string) {
     grantPlace: (id: string) => `${slot(id)}:place`,
     /** STRING: the digest of the policy that the replicas agree on. */
     policy: `${slot("policy")}:policy`,
+    /** STRING: a value that each readiness probe changes. */
+    probe: `${slot("probe")}:probe`,
     /** The channel for news between replicas. */
     news: `${prefix}:news`,
 

@@ -105,10 +105,7 @@ function linkOver(
     async ready() {
       if (connection.isClosed || client.status !== "ready") return false;
       const slow = new Promise<boolean>((resolve) => setTimeout(resolve, 1_000, false).unref());
-      const found = verifyContents(connection).then(
-        () => isVerified(connection),
-        () => false,
-      );
+      const found = probe(connection).catch(() => false);
       return Promise.race([found, slow]);
     },
     async close() {
@@ -117,6 +114,13 @@ function linkOver(
       await client.quit().catch(() => client.disconnect());
     },
   };
+}
+
+/** Returns true if the contents are verified and a write succeeds, which a full Redis refuses. */
+async function probe(connection: Connection): Promise<boolean> {
+  await verifyContents(connection);
+  await sendCommand(connection, "set", connection.keys.probe, `${performance.now()}`, "PX", 60_000);
+  return isVerified(connection);
 }
 
 // A short outage must not end running calls. The reply of an operation is remembered for longer than this.

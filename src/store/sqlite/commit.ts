@@ -19,6 +19,10 @@ export interface Step {
 export interface Commit {
   /** Runs the transition atomically; resolves when it is durable. One that throws changes nothing and does not affect others. */
   run<T>(transition: (step: Step) => T): Promise<T>;
+  /** Returns true if the last commit failed. A probe that commits proves the contrary only after a while, since it needs less space. */
+  hasFailed(): boolean;
+  /** Commits a small change of a value that always differs. */
+  probe(change: (step: Step) => void): Promise<void>;
 }
 
 /**
@@ -31,8 +35,10 @@ export function createCommit(options: {
   now: () => number;
   notify: (sessionId: string, seq: number) => void;
   log?: Logger | undefined;
+  /** Makes space on a full disk; returns false if it cannot. */
+  makeSpace?: () => boolean;
 }): Commit {
-  const { db, now, notify, log } = options;
+  const { db, now, notify, log, makeSpace = () => false } = options;
   const begin = db.prepare("BEGIN");
   const rollBack = db.prepare("ROLLBACK");
   const save = db.prepare("SAVEPOINT transition");
@@ -40,6 +46,8 @@ export function createCommit(options: {
   const rollBackTo = db.prepare("ROLLBACK TO transition");
   const commit = db.prepare("COMMIT");
   let queue: Queued[] = [];
+  // Time of the last failed commit, until a later one succeeds.
+  let failedAt: number | undefined;
 
   function flush(): void {
     const transitions = queue;
@@ -54,13 +62,25 @@ export function createCommit(options: {
     } catch (cause) {
       if (db.isOpen && db.isTransaction) rollBack.run();
       batch.undoTo(noSteps);
+      if (isFull(cause) && makeSpace()) {
+        runAgain(transitions);
+        return;
+      }
+      failedAt = now();
       log?.error("the store could not commit", { error: cause, count: transitions.length });
       for (const transition of transitions) transition.reject(unavailable(cause));
       return;
     }
+    if (transitions.some(({ isProbe }) => !isProbe) || now() - (failedAt ?? 0) >= doubtMs) failedAt = undefined;
     for (const publish of batch.publish) publish();
     for (const done of settle) done();
     for (const [sessionId, seq] of batch.firstNews()) notify(sessionId, seq);
+  }
+
+  /** Puts transitions back to the head of the queue. */
+  function runAgain(transitions: Queued[]): void {
+    if (queue.length === 0) setImmediate(flush);
+    queue = [...transitions, ...queue];
   }
 
   /** Returns the functions that resolve the callers; undefined, with everything rolled back, if a transition threw. */
@@ -87,6 +107,7 @@ export function createCommit(options: {
       release.run();
       return resolve;
     } catch (error) {
+      if (isFull(error)) throw error;
       // If SQLite has already rolled back the whole transaction, this throws, and the whole batch is refused.
       rollBackTo.run();
       release.run();
@@ -95,16 +116,21 @@ export function createCommit(options: {
     }
   }
 
+  function enqueue<T>(transition: (step: Step) => T, isProbe: boolean): Promise<T> {
+    return new Promise((resolve, reject) => {
+      if (queue.length === 0) setImmediate(flush);
+      const apply = (step: Step) => {
+        const result = transition(step);
+        return () => resolve(result);
+      };
+      queue.push({ apply, reject, isProbe });
+    });
+  }
+
   return {
-    run: (transition) =>
-      new Promise((resolve, reject) => {
-        if (queue.length === 0) setImmediate(flush);
-        const apply = (step: Step) => {
-          const result = transition(step);
-          return () => resolve(result);
-        };
-        queue.push({ apply, reject });
-      }),
+    run: (transition) => enqueue(transition, false),
+    probe: (change) => enqueue(change, true),
+    hasFailed: () => failedAt !== undefined,
   };
 }
 
@@ -132,7 +158,11 @@ interface Queued {
   /** Runs the transition and returns the function that resolves its caller. */
   apply(step: Step): () => void;
   reject(error: unknown): void;
+  isProbe: boolean;
 }
+
+/** Time after a failed commit for which a probe does not count as proof. */
+const doubtMs = 10_000;
 
 type Batch = ReturnType<typeof createBatch>;
 
@@ -164,4 +194,6 @@ function createBatch() {
 
 // A closed database answers with the second one.
 const sqliteCodes: readonly unknown[] = ["ERR_SQLITE_ERROR", "ERR_INVALID_STATE"];
+/** Returns true if SQLite found no space: on the disk, or below a limit of the file size. */
+const isFull = (error: unknown) => error instanceof Error && "errcode" in error && error.errcode === 13;
 const isSqliteError = (error: unknown) => error instanceof Error && "code" in error && sqliteCodes.includes(error.code);

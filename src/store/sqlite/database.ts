@@ -22,7 +22,7 @@ export function openDatabase(directory: string): Database {
     chmodSync(path, 0o600);
     lock(db, { directory, path, pidPath });
     const storeId = prepareSchema(db, path);
-    writeFileSync(pidPath, `${process.pid}\n`, { mode: 0o600 });
+    writePid(pidPath);
     return {
       db,
       storeId,
@@ -98,6 +98,15 @@ function prepareSchema(db: DatabaseSync, path: string): string {
 // SQLite's result codes.
 const busy = 5;
 const notADatabase = 26;
+
+/** Writes the pid file; a full disk does not prevent a start, since the kernel holds the lock. */
+function writePid(pidPath: string): void {
+  try {
+    writeFileSync(pidPath, `${process.pid}\n`, { mode: 0o600 });
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && error.code === "ENOSPC")) throw error;
+  }
+}
 
 function readPid(pidPath: string): string {
   try {

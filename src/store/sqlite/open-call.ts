@@ -20,6 +20,7 @@ export function applyOpenCall(
   const existing = records.find(head, callId);
   if (existing !== undefined) return { record: existing, created: false };
   if (head.closed > 0) throw sessionClosed(sessionId);
+  tables.checkSpace();
   if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
 
   const ref: CallRef = { root: head.root, sessionId, callId };

@@ -1,6 +1,7 @@
 import { readdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { OutputStore } from "../../call/ports.ts";
+import { storeFull } from "../refusals.ts";
 import { unavailable } from "./commit.ts";
 import { type OutputFile, openOutputFile } from "./output-file.ts";
 
@@ -13,8 +14,8 @@ export interface OutputFiles extends OutputStore {
   close(): Promise<void>;
 }
 
-/** Stores each output in its own file, `<directory>/<root>/<id>`; those in use stay open. */
-export function createSqliteOutputs(directory: string): OutputFiles {
+/** Stores each output in its own file, `<directory>/<root>/<id>`; those in use stay open. `holds` returns false if the disk lacks the space. */
+export function createSqliteOutputs(directory: string, holds: (bytes: number) => boolean): OutputFiles {
   // In order of use, the latest last.
   const files = new Map<string, OutputFile>();
 
@@ -45,7 +46,11 @@ export function createSqliteOutputs(directory: string): OutputFiles {
   }
 
   return {
-    append: async (root, id, data) => use(pathOf(root, id)).append(data),
+    async append(root, id, data) {
+      const path = pathOf(root, id);
+      if (!holds(data.byteLength)) throw storeFull();
+      return use(path).append(data);
+    },
 
     async read(root, id, offset, limit) {
       if (!isName(root) || !isName(id)) return undefined;

@@ -34,7 +34,7 @@ export interface SessionHead {
 export type SqliteSessions = ReturnType<typeof createSqliteSessions>;
 
 /** Reads and writes sessions; caches the heads of those in use. */
-export function createSqliteSessions(db: DatabaseSync) {
+export function createSqliteSessions(db: DatabaseSync, checkSpace: () => void) {
   const sql = prepare(db);
   // In order of use, the latest last.
   const heads = new Map<string, SessionHead>();
@@ -80,6 +80,7 @@ export function createSqliteSessions(db: DatabaseSync) {
     create(step: Step, session: Session): Session {
       const existing = find(session.id);
       if (existing !== undefined) return snapshot(existing);
+      checkSpace();
       const { id, parentSessionId: parent, owner } = session;
       const above = parent === "" ? undefined : need(parent);
       if (above !== undefined && above.closed > 0) throw sessionClosed(parent);

@@ -4,12 +4,14 @@ import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { createNewsListeners, type NewsListeners } from "../news-listeners.ts";
+import { storeFull } from "../refusals.ts";
 import { createSqliteAsks } from "./asks.ts";
 import { createSqliteAudit } from "./audit.ts";
 import { createSqliteCallRecords } from "./call-records.ts";
 import { prepareCallStatements } from "./call-statements.ts";
 import { type Commit, createCommit, readNow } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
+import { type DiskSpace, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
 import { createSqliteGrants } from "./grants.ts";
 import { applyClaimCall, listOrphans } from "./leases.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
@@ -40,14 +42,25 @@ export async function openSqliteStore(options: {
   clock?: () => number;
   log?: Logger;
   limits?: LogLimits;
+  /** Watches the free space of the disk and holds a reserve. Absent: neither. */
+  space?: { minFreeBytes?: number | undefined };
 }): Promise<Store> {
   const { directory, log, clock: now = Date.now, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const { db, storeId, close } = openDatabase(directory);
   const news = createNewsListeners();
-  const commit = createCommit({ db, now, notify: news.notify, log });
-  const tables = openTables(db, limits, now);
-  const outputs = createSqliteOutputs(join(directory, "output"));
-  const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, closeDatabase: close };
+  const space: DiskSpace =
+    options.space === undefined
+      ? unlimitedSpace
+      : watchDiskSpace({
+          ...{ directory, minFreeBytes: options.space.minFreeBytes, log },
+          onRelease: () => shrinkLog(db),
+        });
+  const commit = createCommit({ db, now, notify: news.notify, log, makeSpace: space.releaseReserve });
+  const tables = openTables(db, limits, now, () => {
+    if (space.isLow()) throw storeFull();
+  });
+  const outputs = createSqliteOutputs(join(directory, "output"), space.holds);
+  const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, space, closeDatabase: close };
   return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs };
 }
 
@@ -59,23 +72,38 @@ interface OpenedSqlite {
   now: () => number;
   news: NewsListeners;
   outputs: OutputFiles;
+  space: DiskSpace;
   closeDatabase(): void;
 }
 
-function openTables(db: DatabaseSync, limits: LogLimits, now: () => number): SqliteTables {
-  const sessions = createSqliteSessions(db);
+/** Moves the write-ahead log into the database and truncates it, if there is space for that, and does so more often from now on. */
+function shrinkLog(db: DatabaseSync): void {
+  try {
+    db.exec("PRAGMA wal_autocheckpoint = 100; PRAGMA wal_checkpoint(TRUNCATE)");
+  } catch {
+    // The log stays as it is; the next checkpoint tries again.
+  }
+}
+
+function openTables(db: DatabaseSync, limits: LogLimits, now: () => number, checkSpace: () => void): SqliteTables {
+  const sessions = createSqliteSessions(db, checkSpace);
   const log = createSqliteLog({ db, sessions, limits });
   const openCalls = createOpenCallTable(db, now());
   const records = createSqliteCallRecords({ db, sessions, openCalls, now });
   const asks = createSqliteAsks({ db, log, records });
   const audit = createSqliteAudit(db, sessions);
   const grants = createSqliteGrants({ db, sessions, log, audit });
-  return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db) };
+  return { db, sessions, log, openCalls, records, asks, audit, grants, callSql: prepareCallStatements(db), checkSpace };
 }
 
-function callStoreOf({ storeId, tables, commit, now, news, outputs, closeDatabase }: OpenedSqlite): CallStore {
+function callStoreOf({ storeId, tables, commit, now, news, outputs, space, closeDatabase }: OpenedSqlite): CallStore {
   const { sessions, log, openCalls, records, asks } = tables;
-  const probe = statement(tables.db, "UPDATE meta SET value = value WHERE key = 'store_id'");
+  // SQLite does not write a row that does not change.
+  const probe = statement(
+    tables.db,
+    "INSERT INTO meta (key, value) VALUES ('probe', ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+  );
+  let probes = 0;
   return {
     storeId,
     isShared: false,
@@ -112,18 +140,21 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, closeDatabas
     bytesOf: log.bytesOf,
     readLog: (sessionId, afterSeq, maxBytes) => readNow(() => log.read(sessionId, afterSeq, maxBytes)),
     onNews: news.subscribe,
-    ready: () =>
-      commit
-        .run(() => probe.run())
-        .then(
-          () => true,
-          () => false,
-        ),
+    async ready() {
+      space.measure();
+      try {
+        await commit.probe((step) => probe.run(`${step.now}.${probes++}`));
+        return !space.isLow() && !commit.hasFailed();
+      } catch {
+        return false;
+      }
+    },
     // No other replica shares this store.
     agrees: async () => true,
     async close() {
       await commit.run(() => {});
       await outputs.close();
+      await space.close();
       closeDatabase();
     },
   };

@@ -19,4 +19,6 @@ export interface SqliteTables {
   readonly audit: SqliteAudit;
   readonly grants: SqliteGrants;
   readonly callSql: CallStatements;
+  /** Throws STORE_UNAVAILABLE while the disk has no space for new sessions and calls. */
+  readonly checkSpace: () => void;
 }

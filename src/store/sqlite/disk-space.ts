@@ -1,0 +1,127 @@
+import { rmSync, statfsSync, statSync } from "node:fs";
+import { rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { Logger } from "../../core/logger.ts";
+
+/** Free space on the disk of a store: new work ends before the disk is full, so that open work can still end. */
+export interface DiskSpace {
+  /** True while new sessions and calls are refused. */
+  isLow(): boolean;
+  /** True if so many bytes of output leave enough for the records of open work. */
+  holds(bytes: number): boolean;
+  /** Measures the free space now instead of within a second. */
+  measure(): void;
+  /** Deletes the reserve file; returns false if there was none. */
+  releaseReserve(): boolean;
+  close(): Promise<void>;
+}
+
+/** The space of a store that is not watched. */
+export const unlimitedSpace: DiskSpace = {
+  isLow: () => false,
+  holds: () => true,
+  measure() {},
+  releaseReserve: () => false,
+  close: async () => {},
+};
+
+/**
+ * Watches the disk of a data directory. A reserve file is held there: when space runs out it is deleted, and its bytes serve the
+ * records of rejects, expiries and ends. It is written again once there is space for it.
+ */
+export function watchDiskSpace({
+  directory,
+  minFreeBytes,
+  log,
+  onRelease,
+}: {
+  directory: string;
+  /** Undefined: 64 MiB, or 5 % of a disk that is smaller than 1.3 GB. */
+  minFreeBytes: number | undefined;
+  log: Logger | undefined;
+  /** Called when the reserve was deleted. */
+  onRelease: () => void;
+}): DiskSpace {
+  const reserve = join(directory, "reserve");
+  let free = Number.POSITIVE_INFINITY;
+  let minFree = 0;
+  let isLow = false;
+  let hasReserve = statSync(reserve, { throwIfNoEntry: false })?.size === reserveBytes;
+  let writing: Promise<void> | undefined;
+
+  function measure(): void {
+    try {
+      const { bavail, bsize, blocks } = statfsSync(directory);
+      free = bavail * bsize;
+      minFree = minFreeBytes ?? Math.min(64 * mebibyte, blocks * bsize * 0.05);
+    } catch (error) {
+      log?.warn("the free space of the data directory cannot be measured", { error, path: directory });
+      return;
+    }
+    if (hasReserve && free < reserveBytes) releaseReserve();
+    note(free < minFree + (hasReserve ? 0 : reserveBytes));
+    if (!hasReserve && free >= minFree + 2 * reserveBytes) writing ??= writeReserve();
+  }
+
+  function note(low: boolean): void {
+    if (low === isLow) return;
+    isLow = low;
+    const fields = { path: directory, count: Math.floor(free) };
+    if (low) {
+      log?.error(
+        `the disk of the store is almost full: new sessions and calls are refused until ${Math.ceil(minFree)} bytes and the reserve of ${reserveBytes} are free`,
+        fields,
+      );
+    } else log?.warn("the disk of the store has space again: new calls are accepted", fields);
+  }
+
+  function releaseReserve(): boolean {
+    if (!hasReserve) return false;
+    hasReserve = false;
+    rmSync(reserve, { force: true });
+    log?.warn("the reserve of the data directory was released for the records of open calls", { path: reserve });
+    onRelease();
+    return true;
+  }
+
+  async function writeReserve(): Promise<void> {
+    try {
+      // Bytes that no file system compresses.
+      await writeFile(reserve, crypto.getRandomValues(new Uint8Array(65_536)), { mode: 0o600 });
+      for (let size = 65_536; size < reserveBytes; size += 65_536) {
+        await writeFile(reserve, crypto.getRandomValues(new Uint8Array(65_536)), { flag: "a" });
+      }
+      hasReserve = true;
+    } catch {
+      await rm(reserve, { force: true }).catch(() => {});
+    } finally {
+      writing = undefined;
+    }
+  }
+
+  const timer = setInterval(measure, 1_000);
+  timer.unref();
+  measure();
+  return {
+    isLow: () => isLow,
+    holds(bytes) {
+      free -= bytes;
+      return free >= minOutputFree || !isLow;
+    },
+    measure,
+    releaseReserve() {
+      const released = releaseReserve();
+      measure();
+      return released;
+    },
+    async close() {
+      clearInterval(timer);
+      await writing;
+    },
+  };
+}
+
+const mebibyte = 1024 * 1024;
+const reserveBytes = 4 * mebibyte;
+/** Space that outputs leave to records. */
+const minOutputFree = 2 * mebibyte;
