@@ -22,7 +22,7 @@ const allowed: Record<string, readonly string[]> = {
   tools: ["core", "tool"],
   tool: ["core"],
   core: [],
-  view: [],
+  view: ["core/command-failure.ts"],
   client: [],
   cli: ["client", "core/assets.ts", "view"],
   console: ["view"],

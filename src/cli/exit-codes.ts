@@ -7,6 +7,7 @@ export const exitCodes = {
   cancelled: 4,
   lost: 5,
   unreachable: 6,
+  commandFailed: 7,
 } as const;
 
 /** The exit codes as `toolgate --help` explains them. */
@@ -18,4 +19,5 @@ Exit codes:
   3  refused: denied by a rule, rejected by a person, or not answered in time
   4  cancelled or timed out
   5  the outcome of the call is unknown: its executor was lost, or the store is another one
-  6  the server is not reachable, or refuses your token`;
+  6  the server is not reachable, or refuses your token
+  7  the call completed, but its command did not: it exited with another code than 0, or a signal ended it`;

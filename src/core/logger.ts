@@ -19,6 +19,8 @@ export interface LogFields {
   /** Milliseconds. */
   duration?: number;
   error?: unknown;
+  /** Exit code of a command that failed; null if a signal ended it. */
+  exit?: number | null;
   line?: number;
   path?: string;
   permissionId?: string;
@@ -30,6 +32,8 @@ export interface LogFields {
   /** The component, such as `tool.bash`. */
   service?: string;
   sessionId?: string;
+  /** Name of the signal that ended a command. */
+  signal?: string | null;
   success?: boolean;
   tool?: string;
   workspace?: string;
@@ -128,6 +132,7 @@ const names: ReadonlySet<string> = new Set(
     count: true,
     duration: true,
     error: true,
+    exit: true,
     line: true,
     path: true,
     permissionId: true,
@@ -138,6 +143,7 @@ const names: ReadonlySet<string> = new Set(
     rpc: true,
     service: true,
     sessionId: true,
+    signal: true,
     success: true,
     tool: true,
     workspace: true,

@@ -6,7 +6,7 @@ import { forLog, textForLog } from "./redact.ts";
 /** Logs one line for a call that ended: tool, duration, outcome, and its redacted and truncated input and output. */
 export function logEnd(log: Logger, part: ToolPart): void {
   const { sessionId, callId, agent, tool } = part;
-  const { success, reason, durationMs, outputBytes } = describeEnd(part);
+  const { success, reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
   const state = part.state.value;
   log.info("call ended", {
     service: `tool.${tool}`,
@@ -16,6 +16,7 @@ export function logEnd(log: Logger, part: ToolPart): void {
     duration: durationMs ?? 0,
     success,
     ...(reason !== undefined && { reason }),
+    ...(commandFailure && { exit: commandFailure.exit, signal: commandFailure.signal }),
     args: forLog(state?.input ?? {}),
     result: {
       bytes: outputBytes,

@@ -1,10 +1,14 @@
 import { type ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type CommandExit, commandFailureOf } from "../core/command-failure.ts";
 
 /** Outcome of a call for log, metrics and spans. */
 export interface CallEnding {
+  /** False for an error, and for a completed call whose command failed. */
   success: boolean;
   /** Reason of an error as one word, such as `timeout`. */
   reason?: string;
+  /** The end of the command of a completed call, if that failed. */
+  commandFailure?: CommandExit;
   /** Time from the start mark to the end; absent if the body was never entered. */
   durationMs?: number;
   /** Size of the tool's output before truncation. */
@@ -16,9 +20,11 @@ export function describeEnd({ state }: ToolPart): CallEnding {
   if (state.case !== "completed" && state.case !== "error") return { success: false, outputBytes: 0 };
   const { time, metadata } = state.value;
   const size = metadata?.originalSize;
+  const commandFailure = state.case === "completed" ? commandFailureOf(metadata) : undefined;
   const ran = state.case === "completed" || (time !== undefined && time.end > time.start);
   return {
-    success: state.case === "completed",
+    success: state.case === "completed" && commandFailure === undefined,
+    ...(commandFailure && { commandFailure }),
     ...(state.case === "error" && { reason: wordOf(state.value.reason) }),
     ...(ran && time && { durationMs: time.end - time.start }),
     outputBytes: typeof size === "number" ? size : 0,

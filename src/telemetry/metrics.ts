@@ -23,6 +23,7 @@ export function createMetrics() {
     const tally = {
       count: 0,
       errors: new Map<string, number>(),
+      commandFailures: 0,
       durations: createHistogram(durationBounds),
       waits: createHistogram(waitBounds),
       inputBytes: 0,
@@ -37,12 +38,13 @@ export function createMetrics() {
   return {
     /** Counts the end of a call. The name of an unknown tool comes from the caller and must not become a label. */
     ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
-      const { reason, durationMs, outputBytes } = describeEnd(part);
+      const { reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
       const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
       tally.count += 1;
       tally.inputBytes += Buffer.byteLength(JSON.stringify(part.state.value?.input ?? {}));
       tally.outputBytes += outputBytes;
       if (reason !== undefined) tally.errors.set(reason, (tally.errors.get(reason) ?? 0) + 1);
+      if (commandFailure) tally.commandFailures += 1;
       if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
     },
     /** Counts a wait for approvers, also if another replica continues the call. */
@@ -74,6 +76,7 @@ export function createMetrics() {
 interface Tally {
   count: number;
   errors: Map<string, number>;
+  commandFailures: number;
   durations: Histogram;
   waits: Histogram;
   inputBytes: number;
@@ -105,6 +108,12 @@ const families: readonly CallFamily[] = [
     type: "counter",
     help: "Calls that ended without a result, by reason.",
     samples: ({ errors }, label) => [...errors].map(([reason, count]) => `{${label},reason="${reason}"} ${count}`),
+  },
+  {
+    name: "toolgate_command_failures_total",
+    type: "counter",
+    help: "Completed calls whose command exited with another code than 0, or was ended by a signal.",
+    samples: ({ commandFailures }, label) => [`{${label}} ${commandFailures}`],
   },
   {
     name: "toolgate_call_duration_seconds",

@@ -55,9 +55,10 @@ export function createSpans({ version, log }: { version: string; log: Logger }) 
           }
         },
         over(end: ToolPart) {
-          const { success, reason } = describeEnd(end);
+          const { success, reason, commandFailure } = describeEnd(end);
           span.setAttribute("toolgate.call.state", end.state.case ?? "");
           if (reason !== undefined) span.setAttribute("error.type", reason);
+          if (commandFailure) span.setAttribute("error.type", "command_failed");
           if (!success) span.setStatus({ code: SpanStatusCode.ERROR });
           span.end();
         },

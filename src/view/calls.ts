@@ -1,4 +1,5 @@
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { enumWord } from "./words.ts";
 
 /** The reason why a call failed, such as `executor lost`. */
@@ -9,4 +10,10 @@ export function errorReasonWords(reason: ToolErrorReason): string {
 /** The effects that a failed call may have had. */
 export function effectsWords(effects: ToolEffects): string {
   return effects === ToolEffects.NONE ? "nothing was changed" : "it may have changed something";
+}
+
+/** How the command of a completed call failed, such as `exit code 3`; empty if it did not, or if the call runs no command. */
+export function failedCommandWords({ state }: Pick<ToolPart, "state">): string {
+  const failure = state.case === "completed" ? commandFailureOf(state.value.metadata) : undefined;
+  return failure === undefined ? "" : commandFailureWords(failure);
 }

@@ -46,6 +46,44 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
 });
 
+test("a command that fails is a failure in metadata, log, metrics, terminal and exit code", async () => {
+  const service = await startService({ settings: '[permission]\nbash = "allow"\n' });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" };
+  const call = (callId: string, command: string, ...options: string[]) =>
+    toolgate(
+      ["call", "bash", JSON.stringify({ command }), "--session", sessionId, "--call-id", callId, ...options],
+      cli,
+    );
+  const failing = await call("c1", "exit 3");
+  expect(failing).toMatchObject({ code: 7, stderr: expect.stringContaining("✗ exit code 3  bash  exit 3") });
+  expect(failing.stderr).not.toContain("✓");
+  const signalled = await call("c2", "kill -9 $$");
+  expect(signalled).toMatchObject({ code: 7 });
+  expect(await call("c1", "exit 3", "--detach")).toMatchObject({ code: 7 });
+  expect(await call("c3", "true")).toMatchObject({ code: 0, stderr: expect.stringContaining("✓ completed  bash") });
+  const { part } = await agent.tools.getToolPart({ sessionId, callId: "c1" });
+  expect(part?.state).toMatchObject({ case: "completed", value: { metadata: { exit: 3, signal: null } } });
+  const logged = (await logOf(service, 3)).filter(({ message }) => message === "call ended");
+  expect(logged).toMatchObject([
+    { callId: "c1", success: false, exit: 3 },
+    { callId: "c2", success: false },
+    { callId: "c3", success: true },
+  ]);
+  const metrics = await metricsOf(service);
+  expect(metrics).toContain('toolgate_command_failures_total{tool="bash"} 2\n');
+  expect(metrics).not.toContain("toolgate_call_errors_total{");
+});
+
+test("a plan with a problem exits with the code that the call would end with", async () => {
+  const service = await startService();
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" };
+  const plan = await toolgate(["plan", "read", '{"filePath": "missing.txt"}'], cli);
+  expect(plan).toMatchObject({ code: 1, stdout: expect.stringContaining("missing.txt") });
+  expect(await toolgate(["plan", "echo", '{"text": "x"}'], cli)).toMatchObject({ code: 0 });
+});
+
 test("a log line has truncated input and output without what looks like a secret", async () => {
   const service = await startService();
   const agent = connect(service, "caller");

@@ -8,9 +8,14 @@ import {
   PermissionReason,
   PermissionSettledSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionRequestSchema, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  PermissionRequestSchema,
+  ToolEffects,
+  ToolErrorReason,
+  ToolPartSchema,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { callKeyOf, repetitionWords } from "../../src/view/asks.ts";
-import { effectsWords, errorReasonWords } from "../../src/view/calls.ts";
+import { effectsWords, errorReasonWords, failedCommandWords } from "../../src/view/calls.ts";
 import { decisionWords } from "../../src/view/decisions.ts";
 import { isApproval, outcomeWords } from "../../src/view/outcomes.ts";
 import { countOf, durationOf, momentOf, sizeOf, timeLeft } from "../../src/view/quantities.ts";
@@ -135,4 +140,16 @@ describe("words", () => {
       `toolgate call bash '{"command":"echo '\\''hi'\\''; rm x"}'`,
     );
   });
+});
+
+test.each([
+  [{ exit: 0, signal: null }, ""],
+  [{ exit: 3, signal: null }, "exit code 3"],
+  [{ exit: null, signal: "SIGKILL" }, "ended by SIGKILL"],
+  [{ exit: null }, "stopped before its end"],
+  [{ exit: "way out" }, ""],
+  [{}, ""],
+])("the command of a completed call with the metadata %j failed by: %j", (metadata, words) => {
+  const part = create(ToolPartSchema, { state: { case: "completed", value: { metadata } } });
+  expect(failedCommandWords(part)).toBe(words);
 });

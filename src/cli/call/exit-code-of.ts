@@ -1,11 +1,18 @@
 import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { failedCommandWords } from "../../view/calls.ts";
 import { exitCodes } from "../exit-codes.ts";
 
 /** Maps the terminal state of a call to the exit code of the command that ran it. */
-export function exitCodeOf({ state }: ToolPart): number {
-  if (state.case === "completed") return exitCodes.ok;
+export function exitCodeOf(part: ToolPart): number {
+  const { state } = part;
+  if (state.case === "completed") return failedCommandWords(part) === "" ? exitCodes.ok : exitCodes.commandFailed;
   if (state.case !== "error") return exitCodes.lost;
-  return byReason.get(state.value.reason) ?? exitCodes.failed;
+  return exitCodeOfReason(state.value.reason);
+}
+
+/** Maps the reason of a failure to an exit code. */
+export function exitCodeOfReason(reason: ToolErrorReason): number {
+  return byReason.get(reason) ?? exitCodes.failed;
 }
 
 const byReason = new Map<ToolErrorReason, number>([

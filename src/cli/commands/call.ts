@@ -152,7 +152,7 @@ async function detach(
   const { sessionId, callId } = request;
   const follow = commandLine("toolgate", "watch", sessionId, "--call", callId, ...serverWords(server.url));
   screen.note(`follow it with  ${follow}`);
-  return part?.state.case === "error" ? exitCodeOf(part) : 0;
+  return part?.state.case === "error" || part?.state.case === "completed" ? exitCodeOf(part) : 0;
 }
 
 const callExamples = `

@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { ToolErrorReasonSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type PlanToolResponse, PlanToolResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { exitCodeOfReason } from "../call/exit-code-of.ts";
 import { collect, withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { readJsonObject } from "../json-argument.ts";
@@ -26,7 +27,7 @@ export function definePlan(command: Command, context: CliContext): void {
         const input = await readJsonObject(json, "the input", screen.io);
         const answer = await tools.planTool({ tool, input, agent, sessionId, rules: rule.map(parseRule) });
         screen.show(PlanToolResponseSchema, answer, (paint) => planLines(answer, paint));
-        return undefined;
+        return answer.problem && exitCodeOfReason(answer.problem.reason);
       }),
     );
 }

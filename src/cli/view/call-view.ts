@@ -6,7 +6,7 @@ import {
   type ToolStateCompleted,
   type ToolStateError,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { effectsWords, errorReasonWords } from "../../view/calls.ts";
+import { effectsWords, errorReasonWords, failedCommandWords } from "../../view/calls.ts";
 import { serverWords } from "../connection/connection.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
@@ -62,16 +62,22 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
   }
 }
 
-function completedLines({ tool, sessionId }: ToolPart, state: ToolStateCompleted, { paint, url }: PartView): string[] {
+function completedLines(part: ToolPart, state: ToolStateCompleted, { paint, url }: PartView): string[] {
+  const { tool, sessionId } = part;
   const { title, time, metadata, attachments } = state;
   const took = time ? paint("dim", durationOf(time.end - time.start)) : "";
   const fetchWith = (output: string) =>
     url === undefined ? "" : commandLine("toolgate", "output", sessionId, output, ...serverWords(url));
   return [
-    `${stateLine(paint("green", "✓ completed"), tool, title)}  ${took}`,
+    `${stateLine(completedMark(part, paint), tool, title)}  ${took}`,
     ...truncationLines(metadata, fetchWith),
     ...attachments.map((file) => `  attachment  ${attachmentWords(file, fetchWith)}`),
   ];
+}
+
+function completedMark(part: ToolPart, paint: Paint): string {
+  const failure = failedCommandWords(part);
+  return failure === "" ? paint("green", "✓ completed") : paint("red", `✗ ${terminalLine(failure)}`);
 }
 
 function truncationLines(metadata: ToolStateCompleted["metadata"], fetchWith: (output: string) => string): string[] {

@@ -1,5 +1,5 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords } from "../../view/calls.ts";
+import { errorReasonWords, failedCommandWords } from "../../view/calls.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the list shows it; its details are loaded when it is selected. */
@@ -9,7 +9,7 @@ export interface CallListRow {
   readonly tool: string;
   readonly agent: string;
   readonly title: string;
-  /** `waiting` means pending with an open ask. */
+  /** `waiting` means pending with an open ask; `error` also a completed call whose command failed. */
   readonly state: "pending" | "waiting" | "running" | "completed" | "error";
   /** The reason of the state `error`; empty in other states. */
   readonly reason: string;
@@ -63,7 +63,8 @@ export function createCallList(): CallList {
   };
 }
 
-function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: ToolPart): CallListRow {
+function rowOf(part: ToolPart): CallListRow {
+  const { id, callId, tool, agent, state, revision } = part;
   const time = state.value !== undefined && "time" in state.value ? state.value.time : undefined;
   const title = state.value !== undefined && "title" in state.value ? state.value.title : undefined;
   return {
@@ -72,12 +73,18 @@ function rowOf({ id, callId, tool, agent, state, permissionIds, revision }: Tool
     tool,
     agent,
     title: visibleText((title || summaryOf(state.value?.input ?? {})).slice(0, 300)),
-    state: permissionIds.length > 0 && state.case === "pending" ? "waiting" : (state.case ?? "pending"),
-    reason: state.case === "error" ? errorReasonWords(state.value.reason) : "",
+    state: stateOf(part),
+    reason: state.case === "error" ? errorReasonWords(state.value.reason) : visibleText(failedCommandWords(part)),
     start: time?.start ?? 0,
     end: time !== undefined && "end" in time ? time.end : 0,
     revision,
   };
+}
+
+function stateOf(part: ToolPart): CallListRow["state"] {
+  const { state, permissionIds } = part;
+  if (failedCommandWords(part) !== "") return "error";
+  return permissionIds.length > 0 && state.case === "pending" ? "waiting" : (state.case ?? "pending");
 }
 
 /** The title of a call that has none yet: the first text of its input. */

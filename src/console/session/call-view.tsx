@@ -1,8 +1,9 @@
 import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords } from "../../view/calls.ts";
+import { errorReasonWords, failedCommandWords } from "../../view/calls.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { visibleText } from "../parts/visible-text.ts";
@@ -96,11 +97,22 @@ export function CallView({
   );
 }
 
-function StateWord({ part: { state, permissionIds } }: { part: ToolPart }) {
+function StateWord({ part }: { part: ToolPart }) {
+  const { state, permissionIds } = part;
+  const failure = failedCommandWords(part);
+  if (failure !== "") return <StateLabel state="error">{visibleText(failure)}</StateLabel>;
   const isWaiting = state.case === "pending" && permissionIds.length > 0;
   return (
-    <span class="state-word" data-state={isWaiting ? "waiting" : state.case}>
+    <StateLabel state={isWaiting ? "waiting" : state.case}>
       {state.case === "error" ? errorReasonWords(state.value.reason) : isWaiting ? "waiting" : state.case}
+    </StateLabel>
+  );
+}
+
+function StateLabel({ state, children }: { state: string | undefined; children: ComponentChildren }) {
+  return (
+    <span class="state-word" data-state={state}>
+      {children}
     </span>
   );
 }

@@ -205,7 +205,8 @@ export type ToolStateCompleted = Message<"opencode.tool.v1.ToolStateCompleted"> 
   /**
    * metadata is what the tool reports to user interfaces, and always `truncated` (bool), `originalSize` and
    * `truncatedSize` (bytes of the output before and after truncation) and `outputPath` (`toolgate-output:ID` of the
-   * whole output, or null).
+   * whole output, or null). A tool that runs a command reports `exit`: its exit code, or null if it was ended by a
+   * signal, which `signal` then names. The call is completed also if the command failed; any `exit` but 0 means that.
    *
    * @generated from field: google.protobuf.Struct metadata = 5;
    */
