@@ -182,6 +182,11 @@ const decision = z.object({
   moreMatches: count,
 });
 
+const risk = z.object({
+  kind: z.enum(["unspecified", "credentials", "downloaded_code", "delete", "publish", "outside", "network"]),
+  parts: z.array(z.string()),
+});
+
 export const permissionRequest = named(
   "permissionRequest",
   "A question that a call waits on",
@@ -226,6 +231,7 @@ export const permissionRequest = named(
     binding: z.string().optional().describe("What a grant must be bound to in order to cover this"),
     display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
     warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
+    risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
   }),
 );
 
