@@ -2,6 +2,7 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema, RiskSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { display, warningsAbout } from "../policy/display.ts";
+import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import { mergeRisks, risksOfAsk } from "../policy/risk.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -39,7 +40,7 @@ export function toPermissionRequest(
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
     display: patterns.map((pattern) => display(ask.shownAs?.get(pattern) ?? pattern)),
-    warnings: [...new Set(patterns.flatMap(warningsAbout))],
+    warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
     risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind, parts }) =>
       create(RiskSchema, { kind, parts: [...parts] }),
     ),

@@ -71,4 +71,4 @@ function toText(value: JsonValue | undefined): string {
 }
 
 /** Control characters (except tab and newline), format and bidi characters, lone surrogates, separators, characters without a glyph, unusual spaces. */
-const hidden = /(?![\t\n])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]|(?! )\p{Zs}/gu;
+const hidden = /(?![\t\n])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{1d159}]|(?! )\p{Zs}/gu;

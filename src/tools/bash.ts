@@ -6,6 +6,7 @@ import { externalAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
+import { gitEnvironment } from "./process/git-environment.ts";
 import type { Pipes } from "./process/pipe.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
 import type { Sandbox, SandboxPlace } from "./process/sandbox.ts";
@@ -141,6 +142,7 @@ function environmentOf(added: Readonly<Record<string, string>>) {
   const env = { ...inherited(), ...added };
   return {
     ...env,
+    ...gitEnvironment(env),
     PATH: env.PATH.split(":")
       .filter((directory) => directory.startsWith("/"))
       .join(":"),

@@ -196,7 +196,7 @@ test("a command sees no secret of the service, and nothing on its input", async 
   const { written } = await run("env; cat");
   expect(written).not.toContain("secret");
   const allowed =
-    /^(HOME|LANG|LC_\w+|TZ|USER|LOGNAME|SHELL|TMPDIR|PATH|TERM|TOOLGATE_REPLICA|TOOLGATE_CALL|PWD|OLDPWD|SHLVL|_)=/;
+    /^(HOME|LANG|LC_\w+|GIT_CONFIG_\w+|TZ|USER|LOGNAME|SHELL|TMPDIR|PATH|TERM|TOOLGATE_REPLICA|TOOLGATE_CALL|PWD|OLDPWD|SHLVL|_)=/;
   expect(
     written
       .trim()
@@ -205,6 +205,18 @@ test("a command sees no secret of the service, and nothing on its input", async 
   ).toEqual([]);
   expect(written).toContain("TERM=dumb\n");
   expect(written).toMatch(/^TOOLGATE_CALL=ses_test\/call-\d+-\d+$/m);
+});
+
+test("git runs no program that a directory without .git names", async () => {
+  const setting = `git init -q --bare evil && git -C evil config core.fsmonitor 'touch ${site.directory}/ran; false' && git -C evil config core.bare false && git -C evil config core.worktree .`;
+  await run(setting);
+  const { written, metadata } = await run("git status", { workdir: "evil" });
+  expect(metadata).toMatchObject({ exit: 128 });
+  expect(written).toContain("safe.bareRepository");
+  expect((await run("git init -q own && cd own && git config core.fsmonitor ../x && git status")).written).toContain(
+    "No commits yet",
+  );
+  expect((await run("ls")).written).not.toContain("ran");
 });
 
 test("concurrent commands have separate output", async () => {

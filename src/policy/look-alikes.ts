@@ -1,0 +1,115 @@
+/** Warns about characters that look like others in ASCII: a name may not be the one that its reader takes it for. */
+export function lookAlikeWarnings(text: string): string[] {
+  if (/^[\0-\x7f]*$/.test(text)) return [];
+  const found = new Map<string, string>();
+  for (const [word] of text.matchAll(/[\p{L}\p{N}\p{M}_]+/gu)) {
+    const isSuspicious = /[A-Za-z]/.test(word) || [...word].every((character) => asciiFor(character) !== undefined);
+    for (const character of isSuspicious ? word : "") add(found, character);
+  }
+  for (const [character] of text.matchAll(/[^\p{L}\p{N}\p{M}\0-\x7f]/gu)) add(found, character);
+  return [...found].map(
+    ([character, ascii]) =>
+      `it contains ${JSON.stringify(character)} (U+${codeOf(character)}), which looks like ${JSON.stringify(ascii)}`,
+  );
+}
+
+function add(found: Map<string, string>, character: string): void {
+  const ascii = asciiFor(character);
+  if (ascii !== undefined) found.set(character, ascii);
+}
+
+function asciiFor(character: string): string | undefined {
+  if (character <= "\x7f") return undefined;
+  const known = lookAlikes.get(character);
+  if (known !== undefined) return known;
+  // Fullwidth, mathematical and similar forms; a form of several characters, such as "…", is no look-alike.
+  const plain = character.normalize("NFKC");
+  return /^[!-~]$/.test(plain) ? plain : undefined;
+}
+
+function codeOf(character: string): string {
+  return (character.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0");
+}
+
+/** ASCII characters, each with those of other scripts that look like it in common typefaces (from the confusables of UTS 39). */
+const lookAlikes: ReadonlyMap<string, string> = new Map(
+  [
+    "aаɑα",
+    "bЬЪƅ",
+    "cсϲᴄⅽ",
+    "dԁժɗ",
+    "eеҽє",
+    "fſϝ",
+    "gɡցğ",
+    "hһհн",
+    "iіıɩι",
+    "jјϳ",
+    "kкκ",
+    "lӏǀاꓲ",
+    "mмᴍ",
+    "nոռη",
+    "oоοօσ᧐૦",
+    "pрρ",
+    "qԛզ",
+    "rгᴦꭇ",
+    "sѕꜱ",
+    "tтτ",
+    "uսυʋ",
+    "vѵνᴠ",
+    "wԝաѡᴡ",
+    "xхχ",
+    "yуүγ",
+    "zᴢ",
+    "AАΑᎪ",
+    "BВΒᏴ",
+    "CСϹᏟ",
+    "DᎠ",
+    "EЕΕᎬ",
+    "FϜ",
+    "GԌᏀ",
+    "HНΗᎻ",
+    "IІΙӀ",
+    "JЈᎫ",
+    "KКΚᏦ",
+    "LᏞ",
+    "MМΜᎷ",
+    "NΝ",
+    "OОΟՕ",
+    "PРΡᏢ",
+    "RᏒ",
+    "SЅՏᏚ",
+    "TТΤᎢ",
+    "UՍ",
+    "VѴᏙ",
+    "WԜᎳ",
+    "XХΧ",
+    "YҮΥ",
+    "ZΖᏃ",
+    "0౦೦०",
+    "3ЗӠȜ",
+    "6б",
+    "-‐‑‒−﹣",
+    "/⁄∕⧸╱",
+    "\\∖⧵﹨",
+    ".․·",
+    ":꞉∶։׃",
+    ";;",
+    ",‚",
+    "|∣⼁",
+    "'ʹʼˈ′",
+    '"ʺ″',
+    "<‹˂",
+    ">›˃",
+    "~˜∼",
+    "*∗⁎",
+    "&ꝸ",
+    "=═゠",
+    "!ǃ",
+    "_ˍ",
+    "^˄",
+    "`ˋ",
+  ].flatMap((group) => {
+    const [ascii = "", ...others] = group;
+    return others.map((character) => [character, ascii] as const);
+  }),
+);

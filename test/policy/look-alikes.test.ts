@@ -1,0 +1,27 @@
+import { expect, test } from "vitest";
+import { warningsAbout } from "../../src/policy/display.ts";
+import { lookAlikeWarnings } from "../../src/policy/look-alikes.ts";
+
+test.each([
+  ["rm а.txt", []],
+  ["cаt x", ['it contains "а" (U+0430), which looks like "a"']],
+  ["сор x", ["с", "о", "р"]],
+  ["ｒm x", ["ｒ"]],
+  ["cat src∕a.ts", ["∕"]],
+  ["cat ⅽ", ["ⅽ"]],
+  ["git push origin masteг", ["г"]],
+])("%j carries a warning for each look-alike", (text, parts) => {
+  const warnings = lookAlikeWarnings(text).join("\n");
+  for (const part of parts) expect(warnings).toContain(part);
+});
+
+test.each(["git commit -m 'Übersicht – 修正 🎉'", "echo 'Привет, мир'", "git commit -m 'שלום עולם'", "ls -la"])(
+  "%j carries none",
+  (text) => {
+    expect(lookAlikeWarnings(text)).toEqual([]);
+  },
+);
+
+test("a blank of another script is named as invisible", () => {
+  expect(warningsAbout("rm\u2800x")).toHaveLength(1);
+});
