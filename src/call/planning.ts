@@ -14,6 +14,7 @@ import { cautionFor } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
+import { trackedFiles } from "./tracked-files.ts";
 
 /** Dependencies of planning and judging. */
 export interface PlanningParts {
@@ -96,6 +97,7 @@ export async function expandAsks(
       return { ...resolved, ...cautionFor(resolved) };
     },
     list: listDirectory,
+    tracked: trackedFiles,
   };
   const asks: ExpandedAsk[] = [];
   for (const ask of planned) asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));

@@ -15,7 +15,7 @@ import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { namedParts, refusedAddress } from "./named-address.ts";
 import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { targetOf } from "./rule-list.ts";
-import { readCommands } from "./shell/command.ts";
+import { readCommandOf } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
 import { firstMatchOfEach, traceOf } from "./trace.ts";
 
@@ -37,7 +37,7 @@ export function decidePattern(
   const { permission, patterns, paths } = ask;
   const pattern = patterns[at] ?? "";
   const address = permission === "webfetch" ? readAddress(pattern) : undefined;
-  const commands = analyse && permission === "bash" ? readCommands(pattern) : undefined;
+  const commands = analyse && permission === "bash" ? readCommandOf(pattern, ask.line ?? pattern) : undefined;
   const refused = guard(ask, at, commands) ?? (address && refusedAddress(compiled, address, ask.leadsTo, layers));
   if (refused) return toDecision(permission, pattern, protectedBy(refused));
 

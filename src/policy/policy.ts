@@ -9,7 +9,8 @@ import { protectedFile } from "./protected-files.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
 import { targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
-import { expand, type Files, type MayRead } from "./shell/expand.ts";
+import { expand } from "./shell/expand.ts";
+import type { Allowed, Files, MayAccess } from "./shell/touched.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -29,7 +30,8 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         .map(({ rule }) => rule);
   return {
     /** Expands an ask into everything that it stands for; a command line into its commands and the files that they touch. */
-    expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, mayRead(compiled, layers), home),
+    expand: (ask: ExpandedAsk, layers: Layers, files: Files) =>
+      expand(ask, files, allowedFiles(compiled, layers), home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
       if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers)];
@@ -64,19 +66,33 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
   };
 }
 
-/** Creates a quick filter for many files: which of them `read` rules allow, so that they need no decision. */
-function mayRead(compiled: CompiledRules, { wide, narrow }: Layers): MayRead {
+/** Creates the quick filters for many files: which of them rules do not restrict, so that they need no decision. */
+function allowedFiles(compiled: CompiledRules, layers: Layers): Allowed {
+  return {
+    read: mayAccess(compiled, layers, "read", PermissionAction.ALLOW),
+    edit: mayAccess(compiled, layers, "edit", PermissionAction.ALLOW),
+    notDeniedEdit: mayAccess(compiled, layers, "edit", PermissionAction.ASK),
+  };
+}
+
+/** Creates the filter of files for which no rule has a stricter action than `worst`. */
+function mayAccess(
+  compiled: CompiledRules,
+  { wide, narrow }: Layers,
+  permission: "read" | "edit",
+  worst: PermissionAction,
+): MayAccess {
   const restricts = ({ rules }: LayerRules) =>
     compiled(rules)
-      .about("read")
-      .some(({ rule }) => rule.action !== PermissionAction.ALLOW);
+      .about(permission)
+      .some(({ rule }) => rule.action > worst);
   const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
   if (groups.length === 0) return undefined;
   return ({ pattern, absolute }) => {
-    if (protectedFile("read", absolute) !== undefined) return false;
-    const target = targetOf("read", pattern, absolute);
+    if (worst === PermissionAction.ALLOW && protectedFile(permission, absolute) !== undefined) return false;
+    const target = targetOf(permission, pattern, absolute);
     return groups.every(
-      (group) => (matchRule(compiled, group, target)?.rule.action ?? PermissionAction.ALLOW) === PermissionAction.ALLOW,
+      (group) => (matchRule(compiled, group, target)?.rule.action ?? PermissionAction.ALLOW) <= worst,
     );
   };
 }

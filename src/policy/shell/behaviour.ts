@@ -1,18 +1,19 @@
-import { type Below, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
+import { runCompiler } from "./compiler.ts";
+import { type Below, commandsWithin, type Effects, type FileAccess, noEffects, usesIn } from "./effects.ts";
 import { runFind } from "./find.ts";
-import { runGit } from "./git.ts";
+import { runGit, runsWithoutFiles } from "./git.ts";
 import { interpret, interpreter } from "./interpreters.ts";
 import type { SimpleCommand, Word } from "./line.ts";
-import { type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
+import { dangersOf, type Operand, type Option, type OptionReader, optionReader } from "./options.ts";
 import { runPackages } from "./packages.ts";
-import { type Program, programs } from "./programs.ts";
+import { changesShell, type Program, programs } from "./programs.ts";
 import { isTameAwk, isTameSed } from "./scripts.ts";
 import { runTar } from "./tar.ts";
 import { belowDirectories } from "./walks.ts";
 import { isWrapper, wrap } from "./wrappers.ts";
 
 /** Returns the effects of a command, as far as its program is known; for an unknown program the paths that its words may be. */
-export function effectsOf({ words, input }: SimpleCommand): Effects {
+export function effectsOf({ words, input, piped }: SimpleCommand): Effects {
   const effects = noEffects();
   const name = programOf(words);
   const shell = interpreter(name);
@@ -23,6 +24,9 @@ export function effectsOf({ words, input }: SimpleCommand): Effects {
   else if (run) run(words, effects);
   else if (program) runKnown(name, program, words, effects);
   else runUnknown(words, effects);
+  if (changesShell.has(name)) addEvaluation(words, effects);
+  const isKnown = shell !== undefined || run !== undefined || (program && program.operands !== "remote");
+  if (!isKnown) addMentions(name, words, [input, piped], effects);
   addProgram(words[0], effects);
   for (const [at, { value }] of words.entries()) {
     if (
@@ -46,6 +50,40 @@ export function mayRunItsWords(name: string): boolean {
   return isWrapper(name) || special.get(name) === runAnything || name === "ssh";
 }
 
+/** Describes a command that may give other paths a new meaning: it moves, links or unpacks them. Undefined for others. */
+export function movesPaths(words: readonly Word[]): string | undefined {
+  const name = programOf(words);
+  const rest = words.slice(1).map(({ value }) => value);
+  const copies =
+    /^(cp|rsync|install)$/.test(name) &&
+    rest.some((value) => /^(-\w*[aRrdPslD]|--(arc|rec|sym|link|no-d|lin))/.test(value));
+  if (copies || movers.has(name)) return name;
+  return name === "git" && !runsWithoutFiles(words) ? name : undefined;
+}
+
+const movers = new Set("ln mv tar bsdtar unzip 7z cpio link mount umount rename mmv patch fusermount".split(" "));
+
+/** Adds the danger of shell commands that evaluate their words: subscripts, and options that take commands. */
+function addEvaluation(words: readonly Word[], effects: Effects): void {
+  for (const [at, { value }] of words.entries()) {
+    if (at > 0 && /[[$`(]|^-/.test(value)) effects.dangers.push({ at, why: `bash may evaluate ${value}` });
+  }
+}
+
+/** Adds the danger that a program runs a command that its words or its input spell. */
+function addMentions(
+  name: string,
+  words: readonly Word[],
+  heard: readonly (string | undefined)[],
+  effects: Effects,
+): void {
+  const texts = [...words.slice(1).map(({ value }) => value), ...heard.filter((text) => text !== undefined)];
+  const commands = [...new Set(texts.filter((text) => /[^\w./-]/.test(text)).flatMap(commandsWithin))];
+  if (commands.length === 0) return;
+  const why = `${name} may run a command that its words or its input spell, which a rule is about`;
+  effects.dangers.push({ at: Number.POSITIVE_INFINITY, mayBegin: true, texts: commands, why });
+}
+
 type Run = (words: readonly Word[], effects: Effects) => void;
 
 const special = new Map<string, Run>(
@@ -59,6 +97,11 @@ const special = new Map<string, Run>(
     gawk: runAwk,
     mawk: runAwk,
     nawk: runAwk,
+    cc: runCompiler,
+    clang: runCompiler,
+    "clang++": runCompiler,
+    "g++": runCompiler,
+    gcc: runCompiler,
     dd: runDd,
     deno: runDeno,
     docker: runDocker,
@@ -105,30 +148,29 @@ const readers = new Map<string, OptionReader>([...programs].map(([name, program]
 
 function runKnown(name: string, program: Program, words: readonly Word[], effects: Effects): void {
   const { options, operands } = readers.get(name)?.(words, 1) ?? { options: [], operands: [] };
-  for (const option of options) if (!isTarget(option)) addOption(name, option, program.strict === true, effects);
-  if (program.strict) addGlobs(operands, effects);
+  const counted = program.free ? options.filter(({ means }) => means !== undefined) : options;
+  effects.dangers.push(...dangersOf(name, counted));
+  const below = belowDirectories(program.walks, options);
+  for (const option of counted) if (!isTarget(option)) addOption(option, effects, below);
   addOperands(name, program, words, options, operands, effects);
 }
 
-function addOption(program: string, { name, means, value, at }: Option, strict: boolean, effects: Effects): void {
-  if (means === "run") effects.dangers.push({ at, why: `${program} ${name} runs a program or reaches elsewhere` });
-  if (means === undefined && strict)
-    effects.dangers.push({ at, why: `${program} ${name} is not known to be harmless` });
+function addOption({ name, means, value, at }: Option, effects: Effects, below?: Below): void {
   if (!value || value.value === "-" || means === "text") return;
+  if (/^[|!]/.test(value.value)) effects.dangers.push({ at, why: `${name} may run ${value.value}` });
+  if (means === "read" && /[{}[\]]/.test(value.value) && /^(-T|--upload-file)$/.test(name))
+    effects.dangers.push({ at, why: `${value.value} stands for several files` });
   if (means === "data") {
     const file = /^(?:[^@<]*=)?[@<](.+)/.exec(value.value)?.[1] ?? /^[^=@]+@(.+)/.exec(value.value)?.[1];
-    if (file !== undefined && file !== "-") effects.uses.push(...usesIn({ ...value, value: file }, "read"));
+    // A form names several files, and their types after a semicolon.
+    const files = file?.split(/[,;]/).map((piece) => piece.replace(/^"|"$/g, "")) ?? [];
+    for (const one of new Set(file === undefined ? [] : [file, ...files])) {
+      if (one !== "-" && one !== "") effects.uses.push(...usesIn({ ...value, value: one }, "read"));
+    }
     return;
   }
   const as = means === "look" || means === "read" || means === "write" ? means : "may";
-  effects.uses.push(...usesIn(value, as));
-}
-
-/** Adds the danger that a glob matches a file with the name of an option. */
-function addGlobs(operands: readonly Operand[], effects: Effects): void {
-  for (const { word, at } of operands) {
-    if (word.glob && /^[*?[]/.test(word.value)) effects.dangers.push({ at, why: `${word.value} may become an option` });
-  }
+  effects.uses.push(...usesIn(value, as, as === "read" ? below : undefined));
 }
 
 function addOperands(
@@ -141,7 +183,11 @@ function addOperands(
 ): void {
   const below = belowDirectories(program.walks, options);
   const use = (list: readonly Operand[], as: FileAccess) => {
-    for (const { word } of list) if (word.value !== "-") effects.uses.push(...usesIn(word, as, below));
+    for (const { word, at } of list) {
+      if (word.value !== "-") effects.uses.push(...usesIn(word, as, below));
+      if (name === "strings" && word.value.startsWith("@"))
+        effects.dangers.push({ at, why: `${word.value} is a file with more words` });
+    }
   };
   const hasOption = (names: string) => options.some(({ name }) => names.split(" ").includes(name));
   switch (program.operands) {
@@ -155,6 +201,8 @@ function addOperands(
     case "pattern": {
       const files = hasOption(program.pattern ?? "") ? operands : operands.slice(1);
       use(files.length === 0 && below && program.walks?.here ? [here] : files, "read");
+      if (name === "jq" && operands.some(({ word }) => /\b(import|include)\b/.test(word.value)))
+        effects.dangers.push({ at: 1, why: "the program may read other files" });
       break;
     }
     case "rewrite":
@@ -181,6 +229,8 @@ function addOperands(
     case "copy":
     case "move":
       addCopy(program, options, operands, below, effects);
+      break;
+    case "remote":
       break;
     case "address":
       addAddresses(name, options, operands, effects);
@@ -209,14 +259,33 @@ function addCopy(
   effects: Effects,
 ): void {
   const directory = options.find(isTarget);
-  const sources = (directory ? operands : operands.slice(0, -1)).map(({ word }) => word);
-  const target = directory?.value ?? operands.at(-1)?.word;
+  const isAlone = directory === undefined && operands.length === 1;
+  const sources = (directory || isAlone ? operands : operands.slice(0, -1)).map(({ word }) => word);
+  const target = directory?.value ?? (isAlone ? here.word : operands.at(-1)?.word);
   for (const word of sources) effects.uses.push(...usesIn(word, "read", below));
-  if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change"));
-  const names = sources.map(({ value }) => value.replace(/\/+$/, "").replace(/^.*\//, ""));
-  if (target && !/^[^/]*:/.test(target.value)) {
-    effects.uses.push({ path: target.value, glob: target.glob, as: "write", names });
+  if (program.operands === "move") for (const word of sources) effects.uses.push(...usesIn(word, "change", below));
+  const isFile = options.some(({ name }) => name === "-T" || name === "--no-target-directory");
+  const names = isFile ? undefined : sources.map(({ value }) => nameOf(value));
+  if (!target || /^[^/]*:/.test(target.value)) return;
+  const trees = sources.map(({ value }) => ({
+    from: value,
+    to: isFile || (program.contents && value.endsWith("/")) ? "" : nameOf(value),
+  }));
+  effects.uses.push({
+    path: target.value,
+    glob: target.glob,
+    as: "write",
+    ...(names && { names }),
+    ...(below && { trees }),
+  });
+  if (below && sources.some(({ glob }) => glob)) {
+    effects.dangers.push({ at: operands[0]?.at ?? 0, why: "it copies directories that match a pattern" });
   }
+}
+
+function nameOf(path: string): string {
+  const name = path.replace(/\/+$/, "").replace(/^.*\//, "");
+  return name === "." || name === ".." ? "" : name;
 }
 
 function addAddresses(name: string, options: readonly Option[], operands: readonly Operand[], effects: Effects): void {
@@ -248,8 +317,8 @@ const sedReader = optionReader({
 
 function runSed(words: readonly Word[], effects: Effects): void {
   const { options, operands } = sedReader(words, 1);
-  for (const option of options)
-    addOption("sed", { ...option, ...(option.means === "maybe" && { means: "text" }) }, true, effects);
+  effects.dangers.push(...dangersOf("sed", options));
+  for (const option of options) addOption({ ...option, ...(option.means === "maybe" && { means: "text" }) }, effects);
   const given = options.filter(({ name }) => name === "-e" || /^--e/.test(name));
   const scripts = given.length > 0 ? given : operands.slice(0, 1);
   for (const script of scripts) {
@@ -273,7 +342,8 @@ const awkReader = optionReader({
 
 function runAwk(words: readonly Word[], effects: Effects): void {
   const { options, operands } = awkReader(words, 1, true);
-  for (const option of options) addOption("awk", option, true, effects);
+  effects.dangers.push(...dangersOf("awk", options));
+  for (const option of options) addOption(option, effects);
   const [program, ...files] = operands;
   if (program && !isTameAwk(program.word.value)) {
     effects.dangers.push({ at: program.at, why: "the program may run others or touch other files" });
@@ -282,8 +352,14 @@ function runAwk(words: readonly Word[], effects: Effects): void {
 }
 
 function runDd(words: readonly Word[], effects: Effects): void {
-  for (const word of words.slice(1)) {
+  for (const [at, word] of words.entries()) {
     const [, name, path] = /^(if|of)=(.*)$/.exec(word.value) ?? [];
+    if (
+      at > 0 &&
+      path === undefined &&
+      !/^((bs|count|skip|seek|status|conv|ibs|obs|cbs|iflag|oflag)=|--(help|version)$)/.test(word.value)
+    )
+      effects.dangers.push({ at, why: `dd ${word.value} is not known to be harmless` });
     if (path !== undefined) effects.uses.push({ path, glob: word.glob, as: name === "of" ? "write" : "read" });
   }
 }

@@ -1,4 +1,4 @@
-import { effectsOf, mayRunItsWords, programOf } from "./behaviour.ts";
+import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
 import type { Danger, Inner, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
@@ -52,49 +52,92 @@ export function readCommands(text: string): Command[] {
 /** Understands the commands of a line that runs in a directory. */
 function commandsOf(line: CommandLine, below: string, depth: number): Command[] {
   const pipelines = pipelinesIn(line);
-  return inDirectories(line).map(({ command, directory: within }) => {
+  return inDirectories(line).map(({ command, plain, directory: within, moved }) => {
     const directory = within.startsWith("/") || below === "" ? within : `${below}/${within}`;
-    const pipeline = pipelines.get(command);
-    return { ...understood(command, directory, depth), ...(pipeline && { pipeline }) };
+    const pipeline = pipelines.get(plain);
+    return { ...understood(command, directory, depth, moved), ...(pipeline && { pipeline }) };
   });
 }
+
+/** Reads one command of a line, by its text, with what the rest of the line means for it. */
+export function readCommandOf(text: string, line: string): Command[] {
+  if (lastLine?.text !== line) lastLine = { text: line, commands: readCommands(line) };
+  const same = lastLine.commands.filter((command) => command.text === text);
+  return same.length === 0 ? readCommands(text) : same.map((command) => ({ ...command, directory: "" }));
+}
+
+/** The commands of a line are judged one by one, one after the other. */
+let lastLine: { text: string; commands: Command[] } | undefined;
 
 const deepest = 5;
 
 /** Follows `cd` through a line. A command after a `cd` that may have failed is returned once for each directory in which it may run. */
-function inDirectories({ commands }: CommandLine): { command: SimpleCommand; directory: string }[] {
+function inDirectories({ commands }: CommandLine): PlacedCommand[] {
   let now: readonly string[] = [""];
   let ever = now;
   let behindCd: readonly string[] | undefined;
-  return commands.flatMap(({ join, command }, i) => {
-    const name = programOf(command.words);
-    if (commands.length > 1 && changesShell.has(name)) throw new Opaque(`${name} changes what the rest means`);
+  let piped = "";
+  const movers = commands.map(({ command }) => movesPaths(command.words));
+  return commands.flatMap(({ join, command: plain }, i) => {
+    const name = programOf(plain.words);
+    const changing = isBuiltinRunner.test(name)
+      ? plain.words.find(({ value }) => changesShell.has(value) || value === "cd")?.value
+      : name;
+    if (commands.length > 1 && changing !== undefined && (changesShell.has(changing) || changing !== name))
+      throw new Opaque(`${changing} changes what the rest means`);
+    piped = join === "|" ? piped : "";
+    const command = piped === "" ? plain : { ...plain, piped };
+    piped += `${plain.words.map(({ value }) => value).join(" ")}\n${plain.input ?? ""}\n`;
+    const other = movers.findIndex((mover, at) => mover !== undefined && at !== i);
+    const moved = movers[other];
     if (join === ";" || join === "||") now = ever;
     else if (behindCd) now = behindCd;
     behindCd = undefined;
-    const placed = now.map((directory) => ({ command, directory }));
+    const placed = now.map((directory) => ({ command, plain, directory, ...(moved !== undefined && { moved }) }));
     if (name !== "cd") return placed;
-    const moved = now.map((directory) => moveTo(directory, command, [join, commands[i + 1]?.join]));
+    const next = now.flatMap((directory) => moveTo(directory, command, [join, commands[i + 1]?.join]));
     // `a || cd x && b` runs b also if the cd did not run.
-    behindCd = join === "||" ? distinct([...now, ...moved]) : moved;
-    ever = distinct([...ever, ...moved]);
+    behindCd = join === "||" ? distinct([...now, ...next]) : distinct(next);
+    ever = distinct([...ever, ...next]);
     if (ever.length > maxDirectories) throw new Opaque("too many directories in which the rest may run");
     return placed;
   });
 }
 
 const maxDirectories = 4;
+const isBuiltinRunner = /^(builtin|command)$/;
 
-function moveTo(directory: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string {
+/** A command and the directory in which it runs. */
+interface PlacedCommand {
+  command: SimpleCommand;
+  /** The same without what is piped into it. */
+  plain: SimpleCommand;
+  directory: string;
+  /** Another command of the line that may change which files its paths name. */
+  moved?: string;
+}
+
+/** Returns the directories to which a `cd` may lead: bash drops `name/..` from a path, also where the name is a link. */
+function moveTo(directory: string, { words }: SimpleCommand, joins: readonly (Join | undefined)[]): string[] {
   const [, target, more] = words;
   if (!target || more || target.glob || target.status || /^[-+~]/.test(target.value) || target.value === "") {
     throw new Opaque("a cd to a directory that is not named literally");
   }
   if (joins.includes("|")) throw new Opaque("a cd in a pipeline");
-  return target.value.startsWith("/") || directory === "" ? target.value : `${directory}/${target.value}`;
+  const path = target.value.startsWith("/") || directory === "" ? target.value : `${directory}/${target.value}`;
+  return distinct([path, withoutParents(path)]);
 }
 
-function understood(command: SimpleCommand, directory: string, depth: number): Command {
+function withoutParents(path: string): string {
+  const parts: string[] = [];
+  for (const part of path.split("/")) {
+    if (part === ".." && parts.length > 0 && parts.at(-1) !== "..") parts.pop();
+    else if (part !== "." && part !== "") parts.push(part);
+  }
+  return `${path.startsWith("/") ? "/" : ""}${parts.join("/")}`;
+}
+
+function understood(command: SimpleCommand, directory: string, depth: number, moved?: string): Command {
   const { words, redirects } = command;
   const effects = effectsOf(command);
   const bare = spell(words);
@@ -102,7 +145,7 @@ function understood(command: SimpleCommand, directory: string, depth: number): C
   const dangers = effects.dangers.map((danger) => ({
     ...danger,
     length: lengthTo(words, danger.at),
-    texts: danger.mayBegin ? bothWays(named(words.slice(danger.at))) : [],
+    texts: danger.texts ?? (danger.mayBegin ? bothWays(named(words.slice(danger.at))) : []),
   }));
   const whole = (why: string) => dangers.push({ at: never, length: never, why, texts: [] });
   if (!setsOnlyHarmless(command)) whole(`it sets ${command.assignments.map(({ name }) => name).join(", ")}`);
@@ -116,6 +159,8 @@ function understood(command: SimpleCommand, directory: string, depth: number): C
     }),
   );
   for (const { path } of redirections) if (/^\/(proc|dev|sys)(\/|$)/.test(path)) whole(`${path} is of the kernel`);
+  const usesPaths = effects.uses.length + redirections.length + effects.scripts.length > 0 || inner.length > 0;
+  if (moved !== undefined && usesPaths) whole(`${moved} in the same line may change which files its paths name`);
   const text = spellCommand(command);
   const uses = [...effects.uses, ...redirections, ...inner.flatMap(({ uses }) => uses)];
   return {
@@ -149,6 +194,7 @@ function innerOf(inner: Inner, directory: string, depth: number): Command[] {
   if ("words" in inner) {
     return [understood({ assignments: [], words: inner.words, redirects: [] }, directory, depth)];
   }
+  if (inner.opaque !== undefined) return [opaqueLine(inner.line, inner.opaque)];
   try {
     const line = readLine(inner.line);
     confirm(line, inner.line);

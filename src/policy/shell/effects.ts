@@ -13,6 +13,20 @@ export interface Use {
   names?: readonly string[];
   /** If the path is a directory, the files below it are accessed too. */
   below?: Below;
+  /** Directories whose files are written below the path, by the name that they get there. */
+  trees?: readonly { from: string; to: string }[];
+  /** The path is within the repository: absent otherwise. */
+  within?: Repository;
+}
+
+/** The meaning of a path for git. */
+export interface Repository {
+  /** `top`: from its top directory. `whole`: all of it, unless one of `limits` exists. `source`: another repository, if it exists. */
+  as: "top" | "whole" | "source";
+  /** Words that git takes for paths if they exist. */
+  limits?: readonly string[];
+  /** Includes files that git does not track. */
+  untracked?: boolean;
 }
 
 /** Selection of the files below a directory that a command reaches. */
@@ -37,6 +51,8 @@ export interface Danger {
   mayBegin?: true;
   /** The words up to this one name the effect: a grant for them covers it. */
   isNamed?: true;
+  /** With `mayBegin`: further texts that may be separate commands. */
+  texts?: readonly string[];
 }
 
 /** The effects of a command beyond the plain purpose of its program. */
@@ -50,12 +66,28 @@ export interface Effects {
 }
 
 /** A command within a command: its words, or a line for a shell. */
-export type Inner = { words: readonly Word[]; at: number } | { line: string; at: number };
+export type Inner = { words: readonly Word[]; at: number } | { line: string; at: number; opaque?: string };
 
 /** Returns empty effects. */
 export function noEffects(): Effects {
   return { dangers: [], uses: [], inner: [], scripts: [] };
 }
+
+/** Returns the commands that a text may hold for another program: what begins at each of its words. */
+export function commandsWithin(text: string): string[] {
+  const starts = [...text.slice(0, maxText).matchAll(/(?<![\w.])[\w./](?=\S)/g)].slice(0, maxStarts);
+  return starts.flatMap(({ index }) => {
+    const rest = text
+      .slice(index, index + maxLength)
+      .replace(/^[\w./]*\//, "")
+      .replaceAll(/\s+/g, " ");
+    return [rest, (/^[^;&|()<>"'`\\]*/.exec(rest)?.[0] ?? "").trimEnd()];
+  });
+}
+
+const maxText = 8_192;
+const maxStarts = 64;
+const maxLength = 256;
 
 /** Returns the paths that a word may name: itself, and its parts after `=`, `@`, `:` or `,`. */
 export function usesIn({ value, glob }: Word, as: FileAccess, below?: Below): Use[] {

@@ -1,13 +1,13 @@
 import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
-import { type OptionReader, type OptionTable, optionReader } from "./options.ts";
+import { dangersOf, type Operand, type Option, type OptionReader, type OptionTable, optionReader } from "./options.ts";
 
 const globals = optionReader({
-  flag: "--no-pager -P --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs --icase-pathspecs --version -v --help -h --html-path --man-path --info-path",
+  flag: "--no-pager -P --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs --version -v --help -h --html-path --man-path --info-path",
   look: "-C --git-dir --work-tree",
   text: "-c --namespace --config-env",
 });
-const harmlessGlobals = /^(--no-|-P$|--literal|--glob|--noglob|--icase|--version$|-v$|--help$|-h$|--html|--man|--info)/;
+const harmlessGlobals = /^(--no-|-P$|--literal|--glob|--noglob|--version$|-v$|--help$|-h$|--html|--man|--info)/;
 
 /** Options of sub-commands that show differences. */
 const diff: OptionTable = {
@@ -31,9 +31,9 @@ const both: OptionTable = joined(diff, history, { text: "-n" });
 
 const transfer: OptionTable = {
   flag: "--all -a --append --atomic --dry-run -f --force -k --keep --multiple -p --prune -P --prune-tags -n --no-tags -t --tags -q --quiet -v --verbose --progress --no-progress -4 -6 --unshallow --update-shallow -r --ff-only --no-ff --ff --no-rebase --autostash --no-autostash --squash --no-squash --no-commit --commit --stat --no-stat --no-edit --allow-unrelated-histories --set-upstream --no-recurse-submodules --no-verify",
-  maybe: "--rebase --recurse-submodules --signed",
+  maybe: "--rebase --signed",
   text: "--depth --deepen --shallow-since --shallow-exclude -j --jobs --refmap -s --strategy -X --strategy-option -o --server-option --negotiation-tip --filter",
-  run: "--upload-pack -u -c --config --template --reference --separate-git-dir --exec",
+  run: "--recurse-submodules --upload-pack -u -c --config --template --reference --separate-git-dir --exec",
 };
 
 /** Sub-commands whose options are known. All are strict: an option that is not listed asks. */
@@ -58,9 +58,9 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
     "cat-file": { flag: "-t -s -e -p -v", run: "--textconv --filters --batch --batch-check" },
     checkout: {
       flag: "-q --quiet -f --force -t --no-track --no-guess --guess --detach -d -m --merge --ours --theirs -2 -3 -p --patch --overlay --no-overlay --progress --no-progress -l --ignore-skip-worktree-bits --overwrite-ignore",
-      maybe: "--track --recurse-submodules",
+      maybe: "--track",
       text: "-b -B --orphan --conflict",
-      run: "--pathspec-from-file",
+      run: "--recurse-submodules --pathspec-from-file",
     },
     "check-ignore": { flag: "-q -v -z -n --quiet --verbose --non-matching --no-index" },
     "cherry-pick": {
@@ -128,9 +128,9 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
     pull: transfer,
     push: {
       flag: "-u --set-upstream --all --branches --tags --follow-tags --no-follow-tags --mirror -n --dry-run -v --verbose -q --quiet --porcelain --progress --no-progress --no-verify -d --delete -f --force --atomic --prune --thin --no-thin -4 -6",
-      maybe: "--force-with-lease --force-if-includes --recurse-submodules",
+      maybe: "--force-with-lease --force-if-includes",
       text: "-o --push-option",
-      run: "--receive-pack --exec --repo --signed",
+      run: "--recurse-submodules --receive-pack --exec --repo --signed",
     },
     rebase: {
       flag: "--abort --continue --skip --quit --autostash --no-autostash -q -v --verbose --quiet --ff --no-ff -f --force-rebase --stat -n --no-stat --keep-empty --no-keep-empty --rebase-merges --autosquash --no-autosquash --root --fork-point --no-verify --signoff",
@@ -173,8 +173,9 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
     },
     switch: {
       flag: "-d --detach -q --quiet -f --force --discard-changes -m --merge --guess --no-guess --no-track --progress --no-progress",
-      maybe: "-t --track --recurse-submodules",
+      maybe: "-t --track",
       text: "-c -C --create --force-create --orphan --conflict",
+      run: "--recurse-submodules",
     },
     tag: {
       flag: "-a --annotate -l --list -d --delete -f --force -i --ignore-case --no-column",
@@ -188,8 +189,132 @@ const subcommands: ReadonlyMap<string, OptionReader> = new Map(
   }).map(([name, table]) => [name, optionReader(table)]),
 );
 
-/** Sub-commands that read and print their operands, or may do so. */
-const showing = new Set(["blame", "cat-file", "diff", "grep", "log", "show"]);
+/** Options that make any sub-command print content of files, or find it. */
+const patches =
+  /^(-p|-u|--patch|--patch-with-raw|--patch-with-stat|-L|-S|-G|-U|--unified|--cc|-c|-m|-W|--function-context|--word-diff|--color-words|--word-diff-regex|--binary|--check|--find-object|-O)$/;
+/** Options in place of which a sub-command that prints content prints none. */
+const summaries =
+  /^(-s|--no-patch|--stat|--numstat|--shortstat|--dirstat|--summary|--compact-summary|--name-only|--name-status|-q|--quiet)$/;
+const patching = new Set([
+  "diff",
+  "diff-files",
+  "diff-index",
+  "diff-tree",
+  "log",
+  "reflog",
+  "show",
+  "stash",
+  "rev-list",
+]);
+/** Sub-commands that change files that their words do not name. */
+const rewriting = new Set("stash checkout switch reset restore clean merge pull rebase revert cherry-pick".split(" "));
+const transferring = new Set(["clone", "fetch", "ls-remote", "pull", "push"]);
+/** Sub-commands that change no file of the work tree. */
+const still = new Set(
+  "add blame branch cat-file check-ignore commit config count-objects describe diff diff-index diff-tree diff-files fetch for-each-ref grep log ls-files ls-remote ls-tree merge-base push reflog remote rev-list rev-parse shortlog show show-ref status tag version".split(
+    " ",
+  ),
+);
+
+/** Checks if a git command changes no file of the work tree. */
+export function runsWithoutFiles(words: readonly Word[]): boolean {
+  const [first] = globals(words, 1, true).operands;
+  return first === undefined || still.has(first.word.value);
+}
+
+/** Checks if a sub-command prints content of files, or of objects by their id. */
+function printsContent(name: string, options: readonly Option[]): boolean {
+  const has = (names: RegExp) => options.some(({ name }) => names.test(name));
+  if (name === "blame" || name === "grep") return true;
+  if (name === "cat-file") return !has(/^-[tse]$/);
+  if (name === "ls-files") return has(/^(-s|--stage|--format|-u|--unmerged)$/);
+  if (name === "ls-tree") return !has(/^(--name-only|--name-status)$/);
+  if (name === "status" || name === "commit") return has(/^(-v|-vv|--verbose|-p|--patch)$/);
+  if (patching.has(name) && has(patches)) return true;
+  if (name === "diff" || name === "show") return !has(summaries);
+  return has(/^(-p|--patch)$/) && !/^(cat-file|fetch|pull|clone)$/.test(name);
+}
+
+/** Adds the content that a sub-command prints: that of the paths among its words, otherwise of the whole repository. */
+function addPrinted(name: string, options: readonly Option[], rest: readonly Operand[], effects: Effects): void {
+  const hasPattern = name === "grep" && !options.some(({ name }) => name === "-e" || name === "-f");
+  const operands = hasPattern ? rest.slice(1) : rest;
+  const below = { hidden: true, links: false, except: [".git"] };
+  const limits: string[] = [];
+  let all = 0;
+  for (const { value } of [...operands.map(({ word }) => word), ...linesOf(options)]) {
+    const path = /^[^:]*:(?:[0-3]:)?([^:].*)$/.exec(value)?.[1];
+    if (/[*?[\]\\()]|^:[^0-3\w./]|^:$/.test(value)) continue;
+    if (path !== undefined) {
+      effects.uses.push({ path, glob: false, as: "read", below, within: { as: "top" } });
+      effects.uses.push({ path, glob: false, as: "read", below });
+      all += 1;
+    } else if (!value.includes(":")) limits.push(value);
+  }
+  // `REVISION:PATH` alone prints that path.
+  if (all > 0 && all === operands.length + linesOf(options).length) return;
+  const untracked = options.some(({ name }) => /^--(no-index|untracked)$/.test(name)) || rest.some(isNull);
+  effects.uses.push({
+    path: ".",
+    glob: false,
+    as: "read",
+    below,
+    within: { as: "whole", limits, ...(untracked && { untracked }) },
+  });
+  for (const limit of limits) effects.uses.push({ path: limit, glob: false, as: name === "blame" ? "read" : "may" });
+}
+
+const isNull = ({ word }: Operand) => word.value === "/dev/null";
+
+/** `-L RANGE:FILE` names a file after the last colon. */
+function linesOf(options: readonly Option[]): Word[] {
+  return options.flatMap(({ name, value }) =>
+    name === "-L" && value?.value.includes(":") ? [{ ...value, value: value.value.replace(/^.*:(?=[^:]*$)/, "") }] : [],
+  );
+}
+
+/** Adds the files of the work tree that a sub-command changes. */
+function addChanged(name: string, options: readonly Option[], rest: readonly Operand[], effects: Effects): void {
+  const below = { hidden: true, links: false, except: [".git"] };
+  const words = rest.map(({ word }) => word);
+  const target = words.at(-1);
+  if (name === "rm" || name === "mv") {
+    for (const word of words) effects.uses.push({ path: word.value, glob: word.glob, as: "change", below });
+    // git expands patterns by itself.
+    for (const { word, at } of rest)
+      if (/[*?[\\]|^:/.test(word.value)) effects.dangers.push({ at, why: `${word.value} stands for several files` });
+  }
+  if (name === "mv" && target) {
+    for (const { value } of words.slice(0, -1)) {
+      const path = `${target.value}/${value.replace(/\/+$/, "").replace(/^.*\//, "")}`;
+      effects.uses.push({ path, glob: false, as: "change" });
+    }
+  }
+  if (name === "clone") {
+    const base = words[0]?.value.replace(/\/+$|\.git\/*$/g, "").replace(/^.*[/:]/, "");
+    effects.uses.push({ path: words[1]?.value ?? base ?? ".", glob: false, as: "write" });
+  }
+  if (!rewriting.has(name) || isDry(name, options, rest)) return;
+  const limits = name === "restore" || name === "checkout" || name === "clean" ? words.map(({ value }) => value) : [];
+  const isPlain = limits.every((limit) => !/[*?[\\]|^:/.test(limit));
+  effects.uses.push({
+    path: ".",
+    glob: false,
+    as: "change",
+    below,
+    within: { as: "whole", limits: isPlain ? limits : [], ...(name === "clean" && { untracked: true }) },
+  });
+}
+
+/** Checks if a sub-command that may change files changes none this time. */
+function isDry(name: string, options: readonly Option[], rest: readonly Operand[]): boolean {
+  const has = (names: RegExp) => options.some(({ name }) => names.test(name));
+  if (name === "stash") return /^(list|show|drop|clear)$/.test(rest[0]?.word.value ?? "");
+  if (name === "reset") return !has(/^--(hard|merge|keep)$/);
+  if (name === "restore") return has(/^(-S|--staged)$/) && !has(/^(-W|--worktree)$/);
+  return name === "clean" && has(/^(-n|--dry-run)$/);
+}
+
 /** First operands of a sub-command that change what it does. */
 const secondary: ReadonlyMap<string, RegExp> = new Map([
   ["remote", /^(show|get-url|prune|update)$/],
@@ -217,11 +342,9 @@ export function runGit(words: readonly Word[], effects: Effects): void {
     return;
   }
   const { options, operands: rest } = reader(words, first.at + 1);
-  for (const { name: option, means, value, at } of options) {
-    if (means === undefined) effects.dangers.push({ at, why: `git ${name} ${option} is not known to be harmless` });
-    else if (means === "run")
-      effects.dangers.push({ at, why: `git ${name} ${option} runs a program or reaches elsewhere` });
-    else if (value && value.value !== "-" && (means === "read" || means === "write"))
+  effects.dangers.push(...dangersOf(`git ${name}`, options));
+  for (const { means, value } of options) {
+    if (value && value.value !== "-" && (means === "read" || means === "write"))
       effects.uses.push(...usesIn(value, means));
   }
   const second = rest[0];
@@ -231,21 +354,31 @@ export function runGit(words: readonly Word[], effects: Effects): void {
   }
   for (const { word, at } of rest) {
     if (word.value.includes("::")) effects.dangers.push({ at, why: "an address with :: names a program" });
-    const inRevision = showing.has(name) ? /^[^:]*:([^:].*)$/.exec(word.value)?.[1] : undefined;
-    if (inRevision !== undefined) effects.uses.push({ path: inRevision, glob: false, as: "read" });
-    effects.uses.push(...usesIn(word, showing.has(name) ? "may" : "look"));
+    effects.uses.push(...usesIn(word, "look"));
   }
-  // Otherwise it shows only content of the repository.
-  if (name === "grep" && options.some(({ name }) => /^--(no-i|untr)/.test(name)))
-    effects.uses.push({ path: ".", glob: false, as: "read", below: { hidden: true, links: false } });
+  if (printsContent(name, options)) addPrinted(name, options, rest, effects);
+  addChanged(name, options, rest, effects);
+  if (transferring.has(name) && second) addSource(second, effects);
+}
+
+/** Adds the repository that a sub-command reaches: one in a directory runs what its own settings name. */
+function addSource({ word, at }: Operand, effects: Effects): void {
+  const { value } = word;
+  if (/^(\.{0,2}\/|\.{1,2}$|~)/.test(value) || /^file:/i.test(value))
+    effects.dangers.push({ at, why: `${value} is a repository in a directory` });
+  else effects.uses.push({ path: value, glob: word.glob, as: "look", within: { as: "source" } });
 }
 
 /** Checks if a setting is only shown: queried, or named without a value. */
 function readsConfig(words: readonly Word[]): boolean {
   const [first, second] = words;
+  if (words.some(({ value }) => value.startsWith("-") && !harmlessQuery.test(value))) return false;
   if (words.some(({ value }) => /^(--get|--get-all|--get-regexp|-l|--list)$/.test(value))) return true;
   return /^(get|list)$/.test(first?.value ?? "") || (second === undefined && /^\w[\w-]*\./.test(first?.value ?? ""));
 }
+
+const harmlessQuery =
+  /^(--get|--get-all|--get-regexp|-l|--list|--all|--regexp|--global|--local|--system|--worktree|--show-origin|--show-scope|--name-only|--null|-z|--bool|--int|--path|--type=[\w-]+)$/;
 
 /** Merges tables of options. */
 function joined(...tables: readonly OptionTable[]): OptionTable {

@@ -42,13 +42,21 @@ function partMatcher(part: string): (name: string) => boolean {
   return (name) => (isHidden || !name.startsWith(".")) && fits(name);
 }
 
-/** Compiles a pattern for names. May match too many names: a set in brackets stands for any character. */
+/** Compiles a pattern for names. May match too many names: a set in brackets stands for any character, an open one for any text. */
 export function nameMatcher(part: string): (name: string) => boolean {
-  const pattern = part
-    .replace(/\[[!^]?\]?[^\]]*\]/g, "?")
-    .replace(/[.+^${}()|[\]\\]/g, "\\$&")
-    .replace(/\*+/g, "[^]*")
-    .replaceAll("?", "[^]");
+  const pattern = part.replace(
+    /\\([\s\S])|\[[!^]?\]?(?:\[[:.=][^\]]*[:.=]\]|\\[\s\S]|[^\]\\])*(\]?)|\*+|\?|[\s\S]/gu,
+    (found, escaped, end) => {
+      if (escaped !== undefined) return quoted(escaped);
+      if (found.startsWith("[")) return end === "" ? "[^]*" : "[^]";
+      if (found.startsWith("*")) return "[^]*";
+      return found === "?" ? "[^]" : quoted(found);
+    },
+  );
   const expression = new RegExp(`^${pattern}$`, "iu");
   return (name) => expression.test(name);
+}
+
+function quoted(character: string): string {
+  return character.replace(/[.+^${}()|[\]\\*?/-]/u, "\\$&").replace("\\-", "-");
 }

@@ -1,6 +1,6 @@
 import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
-import { type OptionTable, optionReader } from "./options.ts";
+import { dangersOf, type OptionTable, optionReader } from "./options.ts";
 
 /** Interpreters by name. All are strict, and end their options at the script. */
 const interpreters: ReadonlyMap<string, OptionTable> = new Map(
@@ -43,28 +43,31 @@ export function interpreter(name: string): string | undefined {
 /** Adds what an interpreter runs: a line for a shell, a script to which an approval is bound, or code that rules do not see. */
 export function interpret(name: string, words: readonly Word[], input: string | undefined, effects: Effects): void {
   const { options, operands } = (readers.get(name) ?? shellReader)(words, 1, true);
-  for (const { name: option, means, value, at } of options) {
-    if (means === "run") effects.dangers.push({ at, why: `option ${option} runs something other than a script` });
-    else if (means === undefined) effects.dangers.push({ at, why: `option ${option} is not known to be harmless` });
-    else if (means === "read" && value) effects.uses.push(...usesIn(value, "read"));
+  effects.dangers.push(...dangersOf(name, options));
+  for (const { means, value } of options) {
+    if (means === "read" && value) effects.uses.push(...usesIn(value, "read"));
   }
   const [first, ...rest] = operands;
   const isShell = shells.has(name);
   const isLine = isShell && options.some(({ name }) => name === "-c");
+  const foreign = /^r?bash$/.test(name) ? {} : { opaque: `a line for ${name}, which is not bash` };
   for (const { word } of rest) effects.uses.push(...usesIn(word, "may"));
   if (first && isLine) {
-    effects.inner.push({ line: first.word.value, at: first.at });
+    effects.inner.push({ line: first.word.value, at: first.at, ...foreign });
     return;
   }
-  if (first && first.word.value !== "-") {
+  if (first && first.word.value !== "-" && !isInput.test(first.word.value)) {
     effects.scripts.push(first.word.value);
     effects.uses.push({ path: first.word.value, glob: first.word.glob, as: "read" });
     return;
   }
-  if (isShell && input !== undefined) effects.inner.push({ line: input, at: 0 });
+  if (isShell && input !== undefined) effects.inner.push({ line: input, at: 0, ...foreign });
   else if (!onlyTells(options))
     effects.dangers.push({ at: Number.POSITIVE_INFINITY, why: "its program comes from its input" });
 }
+
+/** The standard input by a path. */
+const isInput = /(^|\/)(dev\/(stdin|fd\/\d+)|proc\/.*\/fd\/\d+)$/;
 
 function onlyTells(options: readonly { name: string; means: unknown }[]): boolean {
   return options.some(({ name, means }) => means === "run" || /^(-v|-V|-VV|-h|--version|--help|--test)$/.test(name));

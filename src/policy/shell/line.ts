@@ -24,6 +24,8 @@ export interface SimpleCommand {
   redirects: readonly ShellRedirect[];
   /** Its standard input: the text of a quoted here-document or a here-string. */
   input?: string;
+  /** The words of the commands whose output it reads through a pipe. */
+  piped?: string;
 }
 
 /** The operator between a command and the one before it; `;` is also a line end. */

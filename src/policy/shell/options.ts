@@ -1,3 +1,4 @@
+import type { Danger } from "./effects.ts";
 import type { Word } from "./line.ts";
 
 /**
@@ -11,7 +12,10 @@ export type OptionTable = Partial<Record<Meaning, string>>;
 
 /** A word that is an option, with its value if it has one. */
 export interface Option {
+  /** The canonical name: an abbreviated long option is written in full. */
   name: string;
+  /** The option as written, if that is an abbreviation. */
+  abbreviated?: string;
   /** Undefined if the option of the program is unknown. */
   means: Meaning | undefined;
   value?: Word;
@@ -35,7 +39,8 @@ export type OptionReader = (
 
 /**
  * Creates the reader for a program's options: long ones exact, abbreviated or with `=value`; short ones alone, combined, or
- * with their value attached. An ambiguous abbreviation counts as the option with the strongest effect.
+ * with their value attached. An ambiguous abbreviation counts as the option with the strongest effect. The text after an
+ * unknown letter is read both as its value and as further letters.
  */
 export function optionReader(table: OptionTable): OptionReader {
   const meanings = new Map<string, Meaning>();
@@ -43,11 +48,13 @@ export function optionReader(table: OptionTable): OptionReader {
     for (const name of (table[means] ?? "").split(" ").filter((name) => name !== "")) meanings.set(name, means);
   }
 
-  function meaningOf(name: string): Meaning | undefined {
-    const exact = meanings.get(name);
-    if (exact !== undefined || !name.startsWith("--") || name === "--") return exact;
-    const possible = [...meanings].filter(([known]) => known.startsWith(name)).map(([, means]) => means);
-    return byWeight.findLast((means) => possible.includes(means));
+  function named(written: string): Pick<Option, "name" | "means" | "abbreviated"> {
+    const exact = meanings.get(written);
+    if (exact !== undefined || !written.startsWith("--")) return { name: written, means: exact };
+    const possible = [...meanings].filter(([known]) => known.startsWith(written));
+    const means = byWeight.findLast((means) => possible.some(([, one]) => one === means));
+    const [name] = possible.find(([, one]) => one === means) ?? [];
+    return name === undefined ? { name: written, means: undefined } : { name, means, abbreviated: written };
   }
 
   return (words, from, posix = false) => {
@@ -86,9 +93,8 @@ export function optionReader(table: OptionTable): OptionReader {
 
   function long(word: Word, at: number): Option {
     const equals = word.value.indexOf("=");
-    if (equals === -1) return { name: word.value, means: meaningOf(word.value), at };
-    const name = word.value.slice(0, equals);
-    return { name, means: meaningOf(name), value: { ...word, value: word.value.slice(equals + 1) }, at };
+    if (equals === -1) return { ...named(word.value), at };
+    return { ...named(word.value.slice(0, equals)), value: { ...word, value: word.value.slice(equals + 1) }, at };
   }
 
   function short(word: Word, at: number): Option[] {
@@ -104,8 +110,9 @@ export function optionReader(table: OptionTable): OptionReader {
       const name = `-${word.value[i]}`;
       const means = /\d/.test(name) ? (meanings.get("-1") ?? meanings.get(name)) : meanings.get(name);
       const rest = word.value.slice(i + 1);
-      if (means === "flag" || (rest === "" && means !== undefined)) found.push({ name, means, at });
-      else return [...found, { name, means, at, value: { ...word, value: rest } }];
+      if (means === "flag" || rest === "") found.push({ name, means, at });
+      else found.push({ name, means, at, value: { ...word, value: rest } });
+      if (means !== undefined && means !== "flag") break;
     }
     return found;
   }
@@ -114,3 +121,12 @@ export function optionReader(table: OptionTable): OptionReader {
 const nothing: Word = { value: "", glob: false, status: false };
 const byWeight = ["flag", "maybe", "text", "data", "look", "read", "write", "line", "run"] as const;
 const takesValue: ReadonlySet<Meaning> = new Set(["text", "data", "look", "read", "write", "line"] as const);
+
+/** Returns the dangers of a command's options: those that run something, unknown ones, and abbreviations, which another version of the program may read differently. */
+export function dangersOf(program: string, options: readonly Option[]): Danger[] {
+  return options.flatMap(({ name, means, at, abbreviated }) => {
+    if (means === "run") return [{ at, why: `${program} ${name} runs a program or reaches elsewhere` }];
+    if (means === undefined) return [{ at, why: `${program} ${name} is not known to be harmless` }];
+    return abbreviated === undefined ? [] : [{ at, why: `${program} ${abbreviated} is an abbreviation of ${name}` }];
+  });
+}

@@ -1,6 +1,7 @@
 import { programOf } from "./behaviour.ts";
 import { readCommands } from "./command.ts";
 import { interpreter } from "./interpreters.ts";
+import { programs } from "./programs.ts";
 import { isWrapper } from "./wrappers.ts";
 
 /** Checks if a grant for these first words covers a command: it begins with them, and has no effect beyond its words. */
@@ -15,11 +16,26 @@ export function prefixOf(text: string): string[] | undefined {
   const coverable = coverableWords(text);
   if (!coverable) return undefined;
   const { words, least } = coverable;
+  // One word would name any file to change, or any other machine.
+  if (isWide(words[0] ?? "")) return undefined;
   const known = [3, 2, 1].map((count) => arityOf(words.slice(0, count))).find((count) => count !== undefined);
   const prefix = words.slice(0, known ?? 1);
   // An option before the sub-command does not name the effect.
   return prefix.length < least || prefix[1]?.startsWith("-") ? undefined : prefix;
 }
+
+/** Checks if a program changes, replaces or removes what its operands name, ends processes or reaches other machines. */
+function isWide(name: string): boolean {
+  if (name === "mkdir" || name === "touch") return false;
+  return more.has(name) || wide.has(programs.get(name)?.operands ?? "text");
+}
+
+const wide: ReadonlySet<string> = new Set(
+  "change rewrite write copy move mode filter archive address remote".split(" "),
+);
+const more = new Set(
+  "kill killall pkill dd sftp ftp nc ncat netcat telnet socat mosh rclone at batch crontab".split(" "),
+);
 
 /** Returns the words of a command that a prefix grant may cover, and how many it has to name at least. Undefined if none may cover it. */
 function coverableWords(text: string): { words: string[]; least: number } | undefined {
@@ -42,7 +58,7 @@ function arityOf(words: readonly string[]): number | undefined {
 /** The number of words that name the effect of a command, by its first words: opencode's table without wrappers and interpreters. */
 const arity: ReadonlyMap<string, number> = new Map(
   Object.entries({
-    1: "cat,cd,chmod,chown,cp,echo,grep,kill,killall,ln,ls,mkdir,mv,ps,pwd,rm,rmdir,sleep,tail,touch,which",
+    1: "cat,cd,echo,grep,ls,mkdir,ps,pwd,sleep,tail,touch,which",
     2: "bazel,brew,bun,cargo,cdk,cf,cmake,composer,consul,crictl,deno,docker,eksctl,firebase,flyctl,git,go,gradle,helm,heroku,hugo,ip,kind,kubectl,kustomize,make,mc,minikube,mongosh,mysql,mvn,ng,npm,nvm,nx,openssl,pip,pipenv,pnpm,poetry,podman,psql,pulumi,pyenv,rake,rbenv,redis-cli,rustup,serverless,skaffold,sls,sst,swift,systemctl,terraform,tmux,turbo,ufw,vault,vercel,volta,wp,yarn",
     3: "aws,az,doctl,gcloud,gh,sfdx,bun run,bun x,cargo add,cargo run,consul kv,deno task,docker builder,docker compose,docker container,docker image,docker network,docker volume,eksctl create,git config,git remote,git stash,ip addr,ip link,ip netns,ip route,kind create,kubectl kustomize,kubectl rollout,mc admin,npm exec,npm init,npm run,npm view,openssl req,openssl x509,pnpm dlx,pnpm exec,pnpm run,podman container,podman image,pulumi stack,terraform workspace,vault auth,vault kv,yarn dlx,yarn run",
   }).flatMap(([count, names]) => names.split(",").map((name) => [name, Number(count)] as const)),

@@ -1,34 +1,31 @@
 import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
-import { type Option, optionReader } from "./options.ts";
+import { dangersOf, type Option, optionReader } from "./options.ts";
 
 const withValue = "fTXCbIFHgKLNV";
 const reader = optionReader({
   flag: "-c -t -r -u -A -d -v -z -j -J -a -k -p -m -h -O -W -S -l -s -i --create --list --append --update --catenate --diff --verbose --gzip --bzip2 --xz --zstd --auto-compress --dereference --totals --numeric-owner --no-recursion --sort --no-same-owner --no-same-permissions --keep-old-files --help --version --wildcards --anchored --one-file-system --sparse",
   maybe: "--check-links --warning --quoting-style --show-transformed-names",
   text: "--exclude --transform --xform --strip-components --owner --group --mode --mtime --format -b -H --format --sort",
-  look: "-C --directory",
   read: "-X --exclude-from",
   write: "-f --file",
-  run: "-x --extract --get -P --absolute-names --checkpoint --checkpoint-action --to-command -I --use-compress-program --rsh-command --rmt-command --info-script --new-volume-script -F -T --files-from -g --listed-incremental --delete --remove-files --recursive-unlink --overwrite --unlink-first -U -M -L",
+  run: "-C --directory --one-top-level -x --extract --get -P --absolute-names --checkpoint --checkpoint-action --to-command -I --use-compress-program --rsh-command --rmt-command --info-script --new-volume-script -F -T --files-from -g --listed-incremental --delete --remove-files --recursive-unlink --overwrite --unlink-first -U -M -L",
 });
 
 /** Adds the effects of tar: it writes or reads the archive; unpacking writes files that the line does not name. */
 export function runTar(words: readonly Word[], effects: Effects): void {
   const { options, operands } = reader(spelledOut(words), 1);
   const reads = options.some(({ name }) => /^(-t|--list|-d|--diff|-x|--extract|--get)$/.test(name));
+  effects.dangers.push(...dangersOf("tar", options));
   for (const option of options) add(option, reads, effects);
-  const links = options.some(({ name }) => name === "-h" || /^--deref/.test(name));
+  const links = options.some(({ name }) => name === "-h" || name === "--dereference");
   const below = { hidden: true, links };
   for (const { word } of operands) effects.uses.push(...(reads ? usesIn(word, "look") : usesIn(word, "read", below)));
 }
 
-function add({ name, means, value, at }: Option, reads: boolean, effects: Effects): void {
-  if (means === undefined) effects.dangers.push({ at, why: `option ${name} is not known to be harmless` });
-  if (means === "run")
-    effects.dangers.push({ at, why: `option ${name} runs a program or touches files the line does not name` });
+function add({ means, value, at }: Option, reads: boolean, effects: Effects): void {
   if (!value || value.value === "-") return;
-  if (means === "look" || means === "read") effects.uses.push(...usesIn(value, means));
+  if (means === "read") effects.uses.push(...usesIn(value, means));
   if (means !== "write") return;
   // tar reaches other machines by `host:file`.
   if (value.value.includes(":")) effects.dangers.push({ at, why: "an archive with : is on another machine" });

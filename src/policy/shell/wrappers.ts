@@ -1,6 +1,6 @@
 import { type Effects, usesIn } from "./effects.ts";
 import type { Word } from "./line.ts";
-import { type OptionTable, optionReader } from "./options.ts";
+import { dangersOf, type OptionTable, optionReader } from "./options.ts";
 import { isHarmlessVariable } from "./programs.ts";
 
 /** A program that runs the words after its own. */
@@ -27,9 +27,9 @@ const wrappers: ReadonlyMap<string, Wrapper> = new Map(
     doas: { text: "-u", flag: "-n" },
     env: {
       variables: true,
-      flag: "-i - --ignore-environment -0 --null -v --debug",
+      flag: "-i --ignore-environment -0 --null -v --debug",
       text: "-u --unset",
-      look: "-C --chdir",
+      run: "-C --chdir",
       line: "-S --split-string",
     },
     exec: { flag: "-c -l", text: "-a" },
@@ -109,12 +109,17 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
   const wrapper = wrappers.get(name) ?? { danger: "it runs a file past what guards programs" };
   const { options, operands } = (readers.get(name) ?? loaderReader)(words, 1, true);
   if (name === "command" && /^-[vV]$/.test(words[1]?.value ?? "")) return;
+  effects.dangers.push(...dangersOf(name, options));
   for (const { name: option, means, value, at } of options) {
-    if (means === undefined) effects.dangers.push({ at, why: `option ${option} is not known to be harmless` });
-    else if (value && (means === "look" || means === "read" || means === "write"))
+    if (value && (means === "look" || means === "read" || means === "write"))
       effects.uses.push(...usesIn(value, means));
-    if (value && means === "line") effects.inner.push({ line: value.value, at });
+    if (value && means === "write" && /^[|!]/.test(value.value))
+      effects.dangers.push({ at, why: `${option} runs ${value.value}` });
+    if (value && means === "line")
+      effects.inner.push({ line: value.value, at, opaque: "a line that bash does not read" });
   }
+  // `env -` is `env -i`.
+  if (name === "env" && operands[0]?.word.value === "-") operands.shift();
   const own = wrapper.variables ? operands.findIndex(({ word }) => !/^\w+=/.test(word.value)) : 0;
   const assigned = own === -1 ? operands : operands.slice(0, own);
   for (const { word, at } of assigned) {
@@ -126,6 +131,14 @@ export function wrap(name: string, words: readonly Word[], effects: Effects): vo
   const program = behind[wrapper.skip ?? 0];
   if (program === undefined) return;
   if (wrapper.danger !== undefined) effects.dangers.push({ at: program.at, why: wrapper.danger });
+  if (program.word.value.startsWith("-")) {
+    // `flock FILE -c LINE`: an option after the operands.
+    const rest = words.slice(program.at);
+    effects.dangers.push({ at: program.at, why: `${program.word.value} is no program` });
+    for (const { value } of rest)
+      effects.inner.push({ line: value, at: program.at, opaque: "a line that bash does not read" });
+    return;
+  }
   effects.inner.push({ words: words.slice(program.at), at: program.at });
 }
 

@@ -601,7 +601,6 @@ export const moreVariants: Readonly<Record<string, readonly Variant[]>> = {
       "timeout -s INT 10 npm test",
       "make",
       "make -j 8 all",
-      "make -C packages/a",
       "make test V=1",
       "tree -L 2 -I node_modules",
       "pwd",

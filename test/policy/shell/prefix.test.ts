@@ -35,6 +35,9 @@ test.each([
   ["xargs rm", undefined],
   ["./x.sh a", undefined],
   ["ls *.ts", undefined],
+  ["ssh host uptime", undefined],
+  ["rm -rf x", undefined],
+  ["curl https://example.com", undefined],
 ])("%s keeps %j", (line, prefix) => {
   expect(prefixOf(line)).toEqual(prefix);
 });

@@ -1,0 +1,32 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+
+/** Returns a check if git tracks a path of a repository; undefined if that cannot be known, so that any file may be tracked. */
+export async function trackedFiles(top: string): Promise<((path: string) => boolean) | undefined> {
+  const index = await readFile(join(top, ".git", "index")).catch(() => undefined);
+  const paths = index && pathsOfIndex(index);
+  return paths && ((path) => paths.has(path));
+}
+
+const headerBytes = 12;
+const entryBytes = 62;
+
+/** Reads the paths of an index of version 2 or 3; undefined for version 4, which compresses them, and for anything else. */
+function pathsOfIndex(index: Buffer): Set<string> | undefined {
+  if (index.length < headerBytes || index.toString("latin1", 0, 4) !== "DIRC") return undefined;
+  const version = index.readUInt32BE(4);
+  if (version !== 2 && version !== 3) return undefined;
+  const paths = new Set<string>();
+  let at = headerBytes;
+  for (let left = index.readUInt32BE(8); left > 0; left--) {
+    if (at + entryBytes > index.length) return undefined;
+    const isExtended = version === 3 && (index.readUInt16BE(at + 60) & 0x4000) !== 0;
+    const start = at + entryBytes + (isExtended ? 2 : 0);
+    const end = index.indexOf(0, start);
+    if (end === -1) return undefined;
+    paths.add(index.toString("utf8", start, end));
+    // An entry is padded with 1 to 8 NUL characters to a multiple of 8.
+    at += Math.floor((end - at) / 8) * 8 + 8;
+  }
+  return paths;
+}
