@@ -4,9 +4,16 @@ import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { GrantSchema, GrantScope, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  type Grant,
+  GrantSchema,
+  GrantScope,
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { coversAsk } from "../../src/approval/grants.ts";
+import { coversAsk, matchCovers } from "../../src/approval/grants.ts";
 import { createPermissions } from "../../src/approval/permissions.ts";
 import { withGrants } from "../../src/approval/with-grants.ts";
 import type { Store } from "../../src/call/ports.ts";
@@ -46,7 +53,7 @@ const grant = fc
     scope: fc.constantFrom(GrantScope.SESSION, GrantScope.AGENT, GrantScope.PROJECT),
     tool: fc.constantFrom("bash", "bash", "other"),
     agent: fc.constantFrom("build", "build", "plan"),
-    binding: fc.constantFrom("b1", "b1", "b2"),
+    binding: fc.constantFrom("b1", "b1", "b1:/a", "b2"),
     match: fc.oneof(
       text.map((value) => ({ match: { case: "exact" as const, value } })),
       rulePattern.map((value) => ({ match: { case: "wildcard" as const, value } })),
@@ -108,6 +115,40 @@ beforeAll(async () => {
 afterAll(async () => {
   await store.calls.close();
   await rm(directory, { recursive: true });
+});
+
+/** An independent statement of the law: which grants a person gave for an ask of this subject, whatever it touches. */
+const isGivenFor = (ask: ExpandedAsk) => (given: Grant) =>
+  given.permission === ask.permission &&
+  given.tool === "bash" &&
+  given.binding === (ask.cwd === undefined ? "b1" : `b1:${ask.cwd}`) &&
+  (given.scope !== GrantScope.AGENT || given.agent === "build");
+
+/** True if grants allow the ask: each pattern that asks has one, and none asks always. */
+function isGranted(given: readonly Grant[], ask: ExpandedAsk, decisions: readonly PermissionDecision[]): boolean {
+  const asking = decisions.filter(({ action }) => action === ASK);
+  const serving = given.filter(isGivenFor(ask));
+  return (
+    strictest(decisions) === ASK &&
+    asking.every(({ layer }) => layer !== PermissionLayer.ENGINE) &&
+    asking.every(
+      ({ pattern }) => ask.patterns.includes(pattern) && serving.some(({ match }) => matchCovers(match, pattern)),
+    )
+  );
+}
+
+test("grants allow exactly what was granted: for this permission, tool, directory and agent", () => {
+  const placed = fc.record({ ask: arbitraryAsk, cwd: fc.constantFrom(undefined, "/a", "/b") });
+  fc.assert(
+    fc.property(rules, placed, grants, (config, { ask, cwd }, given) => {
+      const asked = cwd === undefined ? ask : { ...ask, cwd };
+      const decisions = policy.judge(asked, layersOf(config));
+      const { judged } = withGrants([{ ask: asked, decisions }], given, subject);
+      const isAllowed = strictest(decisions) === ASK && strictest(judged[0]?.decisions ?? []) === ALLOW;
+      expect(isAllowed).toBe(isGranted(given, asked, decisions));
+    }),
+    { numRuns: 4_000 },
+  );
 });
 
 test("grants that are saved while an ask waits settle it exactly if they would allow an equal later ask", () => {

@@ -1,5 +1,8 @@
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { ConnectError } from "@connectrpc/connect";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import * as z from "zod";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
@@ -162,6 +165,33 @@ describe("permission.ask", () => {
     const { asked, state } = await call(service, "shout");
     expect([asked, state?.status]).toEqual([[], "completed"]);
     expect((await call(service, "shout", "other", "c2")).asked).toEqual([["other"]]);
+  });
+
+  test("that allows does so for the content of the bound files that it was asked about", async () => {
+    const directory = await mkdtemp(join(tmpdir(), "toolgate-bound-"));
+    onTestFinished(() => rm(directory, { recursive: true }));
+    const absolute = join(directory, "script.sh");
+    await writeFile(absolute, "make\n");
+    const bound = defineTool({
+      name: "bound",
+      description: "Runs a script.",
+      input: z.object({ words: z.string() }),
+      plan: () => ({ title: "", asks: [{ permission: "bound", patterns: ["x"] }], binds: [{ absolute }] }),
+      execute: () => ({ output: "ran" }),
+    });
+    let decisions = 0;
+    const service = await serveWith(
+      {
+        async "permission.ask"(_input, output) {
+          decisions += 1;
+          output.status = "allow";
+          if (decisions === 1) await writeFile(absolute, "rm -rf build\n");
+        },
+      },
+      [bound],
+    );
+    expect((await call(service, "bound")).state).toMatchObject({ output: "ran" });
+    expect(decisions).toBe(2);
   });
 
   test("that denies ends the call DENIED", async () => {

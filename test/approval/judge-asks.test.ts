@@ -1,0 +1,96 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import {
+  type Grant,
+  GrantMatchSchema,
+  GrantSchema,
+  GrantScope,
+  PermissionAction,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { judgeAsks } from "../../src/approval/judge-asks.ts";
+import type { PermissionStore } from "../../src/approval/ports.ts";
+import { createLayers } from "../../src/policy/layers.ts";
+import type { ExpandedAsk } from "../../src/policy/model.ts";
+import { createPolicy } from "../../src/policy/policy.ts";
+import type { Rule } from "../../src/policy/rules.ts";
+import type { Subject } from "../../src/policy/subject.ts";
+
+const { ALLOW, ASK } = PermissionAction;
+const policy = createPolicy({ guard: { dataDirectory: "/guarded" }, home: "/home/me" });
+const session = create(SessionSchema, { id: "ses_1", rootSessionId: "ses_1", agent: "build" });
+const subject: Subject = {
+  session,
+  ancestors: [],
+  agent: "build",
+  workspace: "default",
+  directory: "/work",
+  tool: "bash",
+  binding: "b1",
+};
+
+const grantOf = (text: string, fields: MessageInitShape<typeof GrantSchema> = {}) =>
+  create(GrantSchema, {
+    id: `grt_${text}`,
+    permission: "bash",
+    tool: "bash",
+    binding: "b1",
+    scope: GrantScope.PROJECT,
+    match: create(GrantMatchSchema, { match: { case: "exact", value: text } }),
+    ...fields,
+  });
+
+/** Judges one ask with these grants; `living` says which of them the store still adopts. */
+async function judge(
+  ask: ExpandedAsk,
+  grants: readonly Grant[],
+  { living = grants, rules = [] }: { living?: readonly Grant[]; rules?: readonly Rule[] } = {},
+) {
+  const unused = () => Promise.reject(new Error("not used"));
+  const store: PermissionStore = {
+    grantsFor: async () => ({ grants: [...grants], rulesVersion: 7, asksVersion: 1 }),
+    adoptGrant: async (_, id) => living.some((grant) => grant.id === id),
+    getAsk: unused,
+    asksOf: unused,
+    openAsks: unused,
+    expiredAsks: unused,
+    settle: unused,
+    getGrant: unused,
+    listGrants: unused,
+    revokeGrant: unused,
+    listDecisions: unused,
+    listAudits: unused,
+  };
+  const layers = createLayers({ config: rules, agents: new Map() })({ session, ancestors: [], agent: "build" });
+  return await judgeAsks({ store, policy }, [ask], subject, { layers, grants: "adopt" });
+}
+
+const make: ExpandedAsk = { permission: "bash", patterns: ["make x"] };
+
+test("a grant that was revoked after it was read and before the tree adopts it allows nothing", async () => {
+  const [grant, other] = [grantOf("make x"), grantOf("make x", { id: "grt_other" })];
+  expect(await judge(make, [grant])).toMatchObject({ action: ALLOW, rulesVersion: 7 });
+  expect(await judge(make, [grant], { living: [] })).toMatchObject({ action: ASK, unapproved: [make] });
+  const { action, decisions } = await judge(make, [grant, other], { living: [other] });
+  expect([action, decisions.map(({ grantId }) => grantId)]).toEqual([ALLOW, ["grt_other"]]);
+});
+
+test("a grant for a command holds in its working directory", async () => {
+  const here = grantOf("make x", { binding: "b1:/work/a" });
+  expect((await judge({ ...make, cwd: "/work/a" }, [here])).action).toBe(ALLOW);
+  expect((await judge({ ...make, cwd: "/work/b" }, [here])).action).toBe(ASK);
+  expect((await judge(make, [here])).action).toBe(ASK);
+  expect((await judge({ ...make, cwd: "/work/a" }, [grantOf("make x")])).action).toBe(ASK);
+});
+
+test("a grant serves the tool that it was given for, not another one of the same permission and form", async () => {
+  expect((await judge(make, [grantOf("make x", { tool: "terminal" })])).action).toBe(ASK);
+});
+
+test("grants for all commands of a line do not answer a rule about the whole line", async () => {
+  const line = { permission: "bash", patterns: ["make x", "make y"], line: "make x && make y" };
+  const grants = [grantOf("make x"), grantOf("make y")];
+  expect((await judge(line, grants)).action).toBe(ALLOW);
+  const rules = [{ permission: "bash", pattern: "make x && make y", action: ASK }];
+  expect((await judge(line, grants, { rules })).action).toBe(ASK);
+});
