@@ -25,7 +25,10 @@ describe.each<[string, (url: string) => NewContents]>([
   ["Redis", inRedis],
 ])("on %s", (_, contentsOf) => {
   /** Starts replicas with a tool whose body hangs until its replica dies, except at the `lastEntry`th entry. */
-  async function started(lastEntry: number, idempotent = true): Promise<{ replicas: Replicas; entries: string[] }> {
+  async function started(
+    lastEntry: number,
+    { idempotent = true, asksAgain = false } = {},
+  ): Promise<{ replicas: Replicas; entries: string[] }> {
     const entries: string[] = [];
     let entered = Promise.withResolvers<void>();
     const toolsOf = (gone: AbortSignal): Tool[] => [
@@ -34,7 +37,10 @@ describe.each<[string, (url: string) => NewContents]>([
         description: "Looks.",
         input: z.object({}),
         idempotent,
-        plan: () => ({ title: "look", asks: [] }),
+        plan: () => ({
+          title: "look",
+          asks: asksAgain && entries.length > 0 ? [{ permission: "look", patterns: ["again"] }] : [],
+        }),
         async execute(_input, { output }) {
           entries.push("entered");
           await output(Buffer.from(`look ${entries.length}`));
@@ -78,8 +84,19 @@ describe.each<[string, (url: string) => NewContents]>([
     await replicas.stop();
   });
 
+  test("an idempotent call that would have to ask before its next run is lost, and asks nobody", async () => {
+    const { replicas, entries } = await started(2, { asksAgain: true });
+    const { calls, store } = replicas.any();
+    const { record } = await calls.getRecord(agent, "ses_a", "call_1", "read");
+    const { part } = await calls.wait(record, 10_000, never);
+    expect(part.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST } });
+    expect(await store.permissions.asksOf(record.ref)).toEqual([]);
+    expect(entries).toHaveLength(1);
+    await replicas.stop();
+  });
+
   test("any other call is lost at the first death", async () => {
-    const { replicas, entries } = await started(2, false);
+    const { replicas, entries } = await started(2, { idempotent: false });
     const { record } = await replicas.any().calls.getRecord(agent, "ses_a", "call_1", "read");
     expect(record.part.state).toMatchObject({ case: "error", value: { reason: ToolErrorReason.EXECUTOR_LOST } });
     expect(entries).toHaveLength(1);

@@ -18,7 +18,7 @@ const files = {
   async list(directory: string) {
     const file = (name: string) => ({ name, isDirectory: false, isLink: false });
     if (directory === "/srv/p") return [{ name: "sub", isDirectory: true, isLink: false }];
-    return /^\/srv\/p\/sub\/?$/.test(directory) ? [".env", "a.ts", "b.ts", "c.md"].map(file) : [];
+    return /^\/srv\/p\/sub\/?$/.test(directory) ? [".env", ".netrc", "a.ts", "b.ts", "c.md"].map(file) : [];
   },
 };
 
@@ -109,7 +109,8 @@ test("of the files below a directory that is read, those that rules restrict are
     const asked = await policy.expand({ permission: "bash", patterns: [line], cwd: "/srv/p" }, layers, files);
     return asked.find(({ permission }) => permission === "read")?.patterns ?? [];
   };
-  expect(await reads("grep -r x .", { wide: [], narrow })).toEqual([".", "sub/a.ts", "sub/b.ts"]);
+  // A file of credentials too, whatever the rules.
+  expect(await reads("grep -r x .", { wide: [], narrow })).toEqual([".", "sub/.netrc", "sub/a.ts", "sub/b.ts"]);
   expect(await reads("grep -r x .", { wide: [], narrow: [] })).toEqual(["."]);
   expect(await reads("grep -r --include=a* x sub", { wide: [], narrow })).toEqual(["sub", "sub/a.ts"]);
   expect(await reads("grep -r --exclude-dir=sub x", { wide: [], narrow })).toEqual(["."]);
