@@ -189,6 +189,14 @@ function contextFor(
         const stored = site.outputs.get(id);
         return stored && { data: stored.subarray(offset, offset + limit), total: stored.length };
       },
+      async store(data) {
+        const id = `out_${site.outputs.size + 1}`;
+        site.outputs.set(id, data);
+        return id;
+      },
+      async remove(id) {
+        site.outputs.delete(id);
+      },
     },
     metadata(update) {
       progress.push(update);

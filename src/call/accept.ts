@@ -166,7 +166,7 @@ export async function makeCalls(
   engine: Engine,
   parent: Parent,
   children: readonly ChildCall[],
-  options: { atomic: boolean },
+  options: Parameters<Engine["makeCalls"]>[3],
 ): Promise<ChildResult[]> {
   return await runChildren(parent, children, options, {
     enter: (request) => enterChild(engine, parent, request),

@@ -79,7 +79,11 @@ async function attemptStart(
     return undefined;
   }
   if (call.gate && !call.gate.isOpen) {
-    await call.gate.arrive(call.signal);
+    const changed = tool.changeForm === undefined ? [] : (judged.plan.binds ?? []);
+    await call.gate.arrive(
+      changed.map(({ absolute }) => absolute),
+      call.signal,
+    );
     // Rules and files may have changed while the other calls of the batch were not ready.
     return undefined;
   }

@@ -13,6 +13,7 @@ import { planContext } from "./prepare.ts";
 import { createProgress } from "./progress.ts";
 import type { Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
+import { storeBytes } from "./spill.ts";
 
 /** Result of a body and the output that it wrote. */
 export interface Returned {
@@ -95,7 +96,11 @@ function toolContext(
     outside: approved.outside,
     reads: {
       get: (path) => store.getRead(ref.root, path),
-      record: (path, sha256) => store.recordRead(ref.root, path, sha256),
+      async record(path, sha256) {
+        // First, so that the batch can restore the file also if the step below fails.
+        if (tool.changeForm !== undefined) call.gate?.wrote(path, sha256);
+        await store.recordRead(ref.root, path, sha256);
+      },
     },
     state: {
       async get(name) {
@@ -104,7 +109,11 @@ function toolContext(
       },
       set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
     },
-    outputs: { read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit) },
+    outputs: {
+      read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit),
+      store: (data) => storeBytes(engine, call, data),
+      remove: (id) => outputs.remove(ref.root, id),
+    },
     metadata: progress.update,
     output: output.write,
     calls: (children, options) => deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),

@@ -1,41 +1,58 @@
 import { createHash } from "node:crypto";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
+import type { ChangeObserver, ChildCall, ChildResult, ToolContext, TraceContext } from "../tool/tool.ts";
 import type { CallRecord } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** Barrier for calls that start together: each arrives when it may start, and goes on when all have arrived. */
 export interface StartGate {
   readonly isOpen: boolean;
-  /** Resolves when all have arrived; throws the signal's reason if that is aborted first. */
-  arrive(signal: AbortSignal): Promise<void>;
+  /** Resolves when all have arrived; `files` are those that the call will change. Throws the signal's reason if that is aborted first. */
+  arrive(files: readonly string[], signal: AbortSignal): Promise<void>;
+  /** Reports a file that one of the calls wrote. */
+  wrote(file: string, sha256: string): void;
 }
 
-/** Creates a gate for `count` calls. */
-export function createStartGate(count: number): StartGate {
-  const all = Promise.withResolvers<void>();
+/** Creates a gate for `count` calls, which opens after `beforeStart` of the observer. */
+export function createStartGate(count: number, changes: ChangeObserver = ignored): StartGate {
+  const opened = Promise.withResolvers<void>();
+  // A call that waits for nothing else observes a failure; without such a call there is nothing to report it to.
+  opened.promise.catch(() => {});
+  const files = new Set<string>();
   let missing = count;
+  let isOpen = false;
+
+  async function open(): Promise<void> {
+    await changes.beforeStart([...files]);
+    isOpen = true;
+  }
+
   return {
     get isOpen() {
-      return missing === 0;
+      return isOpen;
     },
-    async arrive(signal) {
+    wrote: changes.wrote,
+    async arrive(changed, signal) {
+      for (const file of changed) files.add(file);
       missing -= 1;
-      if (missing === 0) all.resolve();
+      if (missing === 0) opened.resolve(open());
       const { promise: aborted, reject } = Promise.withResolvers<never>();
       const abort = () => reject(signal.reason);
       signal.addEventListener("abort", abort, { once: true });
       if (signal.aborted) abort();
       try {
-        await Promise.race([all.promise, aborted]);
+        await Promise.race([opened.promise, aborted]);
       } finally {
         signal.removeEventListener("abort", abort);
       }
     },
   };
 }
+
+const ignored: ChangeObserver = { beforeStart: async () => {}, wrote: () => {} };
 
 /** The call whose body makes child calls. */
 export interface Parent {
@@ -66,10 +83,10 @@ export interface ChildSteps {
 export async function runChildren(
   parent: Parent,
   children: readonly ChildCall[],
-  { atomic }: { atomic: boolean },
+  { atomic, changes }: Parameters<ToolContext["calls"]>[1],
   { enter, ended, cancel }: ChildSteps,
 ): Promise<ChildResult[]> {
-  const gate = atomic ? createStartGate(children.length) : undefined;
+  const gate = atomic ? createStartGate(children.length, changes) : undefined;
   const entered = new Map<string, CallRef>();
   /** Reason for which open children end, and later ones end at once. */
   let endReason: string | undefined;
@@ -121,14 +138,19 @@ function childId(parentId: string, number: number): string {
 
 function resultOf(callId: string, { state, tool }: ToolPart): ChildResult {
   if (state.case === "completed") {
+    const failure = commandFailureOf(state.value.metadata);
     return {
       callId,
       status: "completed",
       title: state.value.title,
       text: state.value.output,
       attachments: state.value.attachments,
+      mayHaveEffects: true,
+      ...(failure && { commandFailure: commandFailureWords(failure) }),
+      ...(state.value.metadata && { metadata: state.value.metadata }),
     };
   }
   const text = state.case === "error" ? state.value.error : "It has not ended.";
-  return { callId, status: "error", title: tool, text, attachments: [] };
+  const mayHaveEffects = state.case !== "error" || state.value.effects !== ToolEffects.NONE;
+  return { callId, status: "error", title: tool, text, attachments: [], mayHaveEffects };
 }

@@ -70,7 +70,10 @@ export function callFailure(cause: unknown, { record, tool }: Running, log: Logg
     return { reason: ToolErrorReason.FAILED, error: `${cause.message}.`, effects };
   }
   if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
-  if (cause instanceof ToolFailure) return { reason: ToolErrorReason.FAILED, error: cause.message, effects };
+  if (cause instanceof ToolFailure) {
+    const known = cause.hadNoEffects ? ToolEffects.NONE : effects;
+    return { reason: ToolErrorReason.FAILED, error: cause.message, effects: known };
+  }
   if (cause instanceof RequestError && cause.reason === ErrorReason.QUOTA_EXCEEDED) {
     return { reason: ToolErrorReason.FAILED, error: `The call could not go on: ${cause.message}.`, effects };
   }

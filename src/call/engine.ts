@@ -2,7 +2,7 @@ import type { AskStore } from "../approval/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
-import type { ChildCall, ChildResult } from "../tool/tool.ts";
+import type { ChildCall, ChildResult, ToolContext } from "../tool/tool.ts";
 import type { Parent } from "./children.ts";
 import type { createFilling } from "./log.ts";
 import type { CallObserver } from "./observer.ts";
@@ -51,7 +51,7 @@ export type EngineStore = SessionStore &
 /** Dependencies of the engine. */
 export interface EngineParts extends Planning {
   store: EngineStore;
-  outputs: Pick<OutputStore, "append" | "read">;
+  outputs: OutputStore;
   sessions: Sessions;
   /** Reads the asks of a call, settled ones included. */
   asksOf: AskStore["asksOf"];
@@ -88,5 +88,5 @@ export type MakeCalls = (
   engine: Engine,
   parent: Parent,
   children: readonly ChildCall[],
-  options: { atomic: boolean },
+  options: Parameters<ToolContext["calls"]>[1],
 ) => Promise<ChildResult[]>;

@@ -11,10 +11,15 @@ import type { Running } from "./running.ts";
 const maxInPart = 51_200;
 
 /** Stores bytes as an output of the call's session tree, and returns its name. */
-export async function storeOutput({ outputs, store }: Engine, { record }: Running, bytes: Uint8Array): Promise<string> {
+export async function storeOutput(engine: Engine, call: Running, bytes: Uint8Array): Promise<string> {
+  return `toolgate-output:${await storeBytes(engine, call, bytes)}`;
+}
+
+/** Stores bytes as an output of the call's session tree, and returns its id. */
+export async function storeBytes({ outputs, store }: Engine, { record }: Running, bytes: Uint8Array): Promise<string> {
   const id = newId("out", store.now());
   await outputs.append(record.ref.root, id, bytes);
-  return `toolgate-output:${id}`;
+  return id;
 }
 
 /** Returns the preview with its diff cut to what an ask holds; a diff that was cut is stored whole, under the preview's url. */

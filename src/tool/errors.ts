@@ -23,6 +23,12 @@ export class InvalidOutput extends Error {
 /** An expected failure; its message is shown to the model. Tools throw it only for failures that they classify deliberately. */
 export class ToolFailure extends Error {
   override name = "ToolFailure";
+  /** True if the tool knows that it changed nothing, or took everything back. */
+  readonly hadNoEffects: boolean;
+  constructor(message: string, options: ErrorOptions & { hadNoEffects?: boolean } = {}) {
+    super(message, options);
+    this.hadNoEffects = options.hadNoEffects ?? false;
+  }
 }
 
 /** A plugin's hook threw, timed out or returned an unusable result. It stops the call. */

@@ -91,6 +91,9 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   /** Stored outputs of this session tree, by the ID in `toolgate-output:ID`. */
   outputs: {
     read(id: string, offset: number, limit: number): Promise<{ data: Uint8Array; total: number } | undefined>;
+    /** Stores bytes as an output of the session tree and returns its ID. */
+    store(data: Uint8Array): Promise<string>;
+    remove(id: string): Promise<void>;
   };
   /** Replaces the title and metadata that watchers see. */
   metadata(update: { title?: string; metadata?: JsonObject }): void;
@@ -98,15 +101,24 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   output(chunk: Uint8Array): Promise<void>;
   /**
    * Makes calls in this session at the same time, for the same principal; policy is evaluated for each like for any other call.
-   * With `atomic` none starts before all are allowed, and if one is refused none starts. The deadline is paused meanwhile.
+   * With `atomic` none starts before all are allowed, and if one is refused none starts; `changes` then observes the files that
+   * they change. The deadline is paused meanwhile.
    */
-  calls(children: readonly ChildCall[], options: { atomic: boolean }): Promise<ChildResult[]>;
+  calls(children: readonly ChildCall[], options: { atomic: boolean; changes?: ChangeObserver }): Promise<ChildResult[]>;
   /** Asks while the tool runs; throws if it is refused. Prefer asks in `plan`: this one is lost with its replica. */
   ask(ask: Ask): Promise<void>;
   /** The caller's metadata for tools. */
   extra: JsonObject;
   /** Trace of the run, to send along with requests. Absent if tracing is off. */
   trace?: TraceContext;
+}
+
+/** Observes the files that atomic calls of tools with a `changeForm` change. */
+export interface ChangeObserver {
+  /** Called when all calls may start, with the canonical paths of the files that they will change. If it throws, none starts. */
+  beforeStart(files: readonly string[]): Promise<void>;
+  /** Called when a call has written a file. */
+  wrote(file: string, sha256: string): void;
 }
 
 /** A call that a tool makes. */
@@ -122,6 +134,12 @@ export interface ChildResult {
   title: string;
   /** The output or the error message. */
   text: string;
+  /** How the command of a completed call failed, such as `exit code 3`; absent if it did not. */
+  commandFailure?: string;
+  /** True if the call was started and may have changed something. */
+  mayHaveEffects?: boolean;
+  /** Metadata of a completed call. */
+  metadata?: JsonObject;
   /** Files that the call returned. */
   attachments: readonly FilePart[];
 }

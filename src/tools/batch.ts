@@ -1,7 +1,10 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import type { ChildResult } from "../tool/tool.ts";
+import type { Tool } from "../tool/tool.ts";
+import { createBeforeImages } from "./batch/before-images.ts";
+import { type BatchResult, endAtomicBatch, hasFailed, isFinal } from "./batch/end-of-batch.ts";
+import type { FileChanges } from "./fs/change-file.ts";
 
 const maxCalls = 25;
 
@@ -23,58 +26,85 @@ const toolCall = z.preprocess(
   }),
 );
 
-/** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
-export const batch = defineTool({
-  name: "batch",
-  description: [
-    `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
-    "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does;",
-    "what happens after they have started is not undone.",
-  ].join(" "),
-  input: z.preprocess(
-    alsoNamed("tools", "tool_calls"),
-    z.object({
-      tools: z
-        .array(toolCall)
-        .min(1)
-        .max(maxCalls, `at most ${maxCalls} calls; make a second batch for the others`)
-        .describe("The calls to make"),
-      atomic: z.boolean().default(false).describe("Start all or none"),
-    }),
-  ),
-  permissions: ["batch"],
-  openWorld: true,
-  destructive: true,
-  plan: ({ tools }) => ({
-    title: `${tools.length} ${tools.length === 1 ? "call" : "calls"}`,
-    asks: [{ permission: "batch", patterns: [...new Set(tools.map(({ tool }) => tool))] }],
+const input = z.preprocess(
+  alsoNamed("tools", "tool_calls"),
+  z.object({
+    tools: z
+      .array(toolCall)
+      .min(1)
+      .max(maxCalls, `at most ${maxCalls} calls; make a second batch for the others`)
+      .describe("The calls to make"),
+    atomic: z
+      .boolean()
+      .default(false)
+      .describe(
+        "Start all or none; if one fails, restore the files that write, edit, multiedit and apply_patch changed",
+      ),
   }),
-  async execute({ tools, atomic }, { calls }) {
-    // The JSON type of zod equals that of protobuf.
-    const children = tools.map(({ tool, args }) => ({ tool, input: args as JsonObject }));
-    const results = await calls(children, { atomic });
-    const failed = results.filter(({ status }) => status === "error").length;
-    const summary =
-      failed === 0
-        ? `All ${results.length} tools executed successfully.`
-        : `Executed ${results.length - failed}/${results.length} tools successfully. ${failed} failed.`;
-    return {
-      output: [summary, ...results.map((result, index) => section(result, tools[index]?.tool ?? ""))].join("\n\n"),
-      metadata: {
-        calls: results.map(({ callId, status, title }, index) => ({
-          callId,
-          tool: tools[index]?.tool ?? "",
-          status,
-          title,
-        })),
-        failed,
-      },
-      attachments: results.flatMap(({ attachments }) => attachments),
-    };
-  },
-});
+);
 
-function section({ callId, status, text, attachments }: ChildResult, tool: string): string {
+/** Makes several calls at the same time; each is a separate call, with separate asks and a separate result. */
+export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns"> }): Tool {
+  return defineTool({
+    name: "batch",
+    description: [
+      `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
+      "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does.",
+      "If one of them fails, or its command exits with another code than 0, the batch is an error, and files that write, edit,",
+      "multiedit and apply_patch changed are restored. Nothing else is: what bash, webfetch and other tools did stays done.",
+    ].join(" "),
+    input,
+    permissions: ["batch"],
+    openWorld: true,
+    destructive: true,
+    plan: ({ tools, atomic }) => {
+      const names = [...new Set(tools.map(({ tool }) => tool))];
+      const final = atomic ? names.filter(isFinal) : [];
+      const count = `${tools.length} ${tools.length === 1 ? "call" : "calls"}`;
+      return {
+        title: [count, ...(atomic ? ["atomic"] : []), ...(final.length > 0 ? [finalWords(final)] : [])].join(", "),
+        asks: [
+          {
+            permission: "batch",
+            patterns: names,
+            ...(atomic && { metadata: { atomic, cannotBeTakenBack: final } }),
+          },
+        ],
+      };
+    },
+    async execute({ tools, atomic }, ctx) {
+      // The JSON type of zod equals that of protobuf.
+      const children = tools.map(({ tool, args }) => ({ tool, input: args as JsonObject }));
+      const images = createBeforeImages(ctx, changes);
+      const ended = await ctx.calls(children, { atomic, ...(atomic && { changes: images }) });
+      const results = ended.map((result, index) => ({ ...result, tool: tools[index]?.tool ?? "" }));
+      const failed = results.filter(hasFailed).length;
+      const metadata = { calls: results.map(describe), failed };
+      const sections = results.map(section);
+      if (atomic) {
+        const show = (end: JsonObject) => ctx.metadata({ metadata: { ...metadata, ...end } });
+        await endAtomicBatch(results, images, { show, sections });
+      }
+      const summary =
+        failed === 0
+          ? `All ${results.length} tools executed successfully.`
+          : `Executed ${results.length - failed}/${results.length} tools successfully. ${failed} failed.`;
+      return {
+        output: [summary, ...sections].join("\n\n"),
+        metadata,
+        attachments: results.flatMap(({ attachments }) => attachments),
+      };
+    },
+  });
+}
+
+const finalWords = (tools: readonly string[]) => `${tools.join(" and ")} cannot be taken back`;
+
+function describe({ callId, tool, status, title, commandFailure }: BatchResult): JsonObject {
+  return { callId, tool, status, title, ...(commandFailure !== undefined && { commandFailure }) };
+}
+
+function section({ callId, tool, status, text, attachments }: BatchResult): string {
   const files = attachments.map(({ filename, mime }) => `(attached: ${filename ?? mime})`);
   const lines = [text, ...files].join("\n");
   return `<call id=${JSON.stringify(callId)} tool=${JSON.stringify(tool)} status="${status}">\n${lines}\n</call>`;

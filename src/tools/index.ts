@@ -1,7 +1,7 @@
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
-import { batch } from "./batch.ts";
+import { createBatch } from "./batch.ts";
 import { echo } from "./echo.ts";
 import { createEditTool } from "./edit.ts";
 import { createFileChanges } from "./fs/change-file.ts";
@@ -24,7 +24,7 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
   const changes = createFileChanges();
   return [
     createApplyPatch({ changes }),
-    batch,
+    createBatch({ changes }),
     createBash(parts),
     createEditTool({ changes }),
     createWrite({ changes }),

@@ -1,6 +1,8 @@
 import { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { expect, test } from "vitest";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { describe, expect, test } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -120,6 +122,146 @@ test.each([
   }
   expect((await readdir(service.workspace)).filter((name) => name.startsWith("never"))).toEqual([]);
   await expect(readFile(join(service.workspace, "never"))).rejects.toThrow("ENOENT");
+});
+
+describe("an atomic batch of which a call fails", () => {
+  const write = (filePath: string, content: string) => ({ tool: "write", args: { filePath, content } });
+
+  /** Creates files that the session has read, and returns what runs an atomic batch of the agent that may do everything. */
+  async function withFiles(files: Record<string, string>) {
+    const { agent, sessionId, partOf } = await begin();
+    const pathOf = (name: string) => join(service.workspace, name);
+    const contentOf = (name: string) => readFile(pathOf(name), "utf8").catch(() => undefined);
+    for (const [name, content] of Object.entries(files)) {
+      await writeFile(pathOf(name), content);
+      await agent.tools.callTool({ sessionId, tool: "read", input: { filePath: name } });
+    }
+    const run = async (tools: JsonObject[], options: { callId?: string } = {}) => {
+      const call = {
+        sessionId,
+        callId: "c1",
+        agent: "free",
+        tool: "batch",
+        input: { tools, atomic: true },
+        ...options,
+      };
+      return (await agent.tools.callTool(call)).part;
+    };
+    return { agent, sessionId, partOf, pathOf, contentOf, run };
+  }
+
+  test("restores what its files held, and names what ran and what cannot be taken back", async () => {
+    const { partOf, pathOf, contentOf, run } = await withFiles({ "old.txt": "before\n", "moved.txt": "m\n" });
+    const patchText =
+      "*** Begin Patch\n*** Update File: moved.txt\n*** Move to: elsewhere.txt\n@@\n-m\n+n\n*** End Patch";
+    const part = await run([
+      write("old.txt", "after\n"),
+      write("new/deep.txt", "made\n"),
+      { tool: "apply_patch", args: { patchText } },
+      shell("exit 3"),
+      { tool: "echo", args: { text: "x" } },
+    ]);
+    const state = stateOf(part);
+    expect(state).toMatchObject({
+      reason: ToolErrorReason.FAILED,
+      effects: ToolEffects.UNKNOWN,
+      metadata: {
+        failed: 1,
+        calls: [{}, {}, {}, { callId: "c1.4", tool: "bash", commandFailure: "exit code 3" }, {}],
+        restored: ["old.txt", "new/deep.txt", "moved.txt", "elsewhere.txt"].map(pathOf),
+        notRestored: [],
+        cannotBeTakenBack: [{ callId: "c1.4", tool: "bash" }],
+      },
+    });
+    const error = part?.state.case === "error" ? part.state.value.error : "";
+    expect(error).toContain("The atomic batch failed: c1.4 (bash) ended with exit code 3.");
+    expect(error).toContain("Ran: c1.1 (write), c1.2 (write), c1.3 (apply_patch), c1.4 (bash), c1.5 (echo).");
+    expect(error).toContain("Cannot be taken back: c1.4 (bash).");
+    expect(await contentOf("old.txt")).toBe("before\n");
+    expect(await contentOf("new/deep.txt")).toBeUndefined();
+    expect(await contentOf("moved.txt")).toBe("m\n");
+    expect(await contentOf("elsewhere.txt")).toBeUndefined();
+    expect((await partOf("c1.1"))?.state.case).toBe("completed");
+    // The session knows the restored content, so that the same change works again.
+    expect(stateOf(await run([write("old.txt", "again\n")], { callId: "c2" }))).toMatchObject({
+      output: expect.stringContaining("All 1 tools executed successfully."),
+    });
+    expect(await contentOf("old.txt")).toBe("again\n");
+  });
+
+  test("has had no effects if nothing but files changed, and all are restored", async () => {
+    const { contentOf, run } = await withFiles({ "one.txt": "1\n" });
+    const part = await run([write("one.txt", "2\n"), { tool: "read", args: { filePath: "missing.txt" } }]);
+    // The missing file is found before anything starts.
+    expect(stateOf(part)).toMatchObject({
+      effects: ToolEffects.NONE,
+      error: expect.stringContaining("nothing was run"),
+    });
+    expect(await contentOf("one.txt")).toBe("1\n");
+  });
+
+  test("leaves a file alone that does not hold what the batch wrote", async () => {
+    const { pathOf, contentOf, run } = await withFiles({ "shared.txt": "before\n" });
+    const addLine = "until grep -q after shared.txt; do sleep 0.02; done; echo mine >> shared.txt; exit 1";
+    const part = await run([write("shared.txt", "after\n"), shell(addLine)]);
+    expect(stateOf(part)).toMatchObject({
+      error: expect.stringContaining(`Not restored: ${pathOf("shared.txt")} (it does not hold what the batch wrote).`),
+      metadata: { restored: [], notRestored: [{ file: pathOf("shared.txt") }] },
+    });
+    expect(await contentOf("shared.txt")).toBe("after\nmine\n");
+  });
+
+  test("is refused before the start if its files have more than 64 MiB", async () => {
+    const names = ["large-1.txt", "large-2.txt", "large-3.txt"];
+    const large = "x\n".repeat(11 * 1024 * 1024);
+    const { contentOf, run } = await withFiles(Object.fromEntries(names.map((name) => [name, large])));
+    const part = await run([...names.map((name) => write(name, "small\n")), shell("touch never-large")]);
+    expect(stateOf(part)).toMatchObject({
+      effects: ToolEffects.NONE,
+      error: expect.stringMatching(/nothing was run[\s\S]*have 69206016 bytes; at most 67108864 can be restored/),
+    });
+    for (const name of names) expect((await contentOf(name))?.length).toBe(large.length);
+    expect(await readdir(service.workspace)).not.toContain("never-large");
+  });
+
+  test("restores its files also when it is cancelled", async () => {
+    const { agent, sessionId, contentOf, run } = await withFiles({ "kept.txt": "before\n" });
+    const stream = read(agent.tools.watchSession({ sessionId }));
+    const running = run([
+      write("kept.txt", "after\n"),
+      shell("until grep -q after kept.txt; do sleep 0.02; done; echo seen; sleep 600"),
+    ]);
+    await stream.until("output");
+    await agent.tools.cancelTool({ sessionId, callId: "c1" });
+    expect(stateOf(await running)).toMatchObject({ reason: ToolErrorReason.CANCELLED });
+    await expect.poll(() => contentOf("kept.txt"), { timeout: 10_000 }).toBe("before\n");
+  });
+
+  test("says before the start what cannot be taken back", async () => {
+    const { agent } = await begin();
+    const tools = [write("a", "b"), shell("true"), { tool: "webfetch", args: { url: "http://127.0.0.1" } }];
+    const rules = [{ permission: "batch", pattern: "*", action: PermissionAction.ASK }];
+    const plan = await agent.tools.planTool({ tool: "batch", input: { tools, atomic: true }, rules });
+    expect(plan).toMatchObject({
+      title: "3 calls, atomic, bash and webfetch cannot be taken back",
+      asks: [{ metadata: { atomic: true, cannotBeTakenBack: ["bash", "webfetch"] } }],
+    });
+  });
+});
+
+test("a command that fails counts as a failed call of a batch", async () => {
+  const { agent, sessionId } = await begin();
+  const call = {
+    sessionId,
+    callId: "c1",
+    agent: "free",
+    tool: "batch",
+    input: { tools: [shell("exit 1"), shell("true")] },
+  };
+  expect(stateOf((await agent.tools.callTool(call)).part)).toMatchObject({
+    output: expect.stringContaining("Executed 1/2 tools successfully. 1 failed."),
+    metadata: { failed: 1, calls: [{ commandFailure: "exit code 1" }, {}] },
+  });
 });
 
 test("a batch that is cancelled takes its calls along", async () => {

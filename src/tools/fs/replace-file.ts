@@ -27,7 +27,7 @@ import { temporaryName } from "./leftovers.ts";
  * from `like`. `meanwhile` runs during the sync to disk; if it throws, nothing changes.
  */
 export async function replaceFile(
-  { absolute }: ResolvedPath,
+  { absolute }: Pick<ResolvedPath, "absolute">,
   before: BigIntStats | undefined,
   content: Uint8Array,
   { like = before, meanwhile = async () => {} }: { like?: BigIntStats; meanwhile?(): Promise<void> } = {},
@@ -58,7 +58,7 @@ export interface AsideFile {
 }
 
 /** Renames a file aside in one step. If it is no longer `before`, nothing changes and it throws `ChangedAfterApproval`. */
-export async function setAside({ absolute }: ResolvedPath, before: BigIntStats): Promise<AsideFile> {
+export async function setAside({ absolute }: Pick<ResolvedPath, "absolute">, before: BigIntStats): Promise<AsideFile> {
   // It may become the only copy of the file, so its name must not match that of temporary files, which are removed.
   const aside = join(dirname(absolute), `.toolgate-removed-${randomUUID()}`);
   try {
