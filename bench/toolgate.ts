@@ -41,10 +41,10 @@ export async function startToolgate(
   return {
     server,
     workspace,
-    connect: (principal) => createHttp2Client(server.url, { authorization: `Bearer ${principal}-token` }),
+    connect: (principal) => createHttp2Client(server.url, { authorization: `Bearer ${principal}-token-for-tests` }),
   };
 }
 
 const tokens = [["caller", "caller"], ["watcher", "watcher"], ...approvers.map((id) => [id, "approver"])]
-  .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n`)
+  .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token-for-tests"\n`)
   .join("");

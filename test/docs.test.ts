@@ -49,7 +49,7 @@ afterAll(service.close);
 
 async function toolgate(line: string): Promise<string> {
   const [, tool = "", input = ""] = /^toolgate call (\w+) '(.*)'$/.exec(line) ?? [];
-  const args = ["call", tool, input, "--server", service.url, "--token", "caller-token"];
+  const args = ["call", tool, input, "--server", service.url, "--token", "caller-token-for-tests"];
   const { stdout } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
   return `${stdout.trimEnd()}\n`;
 }
@@ -71,7 +71,7 @@ test("docs/tools.md: the plugin stops what it should, by its name", async () => 
 });
 
 test("docs/tools.md: all of its tools are there, and nothing is wrong with them", async () => {
-  const args = ["tools", "--server", service.url, "--token", "caller-token"];
+  const args = ["tools", "--server", service.url, "--token", "caller-token-for-tests"];
   const { stdout, stderr } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
   for (const name of ["greet", "letters", "release", "text_upper", "words"])
     expect(stdout).toMatch(new RegExp(`^${name}  `, "m"));

@@ -22,7 +22,7 @@ test("the client in the README is examples/call.ts, which works", async () => {
   const service = await startService();
   const { stdout } = await promisify(execFile)(process.execPath, ["examples/call.ts"], {
     cwd: root,
-    env: { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" },
+    env: { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" },
   });
   expect(stdout).toBe("1 pending\n2 running\n3 completed\n");
 });

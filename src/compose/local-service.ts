@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { checkConfig } from "../config/check-config.ts";
-import { type Config, type Flags, findService, loadConfig, readEnvironment } from "../config/config.ts";
+import { type Config, type Flags, findService, loadConfig, readEnvironment, tokenWarnings } from "../config/config.ts";
 import { createLogger } from "../core/logger.ts";
 
 /** A server that has started, as its first lines describe it. */
@@ -37,6 +37,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
   onStart(describeServer(config, server.url));
+  for (const { message } of tokenWarnings(config.tokens)) log.warn(message);
   log.info("service started", { address: server.url });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));

@@ -1,12 +1,14 @@
+import { existsSync } from "node:fs";
 import type { AskingTool } from "../policy/known-permissions.ts";
 import { checkPolicy, type Finding } from "./check-policy.ts";
-import { configFile, defaultData, type Environment } from "./config.ts";
+import { configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings } from "./file.ts";
 import { readPolicy } from "./policy.ts";
+import { tokenWarnings } from "./tokens.ts";
 import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
-/** Checks the rules of a configuration file, but not its directories, addresses and tokens. Creates and starts nothing. */
+/** Checks a configuration file: refuses what a start with it refuses, and finds problems of its rules. Creates and starts nothing. */
 export async function checkConfig(
   named: string | undefined,
   environment: Environment,
@@ -17,12 +19,31 @@ export async function checkConfig(
   if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
   const { home } = environment;
   const policy = readPolicy(read.settings, read.lineOf, home);
+  const warnings = isWorkspaceFile(file) ? [] : checkService(file, environment, read.lineOf);
   const dataDirectory = read.settings.data ?? defaultData(environment);
   const lists = [policy.config, ...policy.agents.values()];
+  const findings = await checkPolicy(policy, { home, dataDirectory, tools });
   return {
     file,
     rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
     tests: policy.tests.length,
-    findings: await checkPolicy(policy, { home, dataDirectory, tools }),
+    findings: [...warnings, ...findings].toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0)),
   };
+}
+
+/** Reads everything that a start reads, and returns warnings. */
+function checkService(
+  file: string,
+  environment: Environment,
+  lineOf: (path: readonly PropertyKey[]) => number | undefined,
+): Finding[] {
+  const { plugins, tokens } = loadConfigForCheck({ config: file }, environment);
+  const missing = plugins.find((plugin) => !existsSync(plugin));
+  if (missing !== undefined) {
+    throw new ConfigError(`the plugin ${missing} does not exist; create it, or take it out of "plugin" in ${file}`);
+  }
+  return tokenWarnings(tokens).map(({ id, message }) => {
+    const index = tokens.findIndex((token) => token.id === id);
+    return { severity: "warning", line: lineOf(["token", index]), message };
+  });
 }

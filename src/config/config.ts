@@ -22,7 +22,7 @@ export type { Flags } from "./overrides.ts";
 export { configuredRules } from "./policy.ts";
 export type { Confinement, SandboxSettings } from "./sandbox.ts";
 export type { Tls } from "./tls.ts";
-export type { Token } from "./tokens.ts";
+export { type Token, tokenWarnings } from "./tokens.ts";
 export { createWorkspaceRules } from "./workspace-rules.ts";
 
 /** The complete configuration of a service. No other part reads flags, environment or the file. */
@@ -85,16 +85,30 @@ export function readEnvironment(): Environment {
 
 /** Merges flags, `TOOLGATE_*`, the file and the defaults; throws `ConfigError` for settings that are invalid or unsafe. */
 export function loadConfig(flags: Flags, environment: Environment): Config {
+  return readConfig(flags, environment, false);
+}
+
+/**
+ * Reads a configuration as `loadConfig` does and refuses the same, but creates nothing. Without a configured workspace there is
+ * none: the current directory is that of the check, not of the service.
+ */
+export function loadConfigForCheck(flags: Flags, environment: Environment): Config {
+  return readConfig(flags, environment, true);
+}
+
+function readConfig(flags: Flags, environment: Environment, isCheck: boolean): Config {
   const { env, home, directory } = environment;
   const { file, written, lineOf, settings } = mergeSettings(flags, environment);
   const listen = parseAddress(settings.listen ?? "127.0.0.1:7420");
   checkListen(listen.host, settings);
-  const workspaces = openRoots(roots(settings, flags.workspace ?? env.TOOLGATE_WORKSPACE, directory));
+  const named = flags.workspace ?? env.TOOLGATE_WORKSPACE;
+  const hasRoots = named !== undefined || settings.workspace !== undefined;
+  const workspaces = openRoots(isCheck && !hasRoots ? {} : roots(settings, named, directory));
   const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
   for (const plugin of settings.plugin ?? []) checkOutside(plugin, "the plugin", workspaces);
-  const dataDirectory = createPrivateDirectory(data);
+  const dataDirectory = isCheck ? canonicalPath(data) : createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
 
@@ -110,7 +124,15 @@ export function loadConfig(flags: Flags, environment: Environment): Config {
     origins: settings.origins ?? [],
     workspaces,
     policy: readPolicy(settings, lineOf, home),
-    tokens: readTokens({ settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn: store === "sqlite" }),
+    tokens: readTokens({
+      settings,
+      env,
+      workspaces,
+      dataDirectory,
+      insecureNoAuth,
+      makeOwn: store === "sqlite",
+      isCheck,
+    }),
     insecureNoAuth,
     unattended: settings.unattended ?? "wait",
     askMs: settings.ask_ms ?? 900_000,

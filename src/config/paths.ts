@@ -50,8 +50,24 @@ export function checkOutside(path: string, what: string, roots: ReadonlyMap<stri
 
 /** Creates a directory that only this user may access, with its parents, and returns its canonical path. */
 export function createPrivateDirectory(path: string): string {
-  mkdirSync(path, { recursive: true, mode: 0o700 });
+  createDirectories(path);
   return realpathSync(path);
+}
+
+/** Creates a directory with its parents, one by one: Node's recursive call never returns below a file system such as /proc. */
+function createDirectories(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return;
+  if (dirname(path) !== path) createDirectories(dirname(path));
+  try {
+    mkdirSync(path, { mode: 0o700 });
+  } catch (cause) {
+    if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return;
+    const fact = cause instanceof Error ? cause.message : String(cause);
+    throw new ConfigError(
+      `the directory ${path} cannot be created (${fact}); create it, correct its permissions, or move the data with --data DIR`,
+      { cause },
+    );
+  }
 }
 
 function isWithin(path: string, directory: string): boolean {

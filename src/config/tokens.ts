@@ -28,16 +28,28 @@ export function readTokens(given: {
   insecureNoAuth: boolean;
   /** False for replicas on a shared store: each would create different tokens. */
   makeOwn: boolean;
+  /** True if nothing may be created: then a service without configured tokens has none. */
+  isCheck: boolean;
 }): Token[] {
-  const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn } = given;
+  const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn, isCheck } = given;
   const tokens = (settings.token ?? []).map((token) => {
     if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
     return toToken(token.id, token.roles, readValue(token, env), token.agents);
   });
   refuseTwins(tokens);
   if (tokens.length > 0 || insecureNoAuth) return tokens;
-  if (makeOwn) return ownTokens(dataDirectory);
+  if (makeOwn) return isCheck ? [] : ownTokens(dataDirectory);
   throw new ConfigError("replicas on a shared store need the same tokens; configure each [[token]] with file or env");
+}
+
+/** Finds tokens whose principal can approve what it asks for: its calls would then have no second pair of eyes. */
+export function tokenWarnings(tokens: readonly Token[]): { id: string; message: string }[] {
+  return tokens
+    .filter(({ roles }) => roles.includes("caller") && roles.some((role) => role === "approver" || role === "admin"))
+    .map(({ id }) => ({
+      id,
+      message: `token "${id}" is caller and approver: a client that has it can approve its own calls; give the agent a token with the role caller only`,
+    }));
 }
 
 /** Refuses equal tokens: a token must identify one principal. */
@@ -65,8 +77,15 @@ function toToken(id: string, roles: readonly Role[], value: string, agents: read
       `token "${id}" is empty or contains characters that a bearer token must not have; make one with: openssl rand -hex 32`,
     );
   }
+  if (value.length < minTokenLength) {
+    throw new ConfigError(
+      `token "${id}" has ${value.length} characters, so it can be guessed: use at least ${minTokenLength}; make one with: openssl rand -hex 32`,
+    );
+  }
   return { id, roles, agents, sha256: createHash("sha256").update(value).digest("hex") };
 }
+
+const minTokenLength = 20;
 
 function createToken(file: string): void {
   try {

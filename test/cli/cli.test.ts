@@ -198,7 +198,7 @@ describe("toolgate run", () => {
       { permissionId: "per_1", reply: PermissionReply.REJECT, expectedDigest: "digest_1" },
     ]);
     expect(server.replies[0]?.message).toContain("asks only at its own terminal");
-    expect(server.tokens).toEqual(new Set(["Bearer caller-token", "Bearer approver-token"]));
+    expect(server.tokens).toEqual(new Set(["Bearer caller-token-for-tests", "Bearer approver-token-for-tests"]));
     expect(stderr).toContain('embedded {"workspace":"/w"}');
     expect(stderr).toContain("engine closed");
   });

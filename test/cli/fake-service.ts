@@ -10,7 +10,7 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
       stderr.write(`embedded ${JSON.stringify(flags)}\n`);
       return {
         url: env.TEST_ENGINE_URL ?? "",
-        tokens: { caller: "caller-token", approver: "approver-token" },
+        tokens: { caller: "caller-token-for-tests", approver: "approver-token-for-tests" },
         async close() {
           stderr.write("engine closed\n");
         },

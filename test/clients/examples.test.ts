@@ -39,8 +39,8 @@ function start(run: string, name: string, url: string) {
     env: {
       ...process.env,
       TOOLGATE_URL: url,
-      TOOLGATE_CALLER_TOKEN: "caller-token",
-      TOOLGATE_APPROVER_TOKEN: "approver-token",
+      TOOLGATE_CALLER_TOKEN: "caller-token-for-tests",
+      TOOLGATE_APPROVER_TOKEN: "approver-token-for-tests",
     },
   });
   const out = collect(child, "stdout");
@@ -135,7 +135,7 @@ describe("docs/clients.md", () => {
   ])("shows %s that works: %s", async (language, file, run, printed) => {
     expect(blockOf(language)).not.toBe("");
     expect(readFileSync(join(root, file), "utf8")).toContain(blockOf(language));
-    const env = { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" };
+    const env = { ...process.env, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" };
     const { stdout } = await promisify(execFile)("sh", ["-c", run], { cwd: root, env });
     expect(stdout).toBe(printed);
   });

@@ -155,7 +155,7 @@ describe("the file", () => {
       roles = ["caller"]
       file = "host.token"`);
     const own = join(home, ".config/toolgate");
-    writeFileSync(join(own, "host.token"), "aaa\n");
+    writeFileSync(join(own, "host.token"), "a".repeat(20));
     const { sandbox } = load();
     const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
     const writable = [join(home, "cache")];
@@ -169,7 +169,7 @@ describe("the file", () => {
       id = "host"
       roles = ["caller"]
       agents = ["build"]
-      value = "aaa"
+      value = "aaaaaaaaaaaaaaaaaaaa"
       [[token]]
       id = "anna"
       roles = ["approver", "watcher"]
@@ -178,11 +178,11 @@ describe("the file", () => {
       id = "ops"
       roles = ["admin"]
       env = "OPS_TOKEN"`);
-    writeFileSync(join(home, ".config/toolgate/anna.token"), "bbb\n");
-    expect(load({}, { OPS_TOKEN: "ccc" }).tokens).toEqual([
-      { id: "host", roles: ["caller"], agents: ["build"], sha256: sha256("aaa") },
-      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], sha256: sha256("bbb") },
-      { id: "ops", roles: ["admin"], agents: ["*"], sha256: sha256("ccc") },
+    writeFileSync(join(home, ".config/toolgate/anna.token"), `${"b".repeat(20)}\n`);
+    expect(load({}, { OPS_TOKEN: "c".repeat(20) }).tokens).toEqual([
+      { id: "host", roles: ["caller"], agents: ["build"], sha256: sha256("a".repeat(20)) },
+      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], sha256: sha256("b".repeat(20)) },
+      { id: "ops", roles: ["admin"], agents: ["*"], sha256: sha256("c".repeat(20)) },
     ]);
   });
 
@@ -256,17 +256,24 @@ describe("a start is refused, and the message says what to do", () => {
         {},
         "NOPE is not set",
       ],
+      [
+        "a token that can be guessed",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "nineteen-characters"',
+        {},
+        {},
+        'token "a" has 19 characters',
+      ],
       ["an empty token", '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = ""', {}, {}, 'token "a" is empty'],
       [
         "two tokens of one id",
-        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "a"\nroles = ["admin"]\nvalue = "y"',
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "xxxxxxxxxxxxxxxxxxxxxxxx"\n[[token]]\nid = "a"\nroles = ["admin"]\nvalue = "yyyyyyyyyyyyyyyyyyyyyyyy"',
         {},
         {},
         'tokens "a" and "a" have the same id',
       ],
       [
         "two tokens of one value",
-        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "x"\n[[token]]\nid = "b"\nroles = ["admin"]\nvalue = "x"',
+        '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = "xxxxxxxxxxxxxxxxxxxxxxxx"\n[[token]]\nid = "b"\nroles = ["admin"]\nvalue = "xxxxxxxxxxxxxxxxxxxxxxxx"',
         {},
         {},
         'tokens "a" and "b" have the same value',

@@ -73,7 +73,7 @@ export function useBrowsers(): Browsers {
     async open({ url }, who, { browser: given, path = "/inbox", ...options } = {}) {
       const context = given ?? (await browser(options));
       const page = await context.newPage();
-      await page.goto(`${url}/#token=${who}-token`);
+      await page.goto(`${url}/#token=${who}-token-for-tests`);
       await page.getByRole("navigation").waitFor();
       await page.goto(`${url}/#${path}`);
       return page;

@@ -24,7 +24,7 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await page.getByLabel("Token").fill("not-one");
     await page.getByRole("button", { name: "Sign in" }).click();
     await page.getByRole("alert").getByText("the token is not known").waitFor();
-    await page.getByLabel("Token").fill("approver-token");
+    await page.getByLabel("Token").fill("approver-token-for-tests");
     await page.getByRole("button", { name: "Sign in" }).click();
     await untilLive(page);
   });

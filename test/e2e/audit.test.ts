@@ -109,7 +109,7 @@ test("the audit is exported as JSON lines, and verified there and at the server;
   const { sessionId } = await decide();
   const folder = await mkdtemp(join(tmpdir(), "toolgate-audit-"));
   onTestFinished(() => rm(folder, { recursive: true }));
-  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token" };
+  const environment = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
   const exported = await toolgate(["audit", "export"], environment);
   expect(exported.code).toBe(0);
   const lines = exported.stdout.trim().split("\n");
@@ -153,7 +153,7 @@ test("what was decided outlives the session: an export has it, and who may read 
   expect((await permissions.listAudits({})).rootSessionIds).toEqual([sessionId]);
   const exported = await toolgate(["audit", "export"], {
     TOOLGATE_URL: service.url,
-    TOOLGATE_TOKEN: "approver-token",
+    TOOLGATE_TOKEN: "approver-token-for-tests",
   });
   expect(exported.stdout.split("\n").filter((line) => line.includes(`"rootSessionId":"${sessionId}"`))).toHaveLength(9);
 });

@@ -44,7 +44,7 @@ export function connect(
   who: Principal,
   open: Opens = (baseUrl, token) => node.createGrpcTransport({ baseUrl, interceptors: [bearer(token)] }),
 ): Clients {
-  const transport = open(url, `${who}-token`);
+  const transport = open(url, `${who}-token-for-tests`);
   const sessions = createClient(SessionService, transport);
   return {
     tools: createClient(ToolService, transport),

@@ -115,7 +115,7 @@ test("bytes that are not HTTP close only their connection", async () => {
 async function post(rpc: string, body: string | Uint8Array<ArrayBuffer>, headers: Record<string, string> = {}) {
   const response = await fetch(`${service.url}/opencode.tool.v1.${rpc}`, {
     method: "POST",
-    headers: { "content-type": "application/json", authorization: "Bearer caller-token", ...headers },
+    headers: { "content-type": "application/json", authorization: "Bearer caller-token-for-tests", ...headers },
     body,
   });
   const text = await response.text();
@@ -131,7 +131,7 @@ async function grpc(rpc: string, bytes: Buffer): Promise<{ status: number; messa
     ":path": `/opencode.tool.v1.ToolService/${rpc}`,
     "content-type": "application/grpc+proto",
     te: "trailers",
-    authorization: "Bearer caller-token",
+    authorization: "Bearer caller-token-for-tests",
   });
   stream.end(bytes);
   try {

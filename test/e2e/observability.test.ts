@@ -89,7 +89,7 @@ const logOf = ({ data }: Pick<Service, "data">) => readFile(join(data, "log", "t
 
 /** Reads the counters of dropped lines from the metrics. */
 async function droppedOf({ url }: { url: string }): Promise<Record<string, number>> {
-  const response = await fetch(`${url}/metrics`, { headers: { authorization: "Bearer watcher-token" } });
+  const response = await fetch(`${url}/metrics`, { headers: { authorization: "Bearer watcher-token-for-tests" } });
   const found = (await response.text()).matchAll(/^toolgate_log_dropped_total\{target="(\w+)"\} (\d+)$/gm);
   return Object.fromEntries([...found].map(([, target, count]) => [target, Number(count)]));
 }
@@ -104,7 +104,7 @@ async function startWithStalledReader() {
   ];
   await mkdir(workspace);
   const tokens = ["caller", "watcher"].map(
-    (role) => `[[token]]\nid = "${role}"\nroles = ["${role}"]\nvalue = "${role}-token"\n`,
+    (role) => `[[token]]\nid = "${role}"\nroles = ["${role}"]\nvalue = "${role}-token-for-tests"\n`,
   );
   const config = join(directory, "toolgate.toml");
   await writeFile(config, [`[agent.free.permission]\n"*" = "allow"\n`, ...tokens].join("\n"));

@@ -99,7 +99,7 @@ interface NativeMessage {
 
 function bearer(who: string): Metadata {
   const metadata = new Metadata();
-  metadata.set("authorization", `Bearer ${who}-token`);
+  metadata.set("authorization", `Bearer ${who}-token-for-tests`);
   return metadata;
 }
 
@@ -117,7 +117,7 @@ type Json = ReturnType<typeof JSON.parse>;
 async function request(who: string, rpc: string, message: object): Promise<{ status: number; body: Json }> {
   const response = await fetch(`${service.url}/opencode.tool.v1.${rpc}`, {
     method: "POST",
-    headers: { "content-type": "application/json", authorization: `Bearer ${who}-token` },
+    headers: { "content-type": "application/json", authorization: `Bearer ${who}-token-for-tests` },
     body: JSON.stringify(message),
   });
   return { status: response.status, body: await response.json() };
@@ -132,7 +132,7 @@ async function post(who: string, rpc: string, message: object): Promise<Json> {
 async function curl(who: string, rpc: string, message: object): Promise<Json> {
   const { stdout } = await promisify(execFile)("npx", [
     ...["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc"],
-    ...["-H", `authorization: Bearer ${who}-token`, "-d", JSON.stringify(message)],
+    ...["-H", `authorization: Bearer ${who}-token-for-tests`, "-d", JSON.stringify(message)],
     `${service.url}/opencode.tool.v1.${rpc}`,
   ]);
   return JSON.parse(stdout);

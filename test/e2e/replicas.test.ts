@@ -153,7 +153,7 @@ test("SIGTERM hands a waiting call over, and the command line does not notice", 
   const front = await startFront([a.url, b.url]);
   const input = JSON.stringify({ command: `${runs.append("ran")}; echo done` });
   const args = ["call", "bash", input, "--session", sessionId, "--call-id", "c1"];
-  const command = startToolgate(args, { TOOLGATE_URL: front.url, TOOLGATE_TOKEN: "caller-token" });
+  const command = startToolgate(args, { TOOLGATE_URL: front.url, TOOLGATE_TOKEN: "caller-token-for-tests" });
   const log = read(connect(c, "watcher").tools.watchSession({ sessionId }));
   const { id: permissionId } = await log.until("permissionAsked");
   expect(await a.stop()).toBe(0);
@@ -244,7 +244,7 @@ test("a Redis that comes back empty makes a retry data_loss, never a second run"
   await vi.waitUntil(async () => (await readyz(a)) === 503, { timeout: 60_000 });
 });
 
-const tokens = { TOOLGATE_CALLER_TOKEN: "caller-token", TOOLGATE_APPROVER_TOKEN: "approver-token" };
+const tokens = { TOOLGATE_CALLER_TOKEN: "caller-token-for-tests", TOOLGATE_APPROVER_TOKEN: "approver-token-for-tests" };
 
 async function readyz({ url }: Service): Promise<number> {
   return (await fetch(`${url}/readyz`)).status;

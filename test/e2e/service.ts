@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterAll, beforeAll, onTestFinished } from "vitest";
 
-/** The tokens of every test service: name → role. `NAME-token` is the token, NAME the principal. */
+/** The tokens of every test service: name → role. `NAME-token-for-tests` is the token, NAME the principal. */
 export const principals = {
   caller: "caller",
   stranger: "caller",
@@ -81,7 +81,7 @@ const ledgers = '[permission.edit]\n"ledger-*" = "allow"\n';
 const tokens = Object.entries(principals)
   .map(([id, role]) => {
     const agents = id === "planner" ? 'agents = ["plan"]\n' : "";
-    return `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token"\n${agents}`;
+    return `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token-for-tests"\n${agents}`;
   })
   .join("");
 

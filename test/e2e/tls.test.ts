@@ -24,7 +24,7 @@ test("with certificates by flag it listens beyond loopback, and wants those of c
       createGrpcTransport({
         baseUrl: url.replace("0.0.0.0", "127.0.0.1"),
         nodeOptions: { ca: ca.cert, ...own },
-        interceptors: [bearer("caller-token")],
+        interceptors: [bearer("caller-token-for-tests")],
       }),
     );
   const call = { tool: "echo", input: { text: "hello" } };

@@ -22,7 +22,7 @@ test("top at one replica shows what runs and what waits at another, and its outc
   await call("waits", "build", "ls");
   await call("runs", "free", "until [ -e go ]; do sleep 0.05; done");
 
-  const environment = { TOOLGATE_URL: second.url, TOOLGATE_TOKEN: "approver-token" };
+  const environment = { TOOLGATE_URL: second.url, TOOLGATE_TOKEN: "approver-token-for-tests" };
   const top = startAtTerminal(["top"], environment);
   onTestFinished(() => void top.child.kill("SIGKILL"));
   await top.sees("1 run, 1 wait");

@@ -30,7 +30,7 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   // c2, c3 and c4 waited; c5 did not.
   expect(metrics).toContain('toolgate_call_wait_seconds_count{tool="bash"} 3\n');
 
-  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "watcher-token" };
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "watcher-token-for-tests" };
   const { stdout } = await toolgate(["stats", "--json"], cli);
   const stats = stdout
     .trimEnd()
@@ -50,7 +50,7 @@ test("a command that fails is a failure in metadata, log, metrics, terminal and 
   const service = await startService({ settings: '[permission]\nbash = "allow"\n' });
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
-  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" };
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" };
   const call = (callId: string, command: string, ...options: string[]) =>
     toolgate(
       ["call", "bash", JSON.stringify({ command }), "--session", sessionId, "--call-id", callId, ...options],
@@ -78,7 +78,7 @@ test("a command that fails is a failure in metadata, log, metrics, terminal and 
 
 test("a plan with a problem exits with the code that the call would end with", async () => {
   const service = await startService();
-  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token" };
+  const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" };
   const plan = await toolgate(["plan", "read", '{"filePath": "missing.txt"}'], cli);
   expect(plan).toMatchObject({ code: 1, stdout: expect.stringContaining("missing.txt") });
   expect(await toolgate(["plan", "echo", '{"text": "x"}'], cli)).toMatchObject({ code: 0 });
@@ -143,5 +143,5 @@ async function logOf({ data }: Service, ended: number) {
 }
 
 async function metricsOf({ url }: Service): Promise<string> {
-  return await (await fetch(`${url}/metrics`, { headers: { authorization: "Bearer watcher-token" } })).text();
+  return await (await fetch(`${url}/metrics`, { headers: { authorization: "Bearer watcher-token-for-tests" } })).text();
 }

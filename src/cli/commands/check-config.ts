@@ -10,7 +10,7 @@ import { terminalLine } from "../terminal/terminal-safe.ts";
 export function defineCheckConfig(command: Command, context: CliContext): void {
   command
     .description(
-      "Check a configuration file: its settings, its rules and their tests ([[permission_test]]), permissions that nothing asks for, rules that never decide. Nothing is started or created",
+      "Check a configuration file: what a start reads (workspaces, tokens, certificates, plugins), its rules and their tests ([[permission_test]]), permissions that nothing asks for, rules that never decide. Nothing is started or created",
     )
     .argument("[file]", "the file, or a workspace's .opencode/config.toml (default: what `toolgate serve` would read)")
     .addHelpText("after", checkExamples)

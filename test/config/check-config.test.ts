@@ -1,0 +1,83 @@
+import { mkdirSync, mkdtempSync, readdirSync, realpathSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { declaredTools } from "../../src/compose/built-in-tools.ts";
+import { checkConfig } from "../../src/config/check-config.ts";
+import { loadConfig } from "../../src/config/config.ts";
+
+const token = (id: string, more: string, roles = '"caller"') =>
+  `[[token]]\nid = "${id}"\nroles = [${roles}]\n${more}\n`;
+const [one, two] = ["1".repeat(24), "2".repeat(24)];
+
+const refused: readonly [what: string, settings: string, reason: string][] = [
+  ["a workspace that is missing", '[workspace]\nmain = "missing"', 'workspace "main" is'],
+  ["a token file that is missing", token("a", 'file = "missing.token"'), "missing.token cannot be read"],
+  ["a token variable that is not set", token("a", 'env = "NOT_SET"'), "NOT_SET is not set"],
+  ["two tokens of one id", token("a", `value = "${one}"`) + token("a", `value = "${two}"`), "have the same id"],
+  ["a certificate without its key", 'tls_cert = "cert.pem"', "tls_key is not set"],
+  ["an address beyond loopback without TLS", 'listen = "0.0.0.0:7420"', "sends tokens over the network unencrypted"],
+  ["a token of one character", token("a", 'value = "x"'), 'token "a" has 1 characters'],
+];
+
+describe("check-config", () => {
+  test.each(refused)("refuses %s, as a start does", async (_what, settings, reason) => {
+    const { check, start } = machine(settings);
+    await expect(check()).rejects.toThrow(reason);
+    expect(start).toThrow(reason);
+  });
+
+  test("refuses a plugin that is missing", async () => {
+    await expect(machine('plugin = ["./missing.ts"]').check()).rejects.toThrow("missing.ts does not exist");
+  });
+
+  test("accepts such settings where nothing is missing, and creates nothing", async () => {
+    const { check, home, configuration } = machine(
+      `plugin = ["./guard.ts"]\n[workspace]\nmain = "../../current"\n${token("a", 'file = "a.token"')}${token("b", `value = "${two}"`)}`,
+    );
+    writeFileSync(join(configuration, "a.token"), one);
+    writeFileSync(join(configuration, "guard.ts"), "");
+    const before = readdirSync(home, { recursive: true }).toSorted();
+    expect((await check()).findings).toEqual([]);
+    expect(readdirSync(home, { recursive: true }).toSorted()).toEqual(before);
+  });
+
+  test("judges the file and not the directory it is called in", async () => {
+    const { check, home } = machine(token("a", `value = "${one}"`));
+    // The home directory holds the data directory, so a start in it would be refused.
+    expect((await check(home)).findings).toEqual([]);
+  });
+
+  test("warns of a token that is caller and approver, with its line", async () => {
+    const { check } = machine(
+      token("host", `value = "${one}"`) + token("me", `value = "${two}"`, '"caller", "approver"'),
+    );
+    expect((await check()).findings).toMatchObject([
+      { severity: "warning", line: 5, message: expect.stringContaining('token "me" is caller and approver') },
+    ]);
+  });
+});
+
+test("a data directory that cannot be created is refused at once", () => {
+  const { start } = machine("");
+  expect(() => start({ data: "/proc/x/y" })).toThrow("the directory /proc/x cannot be created");
+});
+
+/** A home directory with a configuration file. */
+function machine(settings: string) {
+  const home = realpathSync(mkdtempSync(join(tmpdir(), "toolgate-check-")));
+  onTestFinished(() => rmSync(home, { recursive: true }));
+  const configuration = join(home, ".config", "toolgate");
+  mkdirSync(configuration, { recursive: true });
+  const file = join(configuration, "toolgate.toml");
+  writeFileSync(file, settings);
+  const project = join(home, "current");
+  mkdirSync(project);
+  return {
+    home,
+    configuration,
+    check: async (directory = project) => checkConfig(file, { env: {}, home, directory }, await declaredTools()),
+    start: (flags: { data?: string } = {}) =>
+      loadConfig({ config: file, ...flags }, { env: {}, home, directory: project }),
+  };
+}
