@@ -39,8 +39,9 @@ export async function startServer(
   const rules = configuredRules(config.policy);
   const replicaId = randomUUID();
   const sandbox = await startSandbox(config, log);
-  const store = await open(config, log);
-  const telemetry = await createTelemetry({ log, version, tracing: config.tracing });
+  const opened = await open(config, log);
+  const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
+  const { store } = telemetry;
   const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs });
   const replica = createReplica({
     config,

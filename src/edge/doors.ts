@@ -10,7 +10,7 @@ export interface DoorOptions extends RpcDoorOptions {
   authenticate: Authenticate;
   refuse: Refuse;
   /** Returns the metrics in the text format of Prometheus. */
-  metrics: () => string;
+  metrics: () => string | Promise<string>;
   /** Directory of the built console; it may be absent. */
   consoleDirectory: string;
 }

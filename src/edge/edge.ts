@@ -28,7 +28,7 @@ export interface EdgeOptions {
   /** Returns whether the replicas that share the store have the same policy. */
   agrees: () => boolean;
   /** Returns the metrics in the text format of Prometheus. */
-  metrics: () => string;
+  metrics: () => string | Promise<string>;
   /** Directory of the built console; it may be absent. */
   consoleDirectory: string;
   log: Logger;

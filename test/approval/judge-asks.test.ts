@@ -51,6 +51,7 @@ async function judge(
     grantsFor: async () => ({ grants: [...grants], rulesVersion: 7, asksVersion: 1 }),
     adoptGrant: async (_, id) => living.some((grant) => grant.id === id),
     getAsk: unused,
+    countOpenAsks: unused,
     asksOf: unused,
     openAsks: unused,
     expiredAsks: unused,

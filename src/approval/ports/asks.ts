@@ -10,6 +10,8 @@ export interface AskStore {
   asksOf(call: CallRef): Promise<AskRecord[]>;
   /** Lists open asks, oldest first, of one tree or of all; `after` is the id of the last one of the previous page. */
   openAsks(filter: { root?: string; after?: string; limit: number }): Promise<AskRecord[]>;
+  /** Counts the open asks of all trees; `oldest` is the time at which the oldest of them was opened (ms since the epoch). */
+  countOpenAsks(): Promise<{ count: number; oldest?: number }>;
   /** Lists open asks past their deadline. */
   expiredAsks(limit: number): Promise<AskRecord[]>;
   /** settle_ask: of all settlements of one ask exactly one wins; it writes asks, calls, grants and events together. */

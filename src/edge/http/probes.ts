@@ -13,7 +13,7 @@ export function probeDoor({
   refuse,
 }: {
   readiness: Readiness;
-  metrics: () => string;
+  metrics: () => string | Promise<string>;
   authenticate: Authenticate;
   refuse: Refuse;
 }): Mount[] {
@@ -28,10 +28,17 @@ export function probeDoor({
         } catch (error) {
           return refuse(error, response);
         }
-        sendWhole(response, 200, "text/plain; version=0.0.4; charset=utf-8", metrics());
+        void sendMetrics(response, metrics);
       },
     },
   ];
+}
+
+async function sendMetrics(response: Response, metrics: () => string | Promise<string>): Promise<void> {
+  const type = "text/plain; version=0.0.4; charset=utf-8";
+  const text = await Promise.resolve(metrics()).catch(() => undefined);
+  if (text === undefined) sendWhole(response, 503, "text/plain", "the metrics cannot be read\n");
+  else sendWhole(response, 200, type, text);
 }
 
 async function sendReadiness(response: Response, readiness: Readiness): Promise<void> {

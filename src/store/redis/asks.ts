@@ -9,7 +9,7 @@ import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import { withPlaces } from "./listing.ts";
 import type { Live } from "./live.ts";
-import { bytes, fields, type Reply, replyList, texts } from "./reply.ts";
+import { bytes, fields, number, type Reply, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 
 /** The asks of a store. */
@@ -83,6 +83,25 @@ export function createRedisAsks(options: {
       );
       const byId = new Map(loaded.flat().map((ask) => [ask.request.id, ask]));
       return page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined);
+    },
+
+    async countOpen(): Promise<{ count: number; oldest?: number }> {
+      const trees = await Promise.all(
+        (await live.all()).map(async (root) => {
+          const { asks } = keys.tree(root);
+          const [count, first] = await Promise.all([
+            link.command("zcard", asks),
+            link.command("zrange", asks, 0, 0, "WITHSCORES"),
+          ]);
+          return { root, count: number(count), first: withPlaces(texts(first)) };
+        }),
+      );
+      const count = trees.reduce((sum, tree) => sum + tree.count, 0);
+      const [oldest] = trees
+        .flatMap(({ root, first }) => first.map((entry) => ({ root, ...entry })))
+        .sort((one, other) => one.place - other.place);
+      const [ask] = oldest === undefined ? [] : await load(oldest.root, [oldest.id]);
+      return ask === undefined ? { count } : { count, oldest: ask.request.created };
     },
 
     async expired(limit: number): Promise<AskRecord[]> {

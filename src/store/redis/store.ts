@@ -157,6 +157,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
     getAsk: asks.get,
     asksOf: asks.ofCall,
     openAsks: asks.listOpen,
+    countOpenAsks: asks.countOpen,
     expiredAsks: asks.expired,
     settle: (settlement) => runSettlement(context, settlement),
     grantsFor: (tree) => readServingGrants(context, tree),

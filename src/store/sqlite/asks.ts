@@ -98,6 +98,14 @@ export function createSqliteAsks({
       return rows.map(record);
     },
 
+    countAll(): { count: number; oldest?: number } {
+      const count = sql.countAll.get()?.count ?? 0;
+      const [first] = count === 0 ? [] : sql.open.all({ after: "", limit: 1 });
+      return first === undefined
+        ? { count }
+        : { count, oldest: fromBinary(PermissionRequestSchema, first.request).created };
+    },
+
     expired: (now: number, limit: number): AskRecord[] => sql.expired.all(now, limit).map(record),
   };
 }
@@ -135,6 +143,7 @@ function prepare(db: DatabaseSync) {
       "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
     ),
     waitingCalls: statement<{ call: number }>(db, "SELECT call FROM asks WHERE settled IS NULL"),
+    countAll: statement<{ count: number }>(db, "SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
     one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
     ofCall: statement<AskRow>(
       db,

@@ -166,6 +166,7 @@ function permissionStoreOf({ tables, commit, now }: OpenedSqlite): PermissionSto
     getAsk: (sessionId, id) => readNow(() => asks.get(sessionId, id)),
     asksOf: (call) => readNow(() => asks.ofCall(call)),
     openAsks: (filter) => readNow(() => asks.listOpen(filter)),
+    countOpenAsks: () => readNow(asks.countAll),
     expiredAsks: (limit) => readNow(() => asks.expired(now(), limit)),
     settle: (settlement) => commit.run((step) => applySettlement(tables, step, settlement)),
     grantsFor: (tree) => readNow(() => ({ grants: grants.serving(now(), tree), ...sessions.versions(tree.root) })),

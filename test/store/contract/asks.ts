@@ -97,6 +97,21 @@ export function asksContract(open: OpenStore): void {
     expect(await list({ root: "ses_root", after: "per_b", limit: 5 })).toEqual(["per_a"]);
   });
 
+  test("counts the open asks of all trees, with the time of the oldest", async () => {
+    const store = await open();
+    await addTree(store);
+    await addSession(store, "ses_other");
+    expect(await store.permissions.countOpenAsks()).toEqual({ count: 0 });
+    await openAskedCall(store, ref, ["per_b"]);
+    store.advance(600_000);
+    await openAskedCall(store, callRef("call_1", "ses_other", "ses_other"), ["per_x", "per_y"]);
+    const [first, second] = (await store.permissions.openAsks({ limit: 2 })).map(({ request }) => request.created);
+    expect(first).not.toBe(second);
+    expect(await store.permissions.countOpenAsks()).toEqual({ count: 3, oldest: first });
+    await store.permissions.settle(await answer(store, ref, "per_b"));
+    expect(await store.permissions.countOpenAsks()).toEqual({ count: 2, oldest: second });
+  });
+
   test("lists all asks of a call in order, with their settlements", async () => {
     const store = await open();
     await addSession(store);
