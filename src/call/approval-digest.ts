@@ -27,7 +27,7 @@ export async function approvalDigest(
     env: { ...plan.env },
     files,
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
-    policy: policyDigest,
+    policy: policyDigest(),
   };
   return createHash("sha256").update(canonicalJson(bound)).digest("hex");
 }

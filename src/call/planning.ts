@@ -21,8 +21,8 @@ export interface PlanningParts {
   permissions: Permissions;
   policy: Policy;
   layersFor(subject: LayersFor): Layers;
-  /** Digest of the configured rules. */
-  policyDigest: string;
+  /** Returns the digest of the configured rules in force. */
+  policyDigest(): string;
 }
 
 /** State of planning and judging, which has no side effects and may be repeated. */

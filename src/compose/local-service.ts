@@ -4,9 +4,10 @@ import { existsSync, readFileSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { checkConfig } from "../config/check-config.ts";
+import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
 import { type Config, type Flags, findService, loadConfig, readEnvironment, tokenWarnings } from "../config/config.ts";
 import { createLogger } from "../core/logger.ts";
+import { createReload } from "./reload.ts";
 
 /** A server that has started, as its first lines describe it. */
 export interface StartedServer {
@@ -32,10 +33,12 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
     rotation: config.logRotation,
   });
   process.once("exit", log.flushNow);
-  const reopen = () => log.reopen();
-  process.on("SIGHUP", reopen);
+  let onHangUp = log.reopen;
+  const hangUp = () => onHangUp();
+  process.on("SIGHUP", hangUp);
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
+  onHangUp = createReload({ server, started: config, load: () => loadPresentConfig(flags), log });
   onStart(describeServer(config, server.url));
   for (const { message } of tokenWarnings(config.tokens)) log.warn(message);
   log.info("service started", { address: server.url });
@@ -43,9 +46,16 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));
   log.info("stopping", { reason: String(signal[0] ?? "signal") });
   await server.close();
-  process.off("SIGHUP", reopen);
+  process.off("SIGHUP", hangUp);
   // A stalled reader of stderr must not keep the process alive.
   if (!(await isSettled(log.flush(), 1_000))) process.exit(0);
+}
+
+/** Reads the configuration as a start would, and refuses what check-config refuses. */
+function loadPresentConfig(flags: Flags): Config {
+  const config = loadConfig(flags, readEnvironment());
+  checkPluginFiles(config);
+  return config;
 }
 
 /** Resolves with false if the promise is still pending after a time. */

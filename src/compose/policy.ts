@@ -4,7 +4,7 @@ import type { StoreMembership } from "../call/ports.ts";
 import { type Config, ConfigError, checkPolicy, createWorkspaceRules } from "../config/config.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Logger } from "../core/logger.ts";
-import { type ConfiguredRules, createLayers } from "../policy/layers.ts";
+import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
 import { declaredTools } from "./built-in-tools.ts";
@@ -12,18 +12,31 @@ import { declaredTools } from "./built-in-tools.ts";
 /** The configuration that decides what policy protects and where workspaces are. */
 export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces">;
 
-/** Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. */
+/**
+ * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
+ * reload replaces the members of `rules`; they are read at each use.
+ */
 export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) {
   const home = homedir();
   const { dataDirectory, file, serviceDirectory, workspaces } = config;
   const guard = { dataDirectory, configFile: file, ...(serviceDirectory !== undefined && { serviceDirectory }) };
   const workspaceRules = createWorkspaceRules({ home });
-  return {
-    policy: createPolicy({ guard, home }),
+  const build = () => ({
+    of: rules.config,
+    digest: policyDigestOf(rules),
     layersFor: createLayers(rules, ({ workspace, directory, agent }) =>
       workspaceRules({ root: workspaces.get(workspace) ?? directory, directory }, agent),
     ),
-    policyDigest: policyDigestOf(rules),
+  });
+  let built = build();
+  const current = () => {
+    if (built.of !== rules.config) built = build();
+    return built;
+  };
+  return {
+    policy: createPolicy({ guard, home }),
+    layersFor: (subject: LayersFor) => current().layersFor(subject),
+    policyDigest: () => current().digest,
   };
 }
 
@@ -45,12 +58,11 @@ export async function createPolicyAgreement(
   rules: ConfiguredRules,
   log: Logger,
 ) {
-  const digest = policyDigestOf(rules);
-  let agrees = await store.agrees(digest);
+  let agrees = await store.agrees(policyDigestOf(rules));
   return {
     agrees: () => agrees,
     async compare(): Promise<void> {
-      agrees = await store.agrees(digest);
+      agrees = await store.agrees(policyDigestOf(rules));
       if (!agrees)
         log.warn(
           "policy mismatch: this replica's rules differ from those of other replicas on this store; it is not ready",

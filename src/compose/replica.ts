@@ -65,7 +65,13 @@ export function createReplica({
     },
   });
   const planning = createPlanning({ permissions, policy, layersFor, policyDigest });
-  const agents = new Set([...builtInAgents.keys(), ...rules.agents.keys()]);
+  const agents = new Set<string>();
+  /** Takes the names of the agents from the rules in force. */
+  function nameAgents(): void {
+    agents.clear();
+    for (const name of [...builtInAgents.keys(), ...rules.agents.keys()]) agents.add(name);
+  }
+  nameAgents();
   const sessions = createSessions({ store: callStore, workspaces: Object.fromEntries(config.workspaces), agents });
   const calls = createCalls({
     store: callStore,
@@ -89,5 +95,5 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, registry, hooks };
+  return { calls, permissions, sessions, planner, registry, hooks, nameAgents };
 }

@@ -8,7 +8,8 @@ import type { Sandbox } from "../tools/process/sandbox.ts";
 export const { version } = packageJson;
 
 /** Collects what GetServerInfo reports about this replica. */
-export function serverInfo({ workspaces, policy, unattended, askMs, limits }: Config, sandbox: Sandbox) {
+export function serverInfo(config: Config, sandbox: Sandbox) {
+  const { workspaces, unattended, askMs, limits } = config;
   return {
     version,
     workspaces: [...workspaces.keys()],
@@ -18,7 +19,7 @@ export function serverInfo({ workspaces, policy, unattended, askMs, limits }: Co
       sandboxProblem: sandbox.problem ?? "",
     },
     agentsOf: (principal: { agents: readonly string[] }) =>
-      [...policy.agents]
+      [...config.policy.agents]
         .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
         .map(([agent, { description }]) => ({ agent, description })),
     unattended,

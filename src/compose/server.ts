@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { type Config, configuredRules } from "../config/config.ts";
+import type { Config } from "../config/config.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
@@ -10,6 +10,7 @@ import { createInvalid } from "../tools/invalid.ts";
 import { startBuiltInTools, startSandbox } from "./built-in-tools.ts";
 import { openCustomTools } from "./custom-tools.ts";
 import { startListener } from "./listener.ts";
+import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
 import { createReplica } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
@@ -24,6 +25,8 @@ export interface Server {
   register: Registry["register"];
   /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
   addHooks: HookChain["add"];
+  /** Replaces tokens, rules and agents by those of another configuration; refuses it unchanged if a start would refuse its rules. */
+  reload(next: Config): Promise<void>;
   /** Drains and stops: streams end so that clients resume elsewhere, waiting calls are handed back, running calls get `drainMs`. */
   close(): Promise<void>;
 }
@@ -35,8 +38,7 @@ export async function startServer(
   { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
 ): Promise<Server> {
   await checkConfiguredPolicy(configured, log);
-  const config = { ...configured, limits: limitsOf(configured) };
-  const rules = configuredRules(config.policy);
+  const { config, rules, replace } = liveConfig({ ...configured, limits: limitsOf(configured) });
   const replicaId = randomUUID();
   const sandbox = await startSandbox(config, log);
   const opened = await open(config, log);
@@ -79,6 +81,12 @@ export async function startServer(
     url: listener.url,
     register: registry.register,
     addHooks: hooks.add,
+    async reload(next) {
+      await checkConfiguredPolicy(next, log);
+      replace(next);
+      replica.nameAgents();
+      await agreement.compare();
+    },
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();

@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import type { AskingTool } from "../policy/known-permissions.ts";
 import { checkPolicy, type Finding } from "./check-policy.ts";
-import { configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
+import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings } from "./file.ts";
 import { readPolicy } from "./policy.ts";
@@ -31,17 +31,22 @@ export async function checkConfig(
   };
 }
 
+/** Refuses plugins that do not exist. */
+export function checkPluginFiles({ plugins, file }: Pick<Config, "plugins" | "file">): void {
+  const missing = plugins.find((plugin) => !existsSync(plugin));
+  if (missing === undefined) return;
+  throw new ConfigError(`the plugin ${missing} does not exist; create it, or take it out of "plugin" in ${file}`);
+}
+
 /** Reads everything that a start reads, and returns warnings. */
 function checkService(
   file: string,
   environment: Environment,
   lineOf: (path: readonly PropertyKey[]) => number | undefined,
 ): Finding[] {
-  const { plugins, tokens } = loadConfigForCheck({ config: file }, environment);
-  const missing = plugins.find((plugin) => !existsSync(plugin));
-  if (missing !== undefined) {
-    throw new ConfigError(`the plugin ${missing} does not exist; create it, or take it out of "plugin" in ${file}`);
-  }
+  const config = loadConfigForCheck({ config: file }, environment);
+  checkPluginFiles(config);
+  const { tokens } = config;
   return tokenWarnings(tokens).map(({ id, message }) => {
     const index = tokens.findIndex((token) => token.id === id);
     return { severity: "warning", line: lineOf(["token", index]), message };

@@ -38,7 +38,7 @@ async function digest({ policy = "p1", version = "1", input = { to: "staging" },
     env: { TO: "staging" },
     ...plan,
   };
-  const parts = { hashes: createFileHashes(), policyDigest: policy };
+  const parts = { hashes: createFileHashes(), policyDigest: () => policy };
   const workspace = await openWorkspace("default", join(directory, at));
   return await approvalDigest(parts, deploy(version), input, planned, { workspace });
 }

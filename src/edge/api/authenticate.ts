@@ -7,18 +7,17 @@ import { RequestError } from "../../core/request-error.ts";
 /** Returns the principal of a request by its authorization header; throws UNAUTHENTICATED if the token is missing or unknown. */
 export type Authenticate = (authorization: string | null) => Principal;
 
-/** Creates the authentication by the configured tokens. */
-export function createAuthenticate({
-  tokens,
-  insecureNoAuth,
-}: Pick<Config, "tokens" | "insecureNoAuth">): Authenticate {
-  const known = tokens.map(({ id, roles, agents, sha256 }) => ({
-    digest: Buffer.from(sha256, "hex"),
-    principal: { id, roles: new Set(roles), agents, answersOwn: false },
-  }));
+/** Creates the authentication by the configured tokens, which a reload replaces. */
+export function createAuthenticate(config: Pick<Config, "tokens" | "insecureNoAuth">): Authenticate {
+  let of: Config["tokens"] = [];
+  let known: ReturnType<typeof knownTokens> = [];
 
   return (authorization) => {
-    if (insecureNoAuth) return anonymous;
+    if (config.insecureNoAuth) return anonymous;
+    if (config.tokens !== of) {
+      of = config.tokens;
+      known = knownTokens(of);
+    }
     const presented = hash("sha256", bearer(authorization), "buffer");
     // Every token is compared, whichever fits, so that time tells nothing.
     const [match] = known.filter(({ digest }) => timingSafeEqual(digest, presented));
@@ -26,6 +25,12 @@ export function createAuthenticate({
     throw unauthenticated("the token is not known; check that it is one of this server's");
   };
 }
+
+const knownTokens = (tokens: Config["tokens"]) =>
+  tokens.map(({ id, roles, agents, sha256 }) => ({
+    digest: Buffer.from(sha256, "hex"),
+    principal: { id, roles: new Set(roles), agents, answersOwn: false },
+  }));
 
 /** Principal of every request while authentication is off. */
 const anonymous: Principal = {

@@ -1,0 +1,73 @@
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { Code } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { expect, test, vi } from "vitest";
+import { bearer, connect, refusal } from "./clients.ts";
+import { read } from "./reading.ts";
+import { type Service, startService } from "./service.ts";
+
+const echo = { tool: "bash", input: { command: "echo hello" } };
+const allowEcho = '[permission.bash]\n"echo *" = "allow"\n';
+
+test("SIGHUP puts changed rules and tokens in force, and not before", async () => {
+  const service = await startService();
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  await edit(service, (text) => `${allowEcho}${text}`.replace("stranger-token-for-tests", "another-token-for-tests"));
+  // Control: the file alone changes nothing.
+  const asked = read(agent.tools.executeTool({ sessionId, callId: "before", ...echo }));
+  await asked.until("permissionAsked");
+  expect((await refusal(withToken(service, "another-token-for-tests").newSession())).code).toBe(Code.Unauthenticated);
+
+  await hangUp(service, "configuration reloaded");
+  const call = { sessionId, callId: "c1", ...echo };
+  expect((await agent.tools.callTool(call)).part?.state.value).toMatchObject({ output: "hello\n" });
+  await agent.tools.cancelTool({ sessionId, callId: "before" });
+  await asked.end();
+  await withToken(service, "another-token-for-tests").newSession();
+  expect((await refusal(withToken(service, "stranger-token-for-tests").newSession())).code).toBe(Code.Unauthenticated);
+});
+
+test.each([
+  ["a setting that does not exist", (text: string) => `permision = 1\n${text}`, "permision"],
+  [
+    "a permission test that fails",
+    (text: string) => `${text}\n[[permission_test]]\npermission = "bash"\npattern = "echo x"\nexpect = "deny"\n`,
+    "expected deny",
+  ],
+  ["a plugin that is missing", (text: string) => `plugin = ["./missing.ts"]\n${text}`, "missing.ts does not exist"],
+])("SIGHUP with %s changes nothing, ends nothing and is logged", async (_what, spoil, reason) => {
+  const service = await startService({ settings: allowEcho });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  await edit(service, (text) => spoil(text.replace("stranger-token-for-tests", "another-token-for-tests")));
+  await hangUp(service, reason);
+  expect(await logOf(service)).toContain("configuration not reloaded");
+  const call = { sessionId, callId: "c1", ...echo };
+  expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
+  await connect(service, "stranger").newSession();
+  expect(await service.stop()).toBe(0);
+});
+
+test("SIGHUP names settings that need a restart", async () => {
+  const service = await startService();
+  await edit(service, (text) => `ask_ms = 5000\n${text}`);
+  await hangUp(service, "settings changed that need a restart: askMs");
+});
+
+const edit = async ({ config }: Service, change: (text: string) => string) =>
+  writeFile(config, change(await readFile(config, "utf8")));
+
+const logOf = ({ data }: Service) => readFile(join(data, "log", "toolgate.log"), "utf8").catch(() => "");
+
+/** Sends SIGHUP and waits for a line of the log. */
+async function hangUp(service: Service, line: string): Promise<void> {
+  if (service.pid === undefined) throw new Error("the service does not run");
+  process.kill(service.pid, "SIGHUP");
+  await vi.waitUntil(async () => (await logOf(service)).includes(line), { timeout: 30_000 });
+}
+
+/** Connects with a token that is none of the principals'. */
+const withToken = (service: Service, token: string) =>
+  connect(service, "caller", (baseUrl) => createGrpcTransport({ baseUrl, interceptors: [bearer(token)] }));
