@@ -6,6 +6,7 @@ import {
   GrantSchema,
   GrantScope,
   PermissionAction,
+  PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { judgeAsks } from "../../src/approval/judge-asks.ts";
@@ -40,11 +41,19 @@ const grantOf = (text: string, fields: MessageInitShape<typeof GrantSchema> = {}
     ...fields,
   });
 
-/** Judges one ask with these grants; `living` says which of them the store still adopts. */
+interface JudgeOptions {
+  /** The grants that the store still adopts; default: all. */
+  living?: readonly Grant[];
+  rules?: readonly Rule[];
+  /** The reason why a policy file cannot be read. */
+  problem?: string;
+}
+
+/** Judges one ask with these grants. */
 async function judge(
   ask: ExpandedAsk,
   grants: readonly Grant[],
-  { living = grants, rules = [] }: { living?: readonly Grant[]; rules?: readonly Rule[] } = {},
+  { living = grants, rules = [], problem }: JudgeOptions = {},
 ) {
   const unused = () => Promise.reject(new Error("not used"));
   const store: PermissionStore = {
@@ -63,7 +72,9 @@ async function judge(
     listAudits: unused,
   };
   const layers = createLayers({ config: rules, agents: new Map() })({ session, ancestors: [], agent: "build" });
-  return await judgeAsks({ store, policy }, [ask], subject, { layers, grants: "adopt" });
+  const unreadable = problem === undefined ? [] : [{ layer: PermissionLayer.WORKSPACE, rules: [], problem }];
+  const all = { ...layers, narrow: [...layers.narrow, ...unreadable] };
+  return await judgeAsks({ store, policy }, [ask], subject, { layers: all, grants: "adopt" });
 }
 
 const make: ExpandedAsk = { permission: "bash", patterns: ["make x"] };
@@ -88,10 +99,19 @@ test("a grant serves the tool that it was given for, not another one of the same
   expect((await judge(make, [grantOf("make x", { tool: "terminal" })])).action).toBe(ASK);
 });
 
-test("grants for all commands of a line do not answer a rule about the whole line", async () => {
+test("no grants answer a rule about a whole line, whether for its commands or for its text", async () => {
   const line = { permission: "bash", patterns: ["make x", "make y"], line: "make x && make y" };
-  const grants = [grantOf("make x"), grantOf("make y")];
+  const grants = [grantOf("make x"), grantOf("make y"), grantOf("make x && make y")];
   expect((await judge(line, grants)).action).toBe(ALLOW);
   const rules = [{ permission: "bash", pattern: "make x && make y", action: ASK }];
   expect((await judge(line, grants, { rules })).action).toBe(ASK);
+});
+
+test("no grant answers what asks each time: a file of credentials, and everything while a policy file cannot be read", async () => {
+  const [netrc, file] = ["/work/.netrc", "/work/notes"].map((pattern) => ({ permission: "read", patterns: [pattern] }));
+  const grants = [grantOf("/work/.netrc", { permission: "read" }), grantOf("/work/notes", { permission: "read" })];
+  const rules = [{ permission: "read", pattern: "*", action: ASK }];
+  expect((await judge(file ?? make, grants, { rules })).action).toBe(ALLOW);
+  expect((await judge(netrc ?? make, grants, { rules })).action).toBe(ASK);
+  expect((await judge(file ?? make, grants, { rules, problem: "it is a directory" })).action).toBe(ASK);
 });

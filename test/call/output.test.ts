@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import type { ToolOutput } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -32,6 +33,28 @@ const keeps = fc.record({
 const texts = fc
   .array(fc.constantFrom("a", "bc", "é", "→", "😀", "\n", "\n\n", " "), { maxLength: 60 })
   .map((parts) => parts.join(""));
+
+test("an output is emitted once its bytes are stored, and not at all if storing them fails", async () => {
+  const steps: string[] = [];
+  const fields = { root: "ses_1", callId: "c1", id: "out_1", limit: 100 };
+  const openOver = (append: () => Promise<void>) =>
+    createCallOutput({
+      ...fields,
+      keep: { end: "head", lines: 5, bytes: 100 },
+      store: { append },
+      record: async () => void steps.push("emitted"),
+    });
+  const output = openOver(async () => {
+    await nextTurn();
+    steps.push("stored");
+  });
+  await output.write(Buffer.from("one"));
+  await output.end();
+  expect(steps).toEqual(["stored", "emitted"]);
+  const failing = openOver(() => Promise.reject(new Error("the disk is full")));
+  await expect(failing.write(Buffer.from("one")).then(() => failing.end())).rejects.toThrow("the disk is full");
+  expect(steps).toEqual(["stored", "emitted"]);
+});
 
 describe("an output", () => {
   test("within the limits is shown whole; beyond them its ends, the size of the gap, and where to read the rest", async () => {
