@@ -1,0 +1,125 @@
+import { spawn } from "node:child_process";
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { parseArgs } from "node:util";
+import mutants from "./mutants.json" with { type: "json" };
+
+// npm run test:mutants -- [--sample N] [--seed S] [--only TEXT]: breaks one law at a time, in a copy of the source, and runs the
+// tests that must notice. Fails if a fault goes unnoticed, or if its text is no longer in its file.
+
+/** One fault made by hand. */
+interface Mutant {
+  /** The law that it breaks. */
+  law: string;
+  file: string;
+  /** The exact text, which occurs once in the file. */
+  text: string;
+  /** Its replacement. */
+  by: string;
+  tests: string[];
+  /** Pattern of the names of the tests; default: all tests of the files. */
+  test?: string;
+}
+
+const root = join(import.meta.dirname, "../..");
+const { values } = parseArgs({
+  options: { sample: { type: "string" }, seed: { type: "string" }, only: { type: "string" } },
+});
+const all: readonly Mutant[] = mutants;
+const seed = Number(values.seed ?? Date.now() % 1_000_000);
+
+const stale = await staleMutants();
+for (const { law, file, test } of stale) {
+  const named = test === undefined ? "" : `, or no test is named "${test}"`;
+  console.error(`stale: ${law}: its text does not occur exactly once in ${file}${named}`);
+}
+const chosen = values.only === undefined ? sampleOf(all) : all.filter(({ law }) => law.includes(values.only ?? ""));
+const unnoticed = stale.length > 0 ? [] : await runMutants(chosen);
+for (const { law, file } of unnoticed) console.error(`unnoticed: ${law} (${file})`);
+process.exitCode = stale.length + unnoticed.length > 0 || chosen.length === 0 ? 1 : 0;
+
+/** Finds mutants whose text or test was changed by later work: adapt them. */
+async function staleMutants(): Promise<Mutant[]> {
+  const read = (file: string) => readFile(join(root, file), "utf8").catch(() => "");
+  const isCurrent = async ({ file, text, tests, test = "" }: Mutant) => {
+    const [source, ...texts] = await Promise.all([file, ...tests].map(read));
+    // A pattern that names no test would run none, and pass.
+    return source?.split(text).length === 2 && texts.some((one) => new RegExp(test).test(one)) && !texts.includes("");
+  };
+  const found = await Promise.all(all.map(isCurrent));
+  return all.filter((_, i) => !found[i]);
+}
+
+/** Draws the wanted number of mutants; the same seed draws the same ones. */
+function sampleOf(mutants: readonly Mutant[]): Mutant[] {
+  if (values.sample === undefined) return [...mutants];
+  const left = [...mutants];
+  let state = seed;
+  const draw = () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return left.splice(Math.floor((state / 2 ** 32) * left.length), 1);
+  };
+  return Array.from({ length: Math.min(Number(values.sample), left.length) }, draw).flat();
+}
+
+/** Applies each mutant in a copy of the source, and returns those that no test notices. */
+async function runMutants(mutants: readonly Mutant[]): Promise<Mutant[]> {
+  console.log(`${mutants.length} of ${all.length} mutants, seed ${seed}`);
+  const copy = await copySource();
+  try {
+    const files = [...new Set(mutants.flatMap(({ tests }) => tests))];
+    const before = await runTests(copy, files);
+    if (before.failed) throw new Error(`the tests fail without a fault:\n${before.output}`);
+    const survivors: Mutant[] = [];
+    for (const mutant of mutants) {
+      const path = join(copy, mutant.file);
+      const source = await readFile(path, "utf8");
+      await writeFile(
+        path,
+        source.replace(mutant.text, () => mutant.by),
+      );
+      const { failed } = await runTests(copy, mutant.tests, mutant.test);
+      await writeFile(path, source);
+      console.log(`${failed ? "noticed" : "UNNOTICED"}: ${mutant.law}`);
+      if (!failed) survivors.push(mutant);
+    }
+    return survivors;
+  } finally {
+    await rm(copy, { recursive: true });
+  }
+}
+
+/** Copies what the tests need; dependencies and the built console are shared. */
+async function copySource(): Promise<string> {
+  const copy = await mkdtemp(join(tmpdir(), "toolgate-mutants-"));
+  const { output } = await run("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"], root);
+  for (const file of output.split("\0").filter((file) => file !== "")) {
+    await mkdir(dirname(join(copy, file)), { recursive: true });
+    await cp(join(root, file), join(copy, file)).catch(ignoreMissing);
+  }
+  for (const shared of ["node_modules", "dist"]) await symlink(join(root, shared), join(copy, shared));
+  return copy;
+}
+
+/** A file that was deleted and not committed is listed, and does not exist. */
+function ignoreMissing(cause: NodeJS.ErrnoException): void {
+  if (cause.code !== "ENOENT") throw cause;
+}
+
+function runTests(copy: string, files: readonly string[], name?: string) {
+  const named = name === undefined ? [] : ["--testNamePattern", name];
+  const options = ["--config", "test/faults/mutants.config.ts", "--bail=1", ...named];
+  return run("npx", ["vitest", "run", ...options, ...files], copy);
+}
+
+function run(command: string, args: readonly string[], cwd: string): Promise<{ failed: boolean; output: string }> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, { cwd, stdio: ["ignore", "pipe", "pipe"], timeout: 300_000 });
+    const output: Buffer[] = [];
+    child.stdout.on("data", (data: Buffer) => output.push(data));
+    child.stderr.on("data", (data: Buffer) => output.push(data));
+    child.on("error", reject);
+    child.on("close", (code) => resolve({ failed: code !== 0, output: Buffer.concat(output).toString() }));
+  });
+}
