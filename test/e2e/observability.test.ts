@@ -143,3 +143,13 @@ function readNow(fd: number): string {
     throw error;
   }
 }
+
+test("a Redis that does not run is one line, before the start is refused", async () => {
+  const store = "redis://127.0.0.1:1";
+  const refused = await startService({ env: { TOOLGATE_STORE: store } }).catch((error: Error) => error.message);
+  const lines = String(refused).split("\n");
+  expect(lines.filter((line) => line.includes("Redis cannot be reached"))).toHaveLength(1);
+  expect(lines.filter((line) => line.includes("ECONNREFUSED"))).toHaveLength(2);
+  expect(refused).toContain("Redis did not answer in 10 s");
+  expect(refused).not.toContain("    at ");
+});

@@ -1,5 +1,6 @@
 import { Cluster, Redis } from "ioredis";
 import type { Logger } from "../../core/logger.ts";
+import { createRepeatedFailure } from "../../core/repeated-failure.ts";
 import { StoreUnusable } from "../errors.ts";
 import type { ConnectionOptions, RedisAddress } from "./url.ts";
 
@@ -39,8 +40,28 @@ export function connectRedis(address: RedisAddress, use: "commands" | "news", lo
           clusterRetryStrategy: retryStrategy,
         })
       : new Redis(single(address.options));
-  client.on("error", (error: Error) => log.warn("the connection to Redis has a problem", { error, reason: use }));
+  logOutages(client, use, log);
   return client;
+}
+
+/** Logs that Redis does not answer, once and then each ten seconds, and that it answers again. */
+function logOutages(client: Client, use: string, log: Logger): void {
+  const outage = createRepeatedFailure<Error>((error, count) =>
+    log.warn(`Redis cannot be reached (${factOf(error)}): the connection is tried again; check that Redis runs`, {
+      reason: use,
+      count,
+    }),
+  );
+  client.on("error", outage.failed);
+  client.on("ready", () => {
+    if (outage.succeeded()) log.info("Redis can be reached again", { reason: use });
+  });
+}
+
+/** Describes an error in a few words; one that collects others has no message. */
+function factOf(error: Error): string {
+  const [first = error] = error instanceof AggregateError ? error.errors : [];
+  return first instanceof Error ? first.message || first.name : String(first);
 }
 
 /** Runs `watch` on the connection to every present and future node. */
