@@ -52,6 +52,15 @@ export function noSuchPermission({ sessionId, permissionId }: PermissionResponse
   );
 }
 
+/** No session that the principal may read has this permission request. */
+export function unknownPermission(permissionId: string): RequestError {
+  return new RequestError(
+    ErrorReason.NO_SUCH_PERMISSION,
+    `permission request ${permissionId} is not known: its session was removed, or the id is wrong; ListPermissions shows the open ones`,
+    { permission_id: permissionId },
+  );
+}
+
 /** The principal that made a call never answers its asks. */
 export function ownCall({ permissionId }: PermissionResponse, { id }: Principal): RequestError {
   return new RequestError(

@@ -67,6 +67,8 @@ export function createPermissions({
     deny: (call: CallRef): Promise<void> => denyCall(context, call),
     /** Settles the asks whose deadline has passed. */
     expireAsks: (): Promise<void> => expireAsks(context),
+    /** Finds an ask, open or settled, by its id. */
+    find: store.findAsk,
     /** Lists the open asks that the caller may see, oldest first. */
     list: (filter: Parameters<typeof listOpenAsks>[1]) => listOpenAsks(store, filter),
     listGrants: store.listGrants,

@@ -31,6 +31,8 @@ export interface SessionsParts {
 export interface Sessions {
   /** Returns a session, also one whose workspace is not served here. Throws NO_SUCH_SESSION if it is unknown or not accessible. */
   look(principal: Principal, id: string, access: SessionAccess): Promise<KnownSession>;
+  /** Checks if the principal may read a session that exists. */
+  isReadable(principal: Principal, id: string): Promise<boolean>;
   /** Like `look`, with the session's workspace open. */
   open(principal: Principal, id: string, access: SessionAccess): Promise<OpenSession>;
   /** Returns a session without an access check. */
@@ -98,6 +100,10 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
 
   return {
     look,
+    async isReadable(principal, id) {
+      const found = await find(id);
+      return found !== undefined && mayAccess(principal, found.session, "read");
+    },
     open,
     find,
     load,

@@ -61,6 +61,7 @@ async function judge(
     adoptGrant: async (_, id) => living.some((grant) => grant.id === id),
     getAsk: unused,
     countOpenAsks: unused,
+    findAsk: unused,
     asksOf: unused,
     openAsks: unused,
     expiredAsks: unused,

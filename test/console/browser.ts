@@ -104,7 +104,12 @@ export async function untilLive(page: Page): Promise<void> {
 
 /** Waits until the card takes an answer. */
 export async function untilArmed(page: Page): Promise<void> {
-  await page.locator('.answer-bar button[aria-disabled="false"]').first().waitFor();
+  await page.locator('.answer-bar .primary[aria-disabled="false"]').first().waitFor();
+}
+
+/** Waits until the card takes a rejection, which needs no look at the whole request. */
+export async function untilRejectable(page: Page): Promise<void> {
+  await page.locator('.answer-bar .danger[aria-disabled="false"]').first().waitFor();
 }
 
 /** Waits until the inbox is empty; settled asks leave it at once instead of after their four seconds. */

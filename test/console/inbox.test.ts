@@ -80,17 +80,31 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await page.getByRole("article").waitFor();
     await untilArmed(page);
     await page.keyboard.press("a");
-    const offer = page.getByRole("radio").first();
-    expect(await page.locator(".offers label").first().innerText()).toBe(
-      'Allow bash "echo again" in this session and its children',
+    const options = (name: string) => page.getByRole("group", { name }).getByRole("radio");
+    expect(await options("From now on, allow").first().isChecked()).toBe(true);
+    expect(await page.locator(".choice label").allInnerTexts()).toEqual([
+      "exactly this",
+      "commands that begin with “echo”",
+      "this session",
+      "agent build",
+      "this workspace",
+    ]);
+    expect(await page.locator(".subject").innerText()).toBe("echo again");
+    await page.getByLabel("commands that begin with “echo”").check();
+    await page.getByText('Allow every bash command that begins with the words "echo" in this session').waitFor();
+    await page.getByLabel("exactly this").check();
+    expect(await page.locator(".saved").innerText()).toMatch(
+      /^Allow bash "echo again" in this session and its children\. /,
     );
-    expect(await offer.isChecked()).toBe(true);
+    await page.getByRole("combobox").selectOption("1 hour");
+    const before = Date.now();
     await answer(page, "Approve and remember");
     await call.end();
     const again = await call.agent.tools.callTool({ ...call.call, callId: "c2" });
     expect(again.part?.state.case).toBe("completed");
     const { grants } = await connect(service(), "approver").permissions.listGrants({ sessionId: call.call.sessionId });
-    expect(grants.map(({ text }) => text)).toEqual(['Allow bash "echo again" in this session and its children']);
+    expect(grants[0]?.text).toMatch(/^Allow bash "echo again" in this session and its children, at most until /);
+    expect(grants[0]?.expires).toBeGreaterThanOrEqual(before + 3_600_000);
   });
 
   test("edited arguments ask again, and the arguments that were shown last run", async () => {

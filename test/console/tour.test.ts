@@ -41,9 +41,9 @@ test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, a
   await page.getByRole("article").getByText("Run the login tests").waitFor();
   await untilArmed(page);
   await page.keyboard.press("a");
-  await page.getByText("From now on, allow without asking:").waitFor();
+  await page.getByText("From now on, allow").waitFor();
   await picture(page, "always");
-  await page.getByRole("radio").nth(1).check();
+  await page.getByLabel("agent build").check();
   await answer(page, "Approve and remember");
 
   const build = agent.tools.callTool({ sessionId, callId: "build", tool: "bash", input: { command: "npm run build" } });

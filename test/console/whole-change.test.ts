@@ -4,7 +4,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, patience, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { answer, patience, untilArmed, untilLive, untilRejectable, useBrowsers } from "./browser.ts";
 
 const service = useService();
 const browsers = useBrowsers();
@@ -41,9 +41,9 @@ test("of a long command the length and the end are shown, and it is approved onl
   const { call } = await ask(service, { command });
   const page = await browsers.open(service, "approver");
   const card = page.getByRole("article");
-  await card.getByText("2121 more characters").waitFor();
+  await card.getByText("2321 more characters").waitFor();
   expect(await card.getByRole("region", { name: "End of the command" }).innerText()).toMatch(/&& echo the-end$/);
-  await untilArmed(page);
+  await untilRejectable(page);
   const once = page.getByRole("button", { name: /Approve once/ });
   expect(await once.getAttribute("aria-disabled")).toBe("true");
   const requests: string[] = [];
@@ -78,7 +78,7 @@ test("a change of 5,000 lines shows its counts, and is approved only after the w
   await untilLive(page);
   const card = page.getByRole("article");
   await expect.poll(() => card.locator(".diff figcaption").innerText()).toContain("+5000 −5000");
-  await untilArmed(page);
+  await untilRejectable(page);
   const once = page.getByRole("button", { name: /Approve once/ });
   expect(await once.getAttribute("aria-disabled")).toBe("true");
   await page.getByRole("button", { name: "Show the whole change" }).click();

@@ -15,6 +15,7 @@ import { roles, startServer } from "./server.ts";
 const pinned: Record<string, string> = {
   "PermissionService/RespondToPermission": "-a-A",
   "PermissionService/RejectPermissions": "-a-A",
+  "PermissionService/GetPermission": "cawA",
   "PermissionService/ListPermissions": "cawA",
   "PermissionService/WatchPermissions": "cawA",
   "PermissionService/ListGrants": "-awA",

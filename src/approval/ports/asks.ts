@@ -6,6 +6,8 @@ import type { CallRef } from "../../core/call-ref.ts";
 export interface AskStore {
   /** Reads one ask with its call; undefined if the session has none with that id. */
   getAsk(sessionId: string, id: string): Promise<AskRecord | undefined>;
+  /** Reads one ask of any session with its call. */
+  findAsk(id: string): Promise<AskRecord | undefined>;
   /** Lists every ask that a call has opened, in order. */
   asksOf(call: CallRef): Promise<AskRecord[]>;
   /** Lists open asks, oldest first, of one tree or of all; `after` is the id of the last one of the previous page. */

@@ -1,10 +1,9 @@
-import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { type AnswerOutcome, sendAnswer } from "./answer.ts";
+import { type AnswerOutcome, newReplyId, sendAnswer, sentWords, unsentWords } from "./answer.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { EditForm } from "./edit-form.tsx";
 import { OffersForm } from "./offers-form.tsx";
@@ -17,6 +16,7 @@ export function AnswerBar({
   group,
   armed,
   isWhole,
+  isLive,
   connection,
   onAnswered,
 }: {
@@ -24,8 +24,11 @@ export function AnswerBar({
   armed: boolean;
   /** True once the whole command or change is on the page; before, nothing can be approved. */
   isWhole: boolean;
+  /** False while the page may miss changes; then nothing can be approved. */
+  isLive: boolean;
   connection: ConsoleConnection;
-  onAnswered: () => void;
+  /** Called with the report of an answer that the service has recorded. */
+  onAnswered: (report: string) => void;
 }) {
   const form = useSignal<Form>("none");
   const bar = useRef<HTMLDivElement>(null);
@@ -34,18 +37,23 @@ export function AnswerBar({
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
   const isReady = armed && !sending.value;
-  const canApprove = isReady && isWhole;
+  const canApprove = isReady && isWhole && isLive;
+  // An answer that is sent again must count once.
+  const unsent = useRef({ answer: "", replyId: "" });
 
   const send = async (answer: AnswerOutcome) => {
     const [first] = group.open;
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
     sending.value = true;
     problem.value = "";
+    const key = JSON.stringify(answer);
+    if (unsent.current.answer !== key) unsent.current = { answer: key, replyId: newReplyId() };
+    const target = answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first;
     try {
-      await sendAnswer(connection, answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first, answer);
-      onAnswered();
+      await sendAnswer(connection, target, answer, unsent.current.replyId);
+      onAnswered(sentWords(answer));
     } catch (error) {
-      problem.value = ConnectError.from(error).rawMessage;
+      problem.value = unsentWords(error);
     } finally {
       sending.value = false;
     }
@@ -91,6 +99,12 @@ export function AnswerBar({
           {problem}
         </p>
       )}
+      {sending.value && (
+        <p class="hint" role="status">
+          Sending…
+        </p>
+      )}
+      {!isLive && <p class="hint">You can approve again when the page is live.</p>}
       {!isWhole && <p class="hint">You can approve this after you have opened all of it above.</p>}
       {form.value === "always" && <OffersForm group={group} isReady={canApprove} send={send} back={close} />}
       {form.value === "reject" && <RejectForm isReady={isReady} send={send} back={close} />}
@@ -98,26 +112,45 @@ export function AnswerBar({
         <EditForm group={group} connection={connection} isReady={canApprove} send={send} back={close} />
       )}
       {form.value === "none" && (
-        <div class="answers">
-          <button type="button" class="primary" aria-disabled={!canApprove} onClick={() => void once()}>
-            Approve once <kbd>o</kbd>
-          </button>
-          <button
-            type="button"
-            aria-disabled={!canApprove || !hasOffers}
-            title={hasOffers ? undefined : "This cannot be approved for later calls"}
-            onClick={() => hasOffers && open("always")}
-          >
-            Always… <kbd>a</kbd>
-          </button>
-          <button type="button" aria-disabled={!isReady} onClick={() => open("edit")}>
-            Edit… <kbd>e</kbd>
-          </button>
-          <button type="button" class="danger" aria-disabled={!isReady} onClick={() => open("reject")}>
-            Reject… <kbd>r</kbd>
-          </button>
-        </div>
+        <Answers isReady={isReady} canApprove={canApprove} hasOffers={hasOffers} once={() => void once()} open={open} />
       )}
+    </div>
+  );
+}
+
+/** The buttons: once with one press, the others open a form. */
+function Answers({
+  isReady,
+  canApprove,
+  hasOffers,
+  once,
+  open,
+}: {
+  isReady: boolean;
+  canApprove: boolean;
+  hasOffers: boolean;
+  once: () => void;
+  open: (form: Form) => void;
+}) {
+  return (
+    <div class="answers">
+      <button type="button" class="primary" aria-disabled={!canApprove} onClick={once}>
+        Approve once <kbd>o</kbd>
+      </button>
+      <button
+        type="button"
+        aria-disabled={!canApprove || !hasOffers}
+        title={hasOffers ? undefined : "This cannot be approved for later calls"}
+        onClick={() => hasOffers && open("always")}
+      >
+        Always… <kbd>a</kbd>
+      </button>
+      <button type="button" aria-disabled={!isReady} onClick={() => open("edit")}>
+        Edit… <kbd>e</kbd>
+      </button>
+      <button type="button" class="danger" aria-disabled={!isReady} onClick={() => open("reject")}>
+        Reject… <kbd>r</kbd>
+      </button>
     </div>
   );
 }

@@ -1,14 +1,15 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { repetitionWords } from "../../view/asks.ts";
 import { timeLeft } from "../../view/quantities.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
+import { shortId } from "../parts/short-id.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AnswerBar } from "./answer-bar.tsx";
+import { AskIds, intentOf } from "./ask-head.tsx";
 import type { AskGroup } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
 import { AskReasons } from "./ask-reasons.tsx";
@@ -22,6 +23,7 @@ export function AskCard({
   connection,
   names,
   isAlone,
+  isLive,
   onAnswered,
 }: {
   group: AskGroup;
@@ -29,7 +31,8 @@ export function AskCard({
   names: SessionNames;
   /** True if the card was selected: on a small screen it is visible only then. */
   isAlone: boolean;
-  onAnswered: () => void;
+  isLive: boolean;
+  onAnswered: (report: string) => void;
 }) {
   const armed = useArmed(`${isAlone} ${group.open.map(({ id, digest }) => `${id} ${digest}`).join(" ")}`);
   const [first] = group.asks;
@@ -51,7 +54,7 @@ export function AskCard({
           {question !== undefined && <TimeLeft request={question} />}
         </p>
         <h2 id="ask-title">
-          <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(group)}
+          <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(request)}
         </h2>
         <Who request={request} names={names} />
         <AgentDescription group={group} />
@@ -66,6 +69,7 @@ export function AskCard({
         }}
       />
       <AskReasons asks={group.asks.map(({ request }) => request)} />
+      <AskIds request={request} />
       {question === undefined ? (
         <Settlement group={group} />
       ) : (
@@ -73,6 +77,7 @@ export function AskCard({
           key={question.digest}
           group={group}
           armed={armed}
+          isLive={isLive}
           isWhole={whole.value === request.digest}
           connection={connection}
           onAnswered={onAnswered}
@@ -82,25 +87,7 @@ export function AskCard({
   );
 }
 
-function intentOf({ asks }: AskGroup): string {
-  const request = asks[0]?.request;
-  if (request === undefined) return "use a tool";
-  const { preview, permission } = request;
-  if (preview?.command) return "run a command";
-  if (preview?.diff) return "change a file";
-  const repetition = repetitionWords(request);
-  if (repetition !== "") return `repeat itself: ${repetition}`;
-  return intents.get(permission) ?? `use ${visibleText(permission)}`;
-}
-
-const intents = new Map([
-  ["webfetch", "open a web page"],
-  ["read", "read a file"],
-  ["edit", "change a file"],
-  ["external_directory", "reach outside the workspace"],
-]);
-
-function Who({ request: { ancestry, sessionId, tool }, names }: { request: PermissionRequest; names: SessionNames }) {
+function Who({ request: { ancestry, sessionId }, names }: { request: PermissionRequest; names: SessionNames }) {
   const chain = ancestry.length > 0 ? ancestry : [sessionId];
   return (
     <p class="ask-who">
@@ -108,15 +95,10 @@ function Who({ request: { ancestry, sessionId, tool }, names }: { request: Permi
         <span key={id}>
           {i > 0 && <span> › </span>}
           <a href={`#${pathOf("sessions", id)}`}>
-            <bdi>{names.of(id)}</bdi>
+            <bdi>{names.of(id) === id ? shortId(id) : names.of(id)}</bdi>
           </a>
         </span>
-      ))}{" "}
-      {tool && (
-        <a class="soft" href={`#${pathOf("sessions", sessionId, tool.callId)}`}>
-          call <bdi>{visibleText(tool.callId)}</bdi>
-        </a>
-      )}
+      ))}
     </p>
   );
 }

@@ -1,6 +1,7 @@
 import { timeLeft } from "../../view/quantities.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
+import { shortId } from "../parts/short-id.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
@@ -22,7 +23,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
   return (
     <a
       class="ask-row"
-      href={`#${pathOf("inbox", group.id)}`}
+      href={`#${pathOf("requests", group.id)}`}
       aria-current={isCurrent ? "true" : undefined}
       data-settled={settled === undefined ? undefined : isApproved(settled) ? "approved" : "ended"}
     >
@@ -37,7 +38,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
       </span>
       <span class="ask-row-what mono">{settled === undefined ? requestLine(group) : settledText(settled)}</span>
       <small class="ask-row-who">
-        <b>{visibleText(agent)}</b> in {names.of(sessionId)}
+        <b>{visibleText(agent)}</b> in {names.of(sessionId) === sessionId ? shortId(sessionId) : names.of(sessionId)}
       </small>
     </a>
   );

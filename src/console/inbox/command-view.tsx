@@ -8,7 +8,7 @@ import { visibleLines } from "../parts/visible-text.ts";
 const maxCharacters = 2_000;
 const maxLines = 24;
 /** The beginning and the end of a longer one, so that both fit on a screen. */
-const headCharacters = 600;
+const headCharacters = 400;
 const headLines = 8;
 const tailCharacters = 300;
 const tailLines = 4;

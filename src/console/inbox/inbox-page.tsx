@@ -1,5 +1,6 @@
-import { useComputed, useSignalEffect } from "@preact/signals";
+import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
+import { farewellMs } from "../../view/asks.ts";
 import { createSessionNames } from "../parts/session-names.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { isTyping } from "../shell/keys.ts";
@@ -8,6 +9,7 @@ import { pathOf } from "../shell/route.ts";
 import { AskCard } from "./ask-card.tsx";
 import { type AskGroup, groupByCall } from "./ask-list.ts";
 import { AskRow, askRowHeight } from "./ask-row.tsx";
+import { Outcome } from "./outcome.tsx";
 
 /** The waiting calls on the left, the selected one with its asks on the right. */
 export function InboxPage({ connection, feed, route }: PageProps) {
@@ -15,14 +17,23 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   const groups = useComputed(() => groupByCall(feed.asks.value));
   const isChosen = route.chosen.value.length > 0;
   const place = useRef(0);
-  const current = indexOf(groups.value, route.chosen.value[0], place.current);
+  const [chosen] = route.chosen.value;
+  const current = indexOf(groups.value, chosen);
   useEffect(() => {
-    place.current = current;
+    if (current !== -1) place.current = current;
   });
+  const report = useSignal("");
+  useEffect(() => {
+    if (report.value === "") return;
+    const timer = setTimeout(() => {
+      report.value = "";
+    }, farewellMs);
+    return () => clearTimeout(timer);
+  }, [report.value]);
 
   const choose = (index: number) => {
     const group = groups.value[index];
-    if (group !== undefined) route.go(pathOf("inbox", group.id), { replace: true });
+    if (group !== undefined) route.go(pathOf("requests", group.id), { replace: true });
   };
   useEffect(() => {
     const press = ({ key, ctrlKey, metaKey, altKey, target }: KeyboardEvent) => {
@@ -33,17 +44,11 @@ export function InboxPage({ connection, feed, route }: PageProps) {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-  // Keeps the address on the visible call when the previous one is gone.
-  useSignalEffect(() => {
-    const [id] = route.chosen.value;
-    if (id === undefined || groups.value.some((group) => group.id === id) || groups.value.length === 0) return;
-    if (feed.liveness.value === "live") choose(indexOf(groups.value, id, place.current));
-  });
-
   const group = groups.value[current];
+  const isStillShown = (id: string) => groups.value[indexOf(groups.value, route.chosen.value[0])]?.id === id;
   const waiting = groups.value.filter(({ open }) => open.length > 0).length;
   return (
-    <div class="split" data-chosen={isChosen && group !== undefined}>
+    <div class="split" data-chosen={isChosen}>
       <section class="pane list-pane" aria-label="Requests">
         <header class="pane-head">
           <h1>Inbox</h1>
@@ -71,6 +76,12 @@ export function InboxPage({ connection, feed, route }: PageProps) {
         )}
       </section>
       <section class="pane detail-pane" aria-label="Request">
+        <p class="report" role="status" data-shown={report.value !== ""}>
+          {report}
+        </p>
+        {group === undefined && chosen !== undefined && (
+          <Outcome key={chosen} id={chosen} connection={connection} names={names} />
+        )}
         {group !== undefined && (
           <AskCard
             key={group.id}
@@ -78,10 +89,12 @@ export function InboxPage({ connection, feed, route }: PageProps) {
             connection={connection}
             names={names}
             isAlone={isChosen}
-            onAnswered={() => {
+            isLive={feed.liveness.value === "live"}
+            onAnswered={(words) => {
+              report.value = words;
               const next = nextOpen(groups.value, group.id);
               // Stays on a call that was selected in the meantime.
-              if (next !== -1 && groups.value[place.current]?.id === group.id) choose(next);
+              if (next !== -1 && isStillShown(group.id)) choose(next);
             }}
           />
         )}
@@ -90,11 +103,10 @@ export function InboxPage({ connection, feed, route }: PageProps) {
   );
 }
 
-/** The index of the selected group; if it is gone, the index of the group in its place. */
-function indexOf(groups: readonly AskGroup[], id: string | undefined, place: number): number {
-  const index = groups.findIndex((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
-  if (index !== -1) return index;
-  return id === undefined ? Math.min(0, groups.length - 1) : Math.min(place, groups.length - 1);
+/** The index of the selected group, or of the first one if none is selected; -1 if it is not in the list. */
+function indexOf(groups: readonly AskGroup[], id: string | undefined): number {
+  if (id === undefined) return Math.min(0, groups.length - 1);
+  return groups.findIndex((group) => group.id === id || group.asks.some(({ request }) => request.id === id));
 }
 
 /** The index of the next open group after this one, otherwise of the first one; -1 if none is open. */

@@ -80,7 +80,7 @@ export function CallView({
       </header>
       {waits[0] && (
         <p class="waits">
-          Waiting for an answer. <a href={`#${pathOf("inbox", waits[0].request.id)}`}>Open the request</a>
+          Waiting for an answer. <a href={`#${pathOf("requests", waits[0].request.id)}`}>Open the request</a>
         </p>
       )}
       {state.case === "error" && <Failure error={state.value} />}

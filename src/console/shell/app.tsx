@@ -39,8 +39,10 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
   useSignalEffect(() => {
     waiting.value = groupByCall(feed.asks.value).filter(({ open }) => open.length > 0).length;
   });
-  const { title, Page } = pages[route.page.value] ?? { title: "Nothing here", Page: NotFound };
-  useSignalEffect(() => showWaiting(waiting.value, pages[route.page.value]?.title ?? ""));
+  // A request is shown in the inbox.
+  const current = route.page.value === "requests" ? "inbox" : route.page.value;
+  const { title, Page } = pages[current] ?? { title: "Nothing here", Page: NotFound };
+  useEffect(() => showWaiting(waiting.value, pages[current]?.title ?? ""), [waiting.value, current]);
 
   return (
     <div class="shell">
@@ -54,7 +56,7 @@ function Shell({ connection, signIn, route }: { connection: ConsoleConnection; s
         </div>
         <nav aria-label="Pages">
           {Object.entries(pages).map(([name, page]) => (
-            <a key={name} href={`#/${name}`} aria-current={route.page.value === name ? "page" : undefined}>
+            <a key={name} href={`#/${name}`} aria-current={current === name ? "page" : undefined}>
               <Icon path={page.icon} />
               {page.title}
               {name === "inbox" && waiting.value > 0 && (

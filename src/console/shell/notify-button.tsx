@@ -10,7 +10,7 @@ export function NotifyButton({ feed, route }: { feed: AskFeed; route: Route }) {
   useEffect(() => {
     feed.onNew((ask) => {
       if (permission.value !== "granted" || !document.hidden) return;
-      notify(ask, () => route.go(pathOf("inbox", ask.id)));
+      notify(ask, () => route.go(pathOf("requests", ask.id)));
     });
   }, [feed]);
   if (permission.value !== "default") return null;

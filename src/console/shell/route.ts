@@ -13,7 +13,13 @@ export function createRoute(): Route {
   const page = signal("");
   const chosen = signal<readonly string[]>([]);
   const read = () => {
-    const [first = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodePart);
+    const [first = "", ...rest] = location.hash
+      // The former address of a request.
+      .replace(/^#\/?inbox\/(?=.)/, "#/requests/")
+      .replace(/^#\/?/, "")
+      .split("/")
+      .map(decodePart);
+    if (first === "requests") history.replaceState(null, "", `#${pathOf(first, ...rest)}`);
     page.value = first === "" ? "inbox" : first;
     if (rest.join("/") !== chosen.value.join("/")) chosen.value = rest;
   };

@@ -43,6 +43,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   [PermissionService.typeName]: {
     respondToPermission: approvers,
     rejectPermissions: approvers,
+    getPermission: allRoles,
     listPermissions: allRoles,
     watchPermissions: allRoles,
     listGrants: overseers,

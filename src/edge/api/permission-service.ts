@@ -7,6 +7,7 @@ import {
   type WatchPermissionsResponse,
   WatchPermissionsResponseSchema,
 } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { unknownPermission } from "../../approval/answer-refusals.ts";
 import type { AuditReader } from "../../approval/audit.ts";
 import type { Permissions } from "../../approval/permissions.ts";
 import type { Planner } from "../../call/planner.ts";
@@ -42,6 +43,14 @@ export function permissionService(domain: PermissionServiceDomain): ServiceFunct
     async rejectPermissions({ sessionId, message }, { principal }) {
       const { session } = await sessions.look(principal, sessionId, "read");
       return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
+    },
+
+    async getPermission({ permissionId }, { principal }) {
+      const found = await permissions.find(permissionId);
+      const isVisible = found && (await sessions.isReadable(principal, found.call.sessionId));
+      if (!isVisible) throw unknownPermission(permissionId);
+      const { request: permission, settled, part } = found;
+      return { permission, ...(settled && { settled }), part };
     },
 
     async listPermissions(request, context) {

@@ -63,6 +63,9 @@ export function createRedisAsks(options: {
       return found?.call.sessionId === sessionId ? found : undefined;
     },
 
+    /** Finds an ask by the pointer that was written before it was opened. */
+    find: (id: string) => trees.find(id, async (root) => (await load(root, [id]))[0]),
+
     withCall,
     ofCall: async (ref: CallRef) => (await withCall(ref))?.asks ?? [],
 

@@ -2,13 +2,14 @@ import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
-import type { StepKeys } from "./link.ts";
+import type { Link, StepKeys } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
 /** State that the transitions of a call need. */
 export interface RedisCallContext {
+  readonly link: Link;
   readonly keys: Keys;
   readonly trees: Trees;
   readonly live: Live;

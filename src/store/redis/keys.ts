@@ -31,8 +31,8 @@ export function createKeys(prefix: string) {
     listing: (name: ListingName, shard: number) => `${slot(String(shard))}:${name}`,
     /** ZSET: the sessions of one owner, by creation time in microseconds. */
     owned: (owner: string) => `${slot(digest(`owner ${owner}`))}:sessions`,
-    /** STRING: the root of a session's tree. */
-    root: (sessionId: string) => `${slot(sessionId)}:root`,
+    /** STRING: the root of the tree of a session or an ask. */
+    root: (id: string) => `${slot(id)}:root`,
     /** STRING: the place of a grant, as JSON. */
     grantPlace: (id: string) => `${slot(id)}:place`,
     /** STRING: the digest of the policy that the replicas agree on. */

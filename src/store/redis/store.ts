@@ -155,6 +155,7 @@ function permissionStoreOf(context: RedisContext): PermissionStore {
   const { asks, audit, slots } = context;
   return {
     getAsk: asks.get,
+    findAsk: asks.find,
     asksOf: asks.ofCall,
     openAsks: asks.listOpen,
     countOpenAsks: asks.countOpen,

@@ -23,12 +23,16 @@ import { fields, number, replyList, text } from "./reply.ts";
 
 /** open_asks: withdraws some of a call's open asks and opens others. */
 export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksStep): Promise<boolean> {
-  const { keys, trees, live, now, runStep } = context;
+  const { link, keys, trees, live, now, runStep } = context;
   const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
   const { ref, owner, epoch } = fence;
   const { root, sessionId } = ref;
   const { asked, settled, callOf, asks, deadlines } = keys.tree(root);
-  const lineage = await trees.lineage(root, sessionId);
+  // The pointers are written before the asks, so that every ask is found by its id.
+  const pointers = opened.asks.map(({ id }) =>
+    link.run("point_to", { pointer: keys.root(id) }, { seen: "", target: root }),
+  );
+  const [lineage] = await Promise.all([trees.lineage(root, sessionId), ...pointers]);
   const result = await runStep(
     "open_asks",
     root,

@@ -91,6 +91,11 @@ export function createSqliteAsks({
       return row === undefined ? undefined : record(row);
     },
 
+    find(id: string): AskRecord | undefined {
+      const row = sql.any.get(id);
+      return row === undefined ? undefined : record(row);
+    },
+
     ofCall: ({ sessionId, callId }: CallRef): AskRecord[] => sql.ofCall.all(sessionId, callId).map(record),
 
     listOpen({ root, after = "", limit }: { root?: string; after?: string; limit: number }): AskRecord[] {
@@ -145,6 +150,7 @@ function prepare(db: DatabaseSync) {
     waitingCalls: statement<{ call: number }>(db, "SELECT call FROM asks WHERE settled IS NULL"),
     countAll: statement<{ count: number }>(db, "SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
     one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
+    any: statement<AskRow>(db, `${select} asks.id = ?`),
     ofCall: statement<AskRow>(
       db,
       `${select} calls.session = (SELECT ordinal FROM sessions WHERE id = ?) AND call_id = ? ORDER BY asks.ordinal`,

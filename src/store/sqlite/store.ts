@@ -164,6 +164,7 @@ function permissionStoreOf({ tables, commit, now }: OpenedSqlite): PermissionSto
   const { sessions, asks, grants, audit } = tables;
   return {
     getAsk: (sessionId, id) => readNow(() => asks.get(sessionId, id)),
+    findAsk: (id) => readNow(() => asks.find(id)),
     asksOf: (call) => readNow(() => asks.ofCall(call)),
     openAsks: (filter) => readNow(() => asks.listOpen(filter)),
     countOpenAsks: () => readNow(asks.countAll),

@@ -43,6 +43,9 @@ export function asksContract(open: OpenStore): void {
     expect(await store.permissions.getAsk("ses_root", "per_1")).toBeUndefined();
     expect(await store.permissions.getAsk("ses_grandchild", "per_none")).toBeUndefined();
     expect((await store.permissions.getAsk("ses_grandchild", "per_1"))?.call).toEqual(deep);
+    expect((await store.permissions.findAsk("per_1"))?.call).toEqual(deep);
+    expect(await store.permissions.findAsk("per_none")).toBeUndefined();
+    expect(await store.permissions.findAsk("ses_grandchild")).toBeUndefined();
   });
 
   test("withdraws the named asks and opens others in one step", async () => {

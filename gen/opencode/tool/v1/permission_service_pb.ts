@@ -11,7 +11,7 @@ import type { SessionEvent } from "./event_pb.ts";
 import { file_opencode_tool_v1_event } from "./event_pb.ts";
 import type { AuditEntry, Grant, PermissionAction, PermissionDecision, PermissionRule, PermissionSettled, RuleList } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
-import type { EmptySchema, PermissionRequest, PermissionResponseSchema } from "./tool_pb.ts";
+import type { EmptySchema, PermissionRequest, PermissionResponseSchema, ToolPart } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -19,7 +19,63 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnkiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3Qy4AcKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSZgoPTGlzdFBlcm1pc3Npb25zEigub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXF1ZXN0Gikub3BlbmNvZGUudG9vbC52MS5MaXN0UGVybWlzc2lvbnNSZXNwb25zZRJrChBXYXRjaFBlcm1pc3Npb25zEikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdBoqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlMAESbAoRUmVqZWN0UGVybWlzc2lvbnMSKi5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXNwb25zZRJXCgpMaXN0R3JhbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1Jlc3BvbnNlEloKC1Jldm9rZUdyYW50EiQub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVzcG9uc2USYAoNTGlzdERlY2lzaW9ucxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXNwb25zZRJXCgpMaXN0QXVkaXRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USVAoJTGlzdFJ1bGVzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnkiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QywggKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSYAoNR2V0UGVybWlzc2lvbhImLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkdldFBlcm1pc3Npb25SZXNwb25zZRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+
+/**
+ * GetPermissionRequest names a permission request.
+ *
+ * @generated from message opencode.tool.v1.GetPermissionRequest
+ */
+export type GetPermissionRequest = Message<"opencode.tool.v1.GetPermissionRequest"> & {
+  /**
+   * permission_id is the permission request.
+   *
+   * @generated from field: string permission_id = 1;
+   */
+  permissionId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetPermissionRequest.
+ * Use `create(GetPermissionRequestSchema)` to create a new message.
+ */
+export const GetPermissionRequestSchema: GenMessage<GetPermissionRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 0);
+
+/**
+ * GetPermissionResponse is a permission request and its outcome.
+ *
+ * @generated from message opencode.tool.v1.GetPermissionResponse
+ */
+export type GetPermissionResponse = Message<"opencode.tool.v1.GetPermissionResponse"> & {
+  /**
+   * permission is the request as it was asked.
+   *
+   * @generated from field: opencode.tool.v1.PermissionRequest permission = 1;
+   */
+  permission?: PermissionRequest | undefined;
+
+  /**
+   * settled is the settlement; absent while the request is open.
+   *
+   * @generated from field: opencode.tool.v1.PermissionSettled settled = 2;
+   */
+  settled?: PermissionSettled | undefined;
+
+  /**
+   * part is the current state of the call that asked.
+   *
+   * @generated from field: opencode.tool.v1.ToolPart part = 3;
+   */
+  part?: ToolPart | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.GetPermissionResponse.
+ * Use `create(GetPermissionResponseSchema)` to create a new message.
+ */
+export const GetPermissionResponseSchema: GenMessage<GetPermissionResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 1);
 
 /**
  * ListPermissionsRequest filters open permission requests.
@@ -54,7 +110,7 @@ export type ListPermissionsRequest = Message<"opencode.tool.v1.ListPermissionsRe
  * Use `create(ListPermissionsRequestSchema)` to create a new message.
  */
 export const ListPermissionsRequestSchema: GenMessage<ListPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 0);
+  messageDesc(file_opencode_tool_v1_permission_service, 2);
 
 /**
  * ListPermissionsResponse is a page of open permission requests.
@@ -82,7 +138,7 @@ export type ListPermissionsResponse = Message<"opencode.tool.v1.ListPermissionsR
  * Use `create(ListPermissionsResponseSchema)` to create a new message.
  */
 export const ListPermissionsResponseSchema: GenMessage<ListPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 1);
+  messageDesc(file_opencode_tool_v1_permission_service, 3);
 
 /**
  * WatchPermissionsRequest filters the watch.
@@ -103,7 +159,7 @@ export type WatchPermissionsRequest = Message<"opencode.tool.v1.WatchPermissions
  * Use `create(WatchPermissionsRequestSchema)` to create a new message.
  */
 export const WatchPermissionsRequestSchema: GenMessage<WatchPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 2);
+  messageDesc(file_opencode_tool_v1_permission_service, 4);
 
 /**
  * WatchPermissionsResponse is an event, the mark, or a heartbeat if it has neither. A heartbeat is sent every 15 s.
@@ -145,7 +201,7 @@ export type WatchPermissionsResponse = Message<"opencode.tool.v1.WatchPermission
  * Use `create(WatchPermissionsResponseSchema)` to create a new message.
  */
 export const WatchPermissionsResponseSchema: GenMessage<WatchPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 3);
+  messageDesc(file_opencode_tool_v1_permission_service, 5);
 
 /**
  * RejectPermissionsRequest names the session in which everything is rejected.
@@ -173,7 +229,7 @@ export type RejectPermissionsRequest = Message<"opencode.tool.v1.RejectPermissio
  * Use `create(RejectPermissionsRequestSchema)` to create a new message.
  */
 export const RejectPermissionsRequestSchema: GenMessage<RejectPermissionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 4);
+  messageDesc(file_opencode_tool_v1_permission_service, 6);
 
 /**
  * RejectPermissionsResponse is the rejected permission requests.
@@ -195,7 +251,7 @@ export type RejectPermissionsResponse = Message<"opencode.tool.v1.RejectPermissi
  * Use `create(RejectPermissionsResponseSchema)` to create a new message.
  */
 export const RejectPermissionsResponseSchema: GenMessage<RejectPermissionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 5);
+  messageDesc(file_opencode_tool_v1_permission_service, 7);
 
 /**
  * ListGrantsRequest filters grants.
@@ -237,7 +293,7 @@ export type ListGrantsRequest = Message<"opencode.tool.v1.ListGrantsRequest"> & 
  * Use `create(ListGrantsRequestSchema)` to create a new message.
  */
 export const ListGrantsRequestSchema: GenMessage<ListGrantsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 6);
+  messageDesc(file_opencode_tool_v1_permission_service, 8);
 
 /**
  * ListGrantsResponse is a page of grants.
@@ -265,7 +321,7 @@ export type ListGrantsResponse = Message<"opencode.tool.v1.ListGrantsResponse"> 
  * Use `create(ListGrantsResponseSchema)` to create a new message.
  */
 export const ListGrantsResponseSchema: GenMessage<ListGrantsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 7);
+  messageDesc(file_opencode_tool_v1_permission_service, 9);
 
 /**
  * RevokeGrantRequest names a grant.
@@ -286,7 +342,7 @@ export type RevokeGrantRequest = Message<"opencode.tool.v1.RevokeGrantRequest"> 
  * Use `create(RevokeGrantRequestSchema)` to create a new message.
  */
 export const RevokeGrantRequestSchema: GenMessage<RevokeGrantRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 8);
+  messageDesc(file_opencode_tool_v1_permission_service, 10);
 
 /**
  * RevokeGrantResponse is the grant after it was revoked.
@@ -307,7 +363,7 @@ export type RevokeGrantResponse = Message<"opencode.tool.v1.RevokeGrantResponse"
  * Use `create(RevokeGrantResponseSchema)` to create a new message.
  */
 export const RevokeGrantResponseSchema: GenMessage<RevokeGrantResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 9);
+  messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
  * ListDecisionsRequest names a session tree.
@@ -342,7 +398,7 @@ export type ListDecisionsRequest = Message<"opencode.tool.v1.ListDecisionsReques
  * Use `create(ListDecisionsRequestSchema)` to create a new message.
  */
 export const ListDecisionsRequestSchema: GenMessage<ListDecisionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 10);
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
 
 /**
  * ListDecisionsResponse is a page of the audit.
@@ -363,7 +419,7 @@ export type ListDecisionsResponse = Message<"opencode.tool.v1.ListDecisionsRespo
  * Use `create(ListDecisionsResponseSchema)` to create a new message.
  */
 export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 11);
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
 
 /**
  * ListAuditsRequest pages through audits.
@@ -391,7 +447,7 @@ export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & 
  * Use `create(ListAuditsRequestSchema)` to create a new message.
  */
 export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
 
 /**
  * ListAuditsResponse is a page of audits.
@@ -419,7 +475,7 @@ export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> 
  * Use `create(ListAuditsResponseSchema)` to create a new message.
  */
 export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
 
 /**
  * ExplainPermissionRequest is a query to the rules.
@@ -477,7 +533,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 16);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -505,7 +561,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 17);
 
 /**
  * ListRulesRequest selects the agent and the place whose rules are returned.
@@ -549,7 +605,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 16);
+  messageDesc(file_opencode_tool_v1_permission_service, 18);
 
 /**
  * ListRulesResponse is the rules.
@@ -585,7 +641,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 17);
+  messageDesc(file_opencode_tool_v1_permission_service, 19);
 
 /**
  * PermissionService is for approvers and their clients: see open permission requests, answer them, manage grants. It
@@ -611,6 +667,18 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof PermissionResponseSchema;
     output: typeof EmptySchema;
+  },
+  /**
+   * GetPermission returns a permission request by its id alone, open or settled, with its settlement and its call, so
+   * that a link to a request leads to it or to its outcome. An unknown one, also that of a removed session, fails with
+   * NO_SUCH_PERMISSION.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.GetPermission
+   */
+  getPermission: {
+    methodKind: "unary";
+    input: typeof GetPermissionRequestSchema;
+    output: typeof GetPermissionResponseSchema;
   },
   /**
    * ListPermissions returns the open permission requests, oldest first.

@@ -1,0 +1,41 @@
+import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { repetitionWords } from "../../view/asks.ts";
+import { ShortId } from "../parts/short-id.tsx";
+import { visibleText } from "../parts/visible-text.ts";
+import { pathOf } from "../shell/route.ts";
+
+/** What a request wants, as the end of a sentence. */
+export function intentOf(request: PermissionRequest): string {
+  const { preview, permission } = request;
+  if (preview?.command) return "run a command";
+  if (preview?.diff) return "change a file";
+  const repetition = repetitionWords(request);
+  if (repetition !== "") return `repeat itself: ${repetition}`;
+  return intents.get(permission) ?? `use ${visibleText(permission)}`;
+}
+
+const intents = new Map([
+  ["webfetch", "open a web page"],
+  ["read", "read a file"],
+  ["edit", "change a file"],
+  ["external_directory", "reach outside the workspace"],
+]);
+
+/** The ids of a request, at the end of its card. */
+export function AskIds({ request: { id, sessionId, tool } }: { request: PermissionRequest }) {
+  return (
+    <p class="ids">
+      <a href={`#${pathOf("requests", id)}`}>
+        Request <ShortId id={id} />
+      </a>
+      <a href={`#${pathOf("sessions", sessionId)}`}>
+        session <ShortId id={sessionId} />
+      </a>
+      {tool && (
+        <a href={`#${pathOf("sessions", sessionId, tool.callId)}`}>
+          call <ShortId id={tool.callId} />
+        </a>
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,100 @@
+import { ConnectError } from "@connectrpc/connect";
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { momentOf } from "../../view/quantities.ts";
+import { enumWord } from "../../view/words.ts";
+import { LongText } from "../parts/long-text.tsx";
+import type { SessionNames } from "../parts/session-names.ts";
+import { isApproved, settledText } from "../parts/settled.ts";
+import { visibleLines, visibleText } from "../parts/visible-text.ts";
+import { Empty } from "../shell/page.tsx";
+import { pathOf } from "../shell/route.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import { AskIds, intentOf } from "./ask-head.tsx";
+
+const refreshMs = 2_000;
+
+/** A request that is not open any more: who answered it, when, and what came of its call. */
+export function Outcome({ id, connection, names }: { id: string; connection: ConsoleConnection; names: SessionNames }) {
+  const found = useSignal<GetPermissionResponse | undefined>(undefined);
+  const problem = useSignal("");
+  useEffect(() => {
+    let timer = 0;
+    const abort = new AbortController();
+    const read = async () => {
+      try {
+        const response = await connection.permissions.getPermission({ permissionId: id }, { signal: abort.signal });
+        found.value = response;
+        problem.value = "";
+        if (isOver(response)) return;
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        problem.value = ConnectError.from(error).rawMessage;
+      }
+      timer = window.setTimeout(() => void read(), refreshMs);
+    };
+    void read();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [id]);
+
+  const request = found.value?.permission;
+  const settled = found.value?.settled;
+  if (request === undefined) {
+    return problem.value === "" ? (
+      <Empty title="Loading…" />
+    ) : (
+      <Empty title="This request is not known">{visibleText(problem.value)}</Empty>
+    );
+  }
+  if (settled === undefined) return <Empty title="Loading…" />;
+  const text = request.preview?.command || request.display.join("\n");
+  const part = found.value?.part;
+  return (
+    <article class="ask-card" aria-labelledby="ask-title">
+      <a class="back" href="#/inbox">
+        ← Inbox
+      </a>
+      <header class="ask-head">
+        <h2 id="ask-title">
+          <bdi>{visibleText(request.agent)}</bdi> asked to {intentOf(request)}
+        </h2>
+        <p class="ask-who">
+          <a href={`#${pathOf("sessions", request.sessionId)}`}>
+            <bdi>{names.of(request.sessionId)}</bdi>
+          </a>
+        </p>
+      </header>
+      <p class="outcome" data-approved={isApproved(settled)}>
+        <b>{settledText(settled)}</b>{" "}
+        <time dateTime={new Date(settled.time).toISOString()}>{momentOf(settled.time)}</time>
+      </p>
+      <section class="block">
+        <h3>Request</h3>
+        <LongText lines={visibleLines(text).split("\n")} label="Request" line={(line, i) => <p key={i}>{line}</p>} />
+      </section>
+      {part !== undefined && (
+        <p>
+          {stateWords(part)}{" "}
+          <a href={`#${pathOf("sessions", request.sessionId, part.callId)}`}>See the call and its output</a>
+        </p>
+      )}
+      <AskIds request={request} />
+    </article>
+  );
+}
+
+function isOver({ settled, part }: GetPermissionResponse): boolean {
+  const state = part?.state.case;
+  return settled !== undefined && (state === "completed" || state === "error");
+}
+
+function stateWords({ state }: ToolPart): string {
+  if (state.case === "completed") return "The call completed.";
+  if (state.case === "error") return `The call ended: ${enumWord(ToolErrorReason, state.value.reason)}.`;
+  return state.case === "running" ? "The call is running." : "The call has not started yet.";
+}

@@ -1,0 +1,145 @@
+import { Code } from "@connectrpc/connect";
+import { describe, expect, test } from "vitest";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { farewellMs } from "../../src/view/asks.ts";
+import { connect, refusal } from "../e2e/clients.ts";
+import type { Service } from "../e2e/service.ts";
+import { type Asking, ask } from "./ask.ts";
+import { answer, passTime, patience, untilArmed, untilLive, useBrowsers } from "./browser.ts";
+import { stores, useServiceOn } from "./stores.ts";
+
+const browsers = useBrowsers();
+
+/** The open request of a call. */
+async function requestOf(service: Service, { call }: Asking) {
+  const { permissions } = connect(service, "deputy");
+  const open = async () => (await permissions.listPermissions({ sessionId: call.sessionId })).permissions;
+  await expect.poll(open, patience).toHaveLength(1);
+  const [request] = await open();
+  if (request === undefined) throw new Error("the request was settled meanwhile");
+  return request;
+}
+
+async function reply(service: Service, asking: Asking, how: PermissionReply, message = ""): Promise<string> {
+  const { id: permissionId, sessionId } = await requestOf(service, asking);
+  await connect(service, "deputy").permissions.respondToPermission({ sessionId, permissionId, reply: how, message });
+  return permissionId;
+}
+
+describe.each(stores)("a link to a request, on %s", (store) => {
+  const service = useServiceOn(store);
+
+  test("names it by its id alone, while it is open and after its settlement, for those who may read its session", async () => {
+    const asking = await ask(service(), { command: "echo found" });
+    const { id: permissionId } = await requestOf(service(), asking);
+    const { permissions } = connect(service(), "watcher");
+    expect(await permissions.getPermission({ permissionId })).toMatchObject({
+      permission: { id: permissionId, preview: { command: "echo found" } },
+      part: { callId: "c1", state: { case: "pending" } },
+    });
+    await reply(service(), asking, PermissionReply.ONCE);
+    await asking.end();
+    expect(await permissions.getPermission({ permissionId })).toMatchObject({
+      settled: { outcome: PermissionOutcome.ONCE, by: "deputy" },
+      part: { state: { case: "completed" } },
+    });
+    const stranger = connect(service(), "stranger").permissions;
+    const unknown = { code: Code.NotFound, reason: "NO_SUCH_PERMISSION" };
+    expect(await refusal(stranger.getPermission({ permissionId }))).toMatchObject(unknown);
+    expect(await refusal(permissions.getPermission({ permissionId: "per_x" }))).toMatchObject(unknown);
+  });
+
+  test("shows that request among others, also at its old address", async () => {
+    await ask(service(), { command: "echo first" });
+    const { id } = await requestOf(service(), await ask(service(), { command: "echo linked" }));
+    const page = await browsers.open(service(), "approver", { path: `/inbox/${id}` });
+    await page.getByRole("article").locator(".command-line").getByText("echo linked").waitFor();
+    await expect.poll(() => page.url()).toContain(`#/requests/${id}`);
+    expect(await page.getByRole("link", { name: "Inbox" }).first().getAttribute("aria-current")).toBe("page");
+  });
+
+  test("of an answered request says who answered, when and what came of it, and never shows another request", async () => {
+    await ask(service(), { command: "echo other" });
+    const done = await ask(service(), { command: "echo answered" });
+    const id = await reply(service(), done, PermissionReply.ONCE);
+    await done.end();
+    const page = await browsers.open(service(), "approver", { path: `/requests/${id}` });
+    const outcome = page.getByRole("article");
+    await outcome.getByText("Approved once by deputy").waitFor();
+    expect(await outcome.innerText()).toMatch(/echo answered[\s\S]*The call completed/);
+    await outcome.locator("time").waitFor();
+    expect(await page.getByRole("button", { name: /Approve/ }).count()).toBe(0);
+    await page.keyboard.press("o");
+    expect(await page.getByRole("article").getByText("echo other").count()).toBe(0);
+  });
+
+  test("in an open page stays with its request when somebody else answers it", async () => {
+    await ask(service(), { command: "echo other" });
+    const watched = await ask(service(), { command: "echo watched" });
+    const { id } = await requestOf(service(), watched);
+    const page = await browsers.open(service(), "approver", { path: `/requests/${id}` });
+    await untilArmed(page);
+    await reply(service(), watched, PermissionReply.REJECT, "not today");
+    await page.getByRole("article").getByText("Rejected by deputy: not today").waitFor();
+    await expect
+      .poll(async () => {
+        await passTime(page, farewellMs);
+        return await page.getByRole("article").innerText();
+      }, patience)
+      .toMatch(/The call ended: rejected/);
+    expect(await page.getByRole("button", { name: /Approve/ }).count()).toBe(0);
+    expect(page.url()).toContain(id);
+  });
+
+  test("that nobody knows says so", async () => {
+    await ask(service(), { command: "echo other" });
+    const page = await browsers.open(service(), "approver", { path: "/requests/per_unknown" });
+    await page.getByText("This request is not known").waitFor();
+    expect(await page.getByRole("article").count()).toBe(0);
+  });
+});
+
+describe("an answer", () => {
+  const service = useServiceOn("SQLite");
+
+  test("that arrived is reported as sent", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "echo sent" });
+    await answer(page, /Approve once/);
+    await page.getByText("Sent: approved once").waitFor();
+    await call.end();
+  });
+
+  test("that did not arrive is reported as not sent, and counts once when it is sent again", async () => {
+    const page = await browsers.open(service(), "approver");
+    const call = await ask(service(), { command: "echo twice" });
+    await untilArmed(page);
+    await page.route("**/RespondToPermission", (route) => route.abort());
+    await page.getByRole("button", { name: /Approve once/ }).click();
+    await page.getByText("Sending…").waitFor();
+    for (const pauseMs of [1_000, 2_000]) await expect.poll(() => passTime(page, pauseMs)).toBeUndefined();
+    await page.getByRole("alert").getByText("Not sent: no connection to the service. Try again.").waitFor();
+    await page.unroute("**/RespondToPermission");
+    await answer(page, /Approve once/);
+    expect((await call.end()).part?.state.case).toBe("completed");
+  });
+
+  test("can be no approval while the page is not live", async () => {
+    const page = await browsers.open(service(), "approver");
+    await untilLive(page);
+    const { call } = await ask(service(), { command: "echo late" });
+    await untilArmed(page);
+    await service().kill();
+    await page.getByText("Not live: connection lost").waitFor();
+    const once = page.getByRole("button", { name: /Approve once/ });
+    await expect.poll(() => once.getAttribute("aria-disabled")).toBe("true");
+    expect(await page.getByRole("button", { name: /Always/ }).getAttribute("aria-disabled")).toBe("true");
+    await page.keyboard.press("o");
+    await service().start();
+    await untilLive(page);
+    await expect.poll(() => once.getAttribute("aria-disabled"), patience).toBe("false");
+    const { part } = await connect(service(), "approver").tools.getToolPart(call);
+    expect(part?.state.case).toBe("pending");
+  });
+});
