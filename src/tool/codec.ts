@@ -2,6 +2,7 @@ import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { Ajv, type ValidateFunction } from "ajv";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
+import { coerceScalars } from "./coerce.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
@@ -20,24 +21,39 @@ export interface InputCodec {
 /** Creates the codec of a tool's input, which fills in defaults. Throws if the schema is not valid. */
 export function inputCodec(tool: string, schema: ValueSchema): InputCodec {
   if (isZod(schema)) {
-    return {
-      schema: toJsonSchema(schema),
-      decode(value) {
-        const result = z.safeParse(schema, value);
-        if (result.success) return result.data;
-        throw new InvalidInput(tool, zodIssues(result.error));
-      },
-    };
+    return lenient(tool, toJsonSchema(schema), (value) => {
+      const result = z.safeParse(schema, value);
+      return result.success ? { decoded: result.data } : { issues: zodIssues(result.error) };
+    });
   }
   const check = compile(tool, schema);
+  return lenient(tool, schema, (value) => {
+    const filled = structuredClone(value);
+    return check(filled) ? { decoded: filled } : { issues: ajvIssues(check) };
+  });
+}
+
+/** Makes a codec that tries input that does not fit a second time, with numbers and booleans in place of strings that are exactly one. */
+function lenient(
+  tool: string,
+  schema: JsonObject,
+  attempt: (value: JsonValue) => { decoded: unknown } | { issues: Issue[] },
+): InputCodec {
   return {
     schema,
     decode(value) {
-      const filled = structuredClone(value);
-      if (check(filled)) return filled;
-      throw new InvalidInput(tool, ajvIssues(check));
+      const first = attempt(value);
+      if ("decoded" in first) return first.decoded;
+      const second = attempt(coerceScalars(value, schema));
+      if ("decoded" in second) return second.decoded;
+      throw new InvalidInput(tool, second.issues);
     },
   };
+}
+
+interface Issue {
+  path: string;
+  message: string;
 }
 
 /** Encodes the output of a tool. */
@@ -104,11 +120,11 @@ function asJson(tool: string, value: unknown): JsonValue {
 
 const notJson = (what: string) => ({ path: "", message: `${what} is not JSON` });
 
-function zodIssues({ issues }: z.core.$ZodError) {
+function zodIssues({ issues }: z.core.$ZodError): Issue[] {
   return issues.map(({ path, message }) => ({ path: path.join("."), message }));
 }
 
-function ajvIssues({ errors }: ValidateFunction) {
+function ajvIssues({ errors }: ValidateFunction): Issue[] {
   return (errors ?? []).map(({ instancePath, message = "does not fit", params }) => ({
     path: instancePath.slice(1).replaceAll("/", "."),
     message: "additionalProperty" in params ? `${message}: ${params.additionalProperty}` : message,

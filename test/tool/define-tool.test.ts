@@ -183,7 +183,7 @@ describe("a tool with a JSON Schema", () => {
   });
 
   test("does not run with invalid input; the error names each field", async () => {
-    const { value } = await call(search, { limit: "3", other: 1 });
+    const { value } = await call(search, { limit: "three", other: 1 });
     expect(value).toMatchObject({
       reason: ToolErrorReason.INVALID_INPUT,
       error: expect.stringMatching(
