@@ -320,8 +320,11 @@ test("toolgate watch --json-form prints a line of opencode's JSON for each event
   expect(lines.map((line) => JSON.parse(line))).toMatchObject([
     {
       seq: 1,
-      type: "part",
-      properties: { sessionID: "ses_1", callID: "c1", tool: "bash", state: { title: "npm test" } },
+      type: "message.part.updated",
+      properties: {
+        sessionID: "ses_1",
+        part: { sessionID: "ses_1", callID: "c1", tool: "bash", state: { title: "npm test" } },
+      },
     },
     { seq: 2, type: "output", properties: { callID: "c1", offset: 0, data: "b25lCg==" } },
   ]);

@@ -8,11 +8,12 @@ import {
   ScalarType,
   toJson,
 } from "@bufbuild/protobuf";
+import { eventContent, eventProperties, eventType } from "./events.ts";
 
 /**
  * Writes a message in the JSON form, which opencode's clients read. It has the content of proto JSON with these differences:
  * keys end in `ID` (`sessionID`), enum values are bare words (`once`), 64-bit numbers are numbers, `status` discriminates a
- * call's `state`, `type` discriminates an event whose content is in `properties`, and fields that the contract does not mark
+ * call's `state`, `type` and `properties` of an event are those of opencode where it has the event, and fields that the contract does not mark
  * `optional` are always present. `fromJsonForm` is the inverse.
  */
 export function toJsonForm<D extends DescMessage>(schema: D, message: MessageShape<D>): JsonObject {
@@ -38,8 +39,10 @@ function toForm(message: DescMessage, json: JsonObject): JsonObject {
     const written = each(field, value, writtenValue);
     if (message.name === "ToolState") return objectOf(written, field.name);
     if (field.oneof?.name === "state") form.state = written;
-    else if (field.oneof?.name === "event") Object.assign(form, { type: field.name, properties: written });
-    else form[keyOf(field)] = written;
+    else if (field.oneof?.name === "event") {
+      form.type = eventType(field.name);
+      form.properties = eventProperties(field.name, objectOf(written, field.name), form);
+    } else form[keyOf(field)] = written;
   }
   return form;
 }
@@ -56,7 +59,8 @@ function fromForm(message: DescMessage, form: JsonObject): JsonObject {
 /** The object of the form that holds the value of a field. */
 function valueIn(field: DescField, form: JsonObject): JsonValue | undefined {
   if (field.oneof?.name === "state") return armOfState(field, form.state);
-  if (field.oneof?.name === "event") return form.type === field.name ? form.properties : undefined;
+  if (field.oneof?.name === "event")
+    return form.type === eventType(field.name) ? eventContent(field.name, form.properties) : undefined;
   return form[keyOf(field)];
 }
 

@@ -281,11 +281,30 @@ export const sessionEvent = named(
   "sessionEvent",
   "An entry of a session's log",
   z.discriminatedUnion("type", [
-    z.object({ ...entry, type: z.literal("part"), properties: toolPart }),
+    z.object({
+      ...entry,
+      type: z.literal("message.part.updated"),
+      properties: z.object({ sessionID: z.string(), part: toolPart, time: moment }),
+    }),
     z.object({ ...entry, type: z.literal("progress"), properties: progress }),
     z.object({ ...entry, type: z.literal("output"), properties: output }),
-    z.object({ ...entry, type: z.literal("permission_asked"), properties: permissionRequest }),
-    z.object({ ...entry, type: z.literal("permission_settled"), properties: settled }),
+    z.object({
+      ...entry,
+      type: z.literal("permission.updated"),
+      properties: permissionRequest.extend({
+        type: z.string(),
+        pattern: z.array(z.string()),
+        messageID: z.string(),
+        callID: z.string(),
+        title: z.string(),
+        time: z.object({ created: moment }),
+      }),
+    }),
+    z.object({
+      ...entry,
+      type: z.literal("permission.replied"),
+      properties: settled.extend({ requestID: z.string(), reply: permissionReply, response: permissionReply }),
+    }),
     z.object({ ...entry, type: z.literal("granted"), properties: grant }),
     z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
   ]),

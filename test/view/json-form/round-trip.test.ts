@@ -7,12 +7,14 @@ import {
   fromJson,
   type JsonObject,
   type JsonValue,
+  type MessageInitShape,
   ScalarType,
 } from "@bufbuild/protobuf";
 import { ValueSchema } from "@bufbuild/protobuf/wkt";
 import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionReply,
   PermissionRequestSchema,
@@ -155,3 +157,40 @@ const anyObject = fc
 function withoutAbsent(all: Record<string, unknown>): Record<string, unknown> {
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
 }
+
+test("events that opencode has, too, have its names and its properties", () => {
+  const at = { seq: 1n, time: 5, sessionId: "ses_1" };
+  const form = (event: MessageInitShape<typeof SessionEventSchema>["event"]) =>
+    toJsonForm(SessionEventSchema, create(SessionEventSchema, { ...at, ...(event && { event }) }));
+  expect(form({ case: "part", value: { id: "prt_1", callId: "c1" } })).toMatchObject({
+    seq: 1,
+    type: "message.part.updated",
+    properties: { sessionID: "ses_1", part: { id: "prt_1", callID: "c1" }, time: 5 },
+  });
+  const request = { id: "per_1", sessionId: "ses_1", permission: "bash", patterns: ["make", "ls"], created: 4 };
+  const tool = { messageId: "msg_1", callId: "c1" };
+  expect(form({ case: "permissionAsked", value: { ...request, tool } })).toMatchObject({
+    type: "permission.updated",
+    properties: {
+      ...{ id: "per_1", sessionID: "ses_1", permission: "bash", patterns: ["make", "ls"] },
+      tool: { messageID: "msg_1", callID: "c1" },
+      // The form of earlier clients.
+      ...{ type: "bash", pattern: ["make", "ls"], messageID: "msg_1", callID: "c1", title: "bash make, ls" },
+      time: { created: 4 },
+    },
+  });
+  for (const [outcome, reply] of [
+    [PermissionOutcome.ONCE, "once"],
+    [PermissionOutcome.EDITED, "once"],
+    [PermissionOutcome.ALWAYS, "always"],
+    [PermissionOutcome.REJECT, "reject"],
+    [PermissionOutcome.EXPIRED, "reject"],
+  ] as const) {
+    expect(
+      form({ case: "permissionSettled", value: { permissionId: "per_1", sessionId: "ses_1", outcome } }),
+    ).toMatchObject({
+      type: "permission.replied",
+      properties: { sessionID: "ses_1", permissionID: "per_1", response: reply, requestID: "per_1", reply },
+    });
+  }
+});

@@ -19,6 +19,7 @@ import {
   ToolStateRunningSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { keyOf, toJsonForm } from "../../../src/view/json-form/convert.ts";
+import { eventType } from "../../../src/view/json-form/events.ts";
 import * as schemas from "../../../src/view/json-form/schemas.ts";
 import { connect } from "../../e2e/clients.ts";
 import { nameOf, read } from "../../e2e/reading.ts";
@@ -139,7 +140,7 @@ test("the schemas use the contract's names of replies, reasons, effects and even
   expect(schemas.toolStateError.shape.reason.unwrap().options).toEqual(words(ToolErrorReason));
   expect(schemas.toolStateError.shape.effects.unwrap().options).toEqual(words(ToolEffects));
   const types = schemas.sessionEvent.options.map(({ shape }) => shape.type.value);
-  expect(types).toEqual(SessionEventSchema.oneofs[0]?.fields.map(({ name }) => name));
+  expect(types).toEqual(SessionEventSchema.oneofs[0]?.fields.map(({ name }) => eventType(name)));
 });
 
 const capital = (word: string) => word.slice(0, 1).toUpperCase() + word.slice(1);
