@@ -14,7 +14,7 @@ import { type Judged, judgeCall } from "./planning.ts";
 import { decodeInput, planContext } from "./prepare.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
-import { running } from "./state.ts";
+import { inputOf, running } from "./state.ts";
 
 /** A plan that was allowed and whose start mark is written, with the input it was made from. */
 export interface Approved extends Judged {
@@ -101,7 +101,8 @@ async function judgeAndInspect(
   subject: Subject,
   by: JudgedBy,
 ) {
-  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, repeats: call.record.repeats });
+  const repetition = { repeats: call.record.repeats, request: inputOf(call.record.part) };
+  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, ...repetition });
   if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
   return { judged, ...(await inspectCall(engine, judged, engine.layersFor(subject))) };
 }

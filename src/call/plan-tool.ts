@@ -84,7 +84,12 @@ async function judgeRequest(
   };
   const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request.input ?? {}));
   const repeats = session === undefined || request.onlyRules ? 0 : await store.repeatsOf(session.id, requestDigest());
-  const options = { repeats, layers, grants: request.onlyRules ? "none" : "look" } as const;
+  const options = {
+    repeats,
+    request: request.input ?? {},
+    layers,
+    grants: request.onlyRules ? "none" : "look",
+  } as const;
   try {
     return await judgeCall(parts, tool, decodeRequest(tool, request), ctx, subject, options);
   } catch (cause) {

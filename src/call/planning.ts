@@ -1,4 +1,5 @@
 import { readdir } from "node:fs/promises";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
@@ -46,6 +47,14 @@ export interface Judged {
 /** Repeats up to which a call does not ask for `doom_loop`: the third call in a row for the same thing asks. */
 export const maxRepeats = 1;
 
+/** How often a request was made directly before, and its input as the caller sent it. */
+export interface Repetition {
+  repeats: number;
+  request: JsonObject;
+}
+
+/** Length of the JSON of an input that an ask shows. */
+const maxShownInput = 16_384;
 const maxPlanningMs = 30_000;
 
 /** Steps 4 and 5: plans the call, then evaluates policy for everything it asks. */
@@ -55,10 +64,10 @@ export async function judgeCall(
   input: unknown,
   ctx: PlanContext,
   subject: Subject,
-  { repeats, grants, layers = layersFor(subject) }: JudgedBy & { repeats: number },
+  { repeats, request, grants, layers = layersFor(subject) }: JudgedBy & Repetition,
 ): Promise<Judged> {
   const { workspace, files } = rememberPaths(ctx.workspace);
-  const made = await makePlan(tool, input, { ...ctx, workspace }, repeats);
+  const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
   const asks = await expandAsks(policy, plan.asks, layers, workspace);
   const outside = asks.filter(({ permission }) => permission === "external_directory");
@@ -72,16 +81,23 @@ export async function judgeCall(
 }
 
 /** Step 4, plan: title, targets and asks, from the input and path resolution alone. */
-export async function makePlan(tool: Tool, input: unknown, ctx: PlanContext, repeats: number): Promise<Plan> {
+export async function makePlan(tool: Tool, input: unknown, ctx: PlanContext, repetition: Repetition): Promise<Plan> {
   const plan = await withinPlanningTime(tool.plan(input, ctx));
-  return askAboutLoop({ ...plan, title: visible(plan.title) }, tool, repeats);
+  return askAboutLoop({ ...plan, title: visible(plan.title) }, tool, repetition);
 }
 
 /** Doom loop: adds an ask to a call that repeats the calls before it, since the model may be going round in circles. */
-export function askAboutLoop(plan: Plan, tool: Pick<Tool, "name">, repeats: number): Plan {
+export function askAboutLoop(plan: Plan, { name }: Pick<Tool, "name">, { repeats, request }: Repetition): Plan {
   if (repeats <= maxRepeats) return plan;
-  const ask = { permission: "doom_loop", patterns: [tool.name], metadata: { tool: tool.name, repeats } };
-  return { ...plan, asks: [...plan.asks, ask] };
+  const metadata = { tool: name, input: shownInput(request), repeats };
+  return { ...plan, asks: [...plan.asks, { permission: "doom_loop", patterns: [name], metadata }] };
+}
+
+/** Returns the input for the metadata of an ask: a large one as the beginning of its JSON. */
+function shownInput(input: JsonObject): JsonObject | string {
+  const text = JSON.stringify(input);
+  if (text.length <= maxShownInput) return input;
+  return `${text.slice(0, maxShownInput)}… (cut: it has ${text.length} characters)`;
 }
 
 /** Expands asks whose paths are resolved into everything that they stand for. */

@@ -57,13 +57,20 @@ describe("attach", () => {
 describe("the doom loop check", () => {
   const plan = { title: "look", asks: [{ permission: "read", patterns: ["a.txt"] }] };
 
-  test("leaves the first repeat alone", () => expect(askAboutLoop(plan, { name: "look" }, 1)).toBe(plan));
+  test("leaves the first repeat alone", () =>
+    expect(askAboutLoop(plan, { name: "look" }, { repeats: 1, request: {} })).toBe(plan));
 
   test("adds an ask to the second repeat", () =>
-    expect(askAboutLoop(plan, { name: "look" }, 2).asks).toEqual([
+    expect(askAboutLoop(plan, { name: "look" }, { repeats: 2, request: { text: "x" } }).asks).toEqual([
       ...plan.asks,
-      { permission: "doom_loop", patterns: ["look"], metadata: { tool: "look", repeats: 2 } },
+      { permission: "doom_loop", patterns: ["look"], metadata: { tool: "look", input: { text: "x" }, repeats: 2 } },
     ]));
+
+  test("shows the beginning of a large input", () => {
+    const request = { text: "x".repeat(20_000) };
+    const [, ask] = askAboutLoop(plan, { name: "look" }, { repeats: 2, request }).asks;
+    expect(ask?.metadata?.input).toMatch(/^\{"text":"x{16375}… \(cut: it has 20011 characters\)$/);
+  });
 });
 
 describe("bounding", () => {

@@ -39,7 +39,7 @@ describe("on one replica", () => {
     expect(third.asked).toMatchObject({
       permission: "doom_loop",
       patterns: ["echo"],
-      metadata: { tool: "echo", repeats: 2 },
+      metadata: { tool: "echo", input: { text: "again" }, repeats: 2 },
       offers: [
         { scope: GrantScope.SESSION, match: { match: { case: "exact", value: "echo" } } },
         { scope: GrantScope.AGENT },

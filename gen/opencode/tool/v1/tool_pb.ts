@@ -664,8 +664,9 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   patterns: string[];
 
   /**
-   * metadata is what the tool reports to user interfaces; for doom_loop it has `tool`, and `repeats`: the number of
-   * such calls before this one.
+   * metadata is what the tool reports to user interfaces; for doom_loop it has `tool`, `input` (the
+   * beginning of its JSON as a string if that has over 16,384 characters) and `repeats`: the number of such calls before
+   * this one.
    *
    * @generated from field: google.protobuf.Struct metadata = 5;
    */
