@@ -111,6 +111,18 @@ export default Tool.define("my_custom_tool", async () => ({
     expect(await call(service, "greet_loud", {})).toMatchObject({ reason: ToolErrorReason.INVALID_INPUT });
   });
 
+  test("shows what it passes to metadata() under other keys, such as progress", async () => {
+    const service = await serveWith({
+      "tool/slow.js": `export default { description: "Slow.", args: {}, async execute(args, ctx) {
+  await ctx.metadata({ title: "half", progress: 50 });
+  await ctx.metadata({ progress: 75, metadata: { step: 3 } });
+  return "done";
+} };`,
+    });
+    await list(service);
+    expect(await call(service, "slow", {})).toMatchObject({ title: "half", metadata: { progress: 75, step: 3 } });
+  });
+
   test("asks before it runs, unless a rule allows it", async () => {
     const service = await serveWith({ "tool/greet.ts": hello });
     await list(service);

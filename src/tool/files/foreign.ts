@@ -24,8 +24,8 @@ export interface ForeignContext {
   model: { providerID: string; modelID: string };
   /** The caller's metadata for tools. */
   extra: JsonObject;
-  /** Replaces the title and metadata that watchers see. */
-  metadata(input: { title?: string; metadata?: object }): void;
+  /** Replaces the title and metadata that watchers see. Other keys, such as `progress`, are metadata, too. */
+  metadata(input: { title?: string; metadata?: object; [key: string]: unknown }): void;
   /** Asks for a permission; throws if it is refused, and the call ends. `always` is ignored: approvers choose from offers. */
   ask(input: { permission: string; patterns: string[]; always?: string[]; metadata?: object }): Promise<void>;
 }
@@ -150,8 +150,13 @@ async function contextOf(ctx: ToolContext) {
     abort: ctx.signal,
     model: { providerID: ctx.model.providerId, modelID: ctx.model.modelId },
     extra: ctx.extra,
-    metadata: ({ title, metadata }) =>
-      ctx.metadata({ ...(title !== undefined && { title }), ...(metadata && { metadata: plainJson(metadata) }) }),
+    metadata: ({ title, metadata, ...others }) => {
+      const hasMetadata = metadata !== undefined || Object.keys(others).length > 0;
+      ctx.metadata({
+        ...(title !== undefined && { title }),
+        ...(hasMetadata && { metadata: plainJson({ ...others, ...metadata }) }),
+      });
+    },
     async ask({ permission, patterns, metadata }) {
       try {
         for (const ask of await asksOf(ctx, permission, patterns, plainJson(metadata ?? {}))) await ctx.ask(ask);
