@@ -46,6 +46,7 @@ export function textForLog(text: string): string {
 }
 
 const word = "pass(?:word|wd|phrase)|secret|token|credential|authorization|cookie|(?:api|access|private)[-_]?key";
+const value = `"[^"]*"?|'[^']*'?|[^\\s"']+`;
 const secretName = new RegExp(word, "i");
 
 /**
@@ -57,8 +58,12 @@ const secrets: readonly (readonly [RegExp, string])[] = [
   [/((?:authorization|cookie)["']?\s*[=:]\s*["']?)[^\r\n"']+/gi, `$1${redacted}`],
   [/\b(Bearer|Basic) +[\w.~+/=-]{6,}/gi, `$1 ${redacted}`],
   [/:\/\/[^\s/@]{1,200}@/g, `://${redacted}@`],
-  // NAME=value, "name": "value", --name value
-  [new RegExp(`((?:${word})[\\w-]*["']?(?:\\s*[=:]\\s*|\\s+))("[^"]*"?|'[^']*'?|[^\\s"']+)`, "gi"), `$1${redacted}`],
+  // NAME=value, "name": "value"
+  [new RegExp(`((?:${word})[\\w-]*["']?\\s*[=:]\\s*)(${value})`, "gi"), `$1${redacted}`],
+  // --name value
+  [new RegExp(`(--?[\\w-]{0,40}(?:${word})[\\w-]*\\s+)(${value})`, "gi"), `$1${redacted}`],
+  // NAME value, if the value has the form of a secret: long, with a digit. Plain words after the name stay.
+  [new RegExp(`((?:${word})[\\w-]*["']?\\s+["']?)(?=[\\w.~+/=-]{0,200}\\d)[\\w.~+/=-]{12,}`, "gi"), `$1${redacted}`],
   [/\b(?:gh[pousr]_|github_pat_|glpat-|npm_|sk-|xox[abprs]-|AKIA|ASIA)[\w-]{12,}/g, redacted],
   [/\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?/g, redacted],
 ];

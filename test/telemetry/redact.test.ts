@@ -34,10 +34,22 @@ test("no part of a secret across the cut is shown, wherever it begins", () => {
   }
 });
 
-test.each(["npm test", "git commit -m 'Fix the parser'", "https://example.com/a?b=c", "ls -la /tmp"])(
-  "%s is logged as it is",
-  (text) => expect(textForLog(text)).toBe(text),
+test.each([`the token ${secret} is yours`, `mysql --db-password hunter`])(
+  "a value after the name of a secret is redacted if it is an option's or has the form of a secret: %s",
+  (text) => {
+    expect(textForLog(text)).toContain("[redacted]");
+    expect(textForLog(text)).not.toMatch(/Zx81|hunter/);
+  },
 );
+
+test.each([
+  "npm test",
+  "git commit -m 'Fix the parser'",
+  "https://example.com/a?b=c",
+  "ls -la /tmp",
+  "GEMINI_API_KEY not found",
+  "the secret garden, a token of thanks and a password manager",
+])("%s is logged as it is", (text) => expect(textForLog(text)).toBe(text));
 
 test("a value with the name of a secret is redacted at every depth, whatever it is", () => {
   const args = { url: "https://e.x", headers: { Authorization: secret, accept: "json" }, apiKey: [secret], n: 1 };
