@@ -6,8 +6,11 @@ export function protectedFile(permission: string, path: string): string | undefi
   const folded = fold(path);
   const secret = meets(secrets, folded);
   if (secret !== undefined || permission === "read") return secret;
-  return meets(startedImplicitly, folded);
+  return meets(startedImplicitly, folded.replace(agentPlan, "$1plan.md"));
 }
+
+/** A plan that an agent writes for people: a text, which no program reads as a setting. */
+const agentPlan = /(^|\/)\.opencode\/plans\/[^/]+\.md$/;
 
 /** Files that expose credentials to their readers. */
 const secrets = table([

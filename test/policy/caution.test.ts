@@ -28,7 +28,18 @@ describe("a change of a file that runs implicitly always asks, whatever rules al
     ["CI", [".github/workflows/ci.yml", ".gitlab-ci.yml", ".circleci/config.yml", "Jenkinsfile", "a/.travis.yml"]],
     ["package managers", [".npmrc", "web/.yarnrc.yml", ".cargo/config.toml", ".mvn/extensions.xml", "pip.conf"]],
     ["editors", [".vscode/tasks.json", ".idea/workspace.xml", ".devcontainer/devcontainer.json", ".vimrc"]],
-    ["agents", [".claude/settings.json", ".cursor/mcp.json", ".opencode/tool/x.ts", "opencode.json", ".mcp.json"]],
+    [
+      "agents",
+      [
+        ".claude/settings.json",
+        ".cursor/mcp.json",
+        ".opencode/tool/x.ts",
+        ".opencode/plans/x.ts",
+        ".opencode/plans/a/x.md",
+        "opencode.json",
+        ".mcp.json",
+      ],
+    ],
     ["keys", ["/home/u/.ssh/authorized_keys", ".gnupg/x", ".netrc"]],
   ])("%s", (_, paths) => {
     for (const path of paths) {
@@ -44,6 +55,8 @@ describe("a change of a file that runs implicitly always asks, whatever rules al
 
   test.each([
     "src/git/hooks.ts",
+    ".opencode/plans/next.md",
+    "/srv/app/.opencode/plans/next.md",
     "config",
     "docs/.github/README.md",
     ".github/CODEOWNERS",
