@@ -29,7 +29,11 @@ export const readTool = defineTool({
   ].join(" "),
   input: z.object({
     filePath: filePath.describe("File or directory, absolute or relative to the workspace, or toolgate-output:ID"),
-    offset: z.int().min(0).optional().describe("First line to show, counted from 1"),
+    offset: z
+      .int()
+      .min(0)
+      .optional()
+      .describe("First line or directory entry to show, counted from 1; 0 is the first one, too"),
     limit: z.int().positive().optional().describe("How many lines to show; default and most 2000"),
   }),
   permissions: ["read"],
