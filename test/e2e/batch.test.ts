@@ -189,13 +189,23 @@ describe("an atomic batch of which a call fails", () => {
     expect(await contentOf("old.txt")).toBe("again\n");
   });
 
-  test("has had no effects if nothing but files changed, and all are restored", async () => {
+  test("has had no effects if all that it changed is restored", async () => {
+    const { pathOf, contentOf, run } = await withFiles({ "one.txt": "1\n" });
+    const beyond = { tool: "read", args: { filePath: "one.txt", offset: 99 } };
+    expect(stateOf(await run([write("one.txt", "2\n"), beyond]))).toMatchObject({
+      effects: ToolEffects.NONE,
+      metadata: { failed: 1, restored: [pathOf("one.txt")], notRestored: [], cannotBeTakenBack: [] },
+    });
+    expect(await contentOf("one.txt")).toBe("1\n");
+  });
+
+  test("runs nothing if a call is found to fail before the start", async () => {
     const { contentOf, run } = await withFiles({ "one.txt": "1\n" });
     const part = await run([write("one.txt", "2\n"), { tool: "read", args: { filePath: "missing.txt" } }]);
-    // The missing file is found before anything starts.
     expect(stateOf(part)).toMatchObject({
       effects: ToolEffects.NONE,
-      error: expect.stringContaining("nothing was run"),
+      error: expect.stringContaining("nothing was run: "),
+      metadata: { failed: 2, restored: [] },
     });
     expect(await contentOf("one.txt")).toBe("1\n");
   });
