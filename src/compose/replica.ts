@@ -13,7 +13,7 @@ import type { Logger } from "../core/logger.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 import { createHooks } from "../tool/hooks.ts";
-import { createRegistry } from "../tool/registry.ts";
+import { byName, createRegistry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
@@ -44,7 +44,7 @@ export function createReplica({
   log: Logger;
 }) {
   const registry = createRegistry(config);
-  registry.register(tools);
+  registry.register(byName(tools));
   const hooks = createHooks();
   const {
     calls: callStore,

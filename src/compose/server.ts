@@ -3,9 +3,10 @@ import type { Config } from "../config/config.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
+import { bindTool } from "../tool/define-tool.ts";
+import { embeddedTools } from "../tool/embedded-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
-import type { Registry } from "../tool/registry.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { Registry, ToolsByName } from "../tool/registry.ts";
 import { createInvalid } from "../tools/invalid.ts";
 import { startBuiltInTools, startSandbox } from "./built-in-tools.ts";
 import { openCustomTools } from "./custom-tools.ts";
@@ -31,12 +32,16 @@ export interface Server {
   close(): Promise<void>;
 }
 
-/** Composes the service and starts it. `tools` are added to the built-in tools; `open` opens the store. */
+/**
+ * Composes the service and starts it. `tools` are added to the built-in tools; `buildId` names the build of the embedding program,
+ * for the definition IDs of its tools that declare no version; `open` opens the store.
+ */
 export async function startServer(
   configured: Config,
   log: Logger & Partial<Pick<ServiceLog, "dropped">>,
-  { tools = [], open = openStore }: { tools?: readonly Tool[]; open?: typeof openStore } = {},
+  { tools = {}, buildId, open = openStore }: { tools?: ToolsByName; buildId?: string; open?: typeof openStore } = {},
 ): Promise<Server> {
+  for (const [name, tool] of Object.entries(tools)) bindTool(name, tool);
   await checkConfiguredPolicy(configured, log);
   const { config, rules, replace } = liveConfig({ ...configured, limits: limitsOf(configured) });
   const replicaId = randomUUID();
@@ -50,14 +55,16 @@ export async function startServer(
     rules,
     store,
     replicaId,
-    tools: [...builtIn.tools, ...tools],
+    tools: builtIn.tools,
     observer: telemetry.observer,
     log,
   });
   const { calls, registry, hooks } = replica;
+  const register = embeddedTools(registry, { buildId, warn: log.warn });
+  register(tools);
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
   const namesIn = (workspace: string) => registry.list(workspaceRoot(workspace)).map(({ name }) => name);
-  registry.register([createInvalid({ namesIn })]);
+  registry.register({ invalid: createInvalid({ namesIn }) });
   const custom = await openCustomTools(config, registry, hooks, log).catch(async (error: unknown) => {
     await store.calls.close();
     throw error;
@@ -79,7 +86,7 @@ export async function startServer(
   const listener = await startListener({ config, store, replica, telemetry, custom, agreement, about, log });
   return {
     url: listener.url,
-    register: registry.register,
+    register,
     addHooks: hooks.add,
     async reload(next) {
       await checkConfiguredPolicy(next, log);

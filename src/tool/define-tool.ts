@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
-import { create, type JsonValue } from "@bufbuild/protobuf";
+import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
 import type * as z from "zod";
-import { ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
-import { type Decoded, inputCodec, outputCodec, type ValueSchema } from "./codec.ts";
+import { type Decoded, inputCodec, isZod, outputCodec, type ValueSchema } from "./codec.ts";
 import type { Attachment, ChangeForm, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
 
 /** A piece of structured output as models see it. */
@@ -11,14 +11,14 @@ export type Content = { type: "text"; text: string } | ({ type: "media" } & Atta
 
 /** The declaration of a tool; `defineTool` makes a `Tool` of it. */
 export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output extends z.ZodType> {
-  /** `[A-Za-z][A-Za-z0-9_-]{0,63}`. */
-  name: string;
+  /** `[A-Za-z][A-Za-z0-9_-]{0,63}`. Default: the key under which it is registered, or the name of its file. */
+  name?: string;
   /** Shown to models. */
   description: string;
   input: Input;
   /** With it, `execute` returns a value that fits it instead of a `ToolResult`; a value that does not fit fails the call. */
   output?: Output;
-  /** Raise it when behaviour changes but schemas do not: it changes `definition_id`. */
+  /** Raise it when behaviour changes: it changes `definition_id`, as name, description, schemas and hints do. */
   version?: string;
   /** Raise it when earlier "always" approvals must no longer hold: earlier grants stop matching. */
   permissionVersion?: string;
@@ -57,31 +57,77 @@ export type ReturnedBy<Output extends z.ZodType> = [Output] extends [never] ? To
 export function defineTool<const Input extends ValueSchema, P extends Plan = Plan, Output extends z.ZodType = never>(
   config: ToolConfig<Input, P, Output>,
 ): Tool {
-  const { name, description, version = "1", permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
-  const plan = config.plan ?? ((input) => wholeInput(name, input));
-  if (!toolName.test(name)) {
-    throw new Error(
-      `"${name}" cannot be a tool's name: start with a letter, then use up to 63 letters, digits, "_" or "-"`,
+  // A copy, so that later changes of the object have no effect on a tool that is bound later.
+  const input = isZod(config.input) ? config.input : structuredClone(config.input);
+  const fixed = { ...config, input };
+  return makeTool(fixed, fixed.name === undefined ? {} : { name: fixed.name });
+}
+
+/** The name under which a tool serves, and the version of its code, where it declares none. */
+interface Binding {
+  name?: string;
+  source?: string;
+}
+
+/** A tool as `defineTool` made it. */
+interface Made {
+  declaredName: string | undefined;
+  declaredVersion: string | undefined;
+  bind(binding: Binding): Tool;
+}
+
+/** Every tool that `defineTool` made: a copy of one, or any other object, is none. */
+const made = new WeakMap<object, Made>();
+
+/** Reports whether a value was made by `defineTool`. */
+export function isTool(value: unknown): value is Tool {
+  return typeof value === "object" && value !== null && made.has(value);
+}
+
+/** Reports whether a tool declares its version. */
+export function hasVersion(tool: Tool): boolean {
+  return made.get(tool)?.declaredVersion !== undefined;
+}
+
+/**
+ * Returns a tool as it serves under a name; `source` identifies its code in its definition ID. Throws unless `defineTool` made it,
+ * for this name or for any.
+ */
+export function bindTool(name: string, value: unknown, source?: string): Tool {
+  const known = typeof value === "object" && value !== null ? made.get(value) : undefined;
+  if (!known || !isTool(value)) {
+    throw new TypeError(`"${name}" is not a tool: register what defineTool returned, not a copy of it`);
+  }
+  const { declaredName } = known;
+  if (declaredName !== undefined && declaredName !== name) {
+    throw new TypeError(
+      `the tool "${declaredName}" cannot serve as "${name}": register it under its own name, or leave out name in defineTool`,
     );
   }
-  checkPermissions(config);
+  if (value.name === name && source === undefined) return value;
+  return known.bind({ name, ...(source !== undefined && { source }) });
+}
+
+function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.ZodType>(
+  config: ToolConfig<Input, P, Output>,
+  { name: boundName, source }: Binding,
+): Tool {
+  const { permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
+  const name = boundName ?? "";
+  const plan = config.plan ?? ((input) => wholeInput(name, input));
+  if (boundName !== undefined) {
+    checkName(name);
+    checkPermissions({ ...config, name });
+  }
   const input = inputCodec(name, config.input);
   const output = config.output && outputCodec(name, config.output);
-  const schemas = { input: input.schema, ...(output && { output: output.schema }) };
-  const definition = create(ToolDefinitionSchema, {
+  const definition = definitionOf(
+    config,
     name,
-    definitionId: sha256(canonicalJson({ name, ...schemas, version })).slice(0, 32),
-    description,
-    inputSchema: structuredClone(input.schema),
-    ...(output && { outputSchema: structuredClone(output.schema) }),
-    annotations: {
-      readOnly: config.readOnly ?? false,
-      idempotent: config.idempotent ?? false,
-      destructive: config.destructive ?? false,
-      openWorld: config.openWorld ?? false,
-    },
-  });
-  return Object.freeze({
+    { input: input.schema, ...(output && { output: output.schema }) },
+    source,
+  );
+  const tool: Tool = Object.freeze({
     name,
     definition: deepFreeze(definition),
     idempotent: config.idempotent ?? false,
@@ -105,6 +151,46 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
       return { structured, ...contentsOf(shown ?? [textOf(structured)]) };
     },
   });
+  made.set(tool, {
+    declaredName: config.name,
+    declaredVersion: config.version,
+    bind: (binding) => makeTool(config, binding),
+  });
+  return tool;
+}
+
+/** Makes the definition that models see. Its ID names everything in it, the declared version, and the code if `source` identifies it. */
+function definitionOf(
+  { description, version, ...hints }: Pick<ToolConfig<ValueSchema, Plan, z.ZodType>, "description" | "version" | Hint>,
+  name: string,
+  { input, output }: { input: JsonObject; output?: JsonObject },
+  source: string | undefined,
+): ToolDefinition {
+  const { readOnly = false, idempotent = false, destructive = false, openWorld = false } = hints;
+  const annotations = { readOnly, idempotent, destructive, openWorld };
+  const identity = {
+    ...{ name, description, input, annotations },
+    ...(output && { output }),
+    ...(version !== undefined && { version }),
+    ...(source !== undefined && { source }),
+  };
+  return create(ToolDefinitionSchema, {
+    name,
+    definitionId: sha256(canonicalJson(identity)).slice(0, 32),
+    description,
+    inputSchema: structuredClone(input),
+    ...(output && { outputSchema: structuredClone(output) }),
+    annotations,
+  });
+}
+
+type Hint = "readOnly" | "idempotent" | "destructive" | "openWorld";
+
+function checkName(name: string): void {
+  if (toolName.test(name)) return;
+  throw new Error(
+    `"${name}" cannot be a tool's name: start with a letter, then use up to 63 letters, digits, "_" or "-"`,
+  );
 }
 
 /** Throws if a tool declares what it cannot ask. */
@@ -112,7 +198,7 @@ function checkPermissions({
   name,
   permissions,
   plan,
-}: Pick<ToolConfig<never, Plan, never>, "name" | "permissions" | "plan">) {
+}: Pick<ToolConfig<never, Plan, never>, "permissions" | "plan"> & { name: string }) {
   const wrong = permissions?.find((permission) => permission === "" || /[*?]/.test(permission));
   if (wrong !== undefined) {
     throw new Error(`tool "${name}" declares the permission "${wrong}"; name each one, without wildcards`);

@@ -1,12 +1,21 @@
+import { bindTool } from "./define-tool.ts";
 import type { Tool } from "./tool.ts";
+
+/** Tools to register: each serves under its key. */
+export type ToolsByName = Readonly<Record<string, Tool>>;
+
+/** Returns tools by the names that they declare. */
+export function byName(tools: readonly Tool[]): ToolsByName {
+  return Object.fromEntries(tools.map((tool) => [tool.name, tool]));
+}
 
 /** Tools by name: those of the whole process, and those of one workspace, which take precedence there. */
 export interface Registry {
   /**
-   * Adds tools, for one workspace root or for all, and returns the function that removes exactly this registration. Of several
-   * tools with one name the latest registration serves.
+   * Adds tools by name, for one workspace root or for all, and returns the function that removes exactly this registration. Of
+   * several tools with one name the latest registration serves. Throws if one of them is not a tool, or not one of this name.
    */
-  register(tools: readonly Tool[], workspace?: string): () => void;
+  register(tools: ToolsByName, workspace?: string): () => void;
   /** Returns the tool that serves under a name in a workspace root. A call keeps it, whatever is registered or removed later. */
   get(name: string, workspace: string): Tool | undefined;
   /** Reports whether a tool serves under a name in any workspace. */
@@ -32,9 +41,10 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
   const get = (name: string, workspace: string) => last(workspaces.get(workspace), name) ?? last(everywhere, name);
   return {
     register(tools, workspace) {
+      const bound = Object.entries(tools).map(([name, tool]) => bindTool(name, tool));
       const layer = layerOf(workspace);
       // One object for each registration, so that two registrations of the same tool can be removed separately.
-      const registrations = tools
+      const registrations = bound
         .filter((tool) => !tool.experimental || experimental.includes(tool.name))
         .map((tool) => ({ tool }));
       for (const registration of registrations) {

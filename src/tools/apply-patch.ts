@@ -23,6 +23,7 @@ import type { FileChange } from "./fs/diff.ts";
 export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "apply_patch",
+    version: "1",
     description: [
       "Change files by a patch: lines from *** Begin Patch to *** End Patch, with sections *** Add File: PATH (each line begins",
       "with +), *** Delete File: PATH, and *** Update File: PATH (then *** Move to: PATH if it moves), in which @@ or @@ LINE begins",

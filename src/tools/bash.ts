@@ -30,6 +30,7 @@ export function createBash({
 }): Tool {
   return defineTool({
     name: "bash",
+    version: "1",
     description: [
       "Run a command line with bash and return what it prints, stdout and stderr together.",
       "Each call starts a new shell in the workspace; to run in another directory set workdir instead of using cd.",

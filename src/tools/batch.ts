@@ -47,6 +47,7 @@ const input = z.preprocess(
 export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns"> }): Tool {
   return defineTool({
     name: "batch",
+    version: "1",
     description: [
       `Make up to ${maxCalls} tool calls at the same time instead of one after another. Each is judged and asked for on its own,`,
       "and one that fails does not stop the others. With atomic none starts before all are allowed, and if one may not run none does.",

@@ -9,6 +9,7 @@ import type { FileChanges } from "./fs/change-file.ts";
 export function createEditTool({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "edit",
+    version: "1",
     description: [
       "Replace oldString by newString in a file that was read with the read tool. oldString must occur once, or set replaceAll;",
       "give it as it stands in the file, without the line numbers of read. An empty oldString makes a new file.",

@@ -30,6 +30,7 @@ interface Root {
 /** Finds files by name, newest first. It also asks for directories that the pattern leads to, outside the searched one. */
 export const glob = defineTool({
   name: "glob",
+  version: "1",
   description: [
     "Find files by a glob pattern such as `**/*.ts` or `src/{a,b}/*.md`; a pattern without a slash is found at any depth.",
     "Files that git ignores are left out, hidden ones are not. Returns the 100 that were modified last.",

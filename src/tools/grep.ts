@@ -38,6 +38,7 @@ type Input = z.output<typeof input>;
 /** Searches the content of files. Files that may not be read without an ask are left out and counted. */
 export const grep = defineTool({
   name: "grep",
+  version: "1",
   description: [
     "Search the content of files by a regular expression. Files that git ignores and binary files are left out, hidden ones are not.",
     "Returns at most 100 matching lines, those of the files that were modified last.",

@@ -7,6 +7,7 @@ import type { Tool } from "../tool/tool.ts";
 export function createInvalid({ namesIn }: { namesIn(workspace: string): readonly string[] }): Tool {
   return defineTool({
     name: "invalid",
+    version: "1",
     description:
       "Do not call this. Agent hosts call it when a call names an unknown tool or its arguments are not valid JSON.",
     input: z.object({

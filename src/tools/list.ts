@@ -14,6 +14,7 @@ const ignoredNames = ["node_modules", "__pycache__", ".venv", "venv", "target", 
 /** Shows the files below a directory as a tree. */
 export const listTool = defineTool({
   name: "list",
+  version: "1",
   description: [
     "List the files below a directory as a tree, at most 100. Files that git ignores are left out, and directories of dependencies and builds.",
     "To see all of one directory use read; to find files by name use glob.",

@@ -11,6 +11,7 @@ import type { ExistingFile } from "./fs/existing-file.ts";
 export function createMultiEdit({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "multiedit",
+    version: "1",
     description: [
       "Make several edits of one file that was read with the read tool, each like the edit tool does it and each on what the",
       "ones before it left. Either all are made or none.",

@@ -22,6 +22,7 @@ const outputId = /^[A-Za-z0-9_-]+$/;
 /** Shows a file in numbered lines, a directory as a list, an image or a PDF as an attachment, a notebook as its cells. */
 export const readTool = defineTool({
   name: "read",
+  version: "1",
   description: [
     "Read a file or list a directory. Text is returned as numbered lines (`N: line`), at most 2,000 lines and 50 KB at a time;",
     "continue with offset. Images (JPEG, PNG, GIF, WebP) and PDF files are returned as attachments, notebooks (.ipynb) as their cells.",

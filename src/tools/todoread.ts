@@ -5,6 +5,7 @@ import { readTodos, showTodos } from "./todo/todo-list.ts";
 /** Shows the session's todo list. */
 export const todoread = defineTool({
   name: "todoread",
+  version: "1",
   description: "Read the todo list of this session.",
   input: z.object({}),
   permissions: ["todoread"],

@@ -5,6 +5,7 @@ import { showTodos, storeTodos, titleOfTodos, todoList } from "./todo/todo-list.
 /** Replaces the session's todo list; a subagent's session has its own list. */
 export const todowrite = defineTool({
   name: "todowrite",
+  version: "1",
   description: [
     "Write down the whole todo list of this session, replacing the one before. Use it for work of several steps:",
     "set one todo to in_progress before you begin it, and to completed as soon as it is done.",

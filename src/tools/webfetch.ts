@@ -18,6 +18,7 @@ type Format = (typeof formats)[number];
 /** Fetches a page of the web. It asks for the parsed address, however it was spelled. */
 export const webfetch = defineTool({
   name: "webfetch",
+  version: "1",
   description: [
     "Fetch a page of the web by GET and return it as markdown (default), text or html; images and PDF files as attachments.",
     "http is upgraded to https. At most 5 MiB. A redirect to another host is returned, not followed: call again with its URL.",

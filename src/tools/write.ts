@@ -8,6 +8,7 @@ import type { FileChanges } from "./fs/change-file.ts";
 export function createWrite({ changes }: { changes: FileChanges }): Tool {
   return defineTool({
     name: "write",
+    version: "1",
     description: [
       "Write a whole file, creating it and its directories if they are missing.",
       "Read an existing file with the read tool before overwriting it.",

@@ -12,12 +12,20 @@ import { startServer } from "../../src/compose/server.ts";
 import type { openStore } from "../../src/compose/store.ts";
 import { type Config, loadConfig } from "../../src/config/config.ts";
 import type { LogFields, Logger } from "../../src/core/logger.ts";
+import { byName } from "../../src/tool/registry.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 
 /** Starts a service in this process, with the tools of a test; it stops with the test. */
 export async function serve(
   tools: Tool[],
-  { open, ...settings }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & { open?: typeof openStore } = {},
+  {
+    open,
+    buildId = "test",
+    ...settings
+  }: Partial<Pick<Config, "askMs" | "experimental" | "store">> & {
+    open?: typeof openStore;
+    buildId?: string | undefined;
+  } = {},
 ) {
   const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-call-")));
   const workspace = join(folder, "workspace");
@@ -40,7 +48,11 @@ export async function serve(
   const write = (message: string, fields?: LogFields) => void logged.push({ message, fields });
   const log: Logger = { debug: write, info: write, warn: write, error: write };
   const start = async () => {
-    const server = await startServer(config, log, { tools, ...(open && { open }) });
+    const server = await startServer(config, log, {
+      tools: byName(tools),
+      ...(buildId && { buildId }),
+      ...(open && { open }),
+    });
     let closing: Promise<void> | undefined;
     const close = () => (closing ??= server.close());
     onTestFinished(close);

@@ -190,6 +190,25 @@ export default Tool.define("my_custom_tool", async () => ({
     expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });
   });
 
+  test("has the same definition id wherever it lies, and another one if local code that it imports is different", async () => {
+    const files = {
+      "tool/count.ts":
+        'import { word } from "../lib/word"; import { end } from "./end";\nexport default { description: "One.", args: {}, execute: () => word + end };',
+      "tool/end.ts":
+        'export const end: string = "!"; export default { description: "End.", args: {}, execute: () => end };',
+      "lib/word.ts": 'export { word } from "./deep";',
+      "lib/deep.ts": 'export const word: string = "one";',
+    };
+    const idOf = async (changed: Record<string, string>) => {
+      const service = await serveWith({ ...files, ...changed });
+      return (await list(service)).tools.find(({ name }) => name === "count")?.definitionId;
+    };
+    const first = await idOf({});
+    expect(await idOf({ "tool/other.ts": hello })).toBe(first);
+    expect(await idOf({ "lib/deep.ts": 'export const word: string = "two";' })).not.toBe(first);
+    expect(await idOf({ "tool/end.ts": files["tool/end.ts"].replace("!", "?") })).not.toBe(first);
+  });
+
   test("that is replaced while it runs ends as it began", async () => {
     const body = (word: string) => `import { existsSync, writeFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";

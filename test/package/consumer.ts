@@ -21,7 +21,9 @@ const tested = await callTool(site, count, { text: "abc" });
 const data = await mkdtemp(join(tmpdir(), "toolgate-consumer-"));
 const flags = { workspace: site.directory, data: join(data, "data"), listen: "127.0.0.1:0" };
 const config = loadConfig(flags, { ...readEnvironment(), env: {}, home: data });
-const server = await startServer(config, createLogger({ level: "error", file: join(data, "log") }), { tools: [count] });
+const server = await startServer(config, createLogger({ level: "error", file: join(data, "log") }), {
+  tools: { count },
+});
 const token = findToken("caller", server.url, { TOOLGATE_DATA: flags.data });
 const client = connect({ url: server.url, ...(token !== undefined && { token }) });
 const { part } = await client.tools.callTool({ tool: "count", input: { text: "four" }, waitMs: 10_000 });

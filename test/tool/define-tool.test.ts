@@ -249,12 +249,12 @@ test('a grant of "always" ends with permissionVersion or input schema, not with 
     return asked;
   };
   expect([await isAsked(), await isAsked()]).toEqual([true, false]);
-  const remove = register([deploy({ version: "2" })]);
+  const remove = register({ deploy: deploy({ version: "2" }) });
   expect(await isAsked()).toBe(false);
   remove();
-  register([deploy({ permissionVersion: "2" })]);
+  register({ deploy: deploy({ permissionVersion: "2" }) });
   expect([await isAsked(), await isAsked()]).toEqual([true, false]);
-  register([deploy({ permissionVersion: "2" }, "place")]);
+  register({ deploy: deploy({ permissionVersion: "2" }, "place") });
   expect(await isAsked()).toBe(true);
 });
 

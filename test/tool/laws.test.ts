@@ -101,8 +101,8 @@ test("durable identity: a tool sees the session, agent, message and call that th
 describe("scoped registration", () => {
   test("the latest registration serves; closing it reveals the one before, closing another changes nothing", async () => {
     const service = await serve([say("t", "one")]);
-    const closeTwo = service.register([say("t", "two")]);
-    const closeThree = service.register([say("t", "three")]);
+    const closeTwo = service.register({ t: say("t", "two") });
+    const closeThree = service.register({ t: say("t", "three") });
     expect(await output(service, "t")).toBe("three");
     closeTwo();
     expect(await output(service, "t")).toBe("three");
@@ -115,7 +115,7 @@ describe("scoped registration", () => {
   test("a tool that is registered twice serves until both registrations are closed", () => {
     const registry = createRegistry();
     const tool = say("t", "one");
-    const [first, second] = [registry.register([tool]), registry.register([tool])];
+    const [first, second] = [registry.register({ t: tool }), registry.register({ t: tool })];
     first();
     expect(registry.get("t", "default")).toBe(tool);
     second();
@@ -126,21 +126,21 @@ describe("scoped registration", () => {
   test("a workspace's tool takes precedence over a common one, in that workspace alone", () => {
     const registry = createRegistry();
     const [own, all] = [say("t", "own"), say("t", "all")];
-    const close = registry.register([own], "here");
-    registry.register([all]);
+    const close = registry.register({ t: own }, "here");
+    registry.register({ t: all });
     expect([registry.get("t", "here"), registry.get("t", "there")]).toEqual([own, all]);
     expect(registry.list("here")).toEqual([own]);
     close();
     expect(registry.get("t", "here")).toBe(all);
   });
 
-  test("later changes of the registered array have no effect", () => {
+  test("later changes of the registered record have no effect", () => {
     const registry = createRegistry();
-    const tools = [say("a", "a")];
+    const tools: Record<string, Tool> = { a: say("a", "a") };
     const close = registry.register(tools);
-    tools.push(say("b", "b"));
+    tools.b = say("b", "b");
     expect(registry.list("default").map(({ name }) => name)).toEqual(["a"]);
-    tools.length = 0;
+    delete tools.a;
     close();
     expect(registry.list("default")).toEqual([]);
   });
@@ -150,16 +150,16 @@ test("captured execution: registrations and removals do not affect a running cal
   const entered = Promise.withResolvers<void>();
   const go = Promise.withResolvers<void>();
   const service = await serve([]);
-  const close = service.register([
-    say("t", "old", async () => {
+  const close = service.register({
+    t: say("t", "old", async () => {
       entered.resolve();
       await go.promise;
     }),
-  ]);
+  });
   const running = output(service, "t");
   await entered.promise;
   close();
-  service.register([say("t", "new")]);
+  service.register({ t: say("t", "new") });
   go.resolve();
   expect(await running).toBe("old");
   expect(await output(service, "t")).toBe("new");
@@ -170,7 +170,7 @@ describe("stale rejection", () => {
     const service = await serve([say("t", "one"), say("sibling", "here")]);
     const { tools } = await service.agent.tools.listTools({});
     const [one] = tools.filter(({ name }) => name === "t");
-    const close = service.register([say("t", "two")]);
+    const close = service.register({ t: say("t", "two") });
     const [two] = (await service.agent.tools.listTools({})).tools.filter(({ name }) => name === "t");
     expect(await output(service, "t", { definitionId: one?.definitionId })).toBe("STALE_TOOL");
     expect(
@@ -183,7 +183,7 @@ describe("stale rejection", () => {
 
   test("a call of a tool that was removed is UNKNOWN_TOOL", async () => {
     const service = await serve([]);
-    service.register([say("t", "one")])();
+    service.register({ t: say("t", "one") })();
     expect(await output(service, "t")).toBe("UNKNOWN_TOOL");
   });
 });

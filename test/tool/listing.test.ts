@@ -52,7 +52,7 @@ describe("ListTools", () => {
     const has = async ({ agent }: typeof off) =>
       (await agent.tools.listTools({})).tools.some(({ name }) => name === "rehearse");
     expect([await has(off), await has(on)]).toEqual([false, true]);
-    off.register([named("rehearse", { experimental: true })]);
+    off.register({ rehearse: named("rehearse", { experimental: true }) });
     expect(await has(off)).toBe(false);
     const { part } = await off.agent.tools.callTool({ tool: "rehearse", input: { n: 1 } });
     expect(part?.state.case).toBe("error");

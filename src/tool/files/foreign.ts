@@ -1,11 +1,9 @@
-import { createHash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
-import { ToolDefinitionSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isZod, type ValueSchema } from "../codec.ts";
-import { defineTool } from "../define-tool.ts";
+import { bindTool, defineTool, isTool } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
 import type { Attachment, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "./modules.ts";
@@ -56,13 +54,13 @@ const result = z.object({
 
 /**
  * Makes a tool of an export of a file or a plugin: of `defineTool`, `Tool.define` in each of its forms, or opencode's `tool`.
- * Returns undefined if the export does not look like a tool. `version` is that of its source, so that other code has another
- * definition ID.
+ * Returns undefined if the export does not look like a tool. `source` identifies its code in its definition
+ * ID.
  */
-export async function toolOf(name: string, exported: unknown, version: string): Promise<Tool | undefined> {
+export async function toolOf(name: string, exported: unknown, source: string): Promise<Tool | undefined> {
   if (typeof exported !== "object" || exported === null) return undefined;
-  if (isTool(exported)) return versioned(exported, version);
-  if ("init" in exported) return await toolOf(idOf(exported) ?? name, await initialised(exported.init), version);
+  if (isTool(exported)) return bindTool(exported.name || name, exported, source);
+  if ("init" in exported) return await toolOf(idOf(exported) ?? name, await initialised(exported.init), source);
   if (!("execute" in exported)) return undefined;
   const read = foreign.safeParse(exported);
   if (!read.success) {
@@ -72,10 +70,9 @@ export async function toolOf(name: string, exported: unknown, version: string): 
   }
   const { description, args, parameters } = read.data;
   const { execute } = read.data;
-  return defineTool({
+  const tool = defineTool({
     name,
     description,
-    version,
     input: inputOf(name, args ?? parameters),
     // Either end may hold the important part.
     keep: { end: "both" },
@@ -90,18 +87,7 @@ export async function toolOf(name: string, exported: unknown, version: string): 
       }
     },
   });
-}
-
-function isTool(exported: object): exported is Tool {
-  return "definition" in exported && "decode" in exported && "plan" in exported && Object.isFrozen(exported);
-}
-
-function versioned(tool: Tool, version: string): Tool {
-  const definitionId = createHash("sha256")
-    .update(`${tool.definition.definitionId} ${version}`)
-    .digest("hex")
-    .slice(0, 32);
-  return Object.freeze({ ...tool, definition: create(ToolDefinitionSchema, { ...tool.definition, definitionId }) });
+  return bindTool(name, tool, source);
 }
 
 function idOf(exported: object): string | undefined {

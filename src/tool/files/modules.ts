@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { type ResolveFnOutput, registerHooks } from "node:module";
-import { basename } from "node:path";
+import { basename, dirname, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { assets } from "../../core/assets.ts";
 
@@ -19,10 +19,19 @@ export interface Modules {
    * Imports a version of a file. Files that it imports (outside node_modules) are imported in the version `shared`, once for
    * all files with the same one.
    */
-  load(path: string, version: string, shared: string): Promise<Readonly<Record<string, unknown>>>;
+  load(path: string, version: string, shared: string): Promise<LoadedModule>;
+  /** Returns the files that loaded files import, outside node_modules. */
+  imported(): ReadonlySet<string>;
   /** From now on, each import of one of these paths fails unless the file has this SHA-256. */
   expect(files: ReadonlyMap<string, string>): void;
   close(): void;
+}
+
+/** A loaded file. */
+export interface LoadedModule {
+  exports: Readonly<Record<string, unknown>>;
+  /** Digest of the file and of all files that it imports, directly or not, outside node_modules; the same wherever they lie. */
+  digest: string;
 }
 
 /** Query that distinguishes versions in Node's module cache: `toolgate=SHARED`, or for an entry `toolgate=VERSION.SHARED`. */
@@ -39,12 +48,16 @@ export function createModules(): Modules {
     zod: assets.zod,
   };
   const expected = new Map<string, string>();
+  const graph = createModuleGraph();
   const hooks = registerHooks({
     load(url, context, next) {
       const wanted = url.startsWith("file:") ? expected.get(fileURLToPath(url.replace(/\?.*$/, ""))) : undefined;
       const loaded = next(url, context);
       // Node reads CommonJS modules later by itself; their source is read here.
-      if (wanted === undefined || wanted === sha256(loaded.source ?? readFileSync(new URL(url)))) return loaded;
+      if (wanted === undefined && sharedOf(url) === undefined) return loaded;
+      const found = sha256(loaded.source ?? readFileSync(new URL(url)));
+      graph.addModule(url, found);
+      if (wanted === undefined || wanted === found) return loaded;
       throw new Error(`${fileURLToPath(url.replace(/\?.*$/, ""))} has changed since it was trusted`);
     },
     resolve(specifier, context, next) {
@@ -60,18 +73,47 @@ export function createModules(): Modules {
         },
       );
       const isTheirs = resolved.url.startsWith("file:") && !resolved.url.includes("/node_modules/");
-      return isTheirs && resolved.url !== own ? { ...resolved, url: `${resolved.url}?${query}=${shared}` } : resolved;
+      if (!isTheirs || resolved.url === own) return resolved;
+      const url = `${resolved.url}?${query}=${shared}`;
+      graph.addImport(context.parentURL ?? "", url);
+      return { ...resolved, url };
     },
   });
   return {
     async load(path, version, shared) {
       const url = `${pathToFileURL(path).href}?${query}=${version}.${shared}`;
-      return await within(loadMs, import(/* @vite-ignore */ url));
+      const exports = await within(loadMs, import(/* @vite-ignore */ url));
+      return { exports, digest: graph.digestOf(url) };
     },
+    imported: graph.imported,
     expect(files) {
       for (const [path, hash] of files) expected.set(path, hash);
     },
     close: () => hooks.deregister(),
+  };
+}
+
+/** Creates the record of which loaded module imports which. */
+function createModuleGraph() {
+  const digests = new Map<string, string>();
+  const imports = new Map<string, Set<string>>();
+  const files = new Set<string>();
+  const fileOf = (url: string) => fileURLToPath(url.replace(/\?.*$/, ""));
+  return {
+    addModule: (url: string, digest: string) => void digests.set(url, digest),
+    addImport(parent: string, url: string) {
+      imports.set(parent, (imports.get(parent) ?? new Set()).add(url));
+      files.add(fileOf(url));
+    },
+    imported: () => files,
+    digestOf(entry: string): string {
+      const found = new Set([entry]);
+      // The loop also visits what is added while it runs.
+      for (const url of found) for (const next of imports.get(url) ?? []) found.add(next);
+      const directory = dirname(fileOf(entry));
+      const parts = [...found].map((url) => [relative(directory, fileOf(url)), digests.get(url) ?? ""] as const);
+      return sha256(JSON.stringify(parts.sort(([a], [b]) => (a < b ? -1 : 1)))).slice(0, 32);
+    },
   };
 }
 

@@ -1,6 +1,6 @@
 import { readFile, stat } from "node:fs/promises";
 import type { HookChain } from "../hooks.ts";
-import type { Registry } from "../registry.ts";
+import { byName, type Registry } from "../registry.ts";
 import type { Modules, Problem } from "./modules.ts";
 import { type PluginInput, readPlugin } from "./plugins.ts";
 import { type LoadedFile, type ToolSource, versionDigest } from "./tool-source.ts";
@@ -42,8 +42,12 @@ async function loadPlugin(
   before: LoadedFile | undefined,
 ): Promise<LoadedFile> {
   const version = versionDigest(await readFile(path));
-  const plugin = await readPlugin(path, await modules.load(path, version, version), version, pluginInput);
-  const closers = [registry.register(plugin.tools), ...plugin.hooks.map((each) => hooks.add(plugin.name, each))];
+  const { exports, digest } = await modules.load(path, version, version);
+  const plugin = await readPlugin(path, exports, digest, pluginInput);
+  const closers = [
+    registry.register(byName(plugin.tools)),
+    ...plugin.hooks.map((each) => hooks.add(plugin.name, each)),
+  ];
   before?.close();
   for (const name of plugin.unknown) {
     report({ path, line: 0, reason: `the hook ${name} is unknown to Toolgate: it is never run` });

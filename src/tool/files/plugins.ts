@@ -24,7 +24,7 @@ export interface LoadedPlugin {
 export async function readPlugin(
   path: string,
   exports: Readonly<Record<string, unknown>>,
-  version: string,
+  source: string,
   input: PluginInput,
 ): Promise<LoadedPlugin> {
   const plugin: LoadedPlugin = { name: basename(path, extname(path)), tools: [], hooks: [], unknown: [] };
@@ -40,7 +40,7 @@ export async function readPlugin(
     }
     plugin.hooks.push(own);
     for (const [name, value] of Object.entries("tool" in part ? Object(part.tool) : {})) {
-      const tool = await toolOf(name, value, version);
+      const tool = await toolOf(name, value, source);
       if (!tool) throw new Error(`its tool ${name} is not a tool: write { description, args, execute }`);
       plugin.tools.push(tool);
     }

@@ -1,6 +1,6 @@
 import { realpath } from "node:fs/promises";
 import { basename, extname, join } from "node:path";
-import type { Registry } from "../registry.ts";
+import { byName, type Registry } from "../registry.ts";
 import type { Tool } from "../tool.ts";
 import { toolOf } from "./foreign.ts";
 import { loadProblem, type Modules } from "./modules.ts";
@@ -80,8 +80,8 @@ async function loadEntries(state: DirectoryState, { entries, shared }: Sources, 
     if (before?.version === version) continue;
     const file = join(state.source.path, path);
     try {
-      const exports = await state.modules.load(file, version, shared.slice(0, 32));
-      const close = state.registry.register(await toolsOf(file, exports, version), state.source.workspace?.name);
+      const { exports, digest } = await state.modules.load(file, version, shared.slice(0, 32));
+      const close = state.registry.register(byName(await toolsOf(file, exports, digest)), state.source.workspace?.name);
       before?.close();
       state.loaded.set(path, { version, close });
     } catch (error) {
@@ -93,10 +93,10 @@ async function loadEntries(state: DirectoryState, { entries, shared }: Sources, 
 }
 
 /** Returns the tools of a file: its default export is named like the file, others `file_export`. Ignores exports of other kinds. */
-async function toolsOf(file: string, exports: Readonly<Record<string, unknown>>, version: string): Promise<Tool[]> {
+async function toolsOf(file: string, exports: Readonly<Record<string, unknown>>, source: string): Promise<Tool[]> {
   const name = basename(file, extname(file));
   const tools = await Promise.all(
-    Object.entries(exports).map(([key, value]) => toolOf(key === "default" ? name : `${name}_${key}`, value, version)),
+    Object.entries(exports).map(([key, value]) => toolOf(key === "default" ? name : `${name}_${key}`, value, source)),
   );
   const found = tools.filter((tool) => tool !== undefined);
   if (found.length > 0) return found;
@@ -122,5 +122,5 @@ function trustProblem(
   if (trusted === undefined) {
     return `this workspace brings ${entries.length} tool file(s), which are not loaded: their code would run with the rights of the service. Review it, then run: toolgate trust ${workspace}`;
   }
-  return `the code of this workspace's tools has changed since it was trusted: the version loaded before serves until the service stops, and nothing new is loaded. Review it, then run: toolgate trust ${workspace}`;
+  return `the code of this workspace's tools has changed since it was trusted: the source loaded before serves until the service stops, and nothing new is loaded. Review it, then run: toolgate trust ${workspace}`;
 }

@@ -467,7 +467,8 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
   name: string;
 
   /**
-   * definition_id is a hash of name, schemas and version. It is equal on every replica and after a restart. Send it
+   * definition_id is a hash of name, description, schemas, annotations and version; for a tool of a file also of its code
+   * and the local code that it imports. It is equal on every replica and after a restart. Send it
    * with the calls that a model makes from this definition: if the tool has another definition by then, they end
    * STALE_TOOL.
    *
