@@ -85,6 +85,8 @@ async function enterCall(
   { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
 ): Promise<Accepted> {
   const { limits, replicaId, store } = engine;
+  // A saved file of tools or of a plugin is what this call meets.
+  await engine.registry.refresh(workspaceRoot(opened.workspace.name));
   const call = describeCall(engine, request, opened, principal, trace);
   const ready = gate ? undefined : await prepareStart(engine, call, opened);
   const sent = performance.now();

@@ -11,7 +11,7 @@ import { CallGone, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { inspectCall } from "./inspect.ts";
 import { type Judged, judgeCall } from "./planning.ts";
-import { decodeInput, planContext } from "./prepare.ts";
+import { checkGuards, decodeInput, planContext } from "./prepare.ts";
 import { type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { inputOf, running } from "./state.ts";
@@ -63,6 +63,8 @@ async function attemptStart(
   grants?: JudgedBy["grants"],
 ): Promise<Approved | undefined> {
   const { tool, ctx, subject } = approval;
+  await engine.registry.refresh(subject.workspace);
+  checkGuards(engine.registry, subject.workspace);
   const input = decodeInput(engine, tool, call.record);
   // After a "once" grants are read only if it does not cover everything.
   const by: JudgedBy = { grants: grants ?? (call.asks?.some(isOnce) ? "none" : "adopt") };

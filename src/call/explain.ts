@@ -6,6 +6,7 @@ import { knownPermissions } from "../policy/known-permissions.ts";
 import type { LayerRules } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import { checkSize } from "./check-size.ts";
+import { guardDecision } from "./guard-decision.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
 
 /** Explains which rule decides, for each pattern as given: resolves no path and analyses no command. */
@@ -16,6 +17,14 @@ export async function explainPermission(
 ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
   checkSize("patterns", request.patterns, 256 * 1024);
   const scope = await openScope(parts, principal, request.sessionId);
+  const workspace = workspaceRoot(scope.workspace.name);
+  await parts.registry.refresh(workspace);
+  const guard = request.onlyRules ? undefined : parts.registry.guardProblem(workspace);
+  if (guard !== undefined) {
+    const patterns = request.patterns.length === 0 ? [""] : request.patterns;
+    const decisions = patterns.map((pattern) => guardDecision(request.permission, pattern, guard));
+    return { action: PermissionAction.DENY, decisions };
+  }
   const layers = questionLayers(parts, ruleSubject(parts, principal, scope, request.agent), request);
   const decisions = parts.policy.explain({ permission: request.permission, patterns: request.patterns }, layers);
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };

@@ -1,6 +1,6 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { PermissionRequest, Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { type PermissionRequest, type Preview, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PlanToolRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Verdict } from "../approval/judge-asks.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
@@ -12,9 +12,11 @@ import type { Subject } from "../policy/subject.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
+import { guardDecision } from "./guard-decision.ts";
 import { cutPreview, inspectCall } from "./inspect.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
 import { type Judged, judgeCall } from "./planning.ts";
+import { notGuarded } from "./prepare.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { subjectFor } from "./running.ts";
 import { createToolJudge } from "./tool-judge.ts";
@@ -27,7 +29,7 @@ export interface PlannedTool {
   asks: PermissionRequest[];
   preview?: Preview;
   /** The tool's check that fails. */
-  problem?: ToolFailure;
+  problem?: { reason: ToolErrorReason; message: string };
 }
 
 /** Plans and judges a call as the engine would, without making it. */
@@ -38,21 +40,38 @@ export async function planTool(
 ): Promise<PlannedTool> {
   const scope = await openScope(parts, principal, request.sessionId);
   const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
+  const workspace = workspaceRoot(scope.workspace.name);
+  await parts.registry.refresh(workspace);
   const tool = toolOf(parts, request, scope);
+  const guard = request.onlyRules ? undefined : parts.registry.guardProblem(workspace);
+  if (guard !== undefined) {
+    const decision = guardDecision("*", "*", guard);
+    const verdict = { action: PermissionAction.DENY, decisions: [decision], unapproved: [] };
+    const problem = { reason: ToolErrorReason.GUARD_NOT_LOADED, message: notGuarded(guard) };
+    return { title: tool.name, verdict, asks: [], problem };
+  }
   const subject = subjectFor(scope, agent, tool);
   const layers = questionLayers(parts, subject, request);
   const judged = await judgeRequest(parts, request, scope, tool, subject, layers);
   // The targets are unknown, and an unknown target is never allowed.
   if (judged instanceof ToolFailure) {
     const verdict = { action: PermissionAction.ASK, decisions: [], unapproved: [] };
-    return { title: tool.name, verdict, asks: [], problem: judged };
+    return { title: tool.name, verdict, asks: [], problem: failing(judged) };
   }
   const { plan, verdict } = judged;
   const { preview: whole, problem } = await inspectCall(parts, judged, layers);
   const preview = whole && cutPreview(whole());
   const asks = await unopenedRequests(parts, request, scope, tool, subject, judged, preview);
-  return { title: plan.title, verdict, asks, ...(preview && { preview }), ...(problem && { problem }) };
+  return {
+    title: plan.title,
+    verdict,
+    asks,
+    ...(preview && { preview }),
+    ...(problem && { problem: failing(problem) }),
+  };
 }
+
+const failing = ({ message }: ToolFailure) => ({ reason: ToolErrorReason.FAILED, message });
 
 function toolOf({ registry }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
   const tool = registry.get(name, workspaceRoot(workspace.name));

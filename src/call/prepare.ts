@@ -56,6 +56,7 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
 /** Step 1, resolve: returns the registration that serves now. Later registrations do not affect the call. */
 export function resolveTool({ registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
   const workspace = workspaceRoot(opened.workspace.name);
+  checkGuards(registry, workspace);
   const tool = registry.get(part.tool, workspace);
   if (!tool) {
     const known = registry.list(workspace).map(({ name }) => name);
@@ -74,6 +75,15 @@ export function resolveTool({ registry }: Engine, { part, spec }: Described, ope
   }
   return tool;
 }
+
+/** Throws the end of a call in a workspace whose plugins are not all loaded: they may guard it. */
+export function checkGuards(registry: Engine["registry"], workspace: string): void {
+  const problem = registry.guardProblem(workspace);
+  if (problem !== undefined) throw new CallEnd(ToolErrorReason.GUARD_NOT_LOADED, notGuarded(problem));
+}
+
+/** Makes the error of a call that a plugin may guard that is not loaded. */
+export const notGuarded = (problem: string) => `Nothing was run: ${problem}.`;
 
 /** Step 2, before hooks: runs them once and stores the input that they leave, so that every replica plans with the same input. */
 export async function runBeforeHooks(engine: Engine, call: Running): Promise<void> {

@@ -1,4 +1,5 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { approveCall } from "./approve.ts";
 import { executeBody } from "./body.ts";
 import type { Engine } from "./engine.ts";
@@ -12,6 +13,7 @@ import { failCall, settleCall } from "./settle.ts";
  */
 export async function runCall(engine: Engine, call: Running, ready?: Ready): Promise<ToolPart | undefined> {
   try {
+    if (!ready) await engine.registry.refresh(workspaceRoot(call.opened.workspace.name));
     const tool = ready?.tool ?? resolveTool(engine, call.record, call.opened);
     call.tool = tool;
     await runBeforeHooks(engine, call);

@@ -7,9 +7,9 @@ import { createTrust } from "../tool/files/trust.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 
-/** Loads tool files and plugins. Refuses to start if a plugin cannot be loaded, since plugins may guard calls. */
+/** Loads tool files and plugins. Refuses to start if a plugin of the configuration cannot be loaded and is not optional, since it may guard calls. */
 export async function openCustomTools(
-  { file, workspaces, plugins, trustDirectory }: Config,
+  { file, workspaces, plugins, workspacePlugins, trustDirectory }: Config,
   registry: Registry,
   hooks: HookChain,
   log: Logger,
@@ -27,6 +27,7 @@ export async function openCustomTools(
       })),
     ],
     plugins,
+    workspacePlugins: (workspace) => workspacePlugins[workspace] ?? "require",
     pluginInput: { directory: first, worktree: first },
     registry,
     hooks,
@@ -35,10 +36,9 @@ export async function openCustomTools(
     report: ({ path, line, reason }) => log.warn("a tool or plugin file is not loaded", { path, line, reason }),
   });
   await custom.refresh();
-  const [problem] = custom.pluginProblems();
-  if (!problem) return custom;
+  registry.addProvider(custom);
+  const problem = custom.pluginProblem();
+  if (problem === undefined) return custom;
   custom.close();
-  throw new ConfigError(
-    `the plugin ${problem.path}, line ${problem.line}, cannot be loaded: ${problem.reason}; correct it, or take it out of "plugin" in ${file}`,
-  );
+  throw new ConfigError(`${file}: ${problem}`);
 }

@@ -76,7 +76,6 @@ export async function startServer(
       { everyMs: config.leaseMs / 3, work: calls.renew },
       { everyMs: 500, work: calls.stopLapsed },
       { everyMs: 500, work: calls.handleCancels },
-      { everyMs: 1_000, work: custom.refresh },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
     ],

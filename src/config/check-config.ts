@@ -31,9 +31,9 @@ export async function checkConfig(
   };
 }
 
-/** Refuses plugins that do not exist. */
+/** Refuses plugins that do not exist, except optional ones. */
 export function checkPluginFiles({ plugins, file }: Pick<Config, "plugins" | "file">): void {
-  const missing = plugins.find((plugin) => !existsSync(plugin));
+  const missing = plugins.find(({ path, optional }) => !optional && !existsSync(path))?.path;
   if (missing === undefined) return;
   throw new ConfigError(`the plugin ${missing} does not exist; create it, or take it out of "plugin" in ${file}`);
 }

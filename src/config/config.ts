@@ -63,7 +63,9 @@ export interface Config {
   /** True if OpenTelemetry spans are exported. */
   readonly tracing: boolean;
   /** Files of plugins, outside of every workspace. */
-  readonly plugins: readonly string[];
+  readonly plugins: readonly { readonly path: string; readonly optional: boolean }[];
+  /** Root name → handling of the plugins that a trusted workspace brings; `require` if it is not named. */
+  readonly workspacePlugins: Readonly<Record<string, "require" | "optional" | "off">>;
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
@@ -107,7 +109,9 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const data = settings.data ?? defaultData(environment);
   checkDataDirectory(data, workspaces);
   if (written !== undefined) checkOutside(file, "the configuration file", workspaces);
-  for (const plugin of settings.plugin ?? []) checkOutside(plugin, "the plugin", workspaces);
+  const plugins = (settings.plugin ?? []).map(readPlugin);
+  for (const { path } of plugins) checkOutside(path, "the plugin", workspaces);
+  checkWorkspaceNames(settings.workspace_plugins ?? {}, workspaces);
   const dataDirectory = isCheck ? canonicalPath(data) : createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
@@ -141,7 +145,8 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     logLevel: settings.log_level ?? "info",
     logRotation: readRotation(settings.log),
     tracing: readTracing(env),
-    plugins: settings.plugin ?? [],
+    plugins,
+    workspacePlugins: settings.workspace_plugins ?? {},
     experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
     sandbox: readSandbox(settings, written === undefined ? [] : [file]),
@@ -186,6 +191,20 @@ export function defaultData({ env, home }: Environment): string {
 function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
   if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
   return settings.workspace ?? { default: directory };
+}
+
+function readPlugin(plugin: NonNullable<Settings["plugin"]>[number]): Config["plugins"][number] {
+  return typeof plugin === "string"
+    ? { path: plugin, optional: false }
+    : { path: plugin.path, optional: plugin.optional ?? false };
+}
+
+function checkWorkspaceNames(table: Readonly<Record<string, unknown>>, roots: ReadonlyMap<string, string>): void {
+  const unknown = Object.keys(table).find((name) => !roots.has(name));
+  if (unknown === undefined) return;
+  throw new ConfigError(
+    `workspace_plugins names the workspace "${unknown}", which is not configured; configured are: ${[...roots.keys()].join(", ")}`,
+  );
 }
 
 function deepFreeze<T>(value: T): T {

@@ -3,7 +3,7 @@ import { dirname, resolve } from "node:path";
 import { z } from "zod";
 import { check, checkToml, strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
-import { pluginFile } from "./plugin-file.ts";
+import { configuredPlugin } from "./plugin-file.ts";
 import { name, permissionTest, policyTables } from "./policy-tables.ts";
 import type { Toml } from "./toml.ts";
 
@@ -62,13 +62,17 @@ const confinement = {
   network: z.boolean().optional(),
 };
 
+/** A plugin without which calls run if it cannot be loaded. */
+const optionalPlugin = strictTable({ path: z.string().min(1), optional: z.boolean().optional() });
+
 const settings = strictTable({
   ...policyTables,
   ...scalars,
   store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
-  plugin: z.array(z.string().min(1)).optional(),
+  plugin: z.array(z.union([z.string().min(1), optionalPlugin])).optional(),
+  workspace_plugins: z.record(name, z.enum(["require", "optional", "off"])).optional(),
   experimental: z.array(z.string().min(1)).optional(),
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
@@ -117,7 +121,9 @@ export function readSettings(file: string, home: string): { settings: Settings; 
     ...(read.sandbox?.writable === undefined
       ? {}
       : { sandbox: { ...read.sandbox, writable: read.sandbox.writable.map(absolute) } }),
-    ...(read.plugin === undefined ? {} : { plugin: read.plugin.map((named) => pluginFile(named, file, absolute)) }),
+    ...(read.plugin === undefined
+      ? {}
+      : { plugin: read.plugin.map((named) => configuredPlugin(named, file, absolute)) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),

@@ -22,6 +22,21 @@ export function pluginFile(named: string, configuration: string, absolute: (path
   }
 }
 
+/** Returns a plugin with the path of its file. An optional one may be missing. */
+export function configuredPlugin(
+  named: string | { path: string; optional?: boolean | undefined },
+  configuration: string,
+  absolute: (path: string) => string,
+): { path: string; optional: boolean } {
+  const { path, optional = false } = typeof named === "string" ? { path: named } : named;
+  try {
+    return { path: pluginFile(path, configuration, absolute), optional };
+  } catch (cause) {
+    if (!optional) throw cause;
+    return { path: absolute(path), optional };
+  }
+}
+
 const entry = z.union([z.string(), z.object({ import: z.unknown().optional(), default: z.unknown().optional() })]);
 
 /** Returns the entry of a package that supports only `import`, which `require` does not resolve. */

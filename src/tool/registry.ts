@@ -24,12 +24,27 @@ export interface Registry {
   common(): Tool[];
   /** Tools that serve in a workspace root, sorted by name. */
   list(workspace: string): Tool[];
+  /** Adds a provider, which is refreshed before a tool is resolved. */
+  addProvider(provider: ToolProvider): void;
+  /** Lets the providers register what has changed. */
+  refresh(workspace: string): Promise<void>;
+  /** The reason of a provider to deny all calls in a workspace root. */
+  guardProblem(workspace: string): string | undefined;
+}
+
+/** A source of tools that may change by itself, such as files. */
+export interface ToolProvider {
+  /** Registers the tools of a workspace root as they are now. */
+  refresh(workspace: string): Promise<void>;
+  /** The reason to deny all calls in a workspace root; undefined if there is none. */
+  guardProblem(workspace: string): string | undefined;
 }
 
 /** Creates an empty registry. It ignores experimental tools that are not named. */
 export function createRegistry({ experimental = [] }: { experimental?: readonly string[] } = {}): Registry {
   const everywhere: Layer = new Map();
   const workspaces = new Map<string, Layer>();
+  const providers: ToolProvider[] = [];
 
   function layerOf(workspace: string | undefined): Layer {
     if (workspace === undefined) return everywhere;
@@ -65,6 +80,12 @@ export function createRegistry({ experimental = [] }: { experimental?: readonly 
       const names = new Set([...everywhere.keys(), ...(workspaces.get(workspace)?.keys() ?? [])]);
       return [...names].sort().flatMap((name) => get(name, workspace) ?? []);
     },
+    addProvider: (provider) => void providers.push(provider),
+    async refresh(workspace) {
+      for (const provider of providers) await provider.refresh(workspace);
+    },
+    guardProblem: (workspace) =>
+      providers.map((provider) => provider.guardProblem(workspace)).find((problem) => problem !== undefined),
   };
 }
 

@@ -3,7 +3,8 @@ import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, test } from "vitest";
-import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionAction, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
 
@@ -43,10 +44,9 @@ async function list(service: Service) {
   return { names: custom.map(({ name }) => name), tools: custom, problems };
 }
 
-/** Lists, as an agent's host does, and calls a tool as the agent that may do everything. */
+/** Calls a tool as the agent that may do everything. */
 async function call(service: Service, tool: string, input = {}, fields = {}) {
   const { tools } = connect(service, "caller");
-  await tools.listTools({});
   const { part } = await tools.callTool({ tool, input, agent: "free", ...fields });
   return part?.state.value;
 }
@@ -190,6 +190,25 @@ export default Tool.define("my_custom_tool", async () => ({
     expect(await list(service)).toMatchObject({ names: ["greet"], problems: [] });
   });
 
+  test("is what the next call resolves, each time that it or code outside its directory is saved", async () => {
+    const service = await serveWith({
+      "tool/count.ts":
+        'import { word } from "../lib/word"; export default { description: "One.", args: {}, execute: () => word };',
+      "lib/word.ts": 'export const word: string = "w0";',
+    });
+    expect(await call(service, "count")).toMatchObject({ output: "w0" });
+    for (const word of ["w1", "w2", "w3"]) {
+      await writeTools(service, { "lib/word.ts": `export const word: string = "${word}";` });
+      expect(await call(service, "count")).toMatchObject({ output: word });
+    }
+    await writeTools(service, {
+      "tools/later.js": 'export default { description: "L.", args: {}, execute: () => "l" };',
+    });
+    expect(await call(service, "later")).toMatchObject({ output: "l" });
+    await rm(join(dirname(service.config), "tools"), { recursive: true });
+    expect(await call(service, "later")).toMatchObject({ reason: ToolErrorReason.UNKNOWN_TOOL });
+  });
+
   test("has the same definition id wherever it lies, and another one if local code that it imports is different", async () => {
     const files = {
       "tool/count.ts":
@@ -219,10 +238,9 @@ export default { description: "Waits.", args: {}, async execute(_, ctx) {
 } };`;
     const service = await serveWith({ "tool/wait.js": body("old") });
     const running = call(service, "wait");
-    const { tools, newSession } = connect(service, "caller");
+    const { newSession } = connect(service, "caller");
     await untilFile(join(service.workspace, "entered"));
     await writeTools(service, { "tool/wait.js": body("new") });
-    await tools.listTools({});
     await writeFile(join(service.workspace, "go"), "");
     expect(await running).toMatchObject({ output: "old" });
     await newSession();
@@ -446,10 +464,96 @@ export const EnvProtection = async ({ project, client, $, directory, worktree })
   test("that cannot be loaded is not gone without: the service does not start", async () => {
     const service = await startWith('\nthrow new Error("no key");\n');
     try {
-      await expect(service.start()).rejects.toThrow(/plugins\/guard\.ts, line 2, cannot be loaded: no key/);
+      await expect(service.start()).rejects.toThrow(
+        /plugins\/guard\.ts, line 2, is not loaded and may guard calls: no key/,
+      );
     } finally {
       await service.close();
     }
+  });
+});
+
+describe("a guard that is not loaded", () => {
+  const plugin = 'export default { name: "guard", "tool.execute.before": () => {} };';
+  const denied = {
+    reason: ToolErrorReason.GUARD_NOT_LOADED,
+    effects: ToolEffects.NONE,
+    error: expect.stringContaining('[workspace_plugins] default = "optional"'),
+  };
+  const echo = (service: Service) => call(service, "echo", { text: "x" });
+
+  async function serveWorkspace(settings = ""): Promise<Service> {
+    const service = await startService({ settings });
+    await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": plugin, ".opencode/plugins/guard.js": plugin });
+    return service;
+  }
+
+  test("of an untrusted workspace is listed, and denies nothing", async () => {
+    const service = await serveWorkspace();
+    expect(await echo(service)).toMatchObject({ output: "x" });
+    expect((await list(service)).problems.map(({ path }) => path)).toEqual([
+      join(service.workspace, ".opencode/plugin/notify.ts"),
+      join(service.workspace, ".opencode/plugins/guard.js"),
+    ]);
+  });
+
+  test("of a trusted workspace denies each call, plan and explanation, until it is gone", async () => {
+    const service = await serveWorkspace();
+    await trust(service);
+    expect(await echo(service)).toMatchObject(denied);
+    const { tools, permissions } = connect(service, "caller");
+    const planned = await tools.planTool({ tool: "echo", input: { text: "x" }, agent: "free" });
+    expect(planned).toMatchObject({
+      action: PermissionAction.DENY,
+      problem: { reason: ToolErrorReason.GUARD_NOT_LOADED, message: denied.error },
+    });
+    const explained = await permissions.explainPermission({ permission: "read", patterns: ["a"], agent: "free" });
+    expect(explained).toMatchObject({
+      action: PermissionAction.DENY,
+      decisions: [{ reasonCode: PermissionReason.GUARD_NOT_LOADED, reason: denied.error }],
+    });
+    expect((await list(service)).problems).toHaveLength(2);
+    await rm(join(service.workspace, ".opencode"), { recursive: true });
+    expect(await echo(service)).toMatchObject({ output: "x" });
+  });
+
+  test.each([
+    ["optional", 2],
+    ["off", 0],
+  ])("of a trusted workspace where plugins are %s denies nothing", async (mode, problems) => {
+    const service = await serveWorkspace(`[workspace_plugins]\ndefault = "${mode}"\n`);
+    await trust(service);
+    expect(await echo(service)).toMatchObject({ output: "x" });
+    expect((await list(service)).problems).toHaveLength(problems);
+  });
+
+  test("after a change of its file denies each call until it loads again", async () => {
+    const service = createService({ settings: 'plugin = ["plugins/guard.ts"]\n' });
+    try {
+      await expect(service.start()).rejects.toThrow(/plugins\/guard\.ts.* is not loaded/);
+      await writeTools(service, { "plugins/guard.ts": plugin });
+      await service.start();
+      expect(await echo(service)).toMatchObject({ output: "x" });
+      await writeTools(service, { "plugins/guard.ts": "export default {;" });
+      expect(await echo(service)).toMatchObject({
+        reason: ToolErrorReason.GUARD_NOT_LOADED,
+        error: expect.stringMatching(/plugins\/guard\.ts, line 1, is not loaded.*optional = true/),
+      });
+      await rm(join(dirname(service.config), "plugins/guard.ts"));
+      expect(await echo(service)).toMatchObject({ reason: ToolErrorReason.GUARD_NOT_LOADED });
+      await writeTools(service, { "plugins/guard.ts": plugin });
+      expect(await echo(service)).toMatchObject({ output: "x" });
+    } finally {
+      await service.close();
+    }
+  });
+
+  test("that is optional refuses neither the start nor a call, and is listed", async () => {
+    const service = await startService({
+      settings: 'plugin = [{ path = "./none.ts", optional = true }, { path = "@acme/none", optional = true }]\n',
+    });
+    expect(await echo(service)).toMatchObject({ output: "x" });
+    expect((await list(service)).problems).toHaveLength(2);
   });
 });
 

@@ -20,6 +20,7 @@ const byReason = new Map<ToolErrorReason, number>([
   [ToolErrorReason.UNKNOWN_TOOL, exitCodes.usage],
   [ToolErrorReason.STALE_TOOL, exitCodes.usage],
   [ToolErrorReason.DENIED, exitCodes.refused],
+  [ToolErrorReason.GUARD_NOT_LOADED, exitCodes.refused],
   [ToolErrorReason.REJECTED, exitCodes.refused],
   [ToolErrorReason.EXPIRED, exitCodes.refused],
   [ToolErrorReason.TIMEOUT, exitCodes.cancelled],

@@ -55,6 +55,8 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
       return "check what it did before you call it again: a new call runs it again";
     case ToolErrorReason.CHANGED_AFTER_APPROVAL:
       return "call it again: the ask will show the file as it is now";
+    case ToolErrorReason.GUARD_NOT_LOADED:
+      return "see all files that are not loaded with `toolgate tools`";
     case ToolErrorReason.OUTPUT_LIMIT:
       return "let it write to a file, or print less";
     default:

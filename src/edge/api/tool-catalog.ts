@@ -1,5 +1,4 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
-import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   type GetServerInfoResponse,
   GetServerInfoResponseSchema,
@@ -41,7 +40,7 @@ export async function planToolRpc(
     decisions: verdict.decisions,
     ...(preview && { preview }),
     ...(problem && {
-      problem: create(PlanProblemSchema, { reason: ToolErrorReason.FAILED, message: problem.message }),
+      problem: create(PlanProblemSchema, problem),
     }),
   });
 }

@@ -20,8 +20,8 @@ export interface Modules {
    * all files with the same one.
    */
   load(path: string, version: string, shared: string): Promise<LoadedModule>;
-  /** Returns the files that loaded files import, outside node_modules. */
-  imported(): ReadonlySet<string>;
+  /** Returns the files that loaded versions of these files import, directly or not, outside node_modules. */
+  importsOf(paths: readonly string[]): string[];
   /** From now on, each import of one of these paths fails unless the file has this SHA-256. */
   expect(files: ReadonlyMap<string, string>): void;
   close(): void;
@@ -32,6 +32,8 @@ export interface LoadedModule {
   exports: Readonly<Record<string, unknown>>;
   /** Digest of the file and of all files that it imports, directly or not, outside node_modules; the same wherever they lie. */
   digest: string;
+  /** These files, with the SHA-256 of what was loaded. */
+  files: ReadonlyMap<string, string>;
 }
 
 /** Query that distinguishes versions in Node's module cache: `toolgate=SHARED`, or for an entry `toolgate=VERSION.SHARED`. */
@@ -83,9 +85,9 @@ export function createModules(): Modules {
     async load(path, version, shared) {
       const url = `${pathToFileURL(path).href}?${query}=${version}.${shared}`;
       const exports = await within(loadMs, import(/* @vite-ignore */ url));
-      return { exports, digest: graph.digestOf(url) };
+      return { exports, ...graph.loadedFrom(url) };
     },
-    imported: graph.imported,
+    importsOf: graph.importsOf,
     expect(files) {
       for (const [path, hash] of files) expected.set(path, hash);
     },
@@ -97,27 +99,33 @@ export function createModules(): Modules {
 function createModuleGraph() {
   const digests = new Map<string, string>();
   const imports = new Map<string, Set<string>>();
-  const files = new Set<string>();
   const fileOf = (url: string) => fileURLToPath(url.replace(/\?.*$/, ""));
+  const reachedFrom = (entries: Iterable<string>) => {
+    const found = new Set(entries);
+    // The loop also visits what is added while it runs.
+    for (const url of found) for (const next of imports.get(url) ?? []) found.add(next);
+    return found;
+  };
   return {
     addModule: (url: string, digest: string) => void digests.set(url, digest),
-    addImport(parent: string, url: string) {
-      imports.set(parent, (imports.get(parent) ?? new Set()).add(url));
-      files.add(fileOf(url));
+    addImport: (parent: string, url: string) => void imports.set(parent, (imports.get(parent) ?? new Set()).add(url)),
+    importsOf(paths: readonly string[]): string[] {
+      const entries = [...imports.keys()].filter((url) => paths.includes(fileOf(url)));
+      const reached = [...reachedFrom(entries)].filter((url) => !entries.includes(url));
+      return [...new Set(reached.map(fileOf))].sort();
     },
-    imported: () => files,
-    digestOf(entry: string): string {
-      const found = new Set([entry]);
-      // The loop also visits what is added while it runs.
-      for (const url of found) for (const next of imports.get(url) ?? []) found.add(next);
+    loadedFrom(entry: string): Pick<LoadedModule, "digest" | "files"> {
+      const files = new Map([...reachedFrom([entry])].map((url) => [fileOf(url), digests.get(url) ?? ""]));
       const directory = dirname(fileOf(entry));
-      const parts = [...found].map((url) => [relative(directory, fileOf(url)), digests.get(url) ?? ""] as const);
-      return sha256(JSON.stringify(parts.sort(([a], [b]) => (a < b ? -1 : 1)))).slice(0, 32);
+      const parts = [...files].map(([path, digest]) => [relative(directory, path), digest] as const);
+      parts.sort(([a], [b]) => (a < b ? -1 : 1));
+      return { files, digest: sha256(JSON.stringify(parts)).slice(0, 32) };
     },
   };
 }
 
-function sha256(source: string | ArrayBuffer | NodeJS.TypedArray): string {
+/** Hashes the source of a module. */
+export function sha256(source: string | ArrayBuffer | NodeJS.TypedArray): string {
   return createHash("sha256")
     .update(source instanceof ArrayBuffer ? new Uint8Array(source) : source)
     .digest("hex");

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { readdir, readFile, readlink, stat } from "node:fs/promises";
+import { readdir, readFile, readlink } from "node:fs/promises";
 import { extname, join, relative } from "node:path";
 
 /** A file of code that defines tools, or that such a file imports. */
@@ -16,6 +16,8 @@ export interface Sources {
   entries: SourceFile[];
   /** Digest of all files but the entries. */
   shared: string;
+  /** All directories with code, and files, except those of installed packages: their metadata shows each change. */
+  watched: string[];
   /** Digest of all files, including those of installed packages. */
   digest: string;
 }
@@ -23,21 +25,13 @@ export interface Sources {
 const codeExtensions = new Set([".ts", ".mts", ".cts", ".js", ".mjs", ".cjs", ".json", ".node", ".wasm"]);
 const maxFiles = 50_000;
 
-/** Makes a text that changes when code in the directories changes, except in installed packages. Reads no file. */
-export async function stampOf(directories: readonly string[]): Promise<string> {
-  const stamps: string[] = [];
-  for await (const path of filesIn(directories, false)) {
-    // A file that is removed meanwhile is missing from the next stamp.
-    const stats = await stat(path, { bigint: true }).catch(() => undefined);
-    stamps.push(`${path} ${stats?.ino} ${stats?.size} ${stats?.mtimeNs}`);
-  }
-  return stamps.sort().join("\n");
-}
-
 /** Reads all code in `directories`, which are `root` or lie in it. */
 export async function readSources(root: string, directories: readonly string[]): Promise<Sources> {
   const files: SourceFile[] = [];
-  for await (const path of filesIn(directories, true)) {
+  const watched = [...directories];
+  for await (const { path, isDirectory } of codeIn(directories)) {
+    if (!path.includes("/node_modules/")) watched.push(path);
+    if (isDirectory) continue;
     const content = await readFile(path).catch(() => readlink(path));
     files.push({ path: relative(root, path), sha256: createHash("sha256").update(content).digest("hex") });
   }
@@ -45,6 +39,7 @@ export async function readSources(root: string, directories: readonly string[]):
   const isEntry = ({ path }: SourceFile) => /^tools?\/[^/]+\.(ts|js)$/.test(path) && !path.endsWith(".d.ts");
   return {
     files,
+    watched,
     entries: files.filter(isEntry),
     shared: digestOf(files.filter((file) => !isEntry(file))),
     digest: digestOf(files),
@@ -57,14 +52,16 @@ function digestOf(files: readonly SourceFile[]): string {
     .digest("hex");
 }
 
-async function* filesIn(directories: readonly string[], withPackages: boolean): AsyncGenerator<string> {
+async function* codeIn(directories: readonly string[]): AsyncGenerator<{ path: string; isDirectory: boolean }> {
   const ahead = [...directories];
   let count = 0;
   for (let at = ahead.pop(); at !== undefined; at = ahead.pop()) {
     for (const entry of await readdir(at, { withFileTypes: true }).catch(() => [])) {
       const path = join(at, entry.name);
-      const isSkipped = entry.name === ".git" || (entry.name === "node_modules" && !withPackages);
-      if (entry.isDirectory() && !isSkipped) ahead.push(path);
+      if (entry.isDirectory() && entry.name !== ".git") {
+        ahead.push(path);
+        yield { path, isDirectory: true };
+      }
       // A link to a directory counts by its target path.
       if (!entry.isSymbolicLink() && !(entry.isFile() && codeExtensions.has(extname(entry.name)))) continue;
       count += 1;
@@ -73,7 +70,7 @@ async function* filesIn(directories: readonly string[], withPackages: boolean): 
           `${directories[0]} holds more than ${maxFiles} files of code; move those that are no tools elsewhere`,
         );
       }
-      yield path;
+      yield { path, isDirectory: false };
     }
   }
 }

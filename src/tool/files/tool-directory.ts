@@ -1,10 +1,11 @@
-import { realpath } from "node:fs/promises";
+import { readFile, realpath } from "node:fs/promises";
 import { basename, extname, join } from "node:path";
 import { byName, type Registry } from "../registry.ts";
 import type { Tool } from "../tool.ts";
+import { createFileStamp, type FileStamp } from "./file-stamp.ts";
 import { toolOf } from "./foreign.ts";
 import { loadProblem, type Modules } from "./modules.ts";
-import { readSources, type SourceFile, type Sources, stampOf } from "./sources.ts";
+import { readSources, type SourceFile, type Sources } from "./sources.ts";
 import { type LoadedFile, type ToolSource, versionDigest } from "./tool-source.ts";
 import type { Trust } from "./trust.ts";
 
@@ -27,18 +28,18 @@ interface DirectoryState extends DirectoryParts {
   readonly source: ToolDirectory;
   /** By path, relative to the directory. */
   readonly loaded: Map<string, LoadedFile>;
-  /** Stamp of the last refresh. */
-  stamp: string | undefined;
+  readonly stamp: FileStamp;
 }
 
 /** Creates the source of a tool directory; nothing is loaded before its first refresh. */
 export function directorySource(directory: ToolDirectory, parts: DirectoryParts): ToolSource {
-  const state: DirectoryState = { ...parts, source: directory, loaded: new Map(), stamp: undefined };
+  const state: DirectoryState = { ...parts, source: directory, loaded: new Map(), stamp: createFileStamp() };
   const source: ToolSource = {
     path: directory.path,
     workspace: directory.workspace?.name,
-    isPlugin: false,
     problems: [],
+    guardProblem: () => undefined,
+    isCurrent: state.stamp.isCurrent,
     refresh: () => refreshDirectory(state, source),
   };
   return source;
@@ -48,10 +49,10 @@ async function refreshDirectory(state: DirectoryState, source: ToolSource): Prom
   const { path, workspace } = state.source;
   // The configuration's directory also holds files that are no code of tools; in .opencode tools may import any code.
   const codeDirectories = workspace ? [path] : ["tool", "tools"].map((name) => join(path, name));
-  const trusted = workspace && (await state.trust.get(workspace.directory));
-  const stamp = `${trusted}\n${await stampOf(codeDirectories)}`;
-  if (stamp === state.stamp) return;
+  const readSince = Date.now();
   const sources = await readSources(path, codeDirectories);
+  takeStamp(state, sources, readSince);
+  const trusted = workspace && (await state.trust.get(workspace.directory));
   const untrusted = workspace && trustProblem(workspace.directory, sources, trusted);
   closeRemoved(state, sources, workspace !== undefined && trusted === undefined);
   source.problems = untrusted ? [{ path, line: 0, reason: untrusted }] : [];
@@ -59,8 +60,27 @@ async function refreshDirectory(state: DirectoryState, source: ToolSource): Prom
     // Files may change between this check and the import, and tools may import more later: each load is checked again.
     if (workspace) state.modules.expect(await hashesByRealPath(path, sources.files));
     await loadEntries(state, sources, source);
+    // Imports are known only now.
+    takeStamp(state, sources, readSince);
   }
-  state.stamp = stamp;
+}
+
+function takeStamp(
+  { source, stamp, trust, modules }: DirectoryState,
+  { watched, entries }: Sources,
+  readSince: number,
+): void {
+  const record = source.workspace ? [trust.fileOf(source.workspace.directory)] : [];
+  const imported = modules.importsOf(entries.map((entry) => join(source.path, entry.path)));
+  stamp.take([...watched, ...record, ...imported], readSince);
+}
+
+/** Digests the code that entries import: all other files of the directory, and what loaded entries import from elsewhere. */
+async function sharedDigest({ source, modules }: DirectoryState, { entries, files, shared }: Sources): Promise<string> {
+  const isOther = new Set(files.filter((file) => !entries.includes(file)).map(({ path }) => join(source.path, path)));
+  const imported = modules.importsOf(entries.map(({ path }) => join(source.path, path)));
+  const contents = imported.filter((path) => !isOther.has(path)).map((path) => readFile(path).catch(() => ""));
+  return contents.length === 0 ? shared : versionDigest(shared, ...(await Promise.all(contents)));
 }
 
 /** Removes the tools of files that are gone, or of all files. */
@@ -73,7 +93,9 @@ function closeRemoved({ loaded }: DirectoryState, { entries }: Sources, all: boo
 }
 
 /** Loads each file of tools that has changed, or that imports code that has. */
-async function loadEntries(state: DirectoryState, { entries, shared }: Sources, source: ToolSource): Promise<void> {
+async function loadEntries(state: DirectoryState, sources: Sources, source: ToolSource): Promise<void> {
+  const { entries } = sources;
+  const shared = await sharedDigest(state, sources);
   for (const { path, sha256 } of entries) {
     const version = versionDigest(sha256, shared);
     const before = state.loaded.get(path);

@@ -6,9 +6,12 @@ export interface ToolSource {
   readonly path: string;
   /** The workspace root in which its tools serve; undefined: everywhere. */
   readonly workspace: string | undefined;
-  readonly isPlugin: boolean;
   /** Files that could not be loaded at the last refresh. */
   problems: Problem[];
+  /** The reason to deny all calls that it would guard; undefined if it is loaded, or not required. */
+  guardProblem(): string | undefined;
+  /** Reports whether nothing has changed since the last refresh; synchronous, since each call asks. */
+  isCurrent(): boolean;
   /** Loads what has changed. Throws if the whole source cannot be loaded. */
   refresh(): Promise<void>;
 }

@@ -7,6 +7,8 @@ import * as z from "zod";
 export interface Trust {
   /** Returns the digest of the trusted code; undefined if none is trusted. */
   get(workspace: string): Promise<string | undefined>;
+  /** Returns the path of the record, which changes with it. */
+  fileOf(workspace: string): string;
   set(workspace: string, digest: string): Promise<void>;
   remove(workspace: string): Promise<void>;
 }
@@ -18,6 +20,7 @@ export function createTrust(storeDirectory: string): Trust {
   const fileOf = (workspace: string) =>
     join(storeDirectory, `${createHash("sha256").update(workspace).digest("hex")}.json`);
   return {
+    fileOf,
     async get(workspace) {
       try {
         const { directory, digest } = record.parse(JSON.parse(await readFile(fileOf(workspace), "utf8")));
