@@ -66,6 +66,18 @@ test("on a full disk a step releases the reserve and succeeds", async () => {
   expect(existsSync(reserve)).toBe(false);
 });
 
+test("a store opens on a full disk, and open work ends", async () => {
+  const { store, disk, directory, reserve } = await openOnSmallDisk({});
+  await openAskedCall(store, callRef("reject_0"), ["per_r0"]);
+  disk.fill(0);
+  await store.close();
+  const again = await openSqliteStore({ directory, space: {} });
+  onTestFinished(() => again.calls.close());
+  expect(existsSync(reserve)).toBe(false);
+  expect(await settleCall({ ...store, ...again }, "reject", 0)).toEqual({ result: "won" });
+  expect(await again.calls.ready()).toBe(false);
+});
+
 test("control: on a full disk without a reserve a step is refused", async () => {
   const { store, disk } = await openOnSmallDisk(undefined);
   const started = await startCalls(store);

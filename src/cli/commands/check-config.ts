@@ -37,7 +37,7 @@ export function defineCheckConfig(command: Command, context: CliContext): void {
         const { rules, tests } = checked;
         screen.note(`${checked.file} is good: ${count(rules, "rule")}, ${count(tests, "test")} passed${warned}`);
         screen.note(
-          "a server reads toolgate.toml when it starts, so start it again; .opencode/config.toml it reads by itself",
+          "a server reads tokens and rules of toolgate.toml at SIGHUP, all else when it starts; .opencode/config.toml it reads by itself",
         );
         return undefined;
       }),
