@@ -40,16 +40,32 @@ function inbox() {
   const cards = createCards(() => clock.now);
   const answered: string[] = [];
   const said: string[] = [];
+  const seen = { whole: true };
   const keyboard = createKeyboard(cards, {
     answer: (asks, { reply }) => answered.push(...asks.map(({ id }) => `${id} ${reply}`)),
     edit: () => undefined,
     turnPage: () => undefined,
+    isWhole: () => seen.whole,
     say: (notice) => said.push(notice),
     leave: () => undefined,
   });
   const press = (name: string) => keyboard.press({ name, text: name, ctrl: false });
-  return { clock, cards, press, answered, said };
+  return { clock, cards, press, answered, said, seen };
 }
+
+test("nothing is approved before its end was on the screen; it can be rejected", () => {
+  const { clock, cards, press, answered, said, seen } = inbox();
+  cards.apply(frameOf({ asked: "a1" }));
+  cards.shown();
+  clock.now += 500;
+  seen.whole = false;
+  press("o");
+  expect(answered).toEqual([]);
+  expect(said).toEqual(["read it to its end first: space"]);
+  press("r");
+  press("return");
+  expect(answered).toEqual([`a1 ${PermissionReply.REJECT}`]);
+});
 
 test("nothing is approved that has been on the screen for less than half a second", () => {
   const { clock, cards, press, answered, said } = inbox();

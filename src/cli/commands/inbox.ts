@@ -37,6 +37,8 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   const cards = createCards(clock);
   const names = createInboxSessionNames(server, redraw);
   const view = createInboxView(screen.paint.out);
+  /** The card whose end was on the screen. */
+  let whole: Card | undefined;
   const state = { notice: "", trouble: "connecting", scroll: 0, page: 1, isLent: false };
   const terminal = openFullScreen({
     key(key) {
@@ -54,11 +56,16 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     turnPage: (by) => {
       state.scroll += by * state.page;
     },
+    isWhole,
     say: (notice) => {
       state.notice = notice;
     },
     leave: () => leave.abort(),
   });
+
+  function isWhole(card: Card): boolean {
+    return whole === card && !card.asks.some(({ preview }) => preview?.url);
+  }
 
   function redraw(): void {
     if (state.isLent || leave.signal.aborted) return;
@@ -72,6 +79,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
       terminal.size,
     );
     Object.assign(state, { scroll: shown.scroll, page: shown.page });
+    if (shown.isAtEnd) whole = cards.selected();
     terminal.draw(shown.rows);
     if (waitMs > 0 && cards.selected()) setTimeout(redraw, waitMs + 1).unref();
   }

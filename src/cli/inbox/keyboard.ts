@@ -24,6 +24,8 @@ export interface Actions {
   edit(card: Card): void;
   /** Scrolls the card by pages. */
   turnPage(by: number): void;
+  /** Checks if all of a card was on the screen. */
+  isWhole(card: Card): boolean;
   say(notice: string): void;
   leave(): void;
 }
@@ -52,6 +54,14 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
   function approve(asks: readonly PermissionRequest[], answer: ReplyAnswer): void {
     if (cards.inertMs() > 0) {
       actions.say("it has just appeared: read it, then press again");
+      return;
+    }
+    const card = cards.selected();
+    if (card && !actions.isWhole(card)) {
+      const isCut = card.asks.some(({ preview }) => preview?.url);
+      actions.say(
+        isCut ? "its change is longer than shown here: approve it in the console" : "read it to its end first: space",
+      );
       return;
     }
     mode = cardsMode;

@@ -32,6 +32,8 @@ export interface InboxRows {
   /** First visible row of the card, and the number of visible rows. */
   scroll: number;
   page: number;
+  /** True if the last row of the card's requests is visible. */
+  isAtEnd: boolean;
 }
 
 /** Draws an inbox: the list, below it the selected card, at the end the keys. */
@@ -66,7 +68,8 @@ export function createInboxView(paint: Paint) {
     const more = below > 0 ? paint("yellow", `… ${below} more below: space`) : "";
     const padding = Array.from({ length: page - visible.length }, () => "");
     const rows = [...head, ...list, rule, ...visible, ...padding, clipRow(more, columns), rule, ...foot];
-    return { rows: rows.slice(0, size.rows), scroll, page };
+    const requestRows = selected ? bodyOf(selected, columns).length : 0;
+    return { rows: rows.slice(0, size.rows), scroll, page, isAtEnd: scroll + page >= requestRows - 1 };
   };
 }
 
