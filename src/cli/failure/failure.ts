@@ -171,5 +171,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   DRAINING: () => "try again with the same ids: nothing is run twice",
   HOOK_FAILED: ({ plugin = "of the server" }) =>
     `correct the plugin ${plugin}, or remove it from the server's configuration`,
+  ORIGIN_REFUSED: () => "open the console at the address of the service",
+  NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
   HOST_REFUSED: () => "use a host name that the server's configuration lists",
 };

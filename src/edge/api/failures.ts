@@ -91,6 +91,8 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   HOST_REFUSED: "permission_denied",
   HOOK_FAILED: "failed_precondition",
   NOT_EDITABLE: "failed_precondition",
+  ORIGIN_REFUSED: "permission_denied",
+  NO_SUCH_CREDENTIAL: "not_found",
 };
 
 function refusal(error: RequestError): RequestFailure {

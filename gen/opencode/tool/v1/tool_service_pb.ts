@@ -1439,7 +1439,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
   principal: string;
 
   /**
-   * roles are the roles of the sender: caller, approver, watcher, admin.
+   * roles are the roles of the sender: caller, approver, watcher, admin, host, worker.
    *
    * @generated from field: repeated string roles = 8;
    */
