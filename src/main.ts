@@ -17,6 +17,7 @@ process.exitCode = await runCli(process.argv.slice(2), {
       embed: local.embedService,
       checkConfig: local.checkConfiguration,
       trust: local.trustDirectory,
+      openCredentials: local.openLocalCredentials,
     };
   },
 });

@@ -6,13 +6,7 @@ export interface WordException {
   readonly reason: string;
 }
 
-export const wordExceptions: readonly WordException[] = [
-  {
-    file: "src/edge/api/authenticate.ts",
-    text: "so that time tells nothing",
-    reason: "names a timing side channel, in the usual words",
-  },
-];
+export const wordExceptions: readonly WordException[] = [];
 
 /** Maximum share of a tree's doc comments that may begin with a question word. */
 export const maxQuestionShare = 0.04;

@@ -48,7 +48,13 @@ const replica = createReplica({
   observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {} },
   log: silent,
 });
-const principal: Principal = { id: "bench", roles: new Set(["caller"]), agents: ["*"], answersOwn: false };
+const principal: Principal = {
+  id: "bench",
+  roles: new Set(["caller"]),
+  agents: ["*"],
+  workspaces: ["*"],
+  answersOwn: false,
+};
 const { id: sessionId } = await replica.sessions.create(principal, {
   ...{ sessionId: "", workspace: "default", agent: "build", rules: [], parentSessionId: "", title: "" },
   ...{ expectedStoreId: "", $typeName: "opencode.tool.v1.CreateSessionRequest" },

@@ -22,6 +22,7 @@ export async function listTools(
 ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
   const { layersFor, policy, registry, sessions } = parts;
   const opened = request.sessionId === "" ? undefined : await sessions.open(principal, request.sessionId, "read");
+  if (opened === undefined) sessions.checkWorkspace(principal, "default");
   const { session, ancestors = [] } = opened ?? {};
   const agent = sessions.agentFor(principal, request.agent, session);
   const workspace = workspaceRoot(opened?.workspace.name ?? "default");

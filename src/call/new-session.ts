@@ -18,7 +18,7 @@ interface NewSessionParts {
   agentFor(principal: Principal, requested: string): string;
   checkStore(expected: string): void;
   look(principal: Principal, id: string, access: "call"): Promise<{ session: Session }>;
-  openNamed(workspace: string): Promise<unknown>;
+  openNamed(principal: Principal, workspace: string): Promise<unknown>;
 }
 
 /** Creates a session, or returns the session of that id if it has the same owner, parent and workspace. */
@@ -35,7 +35,7 @@ export async function createSession(
   const id = request.sessionId || newId("ses", now);
   const workspace = request.workspace || (parent?.session.workspace ?? "default");
   if (request.agent !== "") agentFor(principal, request.agent);
-  await openNamed(workspace);
+  await openNamed(principal, workspace);
   const wanted = create(SessionSchema, {
     id,
     workspace,

@@ -31,7 +31,7 @@ export async function openScope(
   workspace = "",
 ): Promise<Scope> {
   if (sessionId !== "") return await sessions.open(principal, sessionId, "read");
-  return { workspace: await sessions.openNamed(workspace || "default"), ancestors: [] };
+  return { workspace: await sessions.openNamed(principal, workspace || "default"), ancestors: [] };
 }
 
 /** Returns the layers of a question: those of the subject and, last, the rules of the question; with `onlyRules` these alone. */

@@ -2,6 +2,7 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { CreateSessionRequest, Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { noSuchSession, RequestError } from "../core/request-error.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import type { Workspace } from "../tool/workspace.ts";
 import { createSession } from "./new-session.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
@@ -43,8 +44,10 @@ export interface Sessions {
   agentFor(principal: Principal, requested: string, session?: Session): string;
   /** Throws STORE_CHANGED if the store is not the one that the caller expects. */
   checkStore(expected: string): void;
-  /** Opens a workspace by name. */
-  openNamed(workspace: string): Promise<Workspace>;
+  /** Throws if the principal may not act in the workspace. */
+  checkWorkspace(principal: Principal, workspace: string): void;
+  /** Opens a workspace by name; throws if the principal may not act in it. */
+  openNamed(principal: Principal, workspace: string): Promise<Workspace>;
   create(principal: Principal, request: CreateSessionRequest): Promise<Session>;
   /** Reads the session as it is now. */
   get(principal: Principal, id: string): Promise<Session>;
@@ -58,7 +61,10 @@ const maxCached = 10_000;
 /** Creates access to the sessions of a store. */
 export function createSessions({ store, workspaces, agents }: SessionsParts): Sessions {
   const cache = new Map<string, KnownSession & { workspace: () => Promise<Workspace> }>();
-  const openNamed = (name: string) => openNamedWorkspace(workspaces, name);
+  const openNamed: Sessions["openNamed"] = async (principal, name) => {
+    checkWorkspace(principal, name);
+    return await openNamedWorkspace(workspaces, name);
+  };
 
   async function find(id: string) {
     const cached = cache.get(id);
@@ -68,7 +74,7 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     const parent = session.parentSessionId === "" ? undefined : await find(session.parentSessionId);
     const ancestors: Session[] = parent ? [...parent.ancestors, parent.session] : [];
     let opened: Workspace | undefined;
-    const workspace = async () => (opened ??= await openNamed(session.workspace));
+    const workspace = async () => (opened ??= await openNamedWorkspace(workspaces, session.workspace));
     const found = { session, ancestors, workspace };
     cache.set(id, found);
     const oldest = cache.size > maxCached ? cache.keys().next().value : undefined;
@@ -109,6 +115,7 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     load,
     agentFor,
     checkStore,
+    checkWorkspace,
     openNamed,
     create: (principal, request) => createSession({ store, agentFor, checkStore, look, openNamed }, principal, request),
     async get(principal, id) {
@@ -122,6 +129,15 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
       return await store.listSessions({ ...filter, ...(!readsAll(principal) && { owner: principal.id }) });
     },
   };
+}
+
+function checkWorkspace({ workspaces }: Principal, workspace: string): void {
+  if (workspaces.includes("*") || workspaces.includes(workspaceRoot(workspace))) return;
+  throw new RequestError(
+    ErrorReason.UNKNOWN_WORKSPACE,
+    `this token may not act in workspace "${workspace}"; it may in: ${workspaces.join(", ")}`,
+    { workspace },
+  );
 }
 
 function checkStoreId(storeId: string, expected: string): void {

@@ -36,7 +36,7 @@ export async function createProgram(
     .option("--token <token>", "your token; others can see command lines, so TOOLGATE_TOKEN or a file is safer")
     .option(
       "--token-file <file>",
-      "a file with your token (default: tokens/caller or tokens/approver of the local data directory)",
+      "a file with your token (default: of approvers the one of `toolgate login`, of callers tokens/caller of the local data directory)",
     )
     .option(
       "--ca <file>",

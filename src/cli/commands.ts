@@ -44,6 +44,21 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/trust.ts")).defineTrust,
   },
   {
+    name: "login",
+    summary: "sign this terminal in as an approver, or get a code for another device",
+    load: async () => (await import("./commands/login.ts")).defineLogin,
+  },
+  {
+    name: "logout",
+    summary: "sign this terminal out",
+    load: async () => (await import("./commands/logout.ts")).defineLogout,
+  },
+  {
+    name: "token",
+    summary: "create, list and revoke tokens",
+    load: async () => (await import("./commands/token.ts")).defineToken,
+  },
+  {
     name: "inbox",
     summary: "show open permission requests live, and answer them",
     load: async () => (await import("./commands/inbox.ts")).defineInbox,

@@ -41,8 +41,10 @@ export interface Served {
   unattended: "wait" | "deny";
   /** The file of the generated caller token, if there is one. */
   callerTokenFile?: string;
-  /** The generated approver token, if the server accepts it. */
-  approverToken?: { file: string; value: string };
+  /** True if this start replaced the approver token of an earlier version by its hash. */
+  adoptedApprover: boolean;
+  /** Creates a one-time code with which a person signs in; undefined without authentication. */
+  createSignInCode(): string | undefined;
 }
 
 /** Settings to embed a service with. */
@@ -55,6 +57,41 @@ export interface EmbedFlags {
 export interface Embedded {
   url: string;
   tokens: { caller: string; approver: string };
+  /** Creates a one-time code with which a person signs in at the console. */
+  createSignInCode(): string;
+  close(): Promise<void>;
+}
+
+/** Place of the table of credentials. */
+export interface TableFlags {
+  data?: string;
+  config?: string;
+}
+
+/** A credential of the table, without its hash. Times are in ms since the epoch, 0 for never. */
+export interface StoredCredential {
+  id: string;
+  roles: readonly string[];
+  agents: readonly string[];
+  workspaces: readonly string[];
+  label: string;
+  created: number;
+  expires: number;
+  revoked: number;
+}
+
+/** The table of credentials, opened without a service. */
+export interface LocalCredentials {
+  list(): readonly StoredCredential[];
+  create(wanted: {
+    roles: readonly string[];
+    agents: readonly string[];
+    workspaces: readonly string[];
+    label: string;
+    expires: number;
+  }): Promise<{ token: string; credential: StoredCredential }>;
+  /** Throws if there is no credential of that id. */
+  revoke(id: string): Promise<StoredCredential>;
   close(): Promise<void>;
 }
 
@@ -84,6 +121,8 @@ export interface LocalService {
   embed(flags: EmbedFlags): Promise<Embedded>;
   /** Checks a configuration file; without a name, the file that a server would read. */
   checkConfig(file?: string): Promise<CheckedConfig>;
+  /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
+  openCredentials(flags: TableFlags): Promise<LocalCredentials>;
   /** Lets the code in a workspace's `.opencode` run in the service, or stops that; returns its tool files. */
   trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[] }>;
 }

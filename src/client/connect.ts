@@ -1,5 +1,6 @@
 import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -23,6 +24,7 @@ export interface ToolgateClient {
   readonly tools: Client<typeof ToolService>;
   readonly sessions: Client<typeof SessionService>;
   readonly permissions: Client<typeof PermissionService>;
+  readonly credentials: Client<typeof CredentialService>;
   /** Ends the connection and all streams on it. */
   close(): void;
 }
@@ -42,6 +44,7 @@ export function connect({ url, token, ...certificates }: ConnectOptions): Toolga
     tools: createClient(ToolService, transport),
     sessions: createClient(SessionService, transport),
     permissions: createClient(PermissionService, transport),
+    credentials: createClient(CredentialService, transport),
     close: () => sessionManager.abort(),
   };
 }

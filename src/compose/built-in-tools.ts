@@ -1,4 +1,5 @@
-import { existsSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
+import { dirname } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Tool } from "../tool/tool.ts";
@@ -9,9 +10,10 @@ import { createSupervisor } from "../tools/process/supervisor.ts";
 
 /** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */
 export async function startSandbox(
-  { sandbox: wanted, dataDirectory, serviceDirectory }: Config,
+  { sandbox: wanted, dataDirectory, serviceDirectory, loginFile }: Config,
   log: Logger,
 ): Promise<Sandbox> {
+  const hasLoginFile = loginFile !== undefined && createEmptyFile(loginFile);
   const hasServiceDirectory = serviceDirectory !== undefined && existsSync(serviceDirectory);
   const sandbox = await openSandbox({
     wanted,
@@ -20,6 +22,7 @@ export async function startSandbox(
     hidden: [
       { path: dataDirectory, kind: "directory" as const },
       ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "directory" as const }] : []),
+      ...(hasLoginFile ? [{ path: loginFile, kind: "file" as const }] : []),
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });
@@ -27,6 +30,17 @@ export async function startSandbox(
   if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
   log.warn(`commands run without a sandbox: ${sandbox.problem}`);
   return sandbox;
+}
+
+/** Creates a file for this user alone if it does not exist, since the sandbox can only hide what exists; returns false if it cannot. */
+function createEmptyFile(path: string): boolean {
+  try {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    closeSync(openSync(path, "a", 0o600));
+    return true;
+  } catch {
+    return existsSync(path);
+  }
 }
 
 /** Creates the built-in tools with the processes that they share. */

@@ -6,6 +6,7 @@ import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
+import type { Credentials } from "../credential/credentials.ts";
 import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
@@ -23,6 +24,7 @@ export function startListener({
   custom,
   agreement,
   about,
+  credentials,
   log,
 }: {
   config: Config;
@@ -32,6 +34,7 @@ export function startListener({
   custom: Pick<CustomTools, "refresh" | "problems">;
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
+  credentials: Credentials;
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
@@ -44,6 +47,7 @@ export function startListener({
           calls,
           permissions,
           sessions,
+          credentials,
           planner,
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),
@@ -59,6 +63,8 @@ export function startListener({
         },
         failures,
       ),
+    credentials,
+    storeId: () => callStore.storeId,
     encoded: callStore,
     ready: callStore.ready,
     agrees: agreement.agrees,

@@ -1,13 +1,21 @@
 import { createHash, randomBytes } from "node:crypto";
 import { once } from "node:events";
-import { existsSync, readFileSync } from "node:fs";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { checkConfig, checkPluginFiles } from "../config/check-config.ts";
-import { type Config, type Flags, findService, loadConfig, readEnvironment, tokenWarnings } from "../config/config.ts";
-import { createLogger } from "../core/logger.ts";
+import {
+  type Config,
+  type Flags,
+  findService,
+  findStore,
+  loadConfig,
+  readEnvironment,
+  tokenWarnings,
+} from "../config/config.ts";
+import { createLogger, type Logger } from "../core/logger.ts";
 import { createReload } from "./reload.ts";
+import type { Server } from "./server.ts";
 
 /** A server that has started, as its first lines describe it. */
 export interface StartedServer {
@@ -18,7 +26,10 @@ export interface StartedServer {
   isOpenToAll: boolean;
   unattended: "wait" | "deny";
   callerTokenFile?: string;
-  approverToken?: { file: string; value: string };
+  /** True if this start replaced the approver token of an earlier version by its hash. */
+  adoptedApprover: boolean;
+  /** Creates a one-time code with which a person signs in; undefined without authentication. */
+  createSignInCode(): string | undefined;
 }
 
 // Checking a configuration needs nothing of the server, and loading that takes longer than the check.
@@ -39,7 +50,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   const { startServer } = await loadServer();
   const server = await startServer(config, log);
   onHangUp = createReload({ server, started: config, load: () => loadPresentConfig(flags), log });
-  onStart(describeServer(config, server.url));
+  onStart(describeServer(config, server));
   for (const { message } of tokenWarnings(config.tokens)) log.warn(message);
   log.info("service started", { address: server.url });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
@@ -83,6 +94,7 @@ export async function embedService({ workspace, config: file }: { workspace?: st
   return {
     url: server.url,
     tokens,
+    createSignInCode: () => server.createSignInCode() ?? "",
     async close() {
       await server.close();
       await rm(data, { recursive: true, force: true });
@@ -103,6 +115,17 @@ export async function trustDirectory(
   const config = loadConfig(flags, readEnvironment());
   const { trustWorkspace } = await import("../tool/files/trust-workspace.ts");
   return await trustWorkspace(config.trustDirectory, config.workspaces.get("default") ?? directory, remove ?? false);
+}
+
+/** Opens the table of credentials for the operator, who may write to the data directory. */
+export async function openLocalCredentials(flags: { data?: string; config?: string }) {
+  const place = findStore(flags, readEnvironment());
+  const [{ openCredentials }, { createLocalCredentials }] = await Promise.all([
+    import("./store.ts"),
+    import("../credential/local-credentials.ts"),
+  ]);
+  const { table, close } = await openCredentials(place, silent);
+  return { ...createLocalCredentials(table), close };
 }
 
 /** Checks a configuration file against the permissions that the built-in tools declare; without a name, the file that a server would read. */
@@ -126,10 +149,8 @@ async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {
   };
 }
 
-function describeServer(config: Config, url: string): StartedServer {
-  const { dataDirectory, workspaces, tls, insecureNoAuth, unattended } = config;
-  const caller = join(dataDirectory, "tokens", "caller");
-  const approverToken = generatedApprover(config);
+function describeServer(config: Config, { url, adoptedApprover, createSignInCode }: Server): StartedServer {
+  const { dataDirectory, workspaces, tls, insecureNoAuth, unattended, callerTokenFile } = config;
   return {
     url,
     dataDirectory,
@@ -137,21 +158,16 @@ function describeServer(config: Config, url: string): StartedServer {
     isTls: tls !== undefined,
     isOpenToAll: insecureNoAuth,
     unattended,
-    ...(existsSync(caller) && { callerTokenFile: caller }),
-    ...(approverToken && { approverToken }),
+    ...(callerTokenFile !== undefined && { callerTokenFile }),
+    adoptedApprover,
+    createSignInCode,
   };
 }
 
-/** The generated approver token, if the server accepts it: configured tokens replace it. */
-function generatedApprover({ dataDirectory, tokens }: Config): { file: string; value: string } | undefined {
-  const file = join(dataDirectory, "tokens", "approver");
-  const value = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
-  return tokens.some(({ sha256 }) => sha256 === hashOf(value)) ? { file, value } : undefined;
-}
-
 function configuredToken(role: "caller" | "approver", value: string): Config["tokens"][number] {
-  return { id: role, roles: [role], agents: ["*"], sha256: hashOf(value) };
+  return { id: role, roles: [role], agents: ["*"], workspaces: ["*"], sha256: hashOf(value) };
 }
 
+const silent: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 const randomToken = () => randomBytes(32).toString("base64url");
 const hashOf = (token: string) => createHash("sha256").update(token).digest("hex");

@@ -10,7 +10,7 @@ import type { Rule } from "../policy/rules.ts";
 import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
-export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces">;
+export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces" | "loginFile">;
 
 /**
  * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
@@ -18,8 +18,12 @@ export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirec
  */
 export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) {
   const home = homedir();
-  const { dataDirectory, file, serviceDirectory, workspaces } = config;
-  const guard = { dataDirectory, configFile: file, ...(serviceDirectory !== undefined && { serviceDirectory }) };
+  const { dataDirectory, file, serviceDirectory, workspaces, loginFile } = config;
+  const guard = {
+    ...{ dataDirectory, configFile: file },
+    ...(serviceDirectory !== undefined && { serviceDirectory }),
+    ...(loginFile !== undefined && { loginFile }),
+  };
   const workspaceRules = createWorkspaceRules({ home });
   const build = () => ({
     of: rules.config,

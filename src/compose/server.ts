@@ -9,6 +9,7 @@ import type { HookChain } from "../tool/hooks.ts";
 import type { Registry, ToolsByName } from "../tool/registry.ts";
 import { createInvalid } from "../tools/invalid.ts";
 import { startBuiltInTools, startSandbox } from "./built-in-tools.ts";
+import { openCredentialParts } from "./credentials.ts";
 import { openCustomTools } from "./custom-tools.ts";
 import { startListener } from "./listener.ts";
 import { liveConfig } from "./live-config.ts";
@@ -28,6 +29,10 @@ export interface Server {
   addHooks: HookChain["add"];
   /** Replaces tokens, rules and agents by those of another configuration; refuses it unchanged if a start would refuse its rules. */
   reload(next: Config): Promise<void>;
+  /** Creates a one-time code with which a person signs in as approver; undefined without authentication. */
+  createSignInCode(): string | undefined;
+  /** True if this start replaced the approver token of an earlier version by its hash. */
+  readonly adoptedApprover: boolean;
   /** Drains and stops: streams end so that clients resume elsewhere, waiting calls are handed back, running calls get `drainMs`. */
   close(): Promise<void>;
 }
@@ -47,6 +52,7 @@ export async function startServer(
   const replicaId = randomUUID();
   const sandbox = await startSandbox(config, log);
   const opened = await open(config, log);
+  const { credentials, adoptedApprover } = await openCredentialParts(config, opened, log);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   const { store } = telemetry;
   const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs });
@@ -76,13 +82,24 @@ export async function startServer(
       { everyMs: config.leaseMs / 3, work: calls.renew },
       { everyMs: 500, work: calls.stopLapsed },
       { everyMs: 500, work: calls.handleCancels },
+      { everyMs: 1_000, work: credentials.refresh },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
     ],
     log,
   );
   const about = serverInfo(config, sandbox);
-  const listener = await startListener({ config, store, replica, telemetry, custom, agreement, about, log });
+  const listener = await startListener({
+    config,
+    store,
+    replica,
+    telemetry,
+    custom,
+    agreement,
+    about,
+    credentials,
+    log,
+  });
   return {
     url: listener.url,
     register,
@@ -93,6 +110,8 @@ export async function startServer(
       replica.nameAgents();
       await agreement.compare();
     },
+    createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
+    adoptedApprover,
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();

@@ -1,14 +1,30 @@
 import type { OutputStore, Retention, Store } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import type { CredentialTable } from "../credential/ports.ts";
+import { openLoggedCredentialFile } from "../store/credential-file.ts";
+import { openRedisCredentials } from "../store/redis/credentials.ts";
 import { openRedisStore } from "../store/redis/store.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
 
+/** A store with the table of credentials beside its records. */
+export interface ServiceStore extends Store {
+  credentials: CredentialTable;
+}
+
 /** Opens the store that the configuration names. */
-export function openStore({ store, dataDirectory, storeMinFree }: Config, log: Logger): Promise<Store> {
-  return store === "sqlite"
-    ? openSqliteStore({ directory: dataDirectory, log, space: { minFreeBytes: storeMinFree } })
-    : openRedisStore({ url: store, log });
+export async function openStore(config: Config, log: Logger): Promise<ServiceStore> {
+  if (config.store !== "sqlite") return await openRedisStore({ url: config.store, log });
+  return await openSqliteStore({ directory: config.dataDirectory, log, space: { minFreeBytes: config.storeMinFree } });
+}
+
+/** Opens only the table of credentials, next to a service that may be running. */
+export async function openCredentials(
+  config: Pick<Config, "store" | "dataDirectory">,
+  log: Logger,
+): Promise<{ table: CredentialTable; close(): Promise<void> }> {
+  if (config.store !== "sqlite") return await openRedisCredentials({ url: config.store, log });
+  return { table: openLoggedCredentialFile(config.dataDirectory, log), close: async () => {} };
 }
 
 /** The limits in force: Redis holds output in memory, so its limit is lower. */

@@ -1,3 +1,4 @@
+import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { join, resolve } from "node:path";
 import type { LogRotation } from "../core/log-file.ts";
@@ -52,6 +53,10 @@ export interface Config {
   readonly policy: WrittenPolicy;
   /** Empty only with `insecureNoAuth`. */
   readonly tokens: readonly Token[];
+  /** The file of the caller token that the service created, if no token is configured. */
+  readonly callerTokenFile?: string;
+  /** The file in which `toolgate login` of this user stores credentials; no tool may read it. */
+  readonly loginFile?: string;
   readonly insecureNoAuth: boolean;
   /** The handling of asks: they wait for an approver, or are denied at once. */
   readonly unattended: "wait" | "deny";
@@ -115,6 +120,10 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
   const dataDirectory = isCheck ? canonicalPath(data) : createPrivateDirectory(data);
   const insecureNoAuth = settings.insecure_no_auth ?? false;
   const store = settings.store ?? "sqlite";
+  const makeOwn = store === "sqlite";
+  const { tokens, generated } = readTokens({
+    ...{ settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn, isCheck },
+  });
 
   return deepFreeze({
     file: canonicalPath(file),
@@ -128,15 +137,9 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     origins: settings.origins ?? [],
     workspaces,
     policy: readPolicy(settings, lineOf, home),
-    tokens: readTokens({
-      settings,
-      env,
-      workspaces,
-      dataDirectory,
-      insecureNoAuth,
-      makeOwn: store === "sqlite",
-      isCheck,
-    }),
+    tokens,
+    ...(generated !== undefined && { callerTokenFile: generated }),
+    loginFile: loginFileOf(environment),
     insecureNoAuth,
     unattended: settings.unattended ?? "wait",
     askMs: settings.ask_ms ?? 900_000,
@@ -162,6 +165,15 @@ export function findService(
   return { serviceDirectory, trustDirectory: trustIn(serviceDirectory) };
 }
 
+/** Returns the store of a service with these flags. Its data directory must exist. */
+export function findStore(flags: Flags, environment: Environment): Pick<Config, "store" | "dataDirectory"> {
+  const { settings } = mergeSettings(flags, environment);
+  const dataDirectory = settings.data ?? defaultData(environment);
+  const { store = "sqlite" } = settings;
+  if (store !== "sqlite" || existsSync(dataDirectory)) return { store, dataDirectory };
+  throw new ConfigError(`there is no data directory ${dataDirectory}; name the one of the service with --data DIR`);
+}
+
 const trustIn = (data: string) => join(data, "trust");
 
 function mergeSettings(flags: Flags, environment: Environment) {
@@ -177,9 +189,17 @@ function mergeSettings(flags: Flags, environment: Environment) {
 }
 
 /** Returns the path of the configuration file: the explicit one, or the default of this user. */
-export function configFile(explicit: string | undefined, { env, home, directory }: Environment): string {
-  const configHome = env.XDG_CONFIG_HOME || join(home, ".config");
-  return resolve(directory, explicit ?? join(configHome, "toolgate", "toolgate.toml"));
+export function configFile(explicit: string | undefined, environment: Environment): string {
+  return resolve(environment.directory, explicit ?? join(userDirectory(environment), "toolgate.toml"));
+}
+
+function loginFileOf(environment: Environment): string {
+  return canonicalPath(resolve(environment.directory, userDirectory(environment), "credentials.json"));
+}
+
+/** Returns the directory of this user's configuration. */
+function userDirectory({ env, home }: Environment): string {
+  return join(env.XDG_CONFIG_HOME || join(home, ".config"), "toolgate");
 }
 
 /** Returns the default data directory of this user. */

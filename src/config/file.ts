@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { z } from "zod";
+import { roleNames } from "../core/principal.ts";
 import { check, checkToml, strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
 import { configuredPlugin } from "./plugin-file.ts";
@@ -41,15 +42,22 @@ const scalars = {
   insecure_listen: z.boolean().optional(),
 };
 
+const tokenSources = ["value", "file", "env", "sha256"] as const;
+
 const token = strictTable({
   id: name,
-  roles: z.array(z.enum(["caller", "approver", "watcher", "admin"])).min(1),
+  roles: z.array(z.enum(roleNames)).min(1),
   agents: z.array(z.string().min(1)).optional(),
+  workspaces: z.array(z.string().min(1)).optional(),
   value: z.string().optional(),
   file: z.string().optional(),
   env: z.string().optional(),
-}).refine(({ value, file, env }) => [value, file, env].filter((source) => source !== undefined).length === 1, {
-  error: "a token has exactly one of value, file and env",
+  sha256: z
+    .string()
+    .regex(/^[0-9a-f]{64}$/, { error: "write the 64 hex digits that `printf %s TOKEN | sha256sum` prints" })
+    .optional(),
+}).refine((token) => tokenSources.filter((source) => token[source] !== undefined).length === 1, {
+  error: "a token has exactly one of value, file, env and sha256",
 });
 
 const origin = z.string().refine((text) => URL.canParse(text) && new URL(text).origin === text, {

@@ -12,6 +12,8 @@ export interface Token {
   roles: readonly Role[];
   /** The agents as which it may act; `*` means all. */
   agents: readonly string[];
+  /** The workspace roots in which it may act; `*` means all. */
+  workspaces: readonly string[];
   /** SHA-256 of the token, hex. */
   sha256: string;
 }
@@ -19,27 +21,53 @@ export interface Token {
 type TokenSettings = NonNullable<Settings["token"]>[number];
 type Variables = Readonly<Record<string, string | undefined>>;
 
-/** Reads the configured tokens. Without any it creates two at the first start, and reads them at later ones. */
+/**
+ * Reads the configured tokens. Without any, `generated` is the file of the caller token, which the first start creates; people
+ * who approve sign in with codes.
+ */
 export function readTokens(given: {
   settings: Settings;
   env: Variables;
   workspaces: ReadonlyMap<string, string>;
   dataDirectory: string;
   insecureNoAuth: boolean;
-  /** False for replicas on a shared store: each would create different tokens. */
+  /** False for replicas on a shared store: each would create a different token. */
   makeOwn: boolean;
   /** True if nothing may be created: then a service without configured tokens has none. */
   isCheck: boolean;
-}): Token[] {
+}): { tokens: Token[]; generated?: string } {
   const { settings, env, workspaces, dataDirectory, insecureNoAuth, makeOwn, isCheck } = given;
   const tokens = (settings.token ?? []).map((token) => {
     if (token.file !== undefined) checkOutside(token.file, `the file of token "${token.id}"`, workspaces);
-    return toToken(token.id, token.roles, readValue(token, env), token.agents);
+    checkTokenWorkspaces(token, workspaces);
+    return { ...rightsOf(token), sha256: token.sha256 ?? hashOfToken(token.id, readValue(token, env)) };
   });
   refuseTwins(tokens);
-  if (tokens.length > 0 || insecureNoAuth) return tokens;
-  if (makeOwn) return isCheck ? [] : ownTokens(dataDirectory);
+  if (tokens.length > 0 || insecureNoAuth) return { tokens };
+  if (makeOwn) return isCheck ? { tokens: [] } : ownToken(dataDirectory);
   throw new ConfigError("replicas on a shared store need the same tokens; configure each [[token]] with file or env");
+}
+
+function rightsOf({ id, roles, agents = ["*"], workspaces = ["*"] }: TokenSettings): Omit<Token, "sha256"> {
+  return { id, roles, agents, workspaces };
+}
+
+/** Refuses workspaces that are unknown, and workspaces of a role that they do not limit. */
+function checkTokenWorkspaces(
+  { id, roles, workspaces = ["*"] }: TokenSettings,
+  roots: ReadonlyMap<string, string>,
+): void {
+  // A check of a file alone knows no roots: the default one depends on where the service starts.
+  const unknown = roots.size === 0 ? undefined : workspaces.find((name) => name !== "*" && !roots.has(name));
+  if (unknown !== undefined)
+    throw new ConfigError(
+      `token "${id}": workspace "${unknown}" is not configured; configured are: ${[...roots.keys()].join(", ")}`,
+    );
+  const unlimited = roles.find((role) => ["approver", "watcher", "admin"].includes(role));
+  if (unlimited === undefined || workspaces.includes("*")) return;
+  throw new ConfigError(
+    `token "${id}": workspaces do not limit the role ${unlimited}, which reads all sessions; leave workspaces out, or give only the roles caller, host and worker`,
+  );
 }
 
 /** Finds tokens whose principal can approve what it asks for: its calls would then have no second pair of eyes. */
@@ -62,16 +90,14 @@ function refuseTwins(tokens: readonly Token[]): void {
   }
 }
 
-function ownTokens(dataDirectory: string): Token[] {
-  const directory = createPrivateDirectory(join(dataDirectory, "tokens"));
-  return (["caller", "approver"] as const).map((role) => {
-    const file = join(directory, role);
-    createToken(file);
-    return toToken(role, [role], readTokenFile(role, file));
-  });
+function ownToken(dataDirectory: string): { tokens: Token[]; generated: string } {
+  const file = join(createPrivateDirectory(join(dataDirectory, "tokens")), "caller");
+  createToken(file);
+  const rights = { id: "caller", roles: ["caller"] as const, agents: ["*"], workspaces: ["*"] };
+  return { tokens: [{ ...rights, sha256: hashOfToken("caller", readTokenFile("caller", file)) }], generated: file };
 }
 
-function toToken(id: string, roles: readonly Role[], value: string, agents: readonly string[] = ["*"]): Token {
+function hashOfToken(id: string, value: string): string {
   if (!/^[A-Za-z0-9._~+/-]+=*$/.test(value)) {
     throw new ConfigError(
       `token "${id}" is empty or contains characters that a bearer token must not have; make one with: openssl rand -hex 32`,
@@ -82,7 +108,7 @@ function toToken(id: string, roles: readonly Role[], value: string, agents: read
       `token "${id}" has ${value.length} characters, so it can be guessed: use at least ${minTokenLength}; make one with: openssl rand -hex 32`,
     );
   }
-  return { id, roles, agents, sha256: createHash("sha256").update(value).digest("hex") };
+  return createHash("sha256").update(value).digest("hex");
 }
 
 const minTokenLength = 20;

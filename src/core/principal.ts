@@ -1,5 +1,15 @@
 /** A role of a token: what its principal may do. */
-export type Role = "caller" | "approver" | "watcher" | "admin";
+export type Role = "caller" | "approver" | "watcher" | "admin" | "host" | "worker";
+
+/** All roles. */
+export const roleNames = [
+  "caller",
+  "approver",
+  "watcher",
+  "admin",
+  "host",
+  "worker",
+] as const satisfies readonly Role[];
 
 /** The principal of a request, derived from its token and never from its content. */
 export interface Principal {
@@ -8,6 +18,10 @@ export interface Principal {
   roles: ReadonlySet<Role>;
   /** The agents as which it may act; `*` means all. */
   agents: readonly string[];
+  /** The workspace roots in which it may act; `*` means all. */
+  workspaces: readonly string[];
   /** True without authentication: then all clients are one principal, which has to answer its own asks. */
   answersOwn: boolean;
+  /** Aborted when the credential is revoked or expires; absent if it can do neither while the service runs. */
+  ended?: AbortSignal;
 }

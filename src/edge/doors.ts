@@ -3,10 +3,11 @@ import { consoleDoor } from "./http/console-files.ts";
 import type { Refuse } from "./http/guard.ts";
 import type { Mount } from "./http/mounts.ts";
 import { probeDoor } from "./http/probes.ts";
+import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
 import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 
 /** Options of all doors. */
-export interface DoorOptions extends RpcDoorOptions {
+export interface DoorOptions extends RpcDoorOptions, Omit<SignInDoorOptions, "limits"> {
   authenticate: Authenticate;
   refuse: Refuse;
   /** Returns the metrics in the text format of Prometheus. */
@@ -20,5 +21,5 @@ export interface DoorOptions extends RpcDoorOptions {
  * EdgeContext for the services in api/. A new door is a function like these and a line here.
  */
 export function openDoors(options: DoorOptions): Mount[] {
-  return [...rpcDoor(options), ...probeDoor(options), ...consoleDoor(options.consoleDirectory)];
+  return [...rpcDoor(options), ...probeDoor(options), ...signInDoor(options), ...consoleDoor(options.consoleDirectory)];
 }

@@ -4,8 +4,10 @@ import type { EncodedMessages } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
+import type { Credentials } from "../credential/credentials.ts";
 import { createAccessGate } from "./api/access.ts";
 import { createAuthenticate } from "./api/authenticate.ts";
+import { createBrowserSignIn } from "./api/browser-sign-in.ts";
 import { createEdgeLimits } from "./api/edge-context.ts";
 import { createFailures, type Failures } from "./api/failures.ts";
 import type { Services } from "./api/services.ts";
@@ -21,6 +23,9 @@ export interface EdgeOptions {
   config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
   /** Creates the services that the doors call. */
   services: (failures: Failures) => Services;
+  credentials: Credentials;
+  /** Identifies the contents of the store. */
+  storeId: () => string;
   /** Binary forms that the store has in memory. */
   encoded: EncodedMessages;
   /** Returns whether the store answers. */
@@ -41,13 +46,15 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const { config, log, headersMs = 15_000 } = options;
   const shutdown = new AbortController();
   const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
-  const authenticate = createAuthenticate(config);
+  const browser = createBrowserSignIn(options.storeId);
+  const authenticate = createAuthenticate({ config, credentials: options.credentials, browser });
   const refuse = createRefuse(failures);
   const mounts = openDoors({
     ...options,
     services: options.services(failures),
     gate: createAccessGate(authenticate),
     authenticate,
+    browser,
     refuse,
     failures,
     readiness: createReadiness(options, shutdown.signal),

@@ -11,6 +11,8 @@ export interface Guard {
   serviceDirectory?: string;
   /** Absent if the service runs without a configuration file. */
   configFile?: string;
+  /** The file of the credentials with which this user's terminals are signed in. */
+  loginFile?: string;
 }
 
 /** Denies what the engine itself protects: returns the reason, or undefined. `at` is the place in the ask's patterns, `commands` that pattern as already analysed. */
@@ -21,12 +23,18 @@ export function deniedPaths(guard: Guard): string[] {
   return deniedPlaces(guard).map(({ path }) => path);
 }
 
-function deniedPlaces({ dataDirectory, serviceDirectory, configFile }: Guard): { path: string; what: string }[] {
+function deniedPlaces({
+  dataDirectory,
+  serviceDirectory,
+  configFile,
+  loginFile,
+}: Guard): { path: string; what: string }[] {
   const places = [
     { path: dataDirectory, what: "Toolgate's data directory" },
     { path: serviceDirectory, what: "Toolgate's data directory" },
     { path: `/proc/${process.pid}`, what: "Toolgate's own process" },
     { path: configFile, what: "Toolgate's configuration" },
+    { path: loginFile, what: "Toolgate's stored sign-ins" },
   ];
   return places.flatMap(({ path, what }) => (path === undefined ? [] : [{ path: foldCase(path), what }]));
 }

@@ -41,6 +41,7 @@ export async function serve(
       id: role,
       roles: [role],
       agents: ["*"],
+      workspaces: ["*"],
       sha256: createHash("sha256").update(role).digest("hex"),
     })),
   };

@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { findToken } from "../../src/client/find-token.ts";
+import { saveLogin } from "../../src/client/stored-logins.ts";
 import { type EventInit, type FakeRoutes, type FakeServer, refused, startFakeServer } from "./fake-server.ts";
 import { spawnToolgate, startToolgate, toolgate } from "./toolgate.ts";
 
@@ -27,13 +28,17 @@ afterEach(async () => {
 async function start(routes: FakeRoutes = {}): Promise<void> {
   await server?.close();
   server = await startFakeServer(routes);
-  environment = { TOOLGATE_URL: server.url, TOOLGATE_DATA: folder, TEST_ENGINE_URL: server.url };
+  environment = {
+    ...{ TOOLGATE_URL: server.url, TOOLGATE_DATA: folder, TEST_ENGINE_URL: server.url },
+    XDG_CONFIG_HOME: join(folder, "config"),
+  };
 }
 
+/** Leaves a generated caller token, and the sign-in of an approver. */
 async function leaveTokens(): Promise<void> {
   await mkdir(join(folder, "tokens"));
   await writeFile(join(folder, "tokens", "caller"), "caller-secret\n");
-  await writeFile(join(folder, "tokens", "approver"), "approver-secret\n");
+  saveLogin(server.url, { storeId: "store_1", id: "ann", token: "approver-secret", expires: 0 }, environment);
 }
 
 const part = { sessionId: "ses_1", callId: "c1", tool: "bash" };
@@ -427,7 +432,7 @@ test("toolgate serve passes its flags on", async () => {
 describe("tokens", () => {
   const listTools = { tools: { listTools: () => ({}) } };
 
-  test("each command takes the local token of the role that it needs", async () => {
+  test("a caller's command takes the local token, an approver's command the stored sign-in", async () => {
     await start({ ...listTools, permissions: { listPermissions: () => ({}) } });
     await leaveTokens();
     await toolgate(["tools"], environment);
@@ -465,6 +470,20 @@ describe("an error", () => {
     expect(stderr).toContain(`error: no server at ${server.url}`);
     expect(stderr).toContain("next: start one with `toolgate serve`");
     await start();
+  });
+
+  test("of an approver who is not signed in says how to sign in", async () => {
+    const unauthenticated = refused(Code.Unauthenticated, "UNAUTHENTICATED", "no token");
+    await start({
+      permissions: {
+        listPermissions: () => {
+          throw unauthenticated;
+        },
+      },
+    });
+    const { code, stderr } = await toolgate(["asks"], environment);
+    expect(code).toBe(6);
+    expect(stderr).toContain("next: not signed in: run `toolgate login`");
   });
 
   test("about a token says which file was tried", async () => {

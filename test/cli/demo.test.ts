@@ -28,7 +28,7 @@ test("without a terminal the demo answers itself and prints what the README show
 test("at a terminal it leaves a request to a person, and Enter lets it answer itself", async () => {
   const { child, sees, finished } = startProgramAtTerminal([process.execPath, join(root, "src/main.ts"), "demo"]);
   onTestFinished(() => void child.kill("SIGKILL"));
-  await sees("approve or reject the call in the console", "/#token=", "press Enter to let it answer itself");
+  await sees("approve or reject the call in the console", "/#code=", "press Enter to let it answer itself");
   child.stdin?.write("\n");
   const { code, stdout } = await finished;
   expect(code).toBe(0);

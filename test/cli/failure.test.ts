@@ -4,7 +4,11 @@ import { ErrorReasonSchema } from "../../gen/opencode/tool/v1/error_reason_pb.ts
 import { commandFailure } from "../../src/cli/failure/failure.ts";
 import { refused } from "./fake-server.ts";
 
-const server = { url: "http://127.0.0.1:7420", tokenSource: "the token given by --token was sent" };
+const server = {
+  url: "http://127.0.0.1:7420",
+  tokenSource: "the token given by --token was sent",
+  tokenAdvice: "name the right one with --token-file FILE",
+};
 const reasons = ErrorReasonSchema.values.filter(({ number }) => number !== 0).map(({ localName }) => localName);
 const codes = Object.values(Code).filter((code) => typeof code === "number");
 

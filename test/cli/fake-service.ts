@@ -11,12 +11,14 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
       return {
         url: env.TEST_ENGINE_URL ?? "",
         tokens: { caller: "caller-token-for-tests", approver: "approver-token-for-tests" },
+        createSignInCode: () => "code",
         async close() {
           stderr.write("engine closed\n");
         },
       };
     },
     checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [] }),
+    openCredentials: () => Promise.reject(new Error("not used")),
     trust: () => Promise.reject(new Error("not used")),
   });
 }

@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import {
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   realpathSync,
   rmSync,
@@ -52,19 +53,22 @@ describe("without any setting", () => {
     expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
-  test("the data directory and two tokens are created for this user alone, and read again", () => {
+  test("the data directory and the caller's token are created for this user alone, and read again", () => {
     const { load, home } = machine();
     const first = load();
     const data = join(home, ".local/share/toolgate");
     const mode = (path: string) => (statSync(path).mode & 0o777).toString(8);
     expect([mode(data), mode(join(data, "tokens"))]).toEqual(["700", "700"]);
-    for (const id of ["caller", "approver"]) {
-      const file = join(data, "tokens", id);
-      const token = readFileSync(file, "utf8").trim();
-      expect(mode(file)).toBe("600");
-      expect(Buffer.from(token, "base64url")).toHaveLength(32);
-      expect(first.tokens).toContainEqual({ id, roles: [id], agents: ["*"], sha256: sha256(token) });
-    }
+    const file = join(data, "tokens/caller");
+    const token = readFileSync(file, "utf8").trim();
+    expect(mode(file)).toBe("600");
+    expect(Buffer.from(token, "base64url")).toHaveLength(32);
+    const rights = { roles: ["caller"], agents: ["*"], workspaces: ["*"] };
+    expect(first).toMatchObject({
+      tokens: [{ id: "caller", ...rights, sha256: sha256(token) }],
+      callerTokenFile: file,
+    });
+    expect(readdirSync(join(data, "tokens"))).toEqual(["caller"]);
     expect(load().tokens).toEqual(first.tokens);
   });
 
@@ -163,12 +167,13 @@ describe("the file", () => {
     expect(sandbox).toEqual({ profile: "read-only", network: true, agents, required: true, writable, hidden });
   });
 
-  test("gives tokens by value, by file and by environment", () => {
+  test("gives tokens by value, by file, by environment and by hash", () => {
     const { load, home } = machine(`
       [[token]]
       id = "host"
       roles = ["caller"]
       agents = ["build"]
+      workspaces = ["default"]
       value = "aaaaaaaaaaaaaaaaaaaa"
       [[token]]
       id = "anna"
@@ -177,12 +182,17 @@ describe("the file", () => {
       [[token]]
       id = "ops"
       roles = ["admin"]
-      env = "OPS_TOKEN"`);
+      env = "OPS_TOKEN"
+      [[token]]
+      id = "hook"
+      roles = ["host", "worker"]
+      sha256 = "${sha256("ddd")}"`);
     writeFileSync(join(home, ".config/toolgate/anna.token"), `${"b".repeat(20)}\n`);
     expect(load({}, { OPS_TOKEN: "c".repeat(20) }).tokens).toEqual([
-      { id: "host", roles: ["caller"], agents: ["build"], sha256: sha256("a".repeat(20)) },
-      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], sha256: sha256("b".repeat(20)) },
-      { id: "ops", roles: ["admin"], agents: ["*"], sha256: sha256("c".repeat(20)) },
+      { id: "host", roles: ["caller"], agents: ["build"], workspaces: ["default"], sha256: sha256("a".repeat(20)) },
+      { id: "anna", roles: ["approver", "watcher"], agents: ["*"], workspaces: ["*"], sha256: sha256("b".repeat(20)) },
+      { id: "ops", roles: ["admin"], agents: ["*"], workspaces: ["*"], sha256: sha256("c".repeat(20)) },
+      { id: "hook", roles: ["host", "worker"], agents: ["*"], workspaces: ["*"], sha256: sha256("ddd") },
     ]);
   });
 
@@ -247,7 +257,7 @@ describe("a start is refused, and the message says what to do", () => {
         '[[token]]\nid = "a"\nroles = ["caller"]',
         {},
         {},
-        "exactly one of value, file and env",
+        "exactly one of value, file, env and sha256",
       ],
       [
         "a token whose variable is not set",
@@ -262,6 +272,27 @@ describe("a start is refused, and the message says what to do", () => {
         {},
         {},
         'token "a" has 19 characters',
+      ],
+      [
+        "a hash that is none",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nsha256 = "abc"',
+        {},
+        {},
+        "token.0.sha256: write the 64 hex digits",
+      ],
+      [
+        "a token for an unknown workspace",
+        '[[token]]\nid = "a"\nroles = ["caller"]\nworkspaces = ["other"]\nvalue = "x"',
+        {},
+        {},
+        'token "a": workspace "other" is not configured',
+      ],
+      [
+        "workspaces of a role that they do not limit",
+        '[[token]]\nid = "a"\nroles = ["caller", "approver"]\nworkspaces = ["default"]\nvalue = "x"',
+        {},
+        {},
+        "workspaces do not limit the role approver",
       ],
       ["an empty token", '[[token]]\nid = "a"\nroles = ["caller"]\nvalue = ""', {}, {}, 'token "a" is empty'],
       [

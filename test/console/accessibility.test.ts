@@ -41,7 +41,7 @@ describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
     const browser = await browsers.browser({ colorScheme });
     const page = await browser.newPage();
     await page.goto(service.url);
-    await page.getByLabel("Token").waitFor();
+    await page.getByLabel("Code or token").waitFor();
     expect(await findings(page)).toEqual([]);
   });
 });

@@ -21,10 +21,10 @@ describe.each(stores)("the inbox, on %s", (store) => {
     await page.goBack();
     expect(page.url()).not.toContain("token");
     await page.getByRole("button", { name: "Sign out" }).click();
-    await page.getByLabel("Token").fill("not-one");
+    await page.getByLabel("Code or token").fill("not-one");
     await page.getByRole("button", { name: "Sign in" }).click();
     await page.getByRole("alert").getByText("the token is not known").waitFor();
-    await page.getByLabel("Token").fill("approver-token-for-tests");
+    await page.getByLabel("Code or token").fill("approver-token-for-tests");
     await page.getByRole("button", { name: "Sign in" }).click();
     await untilLive(page);
   });

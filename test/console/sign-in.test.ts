@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, readFile, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -37,23 +37,59 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
     child.stdout.on("data", hear);
     child.stderr.on("data", hear);
   });
-  return { line, token: (await readFile(join(data, "tokens", "approver"), "utf8")).trim() };
+  return line;
 }
 
-test("the link that the service prints on a terminal signs in as approver", async () => {
-  const { line, token } = await consoleLine({ atTerminal: true });
-  expect(line).toMatch(new RegExp(`^http://127\\.0\\.0\\.1:\\d+/#token=${token}$`));
-  const page = await (await browsers.browser()).newPage();
+test("the link that the service prints on a terminal signs in as approver, once", async () => {
+  const line = await consoleLine({ atTerminal: true });
+  expect(line).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/#code=(\w{4}-){3}\w{4}$/);
+  const [, code = ""] = line.split("#code=");
+  const browser = await browsers.browser();
+  const page = await browser.newPage();
   await page.goto(line);
   await untilLive(page);
-  expect(page.url()).not.toContain(token);
-  await page.getByText("approver").first().waitFor();
+  expect(page.url()).not.toContain(code);
+  await page.getByText("approver", { exact: true }).first().waitFor();
+  await page.reload();
+  await untilLive(page);
+
+  const other = await (await browsers.browser()).newPage();
+  await other.goto(line);
+  await other.getByText("the code is unknown, used or older than 10 minutes").waitFor();
 });
 
-test("a log gets the path of the token file, not the token", async () => {
-  const { line, token } = await consoleLine({ atTerminal: false });
-  expect(line).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/ {2}\(sign in with the token in .*tokens\/approver\)$/);
-  expect(line).not.toContain(token);
+test("no script of the page can read the cookie", async () => {
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(await consoleLine({ atTerminal: true }));
+  await untilLive(page);
+  expect(await page.evaluate("document.cookie")).toBe("");
+  const [cookie] = await page.context().cookies();
+  expect(cookie).toMatchObject({ httpOnly: true, sameSite: "Strict", path: "/" });
+});
+
+test("a signed-in browser shows a code that signs another one in, and signing out revokes its own sign-in", async () => {
+  const page = await (await browsers.browser()).newPage();
+  await page.goto(await consoleLine({ atTerminal: true }));
+  await untilLive(page);
+  await page.getByRole("button", { name: "Add a device" }).click();
+  const link = (await page.locator(".add-device code").last().textContent()) ?? "";
+  const phone = await (await browsers.browser()).newPage();
+  await phone.goto(new URL(link).origin);
+  await phone.getByLabel("Code or token").fill(link.split("#code=")[1] ?? "");
+  await phone.getByRole("button", { name: "Sign in" }).click();
+  await untilLive(phone);
+
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("Code or token").waitFor();
+  await page.reload();
+  await page.getByLabel("Code or token").waitFor();
+  await phone.reload();
+  await untilLive(phone);
+});
+
+test("without a terminal the output has no link that signs in", async () => {
+  const line = await consoleLine({ atTerminal: false });
+  expect(line).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/$/);
 });
 
 test("a service without authentication asks for no token", async () => {

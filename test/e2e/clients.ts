@@ -1,3 +1,4 @@
+import type { DescService } from "@bufbuild/protobuf";
 import { type Client, ConnectError, createClient, type Interceptor, type Transport } from "@connectrpc/connect";
 import * as node from "@connectrpc/connect-node";
 import * as web from "@connectrpc/connect-web";
@@ -54,6 +55,14 @@ export function connect(
       return (await sessions.createSession(fields)).session?.id ?? "";
     },
   };
+}
+
+/** Connects to one service of the contract, with any token or none. */
+export function clientOf<S extends DescService>(service: S, baseUrl: string, token = ""): Client<S> {
+  return createClient(
+    service,
+    node.createGrpcTransport({ baseUrl, interceptors: token === "" ? [] : [bearer(token)] }),
+  );
 }
 
 /** The error of a refused request: the code's number and the ErrorInfo's reason and metadata. */

@@ -4,15 +4,26 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, onTestFinished, test } from "vitest";
+import { beforeAll, expect, onTestFinished, test } from "vitest";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { toolgate as runToolgate } from "../cli/toolgate.ts";
 import { main } from "../main.ts";
-import { bearer, connect } from "./clients.ts";
+import { clientOf } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const service = useService({ ownTokens: true });
+/** The token of an approver, which the operator created. */
+let approver = "";
+beforeAll(async () => {
+  const { stdout } = await main(["token", "create", "--role", "approver", "--data", service.data], {
+    HOME: service.workspace,
+  });
+  approver = stdout.trim();
+  const { code } = await clientOf(CredentialService, service.url, approver).createCode({});
+  expect(await toolgate("login", code)).toMatchObject({ code: 0, stdout: expect.stringContaining("signed in at") });
+});
 
 /** Runs the product's command, without a terminal, against the service: in this process, unless it starts a service itself. */
 async function toolgate(...args: string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
@@ -31,9 +42,7 @@ test("call prints the output alone on stdout and exits 0", async () => {
 
 test("call that needs a person says how to answer; reply from elsewhere lets it go on", async () => {
   const call = toolgate("call", "bash", '{"command": "echo approved"}');
-  const approver = await readFile(join(service.data, "tokens", "approver"), "utf8");
-  const open = (baseUrl: string) => createGrpcTransport({ baseUrl, interceptors: [bearer(approver.trim())] });
-  const person = read(connect(service, "approver", open).permissions.watchPermissions({}));
+  const person = read(clientOf(PermissionService, service.url, approver).watchPermissions({}));
   const { id } = await person.until("permissionAsked");
   expect((await toolgate("asks")).stdout).toContain("echo approved");
   expect(await toolgate("reply", id, "always")).toMatchObject({ code: 0 });
@@ -47,7 +56,7 @@ test("call exits by the outcome: 2 for bad input, 3 for a refusal, 1 for a failu
   expect(await toolgate("call", "nothing", "{}")).toMatchObject({ code: 2 });
   expect(await toolgate("call", "read", '{"filePath": "missing.txt"}')).toMatchObject({ code: 1 });
   expect(
-    await toolgate("call", "read", JSON.stringify({ filePath: join(service.data, "tokens", "approver") })),
+    await toolgate("call", "read", JSON.stringify({ filePath: join(service.data, "tokens", "caller") })),
   ).toMatchObject({ code: 3 });
 });
 
@@ -87,7 +96,7 @@ test("run lets no tool into the data directory of the user's service, and leaves
   const run = (tool: string, input: object) =>
     toolgate("run", tool, JSON.stringify(input), "--workspace", workspace, "--config", config);
   for (const [tool, filePath, content] of [
-    ["read", "tokens/approver"],
+    ["read", "credentials.json"],
     ["write", "trust/a.json", "{}"],
   ] as const)
     expect(await run(tool, { filePath: join(service.data, filePath), content })).toMatchObject({
@@ -162,5 +171,6 @@ test("serve --json prints its address", async () => {
   expect(JSON.parse(line)).toMatchObject({
     url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/),
     version: "0.1.0",
+    sign_in_code: expect.stringMatching(/^(\w{4}-){3}\w{4}$/),
   });
 });

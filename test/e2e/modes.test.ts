@@ -1,13 +1,11 @@
-import { readFile, stat } from "node:fs/promises";
-import { join } from "node:path";
-import { Code, createClient } from "@connectrpc/connect";
+import { createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { connect, kinds, refusal } from "./clients.ts";
+import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
 import { startService } from "./service.ts";
 
@@ -37,26 +35,4 @@ test("without tokens any client calls and answers, its own calls included", asyn
   const { id: permissionId, sessionId } = await stream.until("permissionAsked");
   await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
   expect((await stream.end()).state.value).toMatchObject({ output: "mine\n" });
-});
-
-test("the first start makes two tokens that only their owner can read, and later starts keep them", async () => {
-  const service = await startService({ ownTokens: true });
-  const token = async (role: string) => (await readFile(join(service.data, "tokens", role), "utf8")).trim();
-  const infoOf = async (bearer: string) => {
-    const open = kinds.gRPC;
-    if (open === undefined) throw new Error("there is no such client");
-    return await createClient(ToolService, open(service.url, bearer)).getServerInfo({});
-  };
-  const before = { caller: await token("caller"), approver: await token("approver") };
-  for (const [role, bearer] of Object.entries(before)) {
-    expect((await stat(join(service.data, "tokens", role))).mode & 0o777).toBe(0o600);
-    expect((await infoOf(bearer)).roles).toEqual([role]);
-  }
-  for (const bearer of ["", "caller", before.caller.slice(1)]) {
-    expect(await refusal(infoOf(bearer))).toMatchObject({ code: Code.Unauthenticated, reason: "UNAUTHENTICATED" });
-  }
-  expect(await service.stop()).toBe(0);
-  await service.start();
-  expect({ caller: await token("caller"), approver: await token("approver") }).toEqual(before);
-  expect((await infoOf(before.caller)).principal).toBe("caller");
 });

@@ -4,6 +4,7 @@ import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -13,6 +14,11 @@ import { roles, startServer } from "./server.ts";
 
 /** Roles that may call each rpc: c caller, a approver, w watcher, A admin. */
 const pinned: Record<string, string> = {
+  "CredentialService/SignIn": "cawA",
+  "CredentialService/CreateCode": "-a-A",
+  "CredentialService/CreateToken": "-a-A",
+  "CredentialService/ListCredentials": "-a-A",
+  "CredentialService/RevokeCredential": "-a-A",
   "PermissionService/RespondToPermission": "-a-A",
   "PermissionService/RejectPermissions": "-a-A",
   "PermissionService/GetPermission": "cawA",
@@ -42,7 +48,7 @@ const pinned: Record<string, string> = {
   "SessionService/CloseSession": "c--A",
 };
 
-const rpcs = [PermissionService, ToolService, SessionService].flatMap((service) =>
+const rpcs = [CredentialService, PermissionService, ToolService, SessionService].flatMap((service) =>
   service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })),
 );
 
@@ -142,10 +148,16 @@ test("without authentication every client is one principal with all roles", asyn
 });
 
 test("a request that arrives while the server drains is refused with the reason, whatever its token", () => {
-  const gate = createAccessGate(createAuthenticate({ tokens: [], insecureNoAuth: true }));
+  const gate = createAccessGate(
+    createAuthenticate({
+      config: { tokens: [], insecureNoAuth: true },
+      credentials: { principalOf: () => undefined },
+      browser: { cookieName: () => "toolgate" },
+    }),
+  );
   const draining = new Error("draining");
   const rpc = ToolService.method.listTools;
-  expect(() => gate({ rpc, authorization: null, signal: AbortSignal.abort(draining) })).toThrow(draining);
+  expect(() => gate({ rpc, headers: new Headers(), signal: AbortSignal.abort(draining) })).toThrow(draining);
 });
 
 async function failure(

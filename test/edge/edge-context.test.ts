@@ -36,7 +36,7 @@ test.each(Object.entries(transports))("a service gets the same context over %s",
   await client.getServerInfo({});
   const [limited, unlimited] = contexts;
   expect(limited).toMatchObject({
-    principal: { id: "approver", agents: ["*"], answersOwn: false },
+    principal: { id: "approver", agents: ["*"], workspaces: ["*"], answersOwn: false },
     roles: new Set(["approver"]),
     trace: { traceparent },
     limits: { requestBytes: 4_194_304, maxDeadlineMs: 86_400_000, defaultPageSize: 100 },

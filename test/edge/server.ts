@@ -5,10 +5,12 @@ import { join } from "node:path";
 import { onTestFinished } from "vitest";
 import { SandboxState, type ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createLogger } from "../../src/core/logger.ts";
+import { createCredentials } from "../../src/credential/credentials.ts";
 import type { ServiceFunctions } from "../../src/edge/api/rpc.ts";
 import type { Services } from "../../src/edge/api/services.ts";
 import { type EdgeOptions, startEdge } from "../../src/edge/edge.ts";
 import type { Listener } from "../../src/edge/http/listener.ts";
+import { openCredentialFile } from "../../src/store/credential-file.ts";
 
 type Config = EdgeOptions["config"];
 type ToolFunctions = Partial<ServiceFunctions<typeof ToolService>>;
@@ -31,10 +33,12 @@ export async function startServer(
   const logFile = join(directory, "toolgate.log");
   const log = createLogger({ level: "info", file: logFile });
   // Missing functions are served as unimplemented.
-  const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {} } as Services;
+  const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {}, credentials: {} } as Services;
   const listener = await startEdge({
     config: { ...defaults, ...given.config },
     services: () => services,
+    credentials: createCredentials(openCredentialFile(join(directory, "credentials.json")), Date.now),
+    storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),
     agrees: given.agrees ?? (() => true),
@@ -76,6 +80,7 @@ const defaults: Config = {
     id: role,
     roles: [role],
     agents: ["*"],
+    workspaces: ["*"],
     sha256: createHash("sha256").update(`${role}-token`).digest("hex"),
   })),
   limits: {

@@ -1,8 +1,9 @@
 import { create } from "@bufbuild/protobuf";
 import { PermissionOutcome, PermissionSettledSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { AskRecord } from "../../src/approval/ports.ts";
-import type { CallStore, Store } from "../../src/call/ports.ts";
+import type { CallStore } from "../../src/call/ports.ts";
 import { inputOf, pendingPart } from "../../src/call/state.ts";
+import type { ServiceStore } from "../../src/compose/store.ts";
 import type { Config } from "../../src/config/config.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import type { Logger } from "../../src/core/logger.ts";
@@ -37,12 +38,12 @@ export type Break =
   | "an event is left out";
 
 /** Wraps the store of a replica with these breaks, joined by commas. */
-export function breakStore(store: Store, how: string): Store {
+export function breakStore(store: ServiceStore, how: string): ServiceStore {
   const breaks = new Set<string>(how.split(","));
   return [...breaks].reduce((broken, each) => changes[each]?.(broken) ?? broken, store);
 }
 
-const changes: Readonly<Record<string, (store: Store) => Store>> = {
+const changes: Readonly<Record<string, (store: ServiceStore) => ServiceStore>> = {
   SIGKILL: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGKILL") }),
   SIGSTOP: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGSTOP") }),
   "lost calls run again": (store) => ({ ...store, calls: reportAsUnstarted(store.calls) }),
@@ -87,7 +88,7 @@ const changes: Readonly<Record<string, (store: Store) => Store>> = {
 };
 
 /** Opens a store in which Redis forgets the answer of an operation at once. */
-export function openWithoutOperationIds({ store }: Config, log: Logger): Promise<Store> {
+export function openWithoutOperationIds({ store }: Config, log: Logger): Promise<ServiceStore> {
   return openRedisStore({
     url: store,
     log,

@@ -16,7 +16,13 @@ import type { Replicas } from "./replicas.ts";
 /** Clients of the service: one agent host, and approvers. */
 export type Clients = ReturnType<typeof createClients>;
 
-export const agent: Principal = { id: "agent", roles: new Set(["caller"]), agents: ["*"], answersOwn: false };
+export const agent: Principal = {
+  id: "agent",
+  roles: new Set(["caller"]),
+  agents: ["*"],
+  workspaces: ["*"],
+  answersOwn: false,
+};
 const person = (id: string): Principal => ({ ...agent, id, roles: new Set(["approver"]) });
 
 export function createClients({

@@ -144,24 +144,27 @@ test("a page is converted, by the worker thread", async () => {
 test("a call that waits survives kill -9, and runs once after its approval", async () => {
   const data = join(folder, "data");
   const first = await serve(data);
-  const caller = client(first.url, "caller", data);
+  const newcomer = connect({ url: first.url });
+  const { token } = await newcomer.credentials.signIn({ code: first.code });
+  newcomer.close();
+  const caller = callerOf(first.url, data);
   const call = { sessionId: "ses_1", callId: "c1", tool: "bash", input: { command: "echo ran | tee -a ran.txt" } };
   await caller.sessions.createSession({ sessionId: "ses_1" });
   await caller.tools.callTool({ ...call, waitMs: 0 });
-  const ask = await waitForAsk(first.url, data);
+  const ask = await waitForAsk(first.url, token);
   caller.close();
   first.child.kill("SIGKILL");
   await once(first.child, "exit");
 
   const second = await serve(data);
-  const approver = client(second.url, "approver", data);
+  const approver = connect({ url: second.url, token });
   await approver.permissions.respondToPermission({
     sessionId: "ses_1",
     permissionId: ask?.id ?? "",
     reply: PermissionReply.ONCE,
     wholeCall: true,
   });
-  const again = client(second.url, "caller", data);
+  const again = callerOf(second.url, data);
   const { part } = await again.tools.callTool({ ...call, waitMs: 60_000 }, { timeoutMs: 0 });
   expect(outputOf(part)).toBe("ran\n");
   expect(await readFile(join(folder, "work/ran.txt"), "utf8")).toBe("ran\n");
@@ -187,7 +190,7 @@ test("on a Node that is too old it runs on the one that was installed with it, o
 });
 
 /** Starts the installed program on a data directory. */
-async function serve(data: string): Promise<{ url: string; child: ChildProcess }> {
+async function serve(data: string): Promise<{ url: string; code: string; child: ChildProcess }> {
   const place = ["--listen", "127.0.0.1:0", "--data", data, "--workspace", join(folder, "work")];
   const child = spawn(process.execPath, [toolgate(), "serve", "--json", ...place], {
     cwd: folder,
@@ -196,17 +199,18 @@ async function serve(data: string): Promise<{ url: string; child: ChildProcess }
   });
   onTestFinished(() => void child.kill("SIGKILL"));
   const [line] = await once(createInterface({ input: child.stdout }), "line");
-  return { url: JSON.parse(line).url, child };
+  const { url, sign_in_code: code } = JSON.parse(line);
+  return { url, code, child };
 }
 
-function client(url: string, role: "caller" | "approver", data: string) {
-  const token = findToken(role, url, { TOOLGATE_DATA: data });
+function callerOf(url: string, data: string) {
+  const token = findToken("caller", url, { TOOLGATE_DATA: data });
   return connect({ url, ...(token !== undefined && { token }) });
 }
 
 /** Waits for the first open permission request. */
-async function waitForAsk(url: string, data: string): Promise<PermissionRequest | undefined> {
-  const approver = client(url, "approver", data);
+async function waitForAsk(url: string, token: string): Promise<PermissionRequest | undefined> {
+  const approver = connect({ url, token });
   const found = new AbortController();
   const frames = approver.permissions.watchPermissions({}, { signal: found.signal, timeoutMs: 0 });
   for await (const { event } of frames) {

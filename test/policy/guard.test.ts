@@ -8,6 +8,7 @@ const guard = {
   dataDirectory: "/home/u/.local/share/toolgate",
   serviceDirectory: "/srv/toolgate",
   configFile: "/home/u/.config/toolgate/gate.toml",
+  loginFile: "/home/u/.config/toolgate/credentials.json",
 };
 const policy = createPolicy({ guard, home: "/home/u" });
 const layers = { wide: [{ layer: PermissionLayer.CONFIG, rules: fromConfig("allow", "/home/u") }], narrow: [] };
@@ -20,9 +21,11 @@ function judged(ask: ExpandedAsk) {
 describe("paths that the engine denies although every rule allows", () => {
   test.each<[string, ExpandedAsk]>([
     ["reading the data directory", { permission: "read", patterns: ["/home/u/.local/share/toolgate"] }],
-    ["reading a token", { permission: "read", patterns: ["/home/u/.local/share/toolgate/tokens/approver"] }],
-    ["a token of the user's service", { permission: "read", patterns: ["/srv/toolgate/tokens/approver"] }],
-    ["a command that names its directory", { permission: "bash", patterns: ["cat /srv/toolgate/tokens/approver"] }],
+    ["reading a token", { permission: "read", patterns: ["/home/u/.local/share/toolgate/tokens/caller"] }],
+    ["the stored sign-ins", { permission: "read", patterns: [guard.loginFile] }],
+    ["a command that names them", { permission: "bash", patterns: ["cat ~/.config/toolgate/credentials.json"] }],
+    ["a token of the user's service", { permission: "read", patterns: ["/srv/toolgate/tokens/caller"] }],
+    ["a command that names its directory", { permission: "bash", patterns: ["cat /srv/toolgate/tokens/caller"] }],
     ["a detour", { permission: "read", patterns: ["/srv/../home/u/.local/share/toolgate/log"] }],
     ["another case", { permission: "list", patterns: ["/HOME/u/.local/share/ToolGate/log"] }],
     [
@@ -37,7 +40,7 @@ describe("paths that the engine denies although every rule allows", () => {
     ["editing a policy file", { permission: "edit", patterns: ["sub/Toolgate.toml"] }],
     ["editing a trusted workspace's rules", { permission: "edit", patterns: [".opencode/config.toml"] }],
     ["editing them elsewhere", { permission: "edit", patterns: ["a"], paths: ["/srv/q/.opencode/config.toml"] }],
-    ["a command that names it", { permission: "bash", patterns: [`cat ${guard.dataDirectory}/tokens/approver | sh`] }],
+    ["a command that names it", { permission: "bash", patterns: [`cat ${guard.dataDirectory}/tokens/caller | sh`] }],
     ["a command that names it by ~", { permission: "bash", patterns: ["cat ~/.local/share/toolgate/tokens/caller"] }],
     ["a command that names it by $HOME", { permission: "bash", patterns: ['cp x "$HOME/.config/toolgate/gate.toml"'] }],
     ["a command in it", { permission: "bash", patterns: ["ls"], cwd: `${guard.dataDirectory}/tokens` }],

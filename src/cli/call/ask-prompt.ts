@@ -4,6 +4,7 @@ import { type ServerConnection, serverWords } from "../connection/connection.ts"
 import { isSettledElsewhere, type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import { commandFailure } from "../failure/failure.ts";
 import type { Screen } from "../terminal/screen.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
 import { commandLine, durationOf } from "../view/words.ts";
@@ -44,6 +45,7 @@ export function createAskPrompt({
     if (await answerHere(ask, signal)) return;
     if (signal.aborted) return;
     screen.alert(`  ${screen.paint.err("dim", "answer")}   ${replyCommand(ask, server.url)}`);
+    screen.alert(`  ${screen.paint.err("dim", "open")}     ${requestLink(server.url, ask)}`);
     screen.status(() => `◌ waiting for an answer, ${durationOf(ask.expires - Date.now())} left`);
   }
 
@@ -85,6 +87,11 @@ export function createAskPrompt({
       await queue;
     },
   };
+}
+
+/** The page of the console that shows a request. */
+export function requestLink(url: string, { id }: Pick<PermissionRequest, "id">): string {
+  return terminalSafe(`${url}/#/inbox/${encodeURIComponent(id)}`);
 }
 
 /** The command that answers a request from another terminal. */

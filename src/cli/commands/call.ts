@@ -128,7 +128,7 @@ async function createSession(
   return storeId;
 }
 
-/** Connects as an approver of this machine; undefined if tokens are in use and the approver's is not readable. */
+/** Connects as the approver who is signed in on this machine; undefined if tokens are in use and no one is. */
 function approverBeside(server: ServerConnection, { env }: CliProcess): ServerConnection | undefined {
   const token = findLocalToken("approver", server.url, env);
   if (token.value === undefined && server.hasToken) return undefined;

@@ -37,7 +37,7 @@ async function demo(context: CliContext, screen: Screen, auto: boolean): Promise
     await writeFile(join(workspace, "notes.txt"), "Buy milk.\n");
     await writeFile(config, '[permission.bash]\n"ls *" = "allow"\n');
     const service = await context.loadService();
-    const { url, tokens, close } = await service.embed({ workspace, config });
+    const { url, tokens, createSignInCode, close } = await service.embed({ workspace, config });
     const source = "the token of the demo was sent";
     const agent = connectServer(url, { value: tokens.caller, source });
     const approver = connectServer(url, { value: tokens.approver, source });
@@ -45,7 +45,7 @@ async function demo(context: CliContext, screen: Screen, auto: boolean): Promise
       const automatic = createAutomaticAnswers(approver, screen);
       const waitsForPerson = !auto && !screen.json && hasTerminal(screen.io);
       const answers = waitsForPerson
-        ? createPersonAnswers({ automatic, screen, link: signInLink(url, tokens.approver) })
+        ? createPersonAnswers({ automatic, screen, link: signInLink(url, createSignInCode()) })
         : automatic;
       await showDemo({
         agent,

@@ -33,7 +33,10 @@ export function defineServe(command: Command, context: CliContext): void {
           const { version } = context;
           const { url, dataDirectory } = served;
           for (const line of announcement(served, { version, ...screen })) screen.alert(line);
-          if (screen.json) screen.write(`${JSON.stringify({ url, data: dataDirectory, version })}\n`);
+          if (!screen.json) return;
+          const code = served.createSignInCode();
+          const first = { url, data: dataDirectory, version, ...(code !== undefined && { sign_in_code: code }) };
+          screen.write(`${JSON.stringify(first)}\n`);
         });
         return undefined;
       }),
@@ -47,4 +50,6 @@ Examples:
   toolgate serve --listen 127.0.0.1:8000 --data /var/lib/toolgate --config toolgate.toml
   toolgate serve --listen 0.0.0.0:7420 --tls-cert server.pem --tls-key server.key
 
-The first start writes two tokens into the data directory, tokens/caller and tokens/approver; the other commands find them there.`;
+Agents find their token in tokens/caller of the data directory. People sign in with the link that the terminal shows: it has a
+one-time code, for the console or for \`toolgate login\`. Without a terminal: \`toolgate token create --role approver\`. --json
+prints the code as sign_in_code.`;

@@ -1,6 +1,7 @@
 import { readFileSync } from "node:fs";
 import { connect, type ToolgateClient } from "../../client/connect.ts";
-import { findToken, isLoopback, type TokenRole, tokenFileOf } from "../../client/find-token.ts";
+import { callerTokenFileOf, findToken, isLoopback, type TokenRole } from "../../client/find-token.ts";
+import { loginFileOf } from "../../client/stored-logins.ts";
 import { defaultUrl } from "../environment.ts";
 import { UsageError } from "../failure/failure.ts";
 
@@ -23,16 +24,19 @@ export interface Certificates {
   key?: string;
 }
 
-/** A token, and a sentence about its origin for errors. */
+/** A token, a sentence about its origin for errors, and the next step if the server refuses it. */
 export interface FoundToken {
   value: string | undefined;
   source: string;
+  next?: string;
 }
 
 /** A connection to a server, with what errors and printed commands need to know about it. */
 export interface ServerConnection extends ToolgateClient {
   /** A sentence about the token's origin. */
   tokenSource: string;
+  /** The next step if the server refuses the token. */
+  tokenAdvice: string;
   hasToken: boolean;
   /** Connects to the same server with another token. */
   as(token: FoundToken): ServerConnection;
@@ -43,6 +47,7 @@ export function connectServer(url: string, token: FoundToken, certificates: Cert
   return {
     ...connect({ url, ...(token.value !== undefined && { token: token.value }), ...certificates }),
     tokenSource: token.source,
+    tokenAdvice: token.next ?? `${token.source}; name the right one with --token-file FILE`,
     hasToken: token.value !== undefined,
     as: (other) => connectServer(url, other, certificates),
   };
@@ -62,7 +67,7 @@ export function serverWords(url: string): string[] {
   return url === defaultUrl ? [] : ["--server", url];
 }
 
-/** The token for a role: --token-file, otherwise --token or TOOLGATE_TOKEN, otherwise the one of the service on this machine. */
+/** The token for a role: --token-file, otherwise --token or TOOLGATE_TOKEN, otherwise the one found on this machine. */
 export function findServerToken(role: TokenRole, options: ServerOptions, env: NodeJS.ProcessEnv): FoundToken {
   const { token, tokenFile } = options;
   if (tokenFile !== undefined) return readTokenFile(tokenFile);
@@ -71,18 +76,26 @@ export function findServerToken(role: TokenRole, options: ServerOptions, env: No
   return findLocalToken(role, serverUrl(options, env), env);
 }
 
-/** The token that the service on this machine generated for a role. Other servers never get it. */
+/** The token of this machine for a role: of an approver that of `toolgate login`, of a caller the generated one of a local service. */
 export function findLocalToken(role: TokenRole, url: string, env: NodeJS.ProcessEnv): FoundToken {
   const { TOOLGATE_TOKEN: _, ...rest } = env;
   const value = findToken(role, url, rest);
-  const file = tokenFileOf(role, env);
+  if (role === "approver") return storedSignIn(value, env);
+  const file = callerTokenFileOf(env);
   if (value !== undefined) return { value, source: `the token in ${file} was sent` };
   return {
     value,
     source: isLoopback(url)
       ? `no token was sent: ${file} cannot be read`
-      : "no token was sent: those in the data directory are only for servers on this machine",
+      : "no token was sent: the one in the data directory is only for servers on this machine",
   };
+}
+
+function storedSignIn(value: string | undefined, env: NodeJS.ProcessEnv): FoundToken {
+  if (value === undefined)
+    return { value, source: "you are not signed in", next: "not signed in: run `toolgate login`" };
+  const source = `the sign-in stored in ${loginFileOf(env)} was sent`;
+  return { value, source, next: `${source}; sign in again with \`toolgate login\`` };
 }
 
 function readTokenFile(file: string): FoundToken {

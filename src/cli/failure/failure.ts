@@ -35,6 +35,8 @@ export interface CommandFailure {
 interface Server {
   url: string;
   tokenSource: string;
+  /** The next step if the server refuses the token. */
+  tokenAdvice: string;
 }
 
 /** Describes an error: what failed, why, and the next step. */
@@ -72,7 +74,7 @@ function rpcFailure(error: ConnectError, server: Server): CommandFailure {
 }
 
 /** Describes an error without ErrorInfo: no server, a proxy, or another program. */
-function unexplained(error: ConnectError, { url, tokenSource }: Server): { message: string; next: string } {
+function unexplained(error: ConnectError, { url, tokenAdvice }: Server): { message: string; next: string } {
   const message = terminalSafe(error.rawMessage);
   switch (error.code) {
     case Code.Unavailable:
@@ -89,7 +91,7 @@ function unexplained(error: ConnectError, { url, tokenSource }: Server): { messa
     case Code.Unauthenticated:
       return {
         message: `the server at ${url} requires a token (${message})`,
-        next: `${tokenSource}; name the right one with --token-file FILE`,
+        next: tokenAdvice,
       };
     case Code.Unimplemented:
       return {
@@ -159,7 +161,7 @@ const nextSteps: Record<string, NextStep | undefined> = {
   REPLY_ID_REUSED: () => "see what is still open with `toolgate asks`, then answer again",
   NOT_EDITABLE: () => "the call is already running: answer `once` or `reject`, or cancel it where it was started",
   NO_OFFER: () => "it is still open: answer `once`, or choose an offer that `toolgate asks` shows",
-  UNAUTHENTICATED: (_, { tokenSource }) => `${tokenSource}; name the right one with --token-file FILE`,
+  UNAUTHENTICATED: (_, { tokenAdvice }) => tokenAdvice,
   ROLE_MISSING: ({ roles = "" }, { tokenSource }) =>
     `it needs the role ${roles.replaceAll(",", " or ")}, but ${tokenSource}; name another with --token-file FILE`,
   OWN_CALL: () => "the caller cannot answer its own request: answer with an approver's token (--token-file FILE)",

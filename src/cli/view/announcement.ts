@@ -1,6 +1,7 @@
 import type { Served } from "../context.ts";
 import type { Screen } from "../terminal/screen.ts";
 import { signInLink } from "./sign-in-link.ts";
+import { commandLine } from "./words.ts";
 
 /** The lines with which a server starts: its address, its workspaces, the console, and a first call to try. */
 export function announcement(
@@ -14,7 +15,8 @@ export function announcement(
     `${paint.err("bold", "Toolgate")} ${version} is at ${paint.err("bold", url)}`,
     ...[...workspaces].map(([name, directory]) => `  workspace  ${name} = ${directory}`),
     `  data       ${dataDirectory}`,
-    `  console    ${consoleWords(served, io.stderr.isTTY === true)}`,
+    ...consoleLines(served, io.stderr.isTTY === true),
+    ...(served.adoptedApprover ? [adopted] : []),
     ...(unattended === "deny" ? ["  unattended calls that need approval are denied"] : []),
     ...(isOpenToAll ? [paint.err("red", openToAll)] : []),
     "",
@@ -24,13 +26,18 @@ export function announcement(
   ];
 }
 
-/** The address of the console. The link that signs in is only for a person at this terminal; a log gets the token's file. */
-function consoleWords({ url, approverToken }: Served, isTerminal: boolean): string {
-  if (approverToken === undefined) return `${url}/`;
-  return isTerminal
-    ? signInLink(url, approverToken.value)
-    : `${url}/  (sign in with the token in ${approverToken.file})`;
+/** The lines about the console. The link that signs in is only for a person at this terminal. */
+function consoleLines({ url, dataDirectory, createSignInCode, isOpenToAll }: Served, isTerminal: boolean): string[] {
+  if (isOpenToAll) return [`  console    ${url}/`];
+  const code = isTerminal ? createSignInCode() : undefined;
+  if (code !== undefined)
+    return [`  console    ${signInLink(url, code)}`, "             (signs in once, within 10 minutes)"];
+  const create = commandLine("toolgate", "token", "create", "--role", "approver", "--data", dataDirectory);
+  return [`  console    ${url}/`, `  sign in    no terminal: run \`${create}\``];
 }
+
+const adopted =
+  "  note       tokens/approver is deleted: its token stays valid, and only its hash is stored (credentials.json)";
 
 const openToAll =
   "  No token is required (--insecure-no-auth): anyone on this machine, the agent included, can call and approve.";

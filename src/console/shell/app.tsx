@@ -5,6 +5,7 @@ import { type AskFeed, createAskFeed } from "../inbox/ask-feed.ts";
 import { groupByCall } from "../inbox/ask-list.ts";
 import { InboxPage } from "../inbox/inbox-page.tsx";
 import type { ConsoleConnection } from "../stream/connection.ts";
+import { AddDevice } from "./add-device.tsx";
 import { lazyPage } from "./lazy-page.tsx";
 import { showWaiting } from "./notices.ts";
 import { NotifyButton } from "./notify-button.tsx";
@@ -100,14 +101,17 @@ function Live({ feed }: { feed: AskFeed }) {
   );
 }
 
-function Who({ connection: { server }, signIn }: { connection: ConsoleConnection; signIn: SignIn }) {
+function Who({ connection, signIn }: { connection: ConsoleConnection; signIn: SignIn }) {
+  const { server } = connection;
+  const isOpenToAll = server.principal === "anonymous";
   return (
     <div class="who">
       <span>
         <b>{server.principal}</b>
         <small>{server.roles.join(", ")}</small>
       </span>
-      <button type="button" class="quiet" onClick={signIn.leave}>
+      {connection.may("approver", "admin") && !isOpenToAll && <AddDevice connection={connection} />}
+      <button type="button" class="quiet" onClick={() => void signIn.leave()}>
         Sign out
       </button>
     </div>

@@ -1,9 +1,9 @@
 import { useSignal } from "@preact/signals";
 import type { SignIn } from "./sign-in.ts";
 
-/** The form for a token, and where to find one. */
+/** The form for a code or a token, and where to find one. */
 export function SignInPage({ signIn }: { signIn: SignIn }) {
-  const token = useSignal("");
+  const secret = useSignal("");
   const signedIn = signIn.current.value;
   const problem = signedIn.state === "in" ? "" : signedIn.problem;
   if (signedIn.state === "connecting") {
@@ -18,22 +18,22 @@ export function SignInPage({ signIn }: { signIn: SignIn }) {
   }
   const submit = (event: Event) => {
     event.preventDefault();
-    void signIn.use(token.value.trim());
+    void signIn.use(secret.value.trim());
   };
   return (
     <main class="sign-in">
       <h1>Toolgate</h1>
-      <p>Agents ask here for approval. Sign in with a token to see their requests.</p>
+      <p>Agents ask here for approval. Sign in to see their requests.</p>
       <form onSubmit={submit}>
-        <label for="token">Token</label>
+        <label for="secret">Code or token</label>
         <input
-          id="token"
+          id="secret"
           type="password"
           autocomplete="off"
           required
-          value={token}
+          value={secret}
           onInput={({ currentTarget }) => {
-            token.value = currentTarget.value;
+            secret.value = currentTarget.value;
           }}
         />
         <button type="submit" class="primary">
@@ -42,8 +42,8 @@ export function SignInPage({ signIn }: { signIn: SignIn }) {
         {problem !== "" && <p role="alert">{problem}</p>}
       </form>
       <p class="hint">
-        <code>toolgate serve</code> prints a link that signs you in. The same token is in the file{" "}
-        <code>tokens/approver</code> of the data directory.
+        <code>toolgate serve</code> prints a link with a code at its terminal, and a signed-in browser shows one under{" "}
+        <i>Add a device</i>. Without either, <code>toolgate token create --role approver</code> prints a token.
       </p>
     </main>
   );

@@ -1,6 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { type ReadonlySignal, signal } from "@preact/signals";
-import { type ConsoleConnection, connectConsole } from "../stream/connection.ts";
+import { type ConsoleConnection, connectConsole, proofHeader, type SignInProof } from "../stream/connection.ts";
 
 /** The sign-in state: unknown while connecting, signed out (and why), or signed in with a connection. */
 export type SignedIn =
@@ -11,29 +11,31 @@ export type SignedIn =
 /** Signs in and out of the service that this page came from. */
 export interface SignIn {
   readonly current: ReadonlySignal<SignedIn>;
-  /** Tries a token; if the service accepts it, it is stored for this tab. */
-  use(token: string): Promise<void>;
-  leave(): void;
+  /** Tries what a person typed: a one-time code, a link with one, or a token. */
+  use(text: string): Promise<void>;
+  /** Signs out; a browser's own credential is revoked. */
+  leave(): Promise<void>;
 }
 
-const storageKey = "toolgate-token";
+/** This tab's token. */
+const tokenKey = "toolgate-token";
+/** This browser's half of its token; the other half is in a cookie. Pages of other ports cannot read it. */
+const pageKeyKey = "toolgate-page-key";
 
-/** Signs in with the token of the link that `toolgate serve` prints, otherwise with this tab's token, otherwise without. */
+/** Signs in with the link that brought the browser here, otherwise with this tab's token, otherwise as this browser. */
 export function createSignIn(): SignIn {
   const current = signal<SignedIn>({ state: "connecting", problem: "" });
 
-  async function use(token: string): Promise<void> {
+  async function connect(proof: SignInProof | undefined): Promise<void> {
     for (let pauseMs = 500; ; pauseMs = Math.min(2 * pauseMs, 8_000)) {
       try {
-        const connection = await connectConsole(token);
-        sessionStorage.setItem(storageKey, token);
-        current.value = { state: "in", connection };
+        current.value = { state: "in", connection: await connectConsole(proof) };
         return;
       } catch (error) {
         const { code, rawMessage } = ConnectError.from(error);
         if (code === Code.Unauthenticated) {
-          sessionStorage.removeItem(storageKey);
-          current.value = { state: "out", problem: token === "" ? "" : rawMessage };
+          forget();
+          current.value = { state: "out", problem: proof === undefined ? "" : rawMessage };
           return;
         }
         current.value = { state: "connecting", problem: rawMessage };
@@ -42,25 +44,89 @@ export function createSignIn(): SignIn {
     }
   }
 
-  void use(takeFromAddress() ?? sessionStorage.getItem(storageKey) ?? "");
+  async function useToken(token: string): Promise<void> {
+    sessionStorage.setItem(tokenKey, token);
+    await connect({ token });
+  }
+
+  async function useCode(code: string): Promise<void> {
+    const { pageKey = "", problem = "" } = await exchange(code);
+    if (problem !== "") {
+      current.value = { state: "out", problem };
+      return;
+    }
+    sessionStorage.removeItem(tokenKey);
+    localStorage.setItem(pageKeyKey, pageKey);
+    await connect({ pageKey });
+  }
+
+  const useSecret = (secret: Secret) => ("code" in secret ? useCode(secret.code) : useToken(secret.token));
+  const secret = takeFromAddress();
+  void (secret === undefined ? connect(storedProof()) : useSecret(secret));
   addEventListener("hashchange", () => {
-    const token = takeFromAddress();
-    if (token !== undefined) void use(token);
+    const given = takeFromAddress();
+    if (given !== undefined) void useSecret(given);
   });
   return {
     current,
-    use,
-    leave() {
-      sessionStorage.removeItem(storageKey);
+    use: (text) => useSecret(secretIn(text)),
+    async leave() {
+      const proof = storedProof();
+      forget();
       current.value = { state: "out", problem: "" };
+      if (proof !== undefined && "pageKey" in proof) await post("/console/sign-out", {}, proof).catch(() => undefined);
     },
   };
 }
 
-/** Removes the token from the address bar and from the history. */
-function takeFromAddress(): string | undefined {
-  const token = /^#token=([^&]+)$/.exec(location.hash)?.[1];
-  if (token === undefined) return undefined;
+type Secret = { code: string } | { token: string };
+
+function storedProof(): SignInProof | undefined {
+  const token = sessionStorage.getItem(tokenKey);
+  if (token !== null) return { token };
+  const pageKey = localStorage.getItem(pageKeyKey);
+  return pageKey === null ? undefined : { pageKey };
+}
+
+/** Removes what `storedProof` would return. */
+function forget(): void {
+  if (sessionStorage.getItem(tokenKey) === null) localStorage.removeItem(pageKeyKey);
+  sessionStorage.removeItem(tokenKey);
+}
+
+/** Exchanges a code for a credential of this browser; the response sets the cookie. */
+async function exchange(code: string): Promise<{ pageKey?: string; problem?: string }> {
+  try {
+    const response = await post("/console/sign-in", { code });
+    const answer = await response.json();
+    return response.ok ? { pageKey: String(answer.pageKey) } : { problem: String(answer.message) };
+  } catch {
+    return { problem: "The service does not answer; try again." };
+  }
+}
+
+function post(path: string, body: object, proof?: SignInProof): Promise<Response> {
+  const headers = [["content-type", "application/json"] as [string, string], ...proofHeader(proof)];
+  return fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+/** Reads what a person typed. */
+function secretIn(text: string): Secret {
+  const [, linked] = /#code=([^&]+)$/.exec(text) ?? [];
+  if (linked !== undefined) return { code: decodeURIComponent(linked) };
+  return isCode(text) ? { code: text } : { token: text };
+}
+
+/** A code has four groups of four characters. */
+function isCode(text: string): boolean {
+  return /^([0-9a-z]{4}[- ]){3}[0-9a-z]{4}$/i.test(text);
+}
+
+/** Removes the secret from the address bar and from the history. */
+function takeFromAddress(): Secret | undefined {
+  const [, kind, text = ""] = /^#(code|token)=([^&]+)$/.exec(location.hash) ?? [];
+  if (kind === undefined) return undefined;
   history.replaceState(null, "", location.pathname);
-  return decodeURIComponent(token);
+  const secret = decodeURIComponent(text);
+  return kind === "code" ? { code: secret } : { token: secret };
 }

@@ -1,5 +1,6 @@
 import { type Client, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-web";
+import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { type GetServerInfoResponse, ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
@@ -10,6 +11,7 @@ export interface ConsoleConnection {
   readonly tools: Client<typeof ToolService>;
   readonly permissions: Client<typeof PermissionService>;
   readonly sessions: Client<typeof SessionService>;
+  readonly credentials: Client<typeof CredentialService>;
   /** The service's description, with the principal and roles of this connection. */
   readonly server: GetServerInfoResponse;
   /** The shared stream of live events. */
@@ -18,14 +20,23 @@ export interface ConsoleConnection {
   may(...roles: readonly string[]): boolean;
 }
 
-/** Connects with a token, or without one; rejects if the service refuses it. */
-export async function connectConsole(token: string): Promise<ConsoleConnection> {
+/** Proof of a sign-in: a token, or this page's half of a token whose other half is in a cookie that no script can read. */
+export type SignInProof = { token: string } | { pageKey: string };
+
+/** The header that carries the proof; none if there is no proof. */
+export function proofHeader(proof: SignInProof | undefined): [name: string, value: string][] {
+  if (proof === undefined) return [];
+  return "token" in proof ? [["authorization", `Bearer ${proof.token}`]] : [["toolgate-page-key", proof.pageKey]];
+}
+
+/** Connects with a sign-in, or without one; rejects if the service refuses it. */
+export async function connectConsole(proof: SignInProof | undefined): Promise<ConsoleConnection> {
   const transport = createConnectTransport({
     baseUrl: location.origin,
     useBinaryFormat: true,
     interceptors: [
       (next) => (request) => {
-        if (token !== "") request.header.set("authorization", `Bearer ${token}`);
+        for (const [name, value] of proofHeader(proof)) request.header.set(name, value);
         return next(request);
       },
     ],
@@ -36,6 +47,7 @@ export async function connectConsole(token: string): Promise<ConsoleConnection> 
     tools,
     permissions: createClient(PermissionService, transport),
     sessions: createClient(SessionService, transport),
+    credentials: createClient(CredentialService, transport),
     server,
     stream: createStream(tools, server),
     may: (...roles) => roles.some((role) => server.roles.includes(role)),

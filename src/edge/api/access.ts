@@ -1,22 +1,25 @@
 import type { DescMethod } from "@bufbuild/protobuf";
+import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { Principal, Role } from "../../core/principal.ts";
+import { type Principal, type Role, roleNames } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Authenticate } from "./authenticate.ts";
+import type { RequestHeaders } from "./edge-context.ts";
 import { nameOfRpc } from "./rpc.ts";
 
 /** Admits a request by its headers alone, so that the body of a refused request is never read. */
-export type AccessGate = (request: { rpc: DescMethod; authorization: string | null; signal: AbortSignal }) => Principal;
+export type AccessGate = (request: { rpc: DescMethod; headers: RequestHeaders; signal: AbortSignal }) => Principal;
 
 /** Creates the gate: the token must be known, and one of its roles must be allowed to call the rpc. */
 export function createAccessGate(authenticate: Authenticate): AccessGate {
-  return ({ rpc, authorization, signal }) => {
+  return ({ rpc, headers, signal }) => {
     // While the replica drains, every request is aborted from its start.
     signal.throwIfAborted();
-    const principal = authenticate(authorization);
+    if (isPublicRpc(rpc)) return unknownPrincipal;
+    const principal = authenticate(headers);
     checkRole(principal, rolesFor(rpc), nameOfRpc(rpc));
     return principal;
   };
@@ -27,11 +30,20 @@ export function checkReadsMetrics(principal: Principal): void {
   checkRole(principal, overseers, "/metrics");
 }
 
+/** Returns true for an rpc that needs no token: signing in is how a person gets one. */
+export function isPublicRpc({ parent, localName }: DescMethod): boolean {
+  return parent.typeName === CredentialService.typeName && localName === "signIn";
+}
+
+/** Principal of a request to an rpc that needs no token. */
+const unknownPrincipal: Principal = { id: "", roles: new Set(), agents: [], workspaces: [], answersOwn: false };
+
 /** Returns the roles that may call an rpc; none for an rpc that is not in the table. */
 export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {
   return rolesByRpc.get(`${parent.typeName}/${localName}`) ?? [];
 }
 
+/** Roles that see sessions; host and worker get their own rpcs. */
 const allRoles: readonly Role[] = ["caller", "approver", "watcher", "admin"];
 /** A plan reads the workspace on behalf of the principal, which the role watcher does not cover. */
 const planners: readonly Role[] = ["caller", "approver", "admin"];
@@ -40,6 +52,13 @@ const approvers: readonly Role[] = ["approver", "admin"];
 const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 
 const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>> = {
+  [CredentialService.typeName]: {
+    signIn: [],
+    createCode: approvers,
+    createToken: approvers,
+    listCredentials: approvers,
+    revokeCredential: approvers,
+  } satisfies Record<keyof typeof CredentialService.method, readonly Role[]>,
   [PermissionService.typeName]: {
     respondToPermission: approvers,
     rejectPermissions: approvers,
@@ -65,7 +84,7 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     watchSession: allRoles,
     watchMany: allRoles,
     getToolStats: overseers,
-    getServerInfo: allRoles,
+    getServerInfo: roleNames,
   } satisfies Record<keyof typeof ToolService.method, readonly Role[]>,
   [SessionService.typeName]: {
     createSession: callers,
@@ -81,7 +100,8 @@ const rolesByRpc = new Map(
   ),
 );
 
-function checkRole({ id, roles: held }: Principal, roles: readonly Role[], rpc: string): void {
+/** Refuses a principal that has none of the roles. */
+export function checkRole({ id, roles: held }: Principal, roles: readonly Role[], rpc: string): void {
   if (roles.some((role) => held.has(role))) return;
   throw new RequestError(
     ErrorReason.ROLE_MISSING,

@@ -3,33 +3,50 @@ import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../../config/config.ts";
 import type { Principal, Role } from "../../core/principal.ts";
 import { RequestError } from "../../core/request-error.ts";
+import type { Credentials } from "../../credential/credentials.ts";
+import { type BrowserSignIn, browserTokenOf } from "./browser-sign-in.ts";
+import type { RequestHeaders } from "./edge-context.ts";
 
-/** Returns the principal of a request by its authorization header; throws UNAUTHENTICATED if the token is missing or unknown. */
-export type Authenticate = (authorization: string | null) => Principal;
+/** Returns the principal of a request by its headers; throws UNAUTHENTICATED if the token is missing or unknown. */
+export type Authenticate = (headers: RequestHeaders) => Principal;
 
-/** Creates the authentication by the configured tokens, which a reload replaces. */
-export function createAuthenticate(config: Pick<Config, "tokens" | "insecureNoAuth">): Authenticate {
+/** Creates the authentication by the configured tokens, which a reload replaces, and the table of credentials. */
+export function createAuthenticate({
+  config,
+  credentials,
+  browser,
+}: {
+  config: Pick<Config, "tokens" | "insecureNoAuth">;
+  credentials: Pick<Credentials, "principalOf">;
+  browser: BrowserSignIn;
+}): Authenticate {
   let of: Config["tokens"] = [];
   let known: ReturnType<typeof knownTokens> = [];
 
-  return (authorization) => {
+  return (headers) => {
     if (config.insecureNoAuth) return anonymous;
     if (config.tokens !== of) {
       of = config.tokens;
       known = knownTokens(of);
     }
-    const presented = hash("sha256", bearer(authorization), "buffer");
-    // Every token is compared, whichever fits, so that time tells nothing.
+    const authorization = headers.get("authorization");
+    const token = authorization === null ? browserTokenOf(headers, browser) : bearer(authorization);
+    if (token === undefined) throw tokenNeeded();
+    const presented = hash("sha256", token, "buffer");
+    // Every token is compared, whichever fits, so that time reveals nothing.
     const [match] = known.filter(({ digest }) => timingSafeEqual(digest, presented));
-    if (match !== undefined) return match.principal;
-    throw unauthenticated("the token is not known; check that it is one of this server's");
+    const principal = match?.principal ?? credentials.principalOf(presented);
+    if (principal !== undefined) return principal;
+    throw unauthenticated(
+      "the token is not known, was revoked or has expired; sign in again, or check that it is one of this server's",
+    );
   };
 }
 
 const knownTokens = (tokens: Config["tokens"]) =>
-  tokens.map(({ id, roles, agents, sha256 }) => ({
+  tokens.map(({ id, roles, agents, workspaces, sha256 }) => ({
     digest: Buffer.from(sha256, "hex"),
-    principal: { id, roles: new Set(roles), agents, answersOwn: false },
+    principal: { id, roles: new Set(roles), agents, workspaces, answersOwn: false },
   }));
 
 /** Principal of every request while authentication is off. */
@@ -37,13 +54,18 @@ const anonymous: Principal = {
   id: "anonymous",
   roles: new Set<Role>(["caller", "approver", "watcher", "admin"]),
   agents: ["*"],
+  workspaces: ["*"],
   answersOwn: true,
 };
 
-function bearer(authorization: string | null): string {
-  const token = /^Bearer +([^ ]+)$/i.exec(authorization ?? "")?.[1];
+function bearer(authorization: string): string {
+  const token = /^Bearer +([^ ]+)$/i.exec(authorization)?.[1];
   if (token !== undefined) return token;
-  throw unauthenticated("a token is needed; send it as the header authorization: Bearer TOKEN");
+  throw tokenNeeded();
+}
+
+function tokenNeeded(): RequestError {
+  return unauthenticated("a token is needed; send it as the header authorization: Bearer TOKEN");
 }
 
 function unauthenticated(message: string): RequestError {

@@ -28,6 +28,8 @@ export interface RequestHeaders {
 export interface EdgeLimits {
   /** Maximum size of a request. */
   readonly requestBytes: number;
+  /** Maximum size of a request to an rpc that needs no token. */
+  readonly publicRequestBytes: number;
   /** Maximum time that a client may set as its deadline. */
   readonly maxDeadlineMs: number;
   /** Number of entries on a page of a list, where the request sets none. */
@@ -36,5 +38,5 @@ export interface EdgeLimits {
 
 /** Creates the bounds; `requestBytes` is configured. */
 export function createEdgeLimits({ requestBytes }: { requestBytes: number }): EdgeLimits {
-  return { requestBytes, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
+  return { requestBytes, publicRequestBytes: 4_096, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
 }

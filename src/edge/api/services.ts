@@ -1,6 +1,8 @@
+import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { type CredentialServiceDomain, credentialService } from "./credential-service.ts";
 import type { Failures } from "./failures.ts";
 import { type PermissionServiceDomain, permissionService } from "./permission-service.ts";
 import { type Rpc, rpcsOf, type ServiceFunctions } from "./rpc.ts";
@@ -14,24 +16,31 @@ export interface Services {
   tools: ServiceFunctions<typeof ToolService>;
   permissions: ServiceFunctions<typeof PermissionService>;
   sessions: ServiceFunctions<typeof SessionService>;
+  credentials: ServiceFunctions<typeof CredentialService>;
 }
 
 /** Creates the services over the domain. */
 export function createServices(
-  domain: ToolServiceDomain & PermissionServiceDomain & SessionServiceDomain,
+  domain: ToolServiceDomain & PermissionServiceDomain & SessionServiceDomain & CredentialServiceDomain,
   failures: Failures,
 ): Services {
   const tools = toolService(domain);
   const permissions = permissionService(domain);
   const watchMany = createWatchMany({ ...tools, ...permissions }, failures);
-  return { tools: { ...tools, watchMany }, permissions, sessions: sessionService(domain) };
+  return {
+    tools: { ...tools, watchMany },
+    permissions,
+    sessions: sessionService(domain),
+    credentials: credentialService(domain),
+  };
 }
 
 /** Lists the rpcs of all services, for doors that serve them alike. */
-export function rpcsOfServices({ tools, permissions, sessions }: Services): Rpc[] {
+export function rpcsOfServices({ tools, permissions, sessions, credentials }: Services): Rpc[] {
   return [
     ...rpcsOf(ToolService, tools),
     ...rpcsOf(PermissionService, permissions),
     ...rpcsOf(SessionService, sessions),
+    ...rpcsOf(CredentialService, credentials),
   ];
 }

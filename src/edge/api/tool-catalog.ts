@@ -56,12 +56,13 @@ export function getServerInfoRpc(
   { principal, roles }: EdgeContext,
 ): GetServerInfoResponse {
   const agents = about.agentsOf(principal);
+  const { workspaces } = principal;
   return create(GetServerInfoResponseSchema, {
     version: about.version,
     storeId: store.storeId,
     ...about.sandbox,
     limits: about.limits,
-    workspaces: about.workspaces,
+    workspaces: about.workspaces.filter((name) => workspaces.includes("*") || workspaces.includes(name)),
     agents: agents.map(({ agent }) => agent),
     agentDetails: agents.map((details) => ({ ...details, canAsk: planner.asking(details.agent) })),
     unattended: about.unattended === "deny" ? UnattendedPolicy.DENY : UnattendedPolicy.WAIT,

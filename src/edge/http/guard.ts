@@ -18,6 +18,8 @@ export function createHttpGuard(
   const knownOrigins = new Set(origins);
 
   return (request, response) => {
+    // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
+    request.headers.host ??= authorityOf(request);
     const unknown = hostsOf(request).find((host) => !knownHosts.has(lower(withoutPort(host))));
     if (unknown !== undefined) return refuse(hostRefused(unknown), response);
     const isAllowed = allowOrigin(request, response, knownOrigins);
@@ -32,6 +34,11 @@ function hostRefused(host: string): RequestError {
     `this server does not answer for the host "${host}"; call it by a name it knows, or add the name to hosts in toolgate.toml`,
     { host },
   );
+}
+
+function authorityOf({ headers }: Request): string | undefined {
+  const authority = headers[":authority"];
+  return typeof authority === "string" ? authority : undefined;
 }
 
 /** Returns every host that the request names; an empty one if it names none. */

@@ -24,7 +24,9 @@ export function probeDoor({
       path: "/metrics",
       handle({ headers }, response) {
         try {
-          checkReadsMetrics(authenticate(headers.authorization ?? null));
+          checkReadsMetrics(
+            authenticate({ get: (name) => (name === "authorization" ? headers.authorization : null) ?? null }),
+          );
         } catch (error) {
           return refuse(error, response);
         }

@@ -38,7 +38,7 @@ export function createConnectHandler(options: RpcOptions, open: PublicServices):
     requestGate({ service, method, requestHeader, signal, values }) {
       if (open.typeNames.includes(service.typeName)) return;
       try {
-        values.set(principalKey, gate({ rpc: method, authorization: requestHeader.get("authorization"), signal }));
+        values.set(principalKey, gate({ rpc: method, headers: requestHeader, signal }));
       } catch (error) {
         throw toConnectError(failures.failureOf(error, nameOfRpc(method), signal));
       }
@@ -59,9 +59,10 @@ function routeRpc(router: ConnectRouter, { method, run }: Rpc, limits: EdgeLimit
 }
 
 function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext {
-  const { signal, requestHeader: headers, values } = handler;
+  const { requestHeader: headers, values } = handler;
   const principal = values.get(principalKey);
   if (principal === undefined) throw new Error("a request bypassed the access gate");
+  const signal = principal.ended ? AbortSignal.any([handler.signal, principal.ended]) : handler.signal;
   const timeoutMs = handler.timeoutMs();
   const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
   return { principal, roles: principal.roles, signal, deadline, trace: traceContextOf(headers), headers, limits };

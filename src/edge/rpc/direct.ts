@@ -10,7 +10,7 @@ import {
 } from "@bufbuild/protobuf";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
-import type { AccessGate } from "../api/access.ts";
+import { type AccessGate, isPublicRpc } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
@@ -82,6 +82,8 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
   const { signal } = aborting;
   const { method } = rpc;
   let timer: NodeJS.Timeout | undefined;
+  let ended: AbortSignal | undefined;
+  const endRequest = () => aborting.abort(ended?.reason);
   response.once("close", () => {
     if (!response.writableEnded) aborting.abort(clientLeft());
   });
@@ -89,11 +91,13 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
   try {
     const { timeoutMs, error } = wire.timeoutOf(request, limits.maxDeadlineMs);
     const headers = headersOf(request);
-    const principal = gate({ rpc: method, authorization: headers.get("authorization"), signal });
+    const principal = gate({ rpc: method, headers, signal });
+    principal.ended?.addEventListener("abort", endRequest);
+    ended = principal.ended;
     if (error !== undefined) throw error;
     if (timeoutMs !== undefined) timer = setTimeout(() => aborting.abort(deadlinePassed()), timeoutMs);
     const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-    const message = parse(method, wire, await wire.read(request, limits.requestBytes));
+    const message = parse(method, wire, await wire.read(request, maxRequestBytes(method, limits)));
     checkMessage(method.input, message);
     const trace = traceContextOf(headers);
     const context = { principal, roles: principal.roles, signal, deadline, trace, headers, limits };
@@ -102,6 +106,7 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
     sent.fail(toConnectError(failures.failureOf(error, nameOfRpc(method), signal)));
   } finally {
     clearTimeout(timer);
+    ended?.removeEventListener("abort", endRequest);
   }
 }
 
@@ -117,6 +122,10 @@ async function respond(
     context.signal.throwIfAborted();
   }
   await sent.end();
+}
+
+function maxRequestBytes(method: DescMethod, { requestBytes, publicRequestBytes }: EdgeLimits): number {
+  return isPublicRpc(method) ? publicRequestBytes : requestBytes;
 }
 
 function parse({ input }: DescMethod, { isBinary }: Wire, message: Buffer): Message {

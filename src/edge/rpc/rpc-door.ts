@@ -4,8 +4,11 @@ import { file_google_rpc_error_details } from "../../../gen/google/rpc/error_det
 import { file_grpc_health_v1_health, Health } from "../../../gen/grpc/health/v1/health_pb.ts";
 import { ServerReflection } from "../../../gen/grpc/reflection/v1/reflection_pb.ts";
 import type { EncodedMessages } from "../../call/ports.ts";
+import { isPublicRpc } from "../api/access.ts";
 import { createMessageCheck } from "../api/check-message.ts";
+import { nameOfRpc } from "../api/rpc.ts";
 import { rpcsOfServices, type Services } from "../api/services.ts";
+import type { Handler } from "../http/handler.ts";
 import type { Mount } from "../http/mounts.ts";
 import type { Readiness } from "../http/readiness.ts";
 import { createConnectHandler } from "./connect-router.ts";
@@ -42,12 +45,22 @@ export function rpcDoor({ services, readiness, encoded, ...options }: RpcDoorOpt
       routeReflection(router, [...files, ...filesForReflection]);
     },
   });
-  return [...typeNames, ...open].map((typeName) => ({
-    path: `/${typeName}/`,
-    handle(request, response) {
-      if (!direct(request, response)) others(request, response);
-    },
-  }));
+  const small = createConnectHandler(
+    { ...serving, limits: { ...options.limits, requestBytes: options.limits.publicRequestBytes } },
+    { typeNames: [], route: () => {} },
+  );
+  const publicPaths = rpcs.filter(({ method }) => isPublicRpc(method)).map(({ method }) => `/${nameOfRpc(method)}`);
+  const mounts = publicPaths.map((path): Mount => ({ path, handle: serveBy(small) }));
+  return [
+    ...mounts,
+    ...[...typeNames, ...open].map((typeName) => ({ path: `/${typeName}/`, handle: serveBy(others) })),
+  ];
+
+  function serveBy(fallback: Handler): Handler {
+    return (request, response) => {
+      if (!direct(request, response)) fallback(request, response);
+    };
+  }
 }
 
 /** Files that reflection describes as well as those of the services. */

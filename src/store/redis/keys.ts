@@ -15,7 +15,7 @@ export type TreeKeys = ReturnType<Keys["tree"]>;
 
 /**
  * Creates the names. Every key has a TTL of about a month, which the sweep renews while the key is in use. Exceptions:
- * `storeId` (identifies the contents), `live` and `listing` (hints, removed with what they name) and the grants of a
+ * `storeId` (identifies the contents), `credentials`, `live` and `listing` (hints, removed with what they name) and the grants of a
  * workspace (the sweep removes them after they expire or are revoked).
  */
 export function createKeys(prefix: string) {
@@ -39,6 +39,8 @@ export function createKeys(prefix: string) {
     policy: `${slot("policy")}:policy`,
     /** STRING: a value that each readiness probe changes. */
     probe: `${slot("probe")}:probe`,
+    /** HASH: credentials by id, as JSON. It has no TTL: the service removes credentials that ended long ago. */
+    credentials: `${slot("credentials")}:credentials`,
     /** The channel for news between replicas. */
     news: `${prefix}:news`,
 

@@ -2,11 +2,13 @@ import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import type { CredentialTable } from "../../credential/ports.ts";
 import { auditRetentionMs, dayMs, recordRetentionMs } from "../retention.ts";
 import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { createRedisAudit, type RedisAudit } from "./audit.ts";
 import type { RedisCallContext } from "./call-context.ts";
 import { createRedisCallRecords } from "./call-records.ts";
+import { createRedisCredentials } from "./credentials.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
 import { createHeldCalls } from "./held-calls.ts";
@@ -73,7 +75,7 @@ export async function openRedisStore(options: {
   clock?: () => number;
   /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
-}): Promise<Store> {
+}): Promise<Store & { credentials: CredentialTable }> {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
@@ -101,7 +103,8 @@ export async function openRedisStore(options: {
     audit: createRedisAudit({ link, keys }),
   };
   const outputs = createRedisOutputs({ link, keys });
-  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs };
+  const credentials = await createRedisCredentials({ link, keys });
+  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs, credentials };
 }
 
 function callStoreOf(context: RedisContext): CallStore {

@@ -3,6 +3,8 @@ import type { DatabaseSync } from "node:sqlite";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
 import type { Logger } from "../../core/logger.ts";
+import type { CredentialTable } from "../../credential/ports.ts";
+import { openLoggedCredentialFile } from "../credential-file.ts";
 import { createNewsListeners, type NewsListeners } from "../news-listeners.ts";
 import { storeFull } from "../refusals.ts";
 import { createSqliteAsks } from "./asks.ts";
@@ -44,9 +46,10 @@ export async function openSqliteStore(options: {
   limits?: LogLimits;
   /** Watches the free space of the disk and holds a reserve. Absent: neither. */
   space?: { minFreeBytes?: number | undefined };
-}): Promise<Store> {
+}): Promise<Store & { credentials: CredentialTable }> {
   const { directory, log, clock: now = Date.now, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const { db, storeId, close } = openDatabase(directory);
+  const credentials = openLoggedCredentialFile(directory, log);
   const news = createNewsListeners();
   const space: DiskSpace =
     options.space === undefined
@@ -61,7 +64,7 @@ export async function openSqliteStore(options: {
   });
   const outputs = createSqliteOutputs(join(directory, "output"), space.holds);
   const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, space, closeDatabase: close };
-  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs };
+  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs, credentials };
 }
 
 /** An open database with everything that the ports need. */

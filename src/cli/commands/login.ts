@@ -1,0 +1,99 @@
+import { hostname, userInfo } from "node:os";
+import { createInterface } from "node:readline/promises";
+import type { Command } from "commander";
+import { CreateCodeResponseSchema } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
+import { withScreen, withServer } from "../command.ts";
+import {
+  connectServer,
+  readCertificates,
+  type ServerConnection,
+  serverUrl,
+  serverWords,
+} from "../connection/connection.ts";
+import type { CliContext, CliProcess } from "../context.ts";
+import { commandFailure, UsageError } from "../failure/failure.ts";
+import { hasTerminal } from "../terminal/prompt.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { signInLink } from "../view/sign-in-link.ts";
+import { commandLine } from "../view/words.ts";
+
+/** Defines `toolgate login`. */
+export function defineLogin(command: Command, context: CliContext): void {
+  command
+    .description("Sign this terminal in as an approver with a one-time code; the sign-in is valid for 30 days")
+    .argument("[code]", "the code, or the link that `toolgate serve` printed (default: it asks at the terminal)")
+    .option("--new-code", "signed in already: print a new code for another device")
+    .addHelpText("after", loginHelp)
+    .action((given: string | undefined, { newCode = false }: { newCode?: boolean }) =>
+      newCode
+        ? withServer(context, command, "approver", printNewCode)
+        : withScreen(context, command, async (screen, options) => {
+            const { server, code } = readSignIn(given ?? (await askForCode(screen.io)));
+            const url = serverUrl(server === undefined ? options : { server, ...options }, context.io.env);
+            const token = { value: undefined, source: "a code was sent", next: loginAdvice };
+            const connection = connectServer(url, token, readCertificates(options, context.io.env));
+            try {
+              await signIn(connection, screen, code);
+              return undefined;
+            } catch (error) {
+              const failure = commandFailure(error, connection);
+              screen.fail(failure);
+              return failure.exitCode;
+            } finally {
+              connection.close();
+            }
+          }),
+    );
+}
+
+async function signIn({ url, credentials }: ServerConnection, screen: Screen, code: string): Promise<void> {
+  const label = `${userInfo().username}@${hostname()}`;
+  const { token, credential, storeId } = await credentials.signIn({ code, label });
+  const { env } = screen.io;
+  saveLogin(url, { storeId, id: credential?.id ?? "", token, expires: credential?.expires ?? 0 }, env);
+  if (screen.json) screen.write(`${JSON.stringify({ server: url, principal: credential?.id })}\n`);
+  else screen.write(`signed in at ${url} as ${credential?.id}, stored in ${loginFileOf(env)}\n`);
+}
+
+async function printNewCode({ url, credentials }: ServerConnection, screen: Screen): Promise<undefined> {
+  const response = await credentials.createCode({});
+  screen.show(CreateCodeResponseSchema, response, (paint) => [
+    `${paint("bold", response.code)}  valid once, for 10 minutes`,
+    `  in a browser   ${signInLink(url, response.code)}`,
+    `  in a terminal  ${commandLine("toolgate", "login", response.code, ...serverWords(url))}`,
+  ]);
+}
+
+/** Reads a code, or a link with a code, which also names the server. */
+function readSignIn(given: string): { server?: string; code: string } {
+  const text = given.trim();
+  const [, server, code] = /^(https?:\/\/[^/#]+)\/?#code=([^&]+)$/.exec(text) ?? [];
+  if (server !== undefined && code !== undefined) return { server, code: decodeURIComponent(code) };
+  if (text !== "" && text.length <= 64) return { code: text };
+  throw new UsageError(
+    "this is neither a code nor a link with a code",
+    "copy the whole link, or only the code behind #code=",
+  );
+}
+
+async function askForCode(io: CliProcess): Promise<string> {
+  if (!hasTerminal(io))
+    throw new UsageError("there is no terminal to ask for the code", "name it: toolgate login CODE");
+  const reader = createInterface({ input: io.stdin, output: io.stderr });
+  try {
+    return await reader.question("code or link › ");
+  } finally {
+    reader.close();
+  }
+}
+
+const loginAdvice =
+  "get a new code from a signed-in browser (Add a device), from `toolgate login --new-code`, or from the terminal of `toolgate serve` after a restart";
+
+const loginHelp = `
+Examples:
+  toolgate login http://127.0.0.1:7420/#code=k3x9-7n2p-4qcd-8v1m
+  toolgate login --new-code          for your phone, or another terminal
+
+Programs that run as your user can read the stored sign-in: where an agent does, they can approve. Then sign in as another user.`;

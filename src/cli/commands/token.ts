@@ -1,0 +1,157 @@
+import { create } from "@bufbuild/protobuf";
+import { type Command, InvalidArgumentError, Option } from "commander";
+import {
+  CreateTokenResponseSchema,
+  type Credential,
+  CredentialSchema,
+} from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
+import { findServerToken } from "../connection/connection.ts";
+import type { CliContext, LocalCredentials, StoredCredential, TableFlags } from "../context.ts";
+import type { Paint, Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { momentOf } from "../view/words.ts";
+import { wholeNumber } from "./call.ts";
+
+/** Defines `toolgate token create`, `list` and `revoke`. */
+export function defineToken(command: Command, context: CliContext): void {
+  withTable(command.command("create").description("create a token and print it, once"))
+    .addOption(
+      new Option("--role <role>", `what it may do: ${roleNames.join(", ")} (repeatable)`)
+        .argParser(addRole)
+        .makeOptionMandatory(),
+    )
+    .option("--agent <name>", "an agent as which it may act (repeatable; default: all)", collect, [])
+    .option("--workspace <name>", "a workspace root in which it may act (repeatable; default: all)", collect, [])
+    .option("--label <text>", "a text for people")
+    .option("--days <count>", "its lifetime (default: until it is revoked)", wholeNumber)
+    .addHelpText("after", createHelp)
+    .action((options: CreateOptions, sub: Command) => createToken(context, sub, options));
+  withTable(
+    command.command("list").description("list the tokens and sign-ins that the service stores as hashes"),
+  ).action((options: TableFlags, sub: Command) =>
+    onTable(context, sub, options, {
+      served: async ({ credentials }) => (await credentials.listCredentials({})).credentials,
+      local: async (table) => table.list().map(toMessage),
+      show: (found, screen) => {
+        for (const each of found) screen.show(CredentialSchema, each, (paint) => credentialLines(each, paint));
+        if (found.length === 0) screen.note("no credential is stored");
+      },
+    }),
+  );
+  withTable(command.command("revoke").description("end a token or a sign-in at once"))
+    .argument("<id>", "its id, as `token list` prints it")
+    .action((id: string, options: TableFlags, sub: Command) =>
+      onTable(context, sub, options, {
+        served: async ({ credentials }) => (await credentials.revokeCredential({ id })).credential,
+        local: async (table) => toMessage(await table.revoke(id)),
+        show: (credential, screen) => {
+          if (credential) screen.show(CredentialSchema, credential, (paint) => credentialLines(credential, paint));
+        },
+      }),
+    );
+}
+
+const roleNames = ["caller", "approver", "watcher", "admin", "host", "worker"];
+
+function addRole(role: string, before: readonly string[] = []): string[] {
+  if (roleNames.includes(role)) return [...before, role];
+  throw new InvalidArgumentError(`It must be one of ${roleNames.join(", ")}.`);
+}
+
+interface CreateOptions extends TableFlags {
+  role: string[];
+  agent: string[];
+  workspace: string[];
+  label?: string;
+  days?: number;
+}
+
+function withTable(command: Command): Command {
+  return command
+    .option("--data <dir>", "change the table of this data directory, without asking the service")
+    .option("--config <file>", "the configuration that names the data directory or the store");
+}
+
+async function createToken(context: CliContext, command: Command, options: CreateOptions): Promise<void> {
+  const { role: roles, agent: agents, workspace: workspaces, label = "", days = 0 } = options;
+  const expires = days === 0 ? 0 : Date.now() + days * 86_400_000;
+  const wanted = { roles, agents, workspaces, label, expires };
+  await onTable(context, command, options, {
+    served: ({ credentials }) => credentials.createToken(wanted),
+    async local(table) {
+      const { token, credential } = await table.create(wanted);
+      return create(CreateTokenResponseSchema, { token, credential: toMessage(credential) });
+    },
+    show(response, screen) {
+      if (screen.json) return screen.emit(CreateTokenResponseSchema, response);
+      const { token, credential } = response;
+      if (credential) for (const line of credentialLines(credential, screen.paint.err)) screen.note(line);
+      screen.write(`${token}\n`);
+    },
+  });
+}
+
+/** The two ways to the table: by the service, or by its files for the operator. */
+interface TableWork<T> {
+  served(server: Parameters<Parameters<typeof withServer>[3]>[0]): Promise<T>;
+  local(table: LocalCredentials): Promise<T>;
+  show(result: T, screen: Screen): void;
+}
+
+/** Asks the service, or opens the table itself: with --data, and where no one is signed in and no server is named. */
+async function onTable<T>(context: CliContext, command: Command, flags: TableFlags, work: TableWork<T>): Promise<void> {
+  const options = command.optsWithGlobals<GlobalOptions>();
+  const { env } = context.io;
+  const isNamed = options.server !== undefined || Boolean(env.TOOLGATE_URL);
+  const isServed = isNamed || findServerToken("approver", options, env).value !== undefined;
+  if (flags.data === undefined && isServed)
+    return await withServer(context, command, "approver", async (server, screen) => {
+      work.show(await work.served(server), screen);
+      return undefined;
+    });
+  await withScreen(context, command, async (screen) => {
+    const service = await context.loadService();
+    const { data, config } = flags;
+    const table = await service.openCredentials({ ...(data && { data }), ...(config && { config }) });
+    try {
+      work.show(await work.local(table), screen);
+      return undefined;
+    } finally {
+      await table.close();
+    }
+  });
+}
+
+function toMessage({ roles, agents, workspaces, ...rest }: StoredCredential): Credential {
+  return create(CredentialSchema, { ...rest, roles: [...roles], agents: [...agents], workspaces: [...workspaces] });
+}
+
+function credentialLines(credential: Credential, paint: Paint): string[] {
+  const { id, roles, label, created, agents, workspaces } = credential;
+  const bound = [
+    ...(agents.includes("*") ? [] : [`agents ${agents.join(", ")}`]),
+    ...(workspaces.includes("*") ? [] : [`workspaces ${workspaces.join(", ")}`]),
+  ];
+  const words = [`"${label}"`, ...bound, `created at ${momentOf(created)}`].join("; ");
+  return [
+    `${paint("bold", terminalLine(id))}  ${terminalLine(roles.join(", "))}`,
+    `  ${paint("dim", terminalLine(words))}  ${lifeOf(credential, paint)}`,
+  ];
+}
+
+function lifeOf({ revoked, expires }: Credential, paint: Paint): string {
+  if (revoked > 0) return paint("red", `revoked at ${momentOf(revoked)}`);
+  if (expires === 0) return paint("green", "until revoked");
+  if (expires <= Date.now()) return paint("red", `expired at ${momentOf(expires)}`);
+  return paint("green", `until ${momentOf(expires)}`);
+}
+
+const createHelp = `
+Examples:
+  toolgate token create --role approver                     on the service's machine, where no one is signed in
+  toolgate token create --role caller --agent build --label ci --days 90
+  toolgate token create --role approver --data /var/lib/toolgate
+
+Signed in, it asks the service. With --data, or where no one is signed in, it adds the hash to the table itself; a running
+service accepts the token at once. That takes write access to the data directory. Only the hash is stored.`;

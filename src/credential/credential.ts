@@ -1,0 +1,75 @@
+import { createHash, randomBytes, randomInt } from "node:crypto";
+import type { Role } from "../core/principal.ts";
+
+/** What a credential may do. */
+export interface CredentialRights {
+  readonly roles: readonly Role[];
+  /** The agents as which it may act; `*` means all. */
+  readonly agents: readonly string[];
+  /** The workspace roots in which it may act; `*` means all. */
+  readonly workspaces: readonly string[];
+}
+
+/** A record of the table of credentials. Times are in ms since the epoch. */
+export interface Credential extends CredentialRights {
+  /** The principal of requests with this credential. */
+  readonly id: string;
+  /** SHA-256 of the token, hex. */
+  readonly sha256: string;
+  readonly label: string;
+  readonly created: number;
+  /** 0: it does not expire. */
+  readonly expires: number;
+  /** 0: it is not revoked. */
+  readonly revoked: number;
+}
+
+/** Roles that act in a workspace. The other ones read all sessions, so workspaces do not limit them. */
+export const actingRoles: ReadonlySet<Role> = new Set<Role>(["caller", "host", "worker"]);
+
+/** Returns the end of a credential; Infinity if there is none. */
+export function endOf({ expires, revoked }: Pick<Credential, "expires" | "revoked">): number {
+  return Math.min(expires || Number.POSITIVE_INFINITY, revoked || Number.POSITIVE_INFINITY);
+}
+
+/** Creates a random token with 256 bits; the prefix lets scanners find it. */
+export function newToken(): string {
+  return `tg_${randomBytes(32).toString("base64url")}`;
+}
+
+/** Returns the hash under which a secret is stored. */
+export function hashOfSecret(secret: string): string {
+  return createHash("sha256").update(secret).digest("hex");
+}
+
+/** Creates the record of a token. Its id is the label in the form of a name, and random characters. */
+export function newCredential(
+  token: string,
+  { roles, agents, workspaces }: CredentialRights,
+  { label, created, expires }: Pick<Credential, "label" | "created" | "expires">,
+): Credential {
+  const name = label
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, "-")
+    .slice(0, 40)
+    .replaceAll(/^-|-$/g, "");
+  const id = `${name === "" ? (roles[0] ?? "token") : name}-${randomText(8)}`;
+  return { id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 };
+}
+
+/** Returns the record of an existing token, for a table that takes it over. */
+export function credentialOf(
+  id: string,
+  token: string,
+  rights: CredentialRights,
+  fields: Pick<Credential, "label" | "created">,
+): Credential {
+  return { id, ...rights, ...fields, sha256: hashOfSecret(token), expires: 0, revoked: 0 };
+}
+
+/** Returns random characters of 5 bits each, without those that look alike. */
+export function randomText(length: number): string {
+  return Array.from({ length }, () => alphabet[randomInt(alphabet.length)]).join("");
+}
+
+const alphabet = "0123456789abcdefghjkmnpqrstvwxyz";

@@ -1,0 +1,93 @@
+import type { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import type { StoreMembership } from "../../call/ports.ts";
+import { type Principal, type Role, roleNames } from "../../core/principal.ts";
+import { actingRoles, type Credential } from "../../credential/credential.ts";
+import type { Credentials } from "../../credential/credentials.ts";
+import { checkRole } from "./access.ts";
+import { RequestFailure } from "./request-failure.ts";
+import type { ServiceFunctions } from "./rpc.ts";
+
+/** Domain that CredentialService works on. */
+export interface CredentialServiceDomain {
+  credentials: Credentials;
+  store: Pick<StoreMembership, "storeId">;
+}
+
+/** Returns the functions of CredentialService. */
+export function credentialService({
+  credentials,
+  store,
+}: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
+  return {
+    async signIn({ code, label }) {
+      const { token, credential } = await credentials.signIn({ code, label: label || "terminal" });
+      return { token, credential: recordOf(credential), storeId: store.storeId };
+    },
+    createCode: (_request, { principal }) => credentials.createCode(principal),
+    async createToken({ roles: named, agents, workspaces, label, expires }, { principal }) {
+      const roles = roleNames.filter((role) => named.includes(role));
+      checkMayGive(principal, roles, "CreateToken");
+      checkWorkspacesFit(roles, workspaces);
+      const rights = {
+        roles,
+        agents: narrowed("agents", agents, principal.agents),
+        workspaces: narrowed("workspaces", workspaces, principal.workspaces),
+      };
+      const { token, credential } = await credentials.create(rights, { label: label || roles.join("-"), expires });
+      return { token, credential: recordOf(credential) };
+    },
+    listCredentials: () => ({
+      credentials: credentials
+        .list()
+        .toSorted((one, other) => other.created - one.created)
+        .map(recordOf),
+    }),
+    async revokeCredential({ id }, { principal }) {
+      const found = credentials.list().find((credential) => credential.id === id);
+      if (found?.roles.includes("admin")) checkRole(principal, ["admin"], "RevokeCredential of an admin");
+      return { credential: recordOf(await credentials.revoke(id)) };
+    },
+  };
+}
+
+/** Approvers give the roles of programs; an admin gives any role. */
+function checkMayGive(principal: Principal, roles: readonly Role[], rpc: string): void {
+  const others = roles.filter((role) => !actingRoles.has(role));
+  checkRole(principal, others.length === 0 ? ["approver", "admin"] : ["admin"], `${rpc} for ${roles.join(", ")}`);
+}
+
+function checkWorkspacesFit(roles: readonly Role[], workspaces: readonly string[]): void {
+  const unlimited = roles.filter((role) => !actingRoles.has(role));
+  if (unlimited.length === 0 || workspaces.length === 0 || workspaces.includes("*")) return;
+  throw new RequestFailure(
+    "invalid_argument",
+    `workspaces do not limit the role ${unlimited.join(", ")}, which reads all sessions; leave workspaces out, or give only the roles ${[...actingRoles].join(", ")}`,
+    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field: "workspaces" } },
+  );
+}
+
+/** Returns the wanted names if the creator has them all, or the creator's own if none are wanted. */
+function narrowed(field: string, wanted: readonly string[], own: readonly string[]): readonly string[] {
+  if (wanted.length === 0) return own;
+  const beyond = own.includes("*") ? undefined : wanted.find((name) => !own.includes(name));
+  if (beyond === undefined) return wanted;
+  throw new RequestFailure(
+    "invalid_argument",
+    `${field}: "${beyond}" is not among those of your own credential (${own.join(", ")}); name only these`,
+    { reason: ErrorReason.INVALID_MESSAGE, metadata: { field } },
+  );
+}
+
+function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked }: Credential) {
+  return {
+    id,
+    roles: [...roles],
+    agents: [...agents],
+    workspaces: [...workspaces],
+    label,
+    created,
+    expires,
+    revoked,
+  };
+}

@@ -1,0 +1,118 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { RequestError } from "../../core/request-error.ts";
+import type { Credentials } from "../../credential/credentials.ts";
+import type { Authenticate } from "../api/authenticate.ts";
+import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
+import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
+import { readBody } from "../rpc/request-body.ts";
+import type { Refuse } from "./guard.ts";
+import type { Handler, Request, Response } from "./handler.ts";
+import { type Mount, sendWhole } from "./mounts.ts";
+
+/** Options of the door. */
+export interface SignInDoorOptions {
+  credentials: Pick<Credentials, "signIn" | "revoke">;
+  browser: BrowserSignIn;
+  authenticate: Authenticate;
+  refuse: Refuse;
+  limits: Pick<EdgeLimits, "publicRequestBytes">;
+}
+
+/** Opens the door with which the console signs a browser in and out: only here a response sets a cookie. */
+export function signInDoor(options: SignInDoorOptions): Mount[] {
+  return [
+    { path: "/console/sign-in", methods: ["POST"], handle: serve(options, signIn) },
+    { path: "/console/sign-out", methods: ["POST"], handle: serve(options, signOut) },
+  ];
+}
+
+type Serve = (
+  options: SignInDoorOptions,
+  headers: RequestHeaders,
+  request: Request,
+  response: Response,
+) => Promise<void>;
+
+/** Refuses what no page of this service sends: another origin, or a content type that a form could send. */
+function serve(options: SignInDoorOptions, run: Serve): Handler {
+  return (request, response) => {
+    const headers = { get: (name: string) => first(request.headers[name]) };
+    const check = async () => {
+      checkOwnPage(headers);
+      if (headers.get("content-type") !== "application/json")
+        throw unusable("the content type must be application/json");
+      await run(options, headers, request, response);
+    };
+    check().catch((error: unknown) => options.refuse(error, response));
+  };
+}
+
+/** Exchanges a code for a credential of this browser: one half of its token goes into a cookie, the other one to the page. */
+async function signIn(
+  { credentials, browser, limits }: SignInDoorOptions,
+  headers: RequestHeaders,
+  request: Request,
+  response: Response,
+): Promise<void> {
+  const code = codeIn(await readBody(request, limits.publicRequestBytes));
+  const { cookie, pageKey, token } = newBrowserToken();
+  const label = browserNameOf(headers.get("user-agent") ?? "");
+  const { credential } = await credentials.signIn({ code, label, token });
+  const maxAge = Math.floor((credential.expires - credential.created) / 1_000);
+  setCookie(response, headers, browser, cookie, maxAge);
+  sendWhole(response, 200, "application/json", JSON.stringify({ pageKey }));
+}
+
+/** Revokes the credential of this browser, and removes its cookie. */
+async function signOut(
+  { credentials, browser, authenticate }: SignInDoorOptions,
+  headers: RequestHeaders,
+  _request: Request,
+  response: Response,
+): Promise<void> {
+  // Without the header authorization only a cookie can authenticate.
+  const { id, ended } = authenticate({ get: (name) => (name === "authorization" ? null : headers.get(name)) });
+  if (ended !== undefined) await credentials.revoke(id);
+  setCookie(response, headers, browser, "", 0);
+  sendWhole(response, 200, "application/json", "{}");
+}
+
+function setCookie(
+  response: Response,
+  headers: RequestHeaders,
+  browser: BrowserSignIn,
+  value: string,
+  maxAge: number,
+): void {
+  const attributes = ["Path=/", `Max-Age=${maxAge}`, "HttpOnly", "SameSite=Strict"];
+  // The browser names the scheme that it uses, also where a proxy has the certificate.
+  if (headers.get("origin")?.startsWith("https:")) attributes.push("Secure");
+  response.setHeader("set-cookie", [`${browser.cookieName()}=${value}`, ...attributes].join("; "));
+  response.setHeader("cache-control", "no-store");
+}
+
+function codeIn(body: Buffer): string {
+  try {
+    const { code } = JSON.parse(body.toString());
+    if (typeof code === "string" && code.length <= 64) return code;
+  } catch {
+    // The same refusal as for JSON without a code.
+  }
+  throw unusable('the body must be JSON like {"code": "…"}');
+}
+
+/** Names a browser by what it sends, such as "Firefox on Linux". */
+function browserNameOf(userAgent: string): string {
+  const name = /(Edg|OPR|Firefox|Chrome|Safari)\//.exec(userAgent)?.[1] ?? "Browser";
+  const system = /(Android|iPhone|iPad|Windows|Mac OS X|Linux)/.exec(userAgent)?.[1];
+  const known = ({ Edg: "Edge", OPR: "Opera" } as Record<string, string>)[name] ?? name;
+  return system === undefined ? known : `${known} on ${system}`;
+}
+
+function first(value: string | readonly string[] | undefined): string | null {
+  return typeof value === "string" ? value : (value?.[0] ?? null);
+}
+
+function unusable(fact: string): RequestError {
+  return new RequestError(ErrorReason.INVALID_MESSAGE, `this is no request of the console: ${fact}`);
+}

@@ -1,0 +1,18 @@
+import { z } from "zod";
+import { roleNames } from "../core/principal.ts";
+import type { Credential } from "../credential/credential.ts";
+
+const time = z.number().min(0);
+
+/** Schema of one record. */
+export const credentialSchema: z.ZodType<Credential> = z.object({
+  id: z.string().min(1),
+  roles: z.array(z.enum(roleNames)),
+  agents: z.array(z.string()),
+  workspaces: z.array(z.string()),
+  sha256: z.string().regex(/^[0-9a-f]{64}$/),
+  label: z.string(),
+  created: time,
+  expires: time,
+  revoked: time,
+});
