@@ -1,9 +1,21 @@
-import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { UnapprovedAsk } from "../approval/judge-asks.ts";
 import type { Ask } from "../core/ask.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
 import { resolvePlanPaths } from "./ask-paths.ts";
-import { askHooks, checkApproved, openPermissionRequests, requestFor, waitUntilSettled } from "./asks.ts";
+import {
+  askHooks,
+  checkApproved,
+  isAskApproved,
+  openPermissionRequests,
+  requestFor,
+  waitUntilSettled,
+} from "./asks.ts";
 import { noteCall, refreshCall } from "./call-record.ts";
 import { allowedRecord } from "./decision-records.ts";
 import { denied } from "./ends.ts";
@@ -28,7 +40,10 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
     noteCall(engine, call.fence, { decisions: [allowedRecord(call.record, { verdict }, [], why)] });
   if (verdict.action === PermissionAction.ALLOW) return await recordAllowed();
   const whole = approved.asks.filter(({ wholeCall }) => wholeCall).map(({ permission }) => permission);
-  const unapproved = verdict.unapproved.filter(({ permission }) => !whole.includes(permission));
+  const isCovered = coversBody(call, approved)
+    ? (ask: UnapprovedAsk) => isUnruled(ask, verdict.decisions)
+    : () => false;
+  const unapproved = verdict.unapproved.filter((each) => !whole.includes(each.permission) && !isCovered(each));
   if (unapproved.length === 0) return await recordAllowed("the call was allowed as a whole");
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const unasked = await askHooks(call, unapproved, plan, digest);
@@ -38,4 +53,20 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
   await waitUntilSettled(engine, call);
   for (const request of requests) checkApproved(call, request);
+}
+
+/** True if an approver answered an ask of this call that covers what its body asks. */
+function coversBody({ asks = [] }: Running, approved: Plan): boolean {
+  const covering = approved.asks.flatMap((ask) => (ask.coversBody ? ask.permission : []));
+  return asks.some((asked) => covering.includes(asked.request.permission) && isAskApproved(asked, asks));
+}
+
+/** True if an ask only asks because no rule says anything about it. Directories outside the workspace are asked for each time. */
+function isUnruled({ permission, patterns }: UnapprovedAsk, decisions: readonly PermissionDecision[]): boolean {
+  return (
+    permission !== "external_directory" &&
+    decisions
+      .filter((decision) => decision.action === PermissionAction.ASK && decision.permission === permission)
+      .every(({ pattern, reasonCode }) => patterns.includes(pattern) && reasonCode === PermissionReason.NO_RULE)
+  );
 }

@@ -69,7 +69,18 @@ async function resolveAsk(planned: Ask, files: PathResolver): Promise<ResolvedAs
 }
 
 /** Copies the fields that a tool may set: `restricts` and the results of the command analysis belong to the engine. */
-function askFields({ permission, patterns, paths, cwd, always, alwaysAsk, leadsTo, metadata, wholeCall }: Ask): Ask {
+function askFields({
+  permission,
+  patterns,
+  paths,
+  cwd,
+  always,
+  alwaysAsk,
+  leadsTo,
+  metadata,
+  wholeCall,
+  coversBody,
+}: Ask): Ask {
   return {
     permission,
     patterns: [...patterns],
@@ -80,6 +91,7 @@ function askFields({ permission, patterns, paths, cwd, always, alwaysAsk, leadsT
     ...(leadsTo !== undefined && { leadsTo }),
     ...(metadata && { metadata }),
     ...(wholeCall && { wholeCall }),
+    ...(coversBody && { coversBody }),
   };
 }
 

@@ -54,7 +54,7 @@ export async function answersTo(
 ): Promise<CallAnswers> {
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
-  const given = asks.filter((ask) => ask.request.digest === digest && isApproved(ask, asks));
+  const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
   const missing = verdict.unapproved.filter(
     (ask) => !isAllowedByHooks(call.hooks, digest, ask) && !given.some((asked) => isFor(ask, asked)),
   );
@@ -195,7 +195,7 @@ function isGranted({ settled }: AskRecord): boolean {
 }
 
 /** True if the ask was approved. An ask that only another call's grant covers is worth no more than that grant. */
-function isApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
+export function isAskApproved(ask: AskRecord, ofCall: readonly AskRecord[]): boolean {
   const { settledWith = "" } = ask.settled ?? {};
   return isGranted(ask) && (settledWith === "" || ofCall.some(({ request }) => request.id === settledWith));
 }

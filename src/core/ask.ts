@@ -20,4 +20,6 @@ export interface Ask {
   metadata?: JsonObject;
   /** Approval covers later asks of the same permission made by the tool body; denials still apply. */
   wholeCall?: true;
+  /** An approver's answer to this ask covers later asks of the tool body about which no rule says anything. */
+  coversBody?: true;
 }

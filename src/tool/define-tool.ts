@@ -208,7 +208,7 @@ function checkPermissions({
 }
 
 /** Makes the default plan: one ask for the whole input. */
-function wholeInput(name: string, input: unknown): Plan {
+export function wholeInput(name: string, input: unknown): Plan {
   const text = canonicalJson(
     JSON.parse(JSON.stringify(input, (_key, part) => (typeof part === "bigint" ? `${part}` : part))),
   );

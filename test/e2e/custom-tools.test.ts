@@ -3,8 +3,8 @@ import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, test } from "vitest";
-import { PermissionAction, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { GrantScope, PermissionAction, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
 
@@ -139,6 +139,49 @@ export default Tool.define("my_custom_tool", async () => ({
       return;
     }
     expect.unreachable("it was not asked");
+  });
+
+  describe("whose body asks", () => {
+    const asker = `export default { description: "Asks.", args: { cmd: { type: "string" } }, async execute({ cmd }, ctx) {
+  await ctx.ask({ permission: "runner", patterns: [cmd], always: ["git *"], metadata: {} });
+  return "ran " + cmd;
+} };`;
+
+    /** Calls the tool as the agent of the default configuration; answers each request, and returns their permissions. */
+    async function requestsOf(service: Service, cmd: string, offered?: string) {
+      const { tools, newSession } = connect(service, "caller");
+      const { permissions } = connect(service, "approver");
+      const sessionId = await newSession();
+      const asked: string[] = [];
+      for await (const { event } of tools.executeTool({ sessionId, callId: "c1", tool: "asker", input: { cmd } })) {
+        if (event?.event.case !== "permissionAsked") continue;
+        const { id: permissionId, permission, offers } = event.event.value;
+        asked.push(permission);
+        const offer = offers.find(({ scope, match }) => scope === GrantScope.PROJECT && match?.match.value === offered);
+        const reply = offer ? PermissionReply.ALWAYS : PermissionReply.ONCE;
+        await permissions.respondToPermission({ sessionId, permissionId, reply, ...(offer && { offerId: offer.id }) });
+      }
+      const { part } = await tools.getToolPart({ sessionId, callId: "c1" });
+      expect(part?.state.value).toMatchObject({ output: `ran ${cmd}` });
+      return asked;
+    }
+
+    test("asks an approver once", async () => {
+      const service = await serveWith({ "tool/asker.js": asker });
+      expect(await requestsOf(service, "git log")).toEqual(["asker"]);
+    });
+
+    test("offers its always patterns, which cover later calls", async () => {
+      const service = await serveWith({ "tool/asker.js": asker }, { settings: '[permission]\nasker = "allow"\n' });
+      expect(await requestsOf(service, "git log", "git *")).toEqual(["runner"]);
+      expect(await requestsOf(service, "git diff")).toEqual([]);
+      expect(await requestsOf(service, "npm test")).toEqual(["runner"]);
+    });
+
+    test("asks again where a rule asks", async () => {
+      const service = await serveWith({ "tool/asker.js": asker }, { settings: '[permission]\nrunner = "ask"\n' });
+      expect(await requestsOf(service, "git log")).toEqual(["asker", "runner"]);
+    });
   });
 
   test("that is broken is listed with its line, and the other tools stay", async () => {

@@ -2,10 +2,11 @@ import { stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import * as z from "zod";
+import type { Ask } from "../../core/ask.ts";
 import { isZod, type ValueSchema } from "../codec.ts";
-import { bindTool, defineTool, isTool } from "../define-tool.ts";
+import { bindTool, defineTool, isTool, wholeInput } from "../define-tool.ts";
 import { ToolFailure } from "../errors.ts";
-import type { Attachment, Tool, ToolContext, ToolResult } from "../tool.ts";
+import type { Attachment, Plan, Tool, ToolContext, ToolResult } from "../tool.ts";
 import { within } from "./modules.ts";
 
 /** Context of a tool from a file or a plugin, with the field names of opencode. */
@@ -24,7 +25,10 @@ export interface ForeignContext {
   extra: JsonObject;
   /** Replaces the title and metadata that watchers see. Other keys, such as `progress`, are metadata, too. */
   metadata(input: { title?: string; metadata?: object; [key: string]: unknown }): void;
-  /** Asks for a permission; throws if it is refused, and the call ends. `always` is ignored: approvers choose from offers. */
+  /**
+   * Asks for a permission; throws if it is refused, and the call ends. Wildcards of `always` that match the ask are offered to
+   * approvers. An approver who approved the call itself is asked only where a rule asks.
+   */
   ask(input: { permission: string; patterns: string[]; always?: string[]; metadata?: object }): Promise<void>;
 }
 
@@ -74,6 +78,7 @@ export async function toolOf(name: string, exported: unknown, source: string): P
     name,
     description,
     input: inputOf(name, args ?? parameters),
+    plan: (input) => planOf(name, input),
     // Either end may hold the important part.
     keep: { end: "both" },
     async execute(input, ctx) {
@@ -88,6 +93,12 @@ export async function toolOf(name: string, exported: unknown, source: string): P
     },
   });
   return bindTool(name, tool, source);
+}
+
+/** Plans a call that asks for its whole input. What its body asks is known only later: an approver is asked once. */
+function planOf(name: string, input: unknown): Plan {
+  const { title, asks } = wholeInput(name, input);
+  return { title, asks: asks.map((ask) => ({ ...ask, coversBody: true, always: ["*"] })) };
 }
 
 function idOf(exported: object): string | undefined {
@@ -143,9 +154,10 @@ async function contextOf(ctx: ToolContext) {
         ...(hasMetadata && { metadata: plainJson({ ...others, ...metadata }) }),
       });
     },
-    async ask({ permission, patterns, metadata }) {
+    async ask({ permission, patterns, always = [], metadata }) {
       try {
-        for (const ask of await asksOf(ctx, permission, patterns, plainJson(metadata ?? {}))) await ctx.ask(ask);
+        for (const ask of await asksOf(ctx, { permission, patterns, always, metadata: plainJson(metadata ?? {}) }))
+          await ctx.ask(ask);
       } catch (refusal) {
         refusals.add(refusal);
         throw refusal;
@@ -158,13 +170,13 @@ async function contextOf(ctx: ToolContext) {
 /** Makes the asks of a body. Rules match the resolved path, however the tool writes it. */
 async function asksOf(
   { workspace }: ToolContext,
-  permission: string,
-  patterns: readonly string[],
-  metadata: JsonObject,
-) {
-  if (!["read", "edit", "list", "lsp"].includes(permission)) return [{ permission, patterns, metadata }];
+  { permission, patterns, always, metadata }: Ask & { metadata: JsonObject; always: readonly string[] },
+): Promise<Ask[]> {
+  if (!["read", "edit", "list", "lsp"].includes(permission)) return [{ permission, patterns, always, metadata }];
   const paths = await Promise.all(patterns.map((pattern) => workspace.resolve(pattern)));
-  return paths.flatMap((path) => path.asks(permission, metadata));
+  return paths.flatMap((path) =>
+    path.asks(permission, metadata).map((ask) => (ask.permission === permission ? { ...ask, always } : ask)),
+  );
 }
 
 async function worktreeOf(directory: string): Promise<string> {
