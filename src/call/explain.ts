@@ -1,15 +1,19 @@
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ExplainPermissionRequest, ListRulesRequest } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { Ask } from "../core/ask.ts";
 import type { Principal } from "../core/principal.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { knownPermissions } from "../policy/known-permissions.ts";
-import type { LayerRules } from "../policy/model.ts";
+import type { LayerRules, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
+import { similar } from "../tool/similar.ts";
+import { resolvePlanPaths } from "./ask-paths.ts";
 import { checkSize } from "./check-size.ts";
 import { guardDecision } from "./guard-decision.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
+import { expandAsks } from "./planning.ts";
 
-/** Explains which rule decides, for each pattern as given: resolves no path and analyses no command. */
+/** Explains which rule decides, for each pattern, by the analysis with which the engine judges calls. */
 export async function explainPermission(
   parts: PlannerParts,
   principal: Principal,
@@ -26,8 +30,47 @@ export async function explainPermission(
     return { action: PermissionAction.DENY, decisions };
   }
   const layers = questionLayers(parts, ruleSubject(parts, principal, scope, request.agent), request);
-  const decisions = parts.policy.explain({ permission: request.permission, patterns: request.patterns }, layers);
+  const hint = nearestPermission(parts, request.permission, layers);
+  const decisions: PermissionDecision[] = [];
+  for (const pattern of request.patterns)
+    decisions.push(...(await explainPattern(parts, scope, request.permission, pattern, layers)));
+  for (const decision of decisions) decision.reason += hint;
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
+}
+
+/** Returns the decisions on everything that a pattern stands for, first those of its own permission. */
+async function explainPattern(
+  { policy }: PlannerParts,
+  { workspace }: Scope,
+  permission: string,
+  pattern: string,
+  layers: Layers,
+): Promise<PermissionDecision[]> {
+  const ask: Ask = {
+    permission,
+    patterns: [pattern],
+    ...(permission === "bash" && { cwd: workspace.directory }),
+  };
+  // A directory is given as a pattern already; one that leads to no place, such as one with NUL, is judged as it is.
+  const isPattern = permission === "external_directory";
+  const resolved = isPattern
+    ? { asks: [ask] }
+    : await resolvePlanPaths({ asks: [ask] }, workspace).catch(() => ({ asks: [ask] }));
+  const asks = await expandAsks(policy, resolved.asks, layers, workspace);
+  const judged = asks.flatMap((one) =>
+    policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
+  );
+  const isOwn = (decision: PermissionDecision) => decision.permission === permission;
+  return [...judged.filter(isOwn), ...judged.filter((decision) => !isOwn(decision))];
+}
+
+/** Names the nearest permission for one that no tool asks and no rule names; empty if there is none. */
+function nearestPermission({ registry }: PlannerParts, permission: string, { wide, narrow }: Layers): string {
+  const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map((rule) => rule.permission));
+  const known = knownPermissions(registry.common());
+  if (known.includes(permission) || named.includes(permission)) return "";
+  const [nearest] = similar(permission, known, 1);
+  return nearest === undefined ? "" : `; no tool asks for the permission "${permission}": did you mean "${nearest}"?`;
 }
 
 /** Lists every rule for an agent in a session or a workspace: first the layers that are read as one list, then the narrowing ones. */

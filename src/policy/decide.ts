@@ -13,11 +13,11 @@ import type { FileGuard } from "./guard.ts";
 import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { namedParts, refusedAddress } from "./named-address.ts";
-import { type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
+import { describe, type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { targetOf } from "./rule-list.ts";
 import { readCommandOf } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
-import { firstMatchOfEach, traceOf } from "./trace.ts";
+import { firstMatchOfEach, type TracedMatch, traceOf } from "./trace.ts";
 
 /** Everything that decisions depend on, other than the ask and its layers. */
 export interface PolicyState {
@@ -62,7 +62,19 @@ export function decidePattern(
   const matched = [...layers.wide, ...layers.narrow].flatMap((list) =>
     firstMatchOfEach(texts.map((text) => ({ text, matches: matchesOf([list], text) }))),
   );
-  return Object.assign(toDecision(permission, pattern, final), traceOf(matched, final.match));
+  return Object.assign(toDecision(permission, pattern, besideMatches(final, matched)), traceOf(matched, final.match));
+}
+
+/** Replaces "no rule matches" where one does: a rule about a part of a command, or of a list that can only narrow. */
+function besideMatches(opinion: Opinion, matches: readonly TracedMatch[]): Opinion {
+  const last = matches.at(-1);
+  if (opinion !== noMatch || last === undefined) return opinion;
+  const why = last.text === "" ? "can only narrow" : `matches only ${JSON.stringify(last.text)}`;
+  return {
+    ...noMatch,
+    reason: `${describe(last)} ${why}, and no rule allows the rest: ask`,
+    code: PermissionReason.NOT_NAMED,
+  };
 }
 
 /** Decides on an ask without patterns, which no rule may allow. */

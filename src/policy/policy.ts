@@ -38,10 +38,6 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
       const decisions = ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: true }));
       return [...decisions, ...decideLine(state, ask, layers)];
     },
-    /** Decides on each pattern as it is given, without analysing commands. */
-    explain(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
-      return ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: false }));
-    },
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
       readDoubts(place, layers, { about: rulesAbout("read"), denied, home }),

@@ -363,7 +363,8 @@ test("toolgate explain says which rule of which layer decides", async () => {
       }),
     },
   });
-  const { stdout } = await toolgate(["explain", "bash", "git push origin"], environment);
+  const { stdout, code } = await toolgate(["explain", "bash", "git push origin"], environment);
+  expect(code).toBe(3);
   expect(stdout.split("\n")).toEqual([
     "deny   bash  git push origin",
     "       denied by the configuration [rule]",

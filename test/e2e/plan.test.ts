@@ -68,9 +68,34 @@ test("rules decide by layer, the last match of a layer wins", async () => {
     [Action.ALLOW, Layer.DEFAULTS, "*"],
     [Action.ASK, Layer.DEFAULTS, "*.env"],
   ]);
-  expect(await explain([`${service.data}/tokens/caller`], "free", "read")).toEqual([
-    [Action.DENY, Layer.ENGINE, undefined],
+  expect((await explain([`${service.data}/tokens/caller`], "free", "read")).at(0)).toEqual([
+    Action.DENY,
+    Layer.ENGINE,
+    undefined,
   ]);
+});
+
+test("a command line is explained command by command, as a plan judges it", async () => {
+  const agent = connect(service, "caller");
+  const rules = [rule("bash", "git *", Action.ALLOW), rule("read", "*.env", Action.DENY)];
+  for (const command of ["git status && rm -rf x", "git log $(id)", "git show HEAD:.env", "git status"]) {
+    const question = { rules, onlyRules: true };
+    const plan = await agent.tools.planTool({ tool: "bash", input: { command }, ...question });
+    const answer = await agent.permissions.explainPermission({ permission: "bash", patterns: [command], ...question });
+    expect([command, answer.action]).toEqual([command, plan.action]);
+  }
+  const chained = { permission: "bash", patterns: ["git status && rm -rf x"], rules, onlyRules: true };
+  const { decisions } = await agent.permissions.explainPermission(chained);
+  expect(decisions.map(({ pattern, action }) => [pattern, action])).toEqual([
+    ["git status", Action.ALLOW],
+    ["rm -rf x", Action.ASK],
+  ]);
+});
+
+test("the reason names the nearest permission for one that is misspelled", async () => {
+  const question = { permission: "bsh", patterns: ["ls"] };
+  const { decisions } = await connect(service, "caller").permissions.explainPermission(question);
+  expect(decisions[0]?.reason).toContain('did you mean "bash"?');
 });
 
 test("rules of the question are the last layer, or with only_rules the only one", async () => {

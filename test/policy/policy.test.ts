@@ -94,7 +94,6 @@ describe("laws", () => {
   test("an ask without patterns is never allowed, and stays denied where all is denied", () => {
     expect(judge({ permission: "webfetch", patterns: [] }, configured({ "*": "allow" }))).toBe(ASK);
     expect(judge({ permission: "webfetch", patterns: [] }, configured({ "*": "deny" }))).toBe(DENY);
-    expect(policy.explain({ permission: "webfetch", patterns: [] }, configured({ "*": "allow" }))).toEqual([]);
   });
 });
 
@@ -249,11 +248,17 @@ describe("explaining", () => {
     expect(bash("git log $(ls)", layers)).toBe(DENY);
   });
 
-  test("does not analyse commands", () => {
-    const ask = { permission: "bash", patterns: ["git log; id"] };
-    const layers = configured({ bash: { "git *": "allow" } });
-    expect(strictest(policy.explain(ask, layers))).toBe(ALLOW);
-    expect(strictest(policy.judge(ask, layers))).toBe(ASK);
+  test("a decision beside which a rule matches never says that none does", () => {
+    const layers = configured({ bash: { "rm *": "allow" } });
+    const [decision] = policy.judge({ permission: "bash", patterns: ["timeout 5 rm x"] }, layers);
+    expect(decision?.action).toBe(ASK);
+    expect(decision?.reason).toBe(
+      'config rule 0 (bash "rm *" allow) matches only "rm x", and no rule allows the rest: ask',
+    );
+    const narrow = [{ layer: PermissionLayer.SESSION, source: "s", rules: fromConfig({ x: "allow" }, "") }];
+    expect(policy.judge({ permission: "x", patterns: ["y"] }, { wide: [], narrow })[0]?.reason).toBe(
+      'session rule 0 (x "*" allow) can only narrow, and no rule allows the rest: ask',
+    );
   });
 });
 

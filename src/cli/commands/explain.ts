@@ -1,16 +1,16 @@
 import type { Command } from "commander";
+import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { ExplainPermissionResponseSchema } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { collect, withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
+import { exitCodes } from "../exit-codes.ts";
 import { decisionLines } from "../view/decision-view.ts";
 import { parseRule, type RuleOptions } from "./rule-option.ts";
 
 /** Defines `toolgate explain`. */
 export function defineExplain(command: Command, context: CliContext): void {
   command
-    .description(
-      "Say which rule decides; patterns are taken as they are, `toolgate plan` also looks at the command or path",
-    )
+    .description("Say which rule decides on a command, path or address, as for a call; exits with 3 if it is denied")
     .argument("<permission>", "the kind, such as bash, edit or read")
     .argument("<pattern...>", "what would be asked for: commands, paths, addresses")
     .option("--agent <name>", "whose rules count (default: the session's agent, else build)")
@@ -30,7 +30,7 @@ export function defineExplain(command: Command, context: CliContext): void {
         screen.show(ExplainPermissionResponseSchema, answer, (paint) =>
           answer.decisions.flatMap((one) => decisionLines(one, paint)),
         );
-        return undefined;
+        return answer.action === PermissionAction.DENY ? exitCodes.refused : undefined;
       }),
     );
 }

@@ -549,7 +549,8 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
   action: PermissionAction;
 
   /**
-   * decisions has one entry for each pattern, in order.
+   * decisions are those on each pattern, in order. A pattern that stands for several asks has several: a command line one
+   * for each command, then those for files and directories that rules restrict.
    *
    * @generated from field: repeated opencode.tool.v1.PermissionDecision decisions = 2;
    */
@@ -763,7 +764,9 @@ export const PermissionService: GenService<{
   },
   /**
    * ExplainPermission returns, for each pattern, the rule and layer that decide and the other rules that match. It
-   * takes patterns as they are, without path resolution and command analysis (PlanTool does both). It records nothing.
+   * analyses a pattern as the engine does for a call, and as PlanTool does: a command line by its commands and the files
+   * that they touch, a path after resolution in the workspace. Tools, their input and grants play no part; see PlanTool.
+   * The reason names the nearest permission for one that no tool asks and no rule names. It records nothing.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.ExplainPermission
    */
