@@ -6,6 +6,7 @@ import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import {
   ChangedAfterApproval,
+  ExecutorLost,
   HookFailure,
   InvalidInput,
   InvalidOutput,
@@ -69,6 +70,7 @@ export function callFailure(cause: unknown, { record, tool }: Running, log: Logg
     log.warn("a plugin's hook stopped a call", { error: cause, callId: record.ref.callId, tool: record.part.tool });
     return { reason: ToolErrorReason.FAILED, error: `${cause.message}.`, effects };
   }
+  if (cause instanceof ExecutorLost) return { reason: ToolErrorReason.EXECUTOR_LOST, error: cause.message, effects };
   if (cause instanceof OutputLimit) return { reason: ToolErrorReason.OUTPUT_LIMIT, error: cause.message, effects };
   if (cause instanceof ToolFailure) {
     const known = cause.hadNoEffects ? ToolEffects.NONE : effects;

@@ -52,3 +52,8 @@ export class ChangedAfterApproval extends Error {
 export class OutputLimit extends Error {
   override name = "OutputLimit";
 }
+
+/** What ran the tool's work was ended from outside, so that its outcome is unknown. */
+export class ExecutorLost extends Error {
+  override name = "ExecutorLost";
+}

@@ -1,7 +1,8 @@
 import { constants } from "node:os";
+import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
 import { defineTool } from "../tool/define-tool.ts";
-import { ChangedAfterApproval, ToolFailure } from "../tool/errors.ts";
+import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
 import { externalAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
@@ -83,6 +84,7 @@ export function createBash({
       const marks = await supervisor.watch(ctx).catch((cause: unknown) => {
         throw new ToolFailure(`bash cannot run commands: ${String(cause)}`, { cause });
       });
+      const killsBefore = supervisor.kills();
       const cwd = ctx.plan.directory.absolute;
       const place: SandboxPlace = {
         agent: ctx.agent,
@@ -100,6 +102,10 @@ export function createBash({
         pipes,
         kill: (group) => supervisor.kill(ctx, group),
       });
+      if (await wasSupervised(supervisor, killsBefore, ended))
+        throw new ExecutorLost(
+          "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
+        );
       const note = describeEnd(ended, timeout);
       return {
         ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
@@ -127,6 +133,13 @@ const command = z
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
     "a cd on its own has no effect on later calls; set workdir on the call that needs the directory",
   );
+
+/** Checks if the supervisor killed a command: it reports that a moment after the kill. */
+async function wasSupervised(supervisor: Supervisor, before: number, { signal, code, timedOut }: EndOfCommand) {
+  if (timedOut || !(signal === "SIGKILL" || code === 128 + constants.signals.SIGKILL)) return false;
+  for (let round = 0; round < 20 && supervisor.kills() === before; round += 1) await delay(50);
+  return supervisor.kills() > before;
+}
 
 /** Throws unless the path still leads to the same directory. */
 async function checkDirectory(workspace: Workspace, directory: ResolvedPath): Promise<void> {

@@ -118,3 +118,20 @@ test("kill -9 in the middle of a patch: the call is EXECUTOR_LOST, and each file
   );
   expect(found).toContain(false);
 });
+
+test("a command that the supervisor kills while the service is frozen ends EXECUTOR_LOST", async () => {
+  const service = await startService({ settings: `lease_ms = 1000\n${unconfined}` });
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command: "echo $$; exec sleep 600" } };
+  const events = read(agent.tools.executeTool(call));
+  const pid = Number(Buffer.from((await events.until("output")).data).toString());
+  process.kill(service.pid ?? 0, "SIGSTOP");
+  await untilDead(pid);
+  process.kill(service.pid ?? 0, "SIGCONT");
+  const { state } = await events.end();
+  expect(state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN },
+  });
+});

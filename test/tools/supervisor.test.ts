@@ -124,3 +124,16 @@ test("ending a call does not affect commands of other calls, even with a common 
   await supervisor.close();
   await untilDead(ten);
 });
+
+test("a busy main thread delays no heartbeat", { timeout: 60_000 }, async () => {
+  const supervisor = createSupervisor({ replicaId: newReplica(), leaseMs: 1_000 });
+  const env = { PATH: process.env.PATH, ...(await supervisor.watch({ sessionId: "ses_a", callId: "call" })) };
+  const command = spawn("/bin/sleep", ["1000"], { env, stdio: "ignore" });
+  started.push(command);
+  // Three times the lease, without one turn of the event loop.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_000);
+  expect(await isAlive(command.pid ?? 0)).toBe(true);
+  expect(supervisor.kills()).toBe(0);
+  await supervisor.close();
+  await untilDead(command.pid ?? 0);
+});

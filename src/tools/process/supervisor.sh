@@ -32,7 +32,7 @@ main() {
       0) patience=$limit ;;
       1) break ;;
       *)
-        kill_marked
+        kill_marked && echo killed
         patience=1
         ;;
     esac

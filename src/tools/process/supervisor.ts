@@ -1,9 +1,8 @@
-import { type ChildProcessByStdio, spawn } from "node:child_process";
-import { once } from "node:events";
 import { readdir, readFile } from "node:fs/promises";
-import type { Readable, Writable } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
+import { Worker } from "node:worker_threads";
 import { assets } from "../../core/assets.ts";
+import type { SupervisorReport, SupervisorThreadData } from "./supervisor-thread.ts";
 
 /** Identifies a call for the supervisor. */
 export type SupervisedCall = { sessionId: string; callId: string };
@@ -12,6 +11,8 @@ export type SupervisedCall = { sessionId: string; callId: string };
 export interface Supervisor {
   /** Returns the marks for a command's environment, by which its processes are found. Throws if the watcher cannot start. */
   watch(call: SupervisedCall): Promise<Record<string, string>>;
+  /** The number of times that it killed all commands, because no heartbeat came. */
+  kills(): number;
   /** Ends the call's processes and the process group: SIGTERM, and SIGKILL after 3 s. */
   kill(call: SupervisedCall, group: number): Promise<void>;
   /** Kills all remaining commands and stops the watcher. */
@@ -23,10 +24,14 @@ export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; le
   const replica = `TOOLGATE_REPLICA=${replicaId}`;
   let watcher: Promise<Watcher> | undefined;
   let closed = false;
+  let kills = 0;
+  const onKilled = () => {
+    kills += 1;
+  };
 
   function watching(): Promise<Watcher> {
     if (closed) return Promise.reject(new Error("the service is stopping"));
-    watcher ??= startWatcher({ replica, leaseMs, onExit: replace }).catch((error: unknown) => {
+    watcher ??= startWatcher({ replica, leaseMs, onExit: replace, onKilled }).catch((error: unknown) => {
       watcher = undefined;
       throw error;
     });
@@ -44,6 +49,7 @@ export function createSupervisor({ replicaId, leaseMs }: { replicaId: string; le
       await watching();
       return { TOOLGATE_REPLICA: replicaId, TOOLGATE_CALL: nameOf(call) };
     },
+    kills: () => kills,
     async kill(call, group) {
       const entries = [replica, `TOOLGATE_CALL=${nameOf(call)}`];
       sendToGroup(group, "SIGTERM");
@@ -72,54 +78,48 @@ interface Watcher {
   stop(): Promise<void>;
 }
 
-/** Starts the watcher process, which outlives this one. It has its own session, so Ctrl-C does not reach it, and no mark. */
+/** Starts the watcher process, which outlives this one, from a thread: a busy main thread delays no heartbeat. */
 async function startWatcher({
   replica,
   leaseMs,
   onExit,
+  onKilled,
 }: {
   replica: string;
   leaseMs: number;
   onExit: () => void;
+  onKilled: () => void;
 }): Promise<Watcher> {
-  // At a freeze at least two thirds of the lease are left; the watcher waits less, to have time for killing.
-  const patience = String((leaseMs * 0.6) / 1_000);
-  const child: ChildProcessByStdio<Writable, Readable, null> = spawn(
-    "/bin/bash",
-    ["--noprofile", "--norc", assets.supervisor, replica, patience],
-    { cwd: "/", env: { PATH: "/usr/bin:/bin" }, detached: true, stdio: ["pipe", "pipe", "ignore"] },
-  );
-  // Errors of writes to a watcher that has just died; its exit event reports the death.
-  child.stdin.on("error", () => {});
-  const exited = new Promise<void>((resolve) => {
-    child.once("exit", () => resolve()).once("error", () => resolve());
+  const workerData: SupervisorThreadData = {
+    script: assets.supervisor,
+    replica,
+    // At a freeze at least two thirds of the lease are left; the watcher waits less, to have time for killing.
+    patience: String((leaseMs * 0.6) / 1_000),
+    heartbeatMs: leaseMs / 5,
+  };
+  const thread = new Worker(assets.supervisorThread, { workerData, env: {}, execArgv: [] });
+  const { promise: exited, resolve: exit } = Promise.withResolvers<undefined>();
+  const { promise: ready, resolve: begin } = Promise.withResolvers<true>();
+  thread.on("message", (report: SupervisorReport) => {
+    if (report === "ready") begin(true);
+    else if (report === "killed") onKilled();
+    else exit(undefined);
   });
-  const ready = await Promise.race([once(child.stdout, "data"), exited]);
-  if (ready === undefined) throw new Error("the supervisor did not start: it needs /bin/bash and a readable /proc");
-  const heartbeat = setInterval(() => child.stdin.write("\n"), leaseMs / 5);
-  heartbeat.unref();
-  child.unref();
-  unref(child.stdin);
-  unref(child.stdout);
-  void exited.then(() => {
-    clearInterval(heartbeat);
-    onExit();
-  });
+  thread.once("error", () => exit(undefined)).once("exit", () => exit(undefined));
+  if (!(await Promise.race([ready, exited])))
+    throw new Error("the supervisor did not start: it needs /bin/bash and a readable /proc");
+  thread.unref();
+  void exited.then(onExit);
   return {
     async stop() {
-      child.ref();
-      child.stdin.end();
+      thread.ref();
+      thread.postMessage("stop");
       await exited;
     },
   };
 }
 
 const nameOf = ({ sessionId, callId }: SupervisedCall) => `${sessionId}/${callId}`;
-
-/** Lets the process exit in spite of an open stream: Node's pipes are sockets with `unref`, which the stream types lack. */
-function unref(stream: Readable | Writable): void {
-  if ("unref" in stream && typeof stream.unref === "function") stream.unref();
-}
 
 /** Lists the processes whose environment holds all of these entries. Those of other users can neither be read nor killed. */
 async function processesWith(entries: readonly string[]): Promise<number[]> {
