@@ -17,6 +17,8 @@ const entries = {
   testing: "src/testing.ts",
   zod: "zod",
   "html-worker": "src/tools/web/html-worker.ts",
+  "supervisor-thread": "src/tools/process/supervisor-thread.ts",
+  "analysis-worker": "src/call/analysis-worker.ts",
 };
 
 for (const name of readdirSync(dist, { withFileTypes: true }).map(({ name }) => name))

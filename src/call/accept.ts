@@ -11,7 +11,7 @@ import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
-import { checkSize } from "./check-size.ts";
+import { checkKeys, checkSize } from "./check-size.ts";
 import { type ChildRequest, type Parent, runChildren, type StartGate } from "./children.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs, waitForEnd } from "./follow.ts";
@@ -65,6 +65,8 @@ async function openAndEnter(
 ): Promise<Accepted> {
   const { sessions } = engine;
   sessions.checkStore(request.expectedStoreId);
+  engine.lines.checkBudget(principal.id);
+  checkKeys("metadata", request.metadata);
   checkSize("metadata", request.metadata, 64 * 1024);
   const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
   const agent = sessions.agentFor(principal, request.agent, opened.session);

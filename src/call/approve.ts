@@ -104,7 +104,8 @@ async function judgeAndInspect(
   by: JudgedBy,
 ) {
   const repetition = { repeats: call.record.repeats, request: inputOf(call.record.part) };
-  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, ...repetition });
+  const { principal } = call.record.spec;
+  const judged = await judgeCall(engine, tool, input, ctx, subject, { ...by, ...repetition, principal });
   if (judged.verdict.action === PermissionAction.DENY) throw denied(judged.verdict);
   return { judged, ...(await inspectCall(engine, judged, engine.layersFor(subject))) };
 }

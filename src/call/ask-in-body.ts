@@ -33,7 +33,7 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
     { title: "", asks: [ask], ...(ask.cwd !== undefined && { cwd: ask.cwd }) },
     workspace,
   );
-  const asks = await expandAsks(engine.policy, plan.asks, layers, workspace);
+  const asks = await expandAsks(engine, call.record.spec.principal, plan.asks, layers, workspace);
   const verdict = await engine.permissions.decide(asks, subject, { layers });
   if (verdict.action === PermissionAction.DENY) throw denied(verdict);
   const recordAllowed = (why?: string) =>

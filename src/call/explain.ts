@@ -19,6 +19,7 @@ export async function explainPermission(
   principal: Principal,
   request: ExplainPermissionRequest,
 ): Promise<{ action: PermissionAction; decisions: PermissionDecision[] }> {
+  parts.lines.checkBudget(principal.id);
   checkSize("patterns", request.patterns, 256 * 1024);
   const scope = await openScope(parts, principal, request.sessionId);
   const workspace = workspaceRoot(scope.workspace.name);
@@ -33,15 +34,16 @@ export async function explainPermission(
   const hint = nearestPermission(parts, request.permission, layers);
   const decisions: PermissionDecision[] = [];
   for (const pattern of request.patterns)
-    decisions.push(...(await explainPattern(parts, scope, request.permission, pattern, layers)));
+    decisions.push(...(await explainPattern(parts, scope, principal.id, request.permission, pattern, layers)));
   for (const decision of decisions) decision.reason += hint;
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
 }
 
-/** Returns the decisions on everything that a pattern stands for, first those of its own permission. */
+/** Returns the decisions on everything that a pattern stands for, first those of the permission itself. */
 async function explainPattern(
-  { policy }: PlannerParts,
+  parts: PlannerParts,
   { workspace }: Scope,
+  principal: string,
   permission: string,
   pattern: string,
   layers: Layers,
@@ -56,9 +58,9 @@ async function explainPattern(
   const resolved = isPattern
     ? { asks: [ask] }
     : await resolvePlanPaths({ asks: [ask] }, workspace).catch(() => ({ asks: [ask] }));
-  const asks = await expandAsks(policy, resolved.asks, layers, workspace);
+  const asks = await expandAsks(parts, principal, resolved.asks, layers, workspace);
   const judged = asks.flatMap((one) =>
-    policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
+    parts.policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
   );
   const isOwn = (decision: PermissionDecision) => decision.permission === permission;
   return [...judged.filter(isOwn), ...judged.filter((decision) => !isOwn(decision))];

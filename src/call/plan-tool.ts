@@ -38,6 +38,7 @@ export async function planTool(
   principal: Principal,
   request: PlanToolRequest,
 ): Promise<PlannedTool> {
+  parts.lines.checkBudget(principal.id);
   const scope = await openScope(parts, principal, request.sessionId);
   const agent = parts.sessions.agentFor(principal, request.agent, scope.session);
   const workspace = workspaceRoot(scope.workspace.name);
@@ -52,7 +53,7 @@ export async function planTool(
   }
   const subject = subjectFor(scope, agent, tool);
   const layers = questionLayers(parts, subject, request);
-  const judged = await judgeRequest(parts, request, scope, tool, subject, layers);
+  const judged = await judgeRequest(parts, principal.id, request, scope, tool, subject, layers);
   // The targets are unknown, and an unknown target is never allowed.
   if (judged instanceof ToolFailure) {
     const verdict = { action: PermissionAction.ASK, decisions: [], unapproved: [] };
@@ -84,6 +85,7 @@ function toolOf({ registry }: PlannerParts, { tool: name }: PlanToolRequest, { w
 /** Judges the call; returns a failure of the tool's planning in place of a verdict. */
 async function judgeRequest(
   parts: PlannerParts,
+  principal: string,
   request: PlanToolRequest,
   { session, workspace }: Scope,
   tool: Tool,
@@ -108,6 +110,7 @@ async function judgeRequest(
     request: request.input ?? {},
     layers,
     grants: request.onlyRules ? "none" : "look",
+    principal,
   } as const;
   try {
     return await judgeCall(parts, tool, decodeRequest(tool, request), ctx, subject, options);

@@ -15,10 +15,13 @@ import { cautionFor } from "../tool/path-asks.ts";
 import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
+import type { LineAnalysis } from "./line-analysis.ts";
 import { trackedFiles } from "./tracked-files.ts";
 
 /** Dependencies of planning and judging. */
 export interface PlanningParts {
+  /** Reads command lines before the policy judges them. */
+  lines: LineAnalysis;
   permissions: Permissions;
   policy: Policy;
   layersFor(subject: LayersFor): Layers;
@@ -59,19 +62,29 @@ const maxPlanningMs = 30_000;
 
 /** Steps 4 and 5: plans the call, then evaluates policy for everything it asks. */
 export async function judgeCall(
-  { layersFor, permissions, policy }: Planning,
+  planning: Planning,
   tool: Tool,
   input: unknown,
   ctx: PlanContext,
   subject: Subject,
-  { repeats, request, grants, layers = layersFor(subject) }: JudgedBy & Repetition,
+  {
+    repeats,
+    request,
+    grants,
+    layers = planning.layersFor(subject),
+    principal,
+  }: JudgedBy & Repetition & { principal: string },
 ): Promise<Judged> {
   const { workspace, files } = rememberPaths(ctx.workspace);
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
-  const asks = await expandAsks(policy, plan.asks, layers, workspace);
+  const asks = await expandAsks(planning, principal, plan.asks, layers, workspace);
   const outside = asks.filter(({ permission }) => permission === "external_directory");
-  const verdict = await permissions.decide(asks, subject, grants === undefined ? { layers } : { layers, grants });
+  const verdict = await planning.permissions.decide(
+    asks,
+    subject,
+    grants === undefined ? { layers } : { layers, grants },
+  );
   return {
     // Only an approval is bound to the programs that run.
     plan: verdict.action === PermissionAction.ASK ? await bindPrograms(plan, asks) : plan,
@@ -102,7 +115,8 @@ function shownInput(input: JsonObject): JsonObject | string {
 
 /** Expands asks whose paths are resolved into everything that they stand for. */
 export async function expandAsks(
-  policy: Policy,
+  { policy, lines }: Pick<Planning, "policy" | "lines">,
+  principal: string,
   planned: readonly Ask[],
   layers: Layers,
   workspace: PathResolver,
@@ -116,6 +130,7 @@ export async function expandAsks(
     tracked: trackedFiles,
   };
   const asks: ExpandedAsk[] = [];
+  for (const { permission, patterns } of planned) if (permission === "bash") await lines.read(principal, patterns);
   for (const ask of planned) asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
   return asks;
 }

@@ -34,7 +34,8 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
     const subject = subjectFor(opened, call.part.agent, tool);
     const layers = layersFor(subject);
     // Only the step that accepts the call knows its repeats: it checks `maxRepeats`.
-    const options = { repeats: 0, request: inputOf(call.part), layers, grants: "none" } as const;
+    const { principal } = call.spec;
+    const options = { repeats: 0, request: inputOf(call.part), layers, grants: "none", principal } as const;
     const ctx = planContext(engine, call, opened, noEnvironment);
     const judged = await judgeCall(engine, tool, input, ctx, subject, options);
     if (judged.verdict.action !== PermissionAction.ALLOW) return undefined;

@@ -1,6 +1,7 @@
 import { createPermissions } from "../approval/permissions.ts";
 import { createCalls } from "../call/calls.ts";
 import { createInputEdit } from "../call/edit.ts";
+import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
 import { createPlanner } from "../call/planner.ts";
 import { createPlanning } from "../call/planning.ts";
@@ -64,7 +65,7 @@ export function createReplica({
       replaceInput: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
     },
   });
-  const planning = createPlanning({ permissions, policy, layersFor, policyDigest });
+  const planning = createPlanning({ permissions, policy, layersFor, policyDigest, lines: createLineAnalysis({ log }) });
   const agents = new Set<string>();
   /** Takes the names of the agents from the rules in force. */
   function nameAgents(): void {

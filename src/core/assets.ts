@@ -19,8 +19,12 @@ export const assets = {
   redisScripts: place("src/store/redis/scripts", "redis"),
   /** The shell script that supervises commands. */
   supervisor: place("src/tools/process/supervisor.sh", "supervisor.sh"),
+  /** Entry of the thread that starts it and sends it heartbeats. */
+  supervisorThread: pathToFileURL(place("src/tools/process/supervisor-thread.ts", "supervisor-thread.js")),
   /** Entry of the thread that converts HTML. */
   htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
+  /** Entry of the thread that reads command lines. */
+  analysisWorker: pathToFileURL(place("src/call/analysis-worker.ts", "analysis-worker.js")),
   /** The modules `toolgate/plugin` and `zod` for tool files, by URL: the same instances that the service uses. */
   plugin: pathToFileURL(place("src/tool/plugin.ts", "plugin.js")).href,
   zod: isCheckout ? import.meta.resolve("zod") : pathToFileURL(place("", "zod.js")).href,

@@ -3,7 +3,7 @@ import type { Danger, Inner, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
 import { type FeedingPipeline, pipelinesIn } from "./pipelines.ts";
 import { changesShell } from "./programs.ts";
-import { readLine } from "./reader.ts";
+import { maxReadLength, readLine } from "./reader.ts";
 import { confirm, mentionedIn } from "./second-reading.ts";
 import { setsOnlyHarmless, spell, spellCommand } from "./spelling.ts";
 
@@ -39,6 +39,9 @@ export interface Command {
 
 /** Reads a command line into its commands, at least one. Never throws: a line that it does not understand is one opaque command. */
 export function readCommands(text: string): Command[] {
+  const known = readings.get(text)?.commands;
+  if (known) return known;
+  if (isTooDeep(text)) return unreadLine(text, `more than ${maxNesting} brackets within each other`);
   try {
     const line = readLine(text);
     confirm(line, text);
@@ -47,6 +50,65 @@ export function readCommands(text: string): Command[] {
     if (!(cause instanceof Opaque)) throw cause;
     return [opaqueLine(text, cause.message)];
   }
+}
+
+/** Lines that were read elsewhere, the latest ones. */
+const readings = new Map<string, { commands: Command[]; once: boolean }>();
+const maxReadings = 256;
+
+/** Stores what was understood of a line that was read in another thread; with `once` it counts until the line is read again. */
+export function rememberLine(text: string, commands: Command[], { once = false }: { once?: boolean } = {}): void {
+  readings.delete(text);
+  readings.set(text, { commands, once });
+  const [oldest] = readings.keys();
+  if (readings.size > maxReadings && oldest !== undefined) readings.delete(oldest);
+  lastLine = undefined;
+}
+
+/** Checks if a line need not be read again. */
+export function knowsLine(text: string): boolean {
+  return readings.get(text)?.once === false;
+}
+
+/** Checks if a line is short and has nothing that nests, so that reading it costs little. A line over the limit is not read at all. */
+export function isSimpleLine(text: string): boolean {
+  return text.length > maxReadLength || (Buffer.byteLength(text) <= 256 && !/[$`()]/.test(text));
+}
+
+/** Describes a line that was not read, so that it may do anything. */
+export function unreadLine(line: string, why: string): Command[] {
+  const text = withoutSpace(line);
+  return [
+    {
+      opaque: why,
+      text,
+      bare: text,
+      words: [],
+      spellings: distinct([line, withoutDirectory(text)], text),
+      dangers: [],
+      uses: [],
+      inner: [],
+      scripts: [],
+      programs: [],
+      mentions: [],
+      redirected: false,
+      directory: "",
+    },
+  ];
+}
+
+const maxNesting = 100;
+/** A parser may take time that grows with the square of the depth; counts brackets also in quotes, where they are text. */
+function isTooDeep(text: string): boolean {
+  let depth = 0;
+  let ticks = 0;
+  for (const character of text) {
+    if (character === "`") ticks += 1;
+    else if (character === "(" || character === "{") depth += 1;
+    else if (character === ")" || character === "}") depth = Math.max(0, depth - 1);
+    if (depth > maxNesting || ticks > 2 * maxNesting) return true;
+  }
+  return false;
 }
 
 /** Understands the commands of a line that runs in a directory. */

@@ -6,6 +6,8 @@ import { readWord } from "./read-word.ts";
 
 /** A longer line cannot be read by the person who approves it. */
 const maxBytes = 8_192;
+/** A line with more characters has more bytes, too. */
+export const maxReadLength = maxBytes;
 const maxSpaces = 64;
 
 /**

@@ -210,7 +210,8 @@ export const ErrorReason = {
   OWN_CALL: 22,
 
   /**
-   * ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached. The details contain
+   * ERROR_REASON_QUOTA_EXCEEDED (resource_exhausted): a limit of GetServerInfo.limits is reached, or the principal used
+   * more than 2 s of command line analysis within 10 s (`limit` is `analysis_ms`). The details contain
    * google.rpc.RetryInfo. Metadata: `limit`.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 23;

@@ -1,0 +1,144 @@
+import { once } from "node:events";
+import { Worker } from "node:worker_threads";
+import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { assets } from "../core/assets.ts";
+import type { Logger } from "../core/logger.ts";
+import { RequestError } from "../core/request-error.ts";
+import { type Command, isSimpleLine, knowsLine, rememberLine, unreadLine } from "../policy/shell/command.ts";
+
+/** Reads command lines in a thread, so that a hostile one delays no other caller. */
+export interface LineAnalysis {
+  /** Reads lines for a principal; the policy finds the results. A line that takes too long counts as not understood. */
+  read(principal: string, lines: readonly string[]): Promise<void>;
+  /** Refuses a principal that has used up its time. */
+  checkBudget(principal: string): void;
+}
+
+/** Limits of the analysis. */
+export interface AnalysisLimits {
+  /** Time for one line. */
+  lineMs: number;
+  /** Time for the lines of one principal in each window. */
+  budgetMs: number;
+  windowMs: number;
+}
+
+const defaults: AnalysisLimits = { lineMs: 200, budgetMs: 2_000, windowMs: 10_000 };
+
+/** A line as the thread read it: the line and the texts of its commands, each with what was understood. */
+export type LineReading = readonly (readonly [text: string, commands: Command[]])[];
+
+/** Creates the analysis of a replica. All replicas of a process share one thread. */
+export function createLineAnalysis({
+  log,
+  limits = defaults,
+  now = () => performance.now(),
+  entry = assets.analysisWorker,
+}: {
+  log: Pick<Logger, "warn">;
+  limits?: AnalysisLimits;
+  now?: () => number;
+  entry?: URL;
+}): LineAnalysis {
+  const spent = new Map<string, { at: number; ms: number }[]>();
+  const thread = threadOf(entry);
+
+  function usedBy(principal: string): number {
+    const recent = (spent.get(principal) ?? []).filter(({ at }) => at > now() - limits.windowMs);
+    if (recent.length === 0) spent.delete(principal);
+    else spent.set(principal, recent);
+    return recent.reduce((sum, { ms }) => sum + ms, 0);
+  }
+
+  async function readLine(principal: string, line: string): Promise<void> {
+    if (isSimpleLine(line) || knowsLine(line)) return;
+    if (usedBy(principal) >= limits.budgetMs) {
+      rememberLine(line, unreadLine(line, `${principal} has used up its time for analysis`), { once: true });
+      return;
+    }
+    const { reading, ms } = await thread.run(line, limits.lineMs, now);
+    spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
+    if (reading) for (const [text, commands] of reading) rememberLine(text, commands);
+    else {
+      log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
+      rememberLine(line, unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`));
+    }
+  }
+
+  return {
+    async read(principal, lines) {
+      for (const line of new Set(lines)) await readLine(principal, line);
+    },
+    checkBudget(principal) {
+      if (usedBy(principal) < limits.budgetMs) return;
+      throw new RequestError(
+        ErrorReason.QUOTA_EXCEEDED,
+        `${principal} used ${limits.budgetMs} ms of command line analysis within ${limits.windowMs / 1_000} s; wait, or send simpler command lines`,
+        { limit: "analysis_ms" },
+      );
+    },
+  };
+}
+
+/** A thread that reads one line at a time. */
+interface AnalysisThread {
+  run(line: string, maxMs: number, now: () => number): Promise<{ reading?: LineReading; ms: number }>;
+}
+
+const threads = new Map<string, AnalysisThread>();
+
+function threadOf(entry: URL): AnalysisThread {
+  const thread = threads.get(entry.href) ?? createThread(entry);
+  threads.set(entry.href, thread);
+  return thread;
+}
+
+function createThread(entry: URL): AnalysisThread {
+  let worker: Worker | undefined;
+  let last: Promise<unknown> = Promise.resolve();
+
+  async function ready(): Promise<Worker> {
+    if (worker) return worker;
+    const started = new Worker(entry, { env: {}, execArgv: [], resourceLimits: { maxOldGenerationSizeMb: 128 } });
+    // It must not keep the process alive, nor end it when it fails.
+    started
+      .on("error", () => {})
+      .once("exit", () => {
+        if (worker === started) worker = undefined;
+      });
+    await once(started, "message");
+    started.unref();
+    worker = started;
+    return started;
+  }
+
+  async function readIn(line: string, maxMs: number, now: () => number) {
+    const thread = await ready();
+    const began = now();
+    const timer = AbortSignal.timeout(maxMs);
+    const ended = new AbortController();
+    const stop = () => ended.abort();
+    thread.once("exit", stop);
+    thread.ref();
+    thread.postMessage(line);
+    try {
+      const [reading] = await once(thread, "message", { signal: AbortSignal.any([timer, ended.signal]) });
+      return { reading: reading as LineReading, ms: now() - began };
+    } catch {
+      worker = undefined;
+      await thread.terminate();
+      return { ms: Math.max(now() - began, 0) };
+    } finally {
+      thread.off("exit", stop);
+      thread.unref();
+    }
+  }
+
+  return {
+    run(line, maxMs, now) {
+      const result = last.then(() => readIn(line, maxMs, now));
+      last = result.catch(() => {});
+      return result;
+    },
+  };
+}
