@@ -93,7 +93,29 @@ function toJsonSchema(schema: z.ZodType): JsonObject {
   }) as JsonObject;
 }
 
+const maxSchemaLength = 262_144;
+const maxSchemaDepth = 100;
+
+/** Checks what a compiler would spend too much on, or fetch: the size of a schema, its nesting, and references to other documents. */
+function checkSchema(tool: string, schema: JsonObject): void {
+  const refuse = (why: string) => new Error(`tool "${tool}" has an invalid JSON Schema: ${why}`);
+  const ahead: { value: unknown; depth: number }[] = [{ value: schema, depth: 0 }];
+  for (let next = ahead.pop(); next; next = ahead.pop()) {
+    const { value, depth } = next;
+    if (typeof value !== "object" || value === null) continue;
+    if (depth > maxSchemaDepth) throw refuse(`it has more than ${maxSchemaDepth} levels; define parts under $defs`);
+    for (const [name, inner] of Object.entries(value)) {
+      if (/^\$(dynamic|recursive)?[rR]ef$/.test(name) && typeof inner === "string" && !inner.startsWith("#"))
+        throw refuse(`${name} ${JSON.stringify(inner)} leads to another document; write that part under $defs`);
+      ahead.push({ value: inner, depth: depth + 1 });
+    }
+  }
+  const { length } = JSON.stringify(schema);
+  if (length > maxSchemaLength) throw refuse(`it has ${length} characters, at most ${maxSchemaLength} are allowed`);
+}
+
 function compile(tool: string, schema: JsonObject): ValidateFunction {
+  checkSchema(tool, schema);
   // Without $schema the current draft is meant; draft-07 is the only older one in use.
   const isOld = typeof schema.$schema === "string" && schema.$schema.includes("draft-07");
   const options = { allErrors: true, strict: false, useDefaults: true, validateFormats: false } as const;

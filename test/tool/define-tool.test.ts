@@ -204,6 +204,15 @@ describe("a tool with a JSON Schema", () => {
       'tool "bad" has an invalid JSON Schema',
     );
   });
+
+  test.each([
+    ["leads to another document", { $ref: "https://example.com/schema.json" }],
+    ["leads to another document", { type: "object", properties: { a: { $ref: "other.json#/a" } } }],
+    ["more than 100 levels", JSON.parse(`${'{"not":'.repeat(150)}{}${"}".repeat(150)}`)],
+    ["at most 262144", { description: "x".repeat(300_000) }],
+  ])("is refused by defineTool if the schema %s", (why, input) => {
+    expect(() => defineTool({ name: "bad", description: "", input, execute: () => ({ output: "" }) })).toThrow(why);
+  });
 });
 
 test("a tool's own timeout ends its call", async () => {
