@@ -7,10 +7,12 @@ import type { Logger } from "../core/logger.ts";
 import { type ConfiguredRules, createLayers, type LayersFor } from "../policy/layers.ts";
 import { createPolicy } from "../policy/policy.ts";
 import type { Rule } from "../policy/rules.ts";
+import { createTrustedPolicies } from "../tool/files/trust.ts";
 import { declaredTools } from "./built-in-tools.ts";
 
 /** The configuration that decides what policy protects and where workspaces are. */
-export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces" | "loginFile">;
+export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirectory" | "workspaces" | "loginFile"> &
+  Partial<Pick<Config, "trustDirectory">>;
 
 /**
  * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
@@ -18,13 +20,16 @@ export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirec
  */
 export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) {
   const home = homedir();
-  const { dataDirectory, file, serviceDirectory, workspaces, loginFile } = config;
+  const { dataDirectory, file, serviceDirectory, workspaces, loginFile, trustDirectory } = config;
   const guard = {
     ...{ dataDirectory, configFile: file },
     ...(serviceDirectory !== undefined && { serviceDirectory }),
     ...(loginFile !== undefined && { loginFile }),
   };
-  const workspaceRules = createWorkspaceRules({ home });
+  const workspaceRules = createWorkspaceRules({
+    home,
+    ...(trustDirectory !== undefined && { trustedPolicy: createTrustedPolicies(trustDirectory) }),
+  });
   const build = () => ({
     of: rules.config,
     digest: policyDigestOf(rules),

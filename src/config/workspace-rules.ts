@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -31,7 +32,14 @@ export type WorkspaceRules = (workspace: { root: string; directory: string }, ag
  * Creates the reader of policy files of workspaces; it reads a file again whenever that has changed. The files are not
  * trusted, so their rules can only narrow. An invalid file might deny anything, so everything asks until it is corrected.
  */
-export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules {
+export function createWorkspaceRules({
+  home,
+  trustedPolicy = () => undefined,
+}: {
+  home: string;
+  /** Returns the SHA-256 of the policy file that is trusted in the root of a workspace. */
+  trustedPolicy?: (root: string) => string | undefined;
+}): WorkspaceRules {
   const known = new Map<string, PolicyFile>();
   /** Stamps of the files checked in this turn of the event loop: concurrent calls check a file once. */
   const stamps = new Map<string, string | undefined>();
@@ -65,13 +73,16 @@ export function createWorkspaceRules({ home }: { home: string }): WorkspaceRules
       if (found === undefined) return [];
       const problem = found.problem === undefined ? {} : { problem: found.problem };
       const source = visible(relative(root, file));
-      return [{ layer: PermissionLayer.WORKSPACE, source, rules: found.rulesFor(agent), ...problem }];
+      const isTrusted = level === root && found.sha256 !== undefined && found.sha256 === trustedPolicy(root);
+      const widens = isTrusted && found.problem === undefined ? ({ widens: true } as const) : {};
+      return [{ layer: PermissionLayer.WORKSPACE, source, rules: found.rulesFor(agent), ...problem, ...widens }];
     });
 }
 
 /** A policy file in the cache. */
 interface PolicyFile {
   text: string | undefined;
+  sha256?: string;
   /** The reason why it is invalid. */
   problem?: string;
   rulesFor(agent: string): readonly Rule[];
@@ -122,7 +133,8 @@ function load(file: string, root: string, home: string): PolicyFile {
     } finally {
       closeSync(opened);
     }
-    return { text, isOld, rulesFor: rulesIn(text, shown, home) };
+    const sha256 = createHash("sha256").update(text).digest("hex");
+    return { text, sha256, isOld, rulesFor: rulesIn(text, shown, home) };
   } catch (cause) {
     const words = cause instanceof Error ? cause.message : String(cause);
     const problem = visible(

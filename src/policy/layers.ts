@@ -45,11 +45,12 @@ export function createLayers(
     const limited = limits.get(agent);
     const own: LayerRules[] = limited ? [{ layer: PermissionLayer.AGENT_LIMITS, source: agent, rules: limited }] : [];
     const files = directory === undefined ? [] : workspaceRules({ workspace, directory, agent });
-    const narrow = [...own, ...files, ...inherited];
+    const narrow = [...own, ...files.filter(({ widens }) => !widens), ...inherited];
     return {
       wide: [
         { layer: PermissionLayer.DEFAULTS, rules: defaultRules },
         { layer: PermissionLayer.CONFIG, rules: config },
+        ...files.filter(({ widens }) => widens),
         { layer: PermissionLayer.AGENT, source: agent, rules: agents.get(agent) ?? none },
       ],
       narrow: session

@@ -32,6 +32,8 @@ export interface LayerRules {
   rules: readonly Rule[];
   /** The session, agent or file of the list, where the layer alone does not identify it. */
   source?: string;
+  /** A policy file of a workspace that is trusted as it is: its rules may widen, too. */
+  widens?: true;
   /** The reason why the list cannot be read; until it can, everything asks. */
   problem?: string;
 }

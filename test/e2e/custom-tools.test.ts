@@ -3,7 +3,12 @@ import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { beforeAll, describe, expect, test } from "vitest";
-import { GrantScope, PermissionAction, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  GrantScope,
+  PermissionAction,
+  PermissionLayer,
+  PermissionReason,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
@@ -513,6 +518,29 @@ export const EnvProtection = async ({ project, client, $, directory, worktree })
     } finally {
       await service.close();
     }
+  });
+});
+
+describe("the policy file of a workspace", () => {
+  const allowWrites = '[permission]\nedit = { "*" = "allow" }\n';
+  const actionOf = async (service: Service) =>
+    (await connect(service, "caller").tools.planTool({ tool: "write", input: { filePath: "a.txt", content: "x" } }))
+      .action;
+
+  test("allows more than the configuration if it is trusted as it is, and only narrows after a change", async () => {
+    const service = await startService({ settings: '[permission]\nedit = "ask"\n' });
+    await writeFiles(service.workspace, { ".opencode/config.toml": allowWrites });
+    expect(await actionOf(service)).toBe(PermissionAction.ASK);
+    await trust(service);
+    expect(await actionOf(service)).toBe(PermissionAction.ALLOW);
+    const { lists } = await connect(service, "approver").permissions.listRules({});
+    expect(lists.map(({ layer }) => layer)).toContain(PermissionLayer.WORKSPACE);
+    await writeFiles(service.workspace, { ".opencode/config.toml": `${allowWrites}# changed\n` });
+    expect(await actionOf(service)).toBe(PermissionAction.ASK);
+    await trust(service);
+    expect(await actionOf(service)).toBe(PermissionAction.ALLOW);
+    await trust(service, "--remove");
+    expect(await actionOf(service)).toBe(PermissionAction.ASK);
   });
 });
 

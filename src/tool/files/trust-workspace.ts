@@ -1,3 +1,5 @@
+import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { readSources } from "./sources.ts";
 import { createTrust } from "./trust.ts";
@@ -15,6 +17,12 @@ export async function trustWorkspace(
   const codeDirectory = join(directory, ".opencode");
   const { entries, digest } = await readSources(codeDirectory, [codeDirectory]);
   if (remove) await trust.remove(directory);
-  else await trust.set(directory, digest);
+  else await trust.set(directory, digest, await policyOf(codeDirectory));
   return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
+}
+
+/** Returns the SHA-256 of the policy file; undefined if there is none. */
+async function policyOf(codeDirectory: string): Promise<string | undefined> {
+  const text = await readFile(join(codeDirectory, "config.toml")).catch(() => undefined);
+  return text && createHash("sha256").update(text).digest("hex");
 }

@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
 import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as z from "zod";
@@ -9,16 +10,44 @@ export interface Trust {
   get(workspace: string): Promise<string | undefined>;
   /** Returns the path of the record, which changes with it. */
   fileOf(workspace: string): string;
-  set(workspace: string, digest: string): Promise<void>;
+  /** Trusts code by its digest, and with `policy`, its SHA-256, the workspace's policy file. */
+  set(workspace: string, digest: string, policy?: string): Promise<void>;
   remove(workspace: string): Promise<void>;
 }
 
-const record = z.object({ directory: z.string(), digest: z.string() });
+const record = z.object({ directory: z.string(), digest: z.string(), policy: z.string().optional() });
+
+/**
+ * Creates the reader of the SHA-256 of a workspace's policy file that is trusted; undefined if none is. It reads a record again
+ * whenever that has changed; synchronous, since rules are collected synchronously.
+ */
+export function createTrustedPolicies(storeDirectory: string): (workspace: string) => string | undefined {
+  const known = new Map<string, { stamp: string; policy: string | undefined }>();
+  return (workspace) => {
+    const file = recordFile(storeDirectory, workspace);
+    try {
+      const stats = statSync(file, { bigint: true, throwIfNoEntry: false });
+      if (!stats) return undefined;
+      const stamp = [stats.ino, stats.size, stats.mtimeNs, stats.ctimeNs].join();
+      const before = known.get(workspace);
+      if (before?.stamp === stamp) return before.policy;
+      const { directory, policy } = record.parse(JSON.parse(readFileSync(file, "utf8")));
+      const trusted = directory === workspace ? policy : undefined;
+      known.set(workspace, { stamp, policy: trusted });
+      return trusted;
+    } catch {
+      return undefined;
+    }
+  };
+}
+
+function recordFile(storeDirectory: string, workspace: string): string {
+  return join(storeDirectory, `${createHash("sha256").update(workspace).digest("hex")}.json`);
+}
 
 /** Stores trust in a directory that no tool may touch, one file for each workspace. */
 export function createTrust(storeDirectory: string): Trust {
-  const fileOf = (workspace: string) =>
-    join(storeDirectory, `${createHash("sha256").update(workspace).digest("hex")}.json`);
+  const fileOf = (workspace: string) => recordFile(storeDirectory, workspace);
   return {
     fileOf,
     async get(workspace) {
@@ -30,9 +59,13 @@ export function createTrust(storeDirectory: string): Trust {
         return undefined;
       }
     },
-    async set(workspace, digest) {
+    async set(workspace, digest, policy) {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
-      await writeFile(fileOf(workspace), `${JSON.stringify({ directory: workspace, digest })}\n`, { mode: 0o600 });
+      await writeFile(
+        fileOf(workspace),
+        `${JSON.stringify({ directory: workspace, digest, ...(policy !== undefined && { policy }) })}\n`,
+        { mode: 0o600 },
+      );
     },
     async remove(workspace) {
       await rm(fileOf(workspace), { force: true });

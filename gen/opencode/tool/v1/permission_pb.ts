@@ -903,7 +903,7 @@ export const PermissionLayer = {
 
   /**
    * PERMISSION_LAYER_WORKSPACE: `.opencode/config.toml` in the session's directory and in the directories above it, up
-   * to the workspace root. It is read again when it changes.
+   * to the workspace root. It is read again when it changes. It only narrows, unless it is the root's and trusted as it is.
    *
    * @generated from enum value: PERMISSION_LAYER_WORKSPACE = 10;
    */
