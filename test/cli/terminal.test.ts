@@ -91,6 +91,21 @@ beforeAll(() => {
   if (!isThere) throw new Error("a pseudo-terminal needs script of util-linux: apt-get install -y bsdutils");
 });
 
+test("without a sign-in, call at a terminal prints the link to the request and waits for an answer elsewhere", async () => {
+  const unsigned = startAtTerminal(["call", "edit", "{}"], {
+    TOOLGATE_URL: server.url,
+    TOOLGATE_TOKEN: "caller-secret",
+    XDG_CONFIG_HOME: "/nonexistent",
+  });
+  server.log(asked);
+  await unsigned.sees(`${server.url}/#/inbox/per_1`);
+  server.log(settled(PermissionOutcome.ONCE, "ann"), completed);
+  const { code, stdout } = await unsigned.finished;
+  expect(code).toBe(0);
+  expect(stdout).toContain("approved once by ann");
+  expect(stdout).not.toContain("›");
+});
+
 describe("an ask at a terminal", () => {
   test("shows the diff in colours and is approved by o", async () => {
     server.log(asked);

@@ -1,6 +1,7 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { connect as connectHttp2 } from "node:http2";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -341,6 +342,30 @@ test("a browser gets half of its token in a cookie that no script reads, and nee
     { ...page, "toolgate-page-key": "" },
   ])
     expect((await asBrowser(getServerInfo, part)).status).toBe(401);
+});
+
+test("over HTTP/2 a browser's unary and streaming requests are checked by the host that it names", async () => {
+  const { cookie, pageKey = "" } = await signInBrowser();
+  const [pair = ""] = cookie.split(";");
+  const session = connectHttp2(service.url);
+  onTestFinished(() => session.destroy());
+  const isRefused = async (path: string, type: string, body: Buffer, origin: string) => {
+    const headers = { "content-type": type, origin, cookie: pair, "toolgate-page-key": pageKey };
+    const stream = session.request({ ":method": "POST", ":path": path, ...headers });
+    stream.end(body);
+    const [begin] = await once(stream, "data");
+    stream.close();
+    return String(begin).includes("permission_denied");
+  };
+  const watch = "/opencode.tool.v1.PermissionService/WatchPermissions";
+  const frame = Buffer.from([0, 0, 0, 0, 2, 0x7b, 0x7d]);
+  for (const [origin, refused] of [
+    [service.url, false],
+    ["http://127.0.0.1:1", true],
+  ] as const) {
+    expect(await isRefused(getServerInfo, "application/json", Buffer.from("{}"), origin)).toBe(refused);
+    expect(await isRefused(watch, "application/connect+json", frame, origin)).toBe(refused);
+  }
 });
 
 test("over https the cookie is sent only over https", async () => {
