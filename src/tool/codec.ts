@@ -4,6 +4,7 @@ import { Ajv2020 } from "ajv/dist/2020.js";
 import * as z from "zod";
 import { coerceScalars } from "./coerce.ts";
 import { InvalidInput, InvalidOutput } from "./errors.ts";
+import { linearPattern } from "./linear-pattern.ts";
 
 /** A schema of values: of zod, or a JSON Schema where the tool was not written for zod. */
 export type ValueSchema = z.ZodType | JsonObject;
@@ -118,7 +119,14 @@ function compile(tool: string, schema: JsonObject): ValidateFunction {
   checkSchema(tool, schema);
   // Without $schema the current draft is meant; draft-07 is the only older one in use.
   const isOld = typeof schema.$schema === "string" && schema.$schema.includes("draft-07");
-  const options = { allErrors: true, strict: false, useDefaults: true, validateFormats: false } as const;
+  const regExp = Object.assign((pattern: string) => linearPattern(pattern), { code: "linearPattern" });
+  const options = {
+    allErrors: true,
+    strict: false,
+    useDefaults: true,
+    validateFormats: false,
+    code: { regExp },
+  } as const;
   try {
     return (isOld ? new Ajv(options) : new Ajv2020(options)).compile(schema);
   } catch (cause) {

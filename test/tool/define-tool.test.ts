@@ -205,10 +205,25 @@ describe("a tool with a JSON Schema", () => {
     );
   });
 
+  test("matches its patterns in linear time", () => {
+    const input = {
+      type: "object",
+      properties: { a: { type: "string", pattern: "^(a+)+$" }, b: { type: "string", pattern: "^\\u0041\\d{2}$" } },
+      patternProperties: { "^x-(\\w+)*$": { type: "number" } },
+    };
+    const tool = defineTool({ name: "ok", description: "", input, execute: () => ({ output: "" }) });
+    // A backtracking engine would take longer than the universe has existed.
+    expect(() => tool.decode({ a: `${"a".repeat(5_000)}!` })).toThrow("must match pattern");
+    expect(() => tool.decode({ b: "A1" })).toThrow("must match pattern");
+    expect(tool.decode({ a: "aa", b: "A12", "x-y": 1 })).toEqual({ a: "aa", b: "A12", "x-y": 1 });
+    expect(() => tool.decode({ "x-y": "z" })).toThrow("must be number");
+  });
+
   test.each([
     ["leads to another document", { $ref: "https://example.com/schema.json" }],
     ["leads to another document", { type: "object", properties: { a: { $ref: "other.json#/a" } } }],
     ["more than 100 levels", JSON.parse(`${'{"not":'.repeat(150)}{}${"}".repeat(150)}`)],
+    ["cannot be matched in linear time", { type: "object", properties: { a: { type: "string", pattern: "(a)\\1" } } }],
     ["at most 262144", { description: "x".repeat(300_000) }],
   ])("is refused by defineTool if the schema %s", (why, input) => {
     expect(() => defineTool({ name: "bad", description: "", input, execute: () => ({ output: "" }) })).toThrow(why);
