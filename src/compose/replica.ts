@@ -8,7 +8,7 @@ import { createPlanning } from "../call/planning.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
-import type { Config } from "../config/config.ts";
+import type { Config, ReplicaLimits } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
 import { builtInAgents } from "../policy/agents.ts";
@@ -20,8 +20,7 @@ import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
 export type ReplicaConfig = PolicyConfig &
-  Pick<Config, "askMs" | "leaseMs" | "limits" | "unattended"> &
-  Partial<Pick<Config, "experimental">>;
+  Pick<Config, "askMs" | "leaseMs" | "unattended"> & { limits: ReplicaLimits } & Partial<Pick<Config, "experimental">>;
 
 /** One replica over a store that it may share with others: everything except timers and the network. */
 export type Replica = ReturnType<typeof createReplica>;

@@ -17,7 +17,7 @@ import { readTracing } from "./tracing.ts";
 
 export { checkPolicy, type Finding } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
-export type { ConfigLimits } from "./limits.ts";
+export type { ConfigLimits, NetworkLimits, ReplicaLimits } from "./limits.ts";
 export type { ListenAddress } from "./listen-address.ts";
 export type { Flags } from "./overrides.ts";
 export { configuredRules } from "./policy.ts";
@@ -47,6 +47,8 @@ export interface Config {
   readonly hosts: readonly string[];
   /** The web origins whose scripts may send requests, exactly as browsers send them. */
   readonly origins: readonly string[];
+  /** Addresses and networks of proxies, whose connections have clients of many addresses. */
+  readonly trustedProxies: readonly string[];
   /** Root name → canonical directory. */
   readonly workspaces: ReadonlyMap<string, string>;
   /** Rules, and the agents that calls may be made as. */
@@ -135,6 +137,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     tls: readTls(settings, workspaces),
     hosts: settings.hosts ?? [],
     origins: settings.origins ?? [],
+    trustedProxies: settings.trusted_proxies ?? [],
     workspaces,
     policy: readPolicy(settings, lineOf, home),
     tokens,

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
+import ipaddr from "ipaddr.js";
 import { z } from "zod";
 import { roleNames } from "../core/principal.ts";
 import { check, checkToml, strictTable } from "./check.ts";
@@ -64,6 +65,10 @@ const origin = z.string().refine((text) => URL.canParse(text) && new URL(text).o
   error: 'an origin is scheme, host and port without a path, such as "https://console.example"',
 });
 
+const address = z.string().refine((text) => ipaddr.isValid(text) || ipaddr.isValidCIDR(text), {
+  error: 'an address or a network, such as "10.0.0.5" or "10.0.0.0/24"',
+});
+
 /** Settings of the confinement of commands. */
 const confinement = {
   profile: z.enum(["off", "workspace-write", "read-only"]).optional(),
@@ -79,6 +84,7 @@ const settings = strictTable({
   store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),
+  trusted_proxies: z.array(address).optional(),
   plugin: z.array(z.union([z.string().min(1), optionalPlugin])).optional(),
   workspace_plugins: z.record(name, z.enum(["require", "optional", "off"])).optional(),
   experimental: z.array(z.string().min(1)).optional(),
@@ -103,6 +109,13 @@ const settings = strictTable({
     max_timeout_ms: milliseconds(day).optional(),
     open_asks: count.optional(),
     running_calls: count.optional(),
+    connections: count.optional(),
+    connections_per_address: count.optional(),
+    connections_from_loopback: count.optional(),
+    requests_without_token: count.optional(),
+    public_request_bytes: bytes(67_108_864).optional(),
+    body_ms: milliseconds(3_600_000).optional(),
+    buffered_bytes: bytes(1_099_511_627_776).optional(),
   }).optional(),
 });
 

@@ -2,7 +2,7 @@ import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 
 /** Limits of requests and calls. */
-export interface ConfigLimits {
+export interface ReplicaLimits {
   requestBytes: number;
   inputBytes: number;
   outputBytes: number;
@@ -16,6 +16,26 @@ export interface ConfigLimits {
   runningCalls: number;
 }
 
+/** Limits of connections and of what clients without a token may send. */
+export interface NetworkLimits {
+  /** Maximum number of open connections. */
+  connections: number;
+  /** Maximum number of open connections from one address, and from loopback. */
+  connectionsPerAddress: number;
+  connectionsFromLoopback: number;
+  /** Maximum number of open requests without a token on one connection. */
+  requestsWithoutToken: number;
+  /** Maximum size of a request to an rpc that needs no token. */
+  publicRequestBytes: number;
+  /** Time in which the body of a request must arrive. */
+  bodyMs: number;
+  /** Maximum number of bytes that all requests together have in memory until they have arrived. */
+  bufferedBytes: number;
+}
+
+/** All limits that are configured. */
+export interface ConfigLimits extends ReplicaLimits, NetworkLimits {}
+
 /** Reads the limits, and refuses contradictory ones. */
 export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
   const read = {
@@ -26,7 +46,19 @@ export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
     maxTimeoutMs: limits.max_timeout_ms ?? 3_600_000,
     openAsks: limits.open_asks ?? 100,
     runningCalls: limits.running_calls ?? 64,
+    connections: limits.connections ?? 1_024,
+    connectionsPerAddress: limits.connections_per_address ?? 64,
+    connectionsFromLoopback: limits.connections_from_loopback ?? 512,
+    requestsWithoutToken: limits.requests_without_token ?? 16,
+    publicRequestBytes: limits.public_request_bytes ?? 4_096,
+    bodyMs: limits.body_ms ?? 30_000,
+    bufferedBytes: limits.buffered_bytes ?? 268_435_456,
   };
+  if (read.bufferedBytes < read.requestBytes) {
+    throw new ConfigError(
+      `limits: buffered_bytes (${read.bufferedBytes}) must not be less than request_bytes (${read.requestBytes}), otherwise the largest request never fits; correct one of the two`,
+    );
+  }
   if (read.timeoutMs <= read.maxTimeoutMs && read.inputBytes <= read.requestBytes) return read;
   throw new ConfigError(
     "limits: timeout_ms must not exceed max_timeout_ms, and input_bytes must not exceed request_bytes; correct one of the two",

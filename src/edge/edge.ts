@@ -6,21 +6,29 @@ import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { Credentials } from "../credential/credentials.ts";
 import { createAccessGate } from "./api/access.ts";
-import { createAuthenticate } from "./api/authenticate.ts";
+import { type Authenticate, createAuthenticate } from "./api/authenticate.ts";
 import { createBrowserSignIn } from "./api/browser-sign-in.ts";
 import { createEdgeLimits } from "./api/edge-context.ts";
 import { createFailures, type Failures } from "./api/failures.ts";
 import type { Services } from "./api/services.ts";
 import { openDoors } from "./doors.ts";
+import { edgeMetrics } from "./edge-metrics.ts";
+import { createByteBudget } from "./http/byte-budget.ts";
+import { createConnectionCaps } from "./http/connection-caps.ts";
 import { createHttpGuard, type Refuse } from "./http/guard.ts";
+import type { Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
 import { dispatch, sendWhole } from "./http/mounts.ts";
+import { capPublicRequests } from "./http/public-requests.ts";
 import { createReadiness } from "./http/readiness.ts";
 import { connectFailure, failureResponse } from "./rpc/errors.ts";
 
 /** Options of the edge. */
 export interface EdgeOptions {
-  config: Pick<Config, "listen" | "tls" | "hosts" | "origins" | "tokens" | "insecureNoAuth" | "limits">;
+  config: Pick<
+    Config,
+    "listen" | "tls" | "hosts" | "origins" | "trustedProxies" | "tokens" | "insecureNoAuth" | "limits"
+  >;
   /** Creates the services that the doors call. */
   services: (failures: Failures) => Services;
   credentials: Credentials;
@@ -49,6 +57,8 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const browser = createBrowserSignIn(options.storeId);
   const authenticate = createAuthenticate({ config, credentials: options.credentials, browser });
   const refuse = createRefuse(failures);
+  const budget = createByteBudget(config.limits.bufferedBytes);
+  const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
   const mounts = openDoors({
     ...options,
     services: options.services(failures),
@@ -56,13 +66,21 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     authenticate,
     browser,
     refuse,
+    budget,
+    metrics: () => options.metrics() + edgeMetrics({ budget, caps }),
     failures,
     readiness: createReadiness(options, shutdown.signal),
     limits: createEdgeLimits(config.limits),
     shutdownSignal: shutdown.signal,
   });
-  const handler = createHttpGuard(config, refuse, dispatch(mounts));
-  return createListener({ config, handler, onClose: () => shutdown.abort(draining()), log, headersMs });
+  const hasToken = createTokenCheck(authenticate);
+  const served = capPublicRequests(
+    { maxCount: config.limits.requestsWithoutToken, hasToken, refuse },
+    dispatch(mounts),
+  );
+  const handler = createHttpGuard(config, refuse, served);
+  const { bodyMs } = config.limits;
+  return createListener({ config, caps, handler, onClose: () => shutdown.abort(draining()), log, headersMs, bodyMs });
 }
 
 /** Creates the refusal of requests outside of an rpc, in Connect's JSON form. */
@@ -70,6 +88,34 @@ function createRefuse({ failureOf }: Failures): Refuse {
   return (error, response) => {
     const { status, body } = failureResponse(failureOf(error, "http"));
     sendWhole(response, status, "application/json", body);
+  };
+}
+
+/** Creates the check whether a request has a valid token; without authentication every request counts as having one. */
+function createTokenCheck(authenticate: Authenticate): (request: Request) => boolean {
+  return ({ headers }) => {
+    try {
+      authenticate({
+        get(name) {
+          const value = headers[name];
+          return value === undefined ? null : String(value);
+        },
+      });
+      return true;
+    } catch {
+      return false;
+    }
+  };
+}
+
+/** Logs a refused connection, at most one a minute: a flood of connections must not fill the log. */
+function logSometimes(log: Logger): (refusal: { address: string; limit: string; refusedCount: number }) => void {
+  let silentUntil = 0;
+  return ({ address, limit, refusedCount }) => {
+    if (performance.now() < silentUntil) return;
+    silentUntil = performance.now() + 60_000;
+    const cure = "raise the limit in [limits], or name the proxy in trusted_proxies";
+    log.warn(`a connection was refused, since ${limit} is reached; ${cure}`, { address, count: refusedCount });
   };
 }
 

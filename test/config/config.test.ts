@@ -27,6 +27,7 @@ describe("without any setting", () => {
       listen: { host: "127.0.0.1", port: 7420 },
       hosts: [],
       origins: [],
+      trustedProxies: [],
       plugins: [],
       experimental: [],
       insecureNoAuth: false,
@@ -44,6 +45,13 @@ describe("without any setting", () => {
         maxTimeoutMs: 3_600_000,
         openAsks: 100,
         runningCalls: 64,
+        connections: 1_024,
+        connectionsPerAddress: 64,
+        connectionsFromLoopback: 512,
+        requestsWithoutToken: 16,
+        publicRequestBytes: 4_096,
+        bodyMs: 30_000,
+        bufferedBytes: 268_435_456,
       },
     });
     expect([...config.workspaces]).toEqual([["default", project]]);

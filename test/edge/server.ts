@@ -75,6 +75,7 @@ const defaults: Config = {
   tls: undefined,
   hosts: [],
   origins: [],
+  trustedProxies: [],
   insecureNoAuth: false,
   tokens: roles.map((role) => ({
     id: role,
@@ -91,5 +92,12 @@ const defaults: Config = {
     maxTimeoutMs: 3_600_000,
     openAsks: 100,
     runningCalls: 64,
+    connections: 1_024,
+    connectionsPerAddress: 64,
+    connectionsFromLoopback: 512,
+    requestsWithoutToken: 16,
+    publicRequestBytes: 4_096,
+    bodyMs: 30_000,
+    bufferedBytes: 268_435_456,
   },
 };

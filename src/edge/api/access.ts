@@ -18,7 +18,7 @@ export function createAccessGate(authenticate: Authenticate): AccessGate {
   return ({ rpc, headers, signal }) => {
     // While the replica drains, every request is aborted from its start.
     signal.throwIfAborted();
-    if (isPublicRpc(rpc)) return unknownPrincipal;
+    if (isPublicRpc(rpc)) return publicPrincipal;
     const principal = authenticate(headers);
     checkRole(principal, rolesFor(rpc), nameOfRpc(rpc));
     return principal;
@@ -35,8 +35,8 @@ export function isPublicRpc({ parent, localName }: DescMethod): boolean {
   return parent.typeName === CredentialService.typeName && localName === "signIn";
 }
 
-/** Principal of a request to an rpc that needs no token. */
-const unknownPrincipal: Principal = { id: "", roles: new Set(), agents: [], workspaces: [], answersOwn: false };
+/** Principal of a request to an rpc that needs no token; it has no role. */
+export const publicPrincipal: Principal = { id: "", roles: new Set(), agents: [], workspaces: [], answersOwn: false };
 
 /** Returns the roles that may call an rpc; none for an rpc that is not in the table. */
 export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {

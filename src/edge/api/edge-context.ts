@@ -15,6 +15,8 @@ export interface EdgeContext {
   readonly trace: TraceContext | undefined;
   /** Headers of the request. */
   readonly headers: RequestHeaders;
+  /** Headers and trailers that the rpc adds to its response, before its first message. */
+  readonly response: { readonly headers: Headers; readonly trailers: Headers };
   /** Bounds on the request. */
   readonly limits: EdgeLimits;
 }
@@ -30,13 +32,19 @@ export interface EdgeLimits {
   readonly requestBytes: number;
   /** Maximum size of a request to an rpc that needs no token. */
   readonly publicRequestBytes: number;
+  /** Time in which the body of a request must arrive. */
+  readonly bodyMs: number;
   /** Maximum time that a client may set as its deadline. */
   readonly maxDeadlineMs: number;
   /** Number of entries on a page of a list, where the request sets none. */
   readonly defaultPageSize: number;
 }
 
-/** Creates the bounds; `requestBytes` is configured. */
-export function createEdgeLimits({ requestBytes }: { requestBytes: number }): EdgeLimits {
-  return { requestBytes, publicRequestBytes: 4_096, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
+/** Creates the bounds from the configured ones. */
+export function createEdgeLimits({
+  requestBytes,
+  publicRequestBytes,
+  bodyMs,
+}: Pick<EdgeLimits, "requestBytes" | "publicRequestBytes" | "bodyMs">): EdgeLimits {
+  return { requestBytes, publicRequestBytes, bodyMs, maxDeadlineMs: 86_400_000, defaultPageSize: 100 };
 }

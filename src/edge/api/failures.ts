@@ -91,6 +91,10 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   HOST_REFUSED: "permission_denied",
   HOOK_FAILED: "failed_precondition",
   NOT_EDITABLE: "failed_precondition",
+  REQUEST_TOO_LARGE: "resource_exhausted",
+  OVERLOADED: "resource_exhausted",
+  BODY_TIMEOUT: "deadline_exceeded",
+  NOT_SERVED: "unimplemented",
   ORIGIN_REFUSED: "permission_denied",
   NO_SUCH_CREDENTIAL: "not_found",
 };

@@ -1,4 +1,5 @@
 import type { DescMessage, MessageInitShape } from "@bufbuild/protobuf";
+import { RetryInfoSchema } from "../../../gen/google/rpc/error_details_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 
 /** Numbers of the gRPC codes, by the names that the contract's comments and Connect's JSON use. */
@@ -72,20 +73,51 @@ export function requestTooLarge(maxBytes: number): RequestFailure {
   return new RequestFailure(
     "resource_exhausted",
     `the request is over the limit of ${maxBytes} bytes (limits.request_bytes of GetServerInfo); send less`,
+    { reason: ErrorReason.REQUEST_TOO_LARGE, metadata: { limit: String(maxBytes) } },
   );
+}
+
+/** Returns the refusal of a request whose body did not arrive in time. */
+export function bodyTimedOut(maxMs: number): RequestFailure {
+  return new RequestFailure(
+    "deadline_exceeded",
+    `the body of the request did not arrive within ${maxMs} ms; send it faster, or raise body_ms in [limits]`,
+    { reason: ErrorReason.BODY_TIMEOUT },
+  );
+}
+
+/** Returns the refusal of a request for which the service has no capacity now; `limit` is the name of a setting. */
+export function overloaded(limit: string, fact: string): RequestFailure {
+  return new RequestFailure(
+    "resource_exhausted",
+    `${fact}, the limit ${limit} of this server; wait for earlier requests to end, then send it again`,
+    {
+      reason: ErrorReason.OVERLOADED,
+      metadata: { limit },
+      details: [{ desc: RetryInfoSchema, value: { retryDelay: { seconds: 1n } } }],
+    },
+  );
+}
+
+/** Returns the refusal of an rpc, a service or a compression that this server does not have. */
+export function notServed(status: "unimplemented" | "not_found", message: string): RequestFailure {
+  return new RequestFailure(status, message, { reason: ErrorReason.NOT_SERVED });
 }
 
 /** Returns the refusal of bytes that are not the message that the rpc takes. */
 export function unreadableRequest(cause: unknown): RequestFailure {
   const fact = cause instanceof Error ? cause.message : String(cause);
-  return invalidMessage(`the request cannot be read: ${fact}`);
+  return new RequestFailure("invalid_argument", `the request cannot be read: ${fact}`, {
+    reason: ErrorReason.INVALID_MESSAGE,
+    cause,
+  });
 }
 
-/** Returns the refusal of a body that is not the one message that the rpc takes. */
-export function notOneMessage(fact: string): RequestFailure {
-  return invalidMessage(`the request must be one message, but ${fact}`);
-}
-
-function invalidMessage(message: string): RequestFailure {
-  return new RequestFailure("invalid_argument", message, { reason: ErrorReason.INVALID_MESSAGE });
+/**
+ * Returns the refusal of a body that is not the one message that the rpc takes. gRPC's status for a wrong number of messages is
+ * unimplemented, for a compressed message without an encoding internal.
+ */
+export function notOneMessage(status: "invalid_argument" | "unimplemented" | "internal", fact: string): RequestFailure {
+  const message = `the request must be one message, but ${fact}; send exactly one`;
+  return new RequestFailure(status, message, { reason: ErrorReason.INVALID_MESSAGE });
 }

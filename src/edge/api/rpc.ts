@@ -1,6 +1,8 @@
 import type {
   DescMessage,
   DescMethod,
+  DescMethodBiDiStreaming,
+  DescMethodClientStreaming,
   DescMethodServerStreaming,
   DescMethodUnary,
   DescService,
@@ -9,7 +11,7 @@ import type {
   MessageShape,
 } from "@bufbuild/protobuf";
 import type { EdgeContext } from "./edge-context.ts";
-import { RequestFailure } from "./request-failure.ts";
+import { notServed } from "./request-failure.ts";
 
 /** Functions of a service, one for each rpc: from a request and its context to a response or a stream of responses. */
 export type ServiceFunctions<Service extends DescService> = {
@@ -18,31 +20,52 @@ export type ServiceFunctions<Service extends DescService> = {
 
 type RpcFunction<Method> =
   Method extends DescMethodUnary<infer Input, infer Output>
-    ? (
-        request: MessageShape<Input>,
-        context: EdgeContext,
-      ) => Promise<MessageInitShape<Output>> | MessageInitShape<Output>
+    ? (request: MessageShape<Input>, context: EdgeContext) => Awaitable<MessageInitShape<Output>>
     : Method extends DescMethodServerStreaming<infer Input, infer Output>
       ? (request: MessageShape<Input>, context: EdgeContext) => AsyncIterable<MessageInitShape<Output>>
-      : never;
+      : Method extends DescMethodClientStreaming<infer Input, infer Output>
+        ? (requests: AsyncIterable<MessageShape<Input>>, context: EdgeContext) => Awaitable<MessageInitShape<Output>>
+        : Method extends DescMethodBiDiStreaming<infer Input, infer Output>
+          ? (
+              requests: AsyncIterable<MessageShape<Input>>,
+              context: EdgeContext,
+            ) => AsyncIterable<MessageInitShape<Output>>
+          : never;
+
+type Awaitable<T> = T | Promise<T>;
 
 /** An rpc and its function, for doors that serve all rpcs alike. */
-export type Rpc =
-  | { kind: "unary"; method: DescMethod; run: AnyFunction<Promise<AnyMessage> | AnyMessage> }
-  | { kind: "server_streaming"; method: DescMethod; run: AnyFunction<AsyncIterable<AnyMessage>> };
+export type Rpc = { method: DescMethod } & RpcAccess &
+  (
+    | { kind: "unary"; run: AnyFunction<Message, Awaitable<AnyMessage>> }
+    | { kind: "server_streaming"; run: AnyFunction<Message, AsyncIterable<AnyMessage>> }
+    | { kind: "client_streaming"; run: AnyFunction<AsyncIterable<Message>, Awaitable<AnyMessage>> }
+    | { kind: "bidi_streaming"; run: AnyFunction<AsyncIterable<Message>, AsyncIterable<AnyMessage>> }
+  );
+
+/** Access to an rpc. */
+export interface RpcAccess {
+  /** True if the rpc needs no token. Its requests are small, and its response is the same for every client. */
+  isPublic: boolean;
+}
+
+/** Rpc that takes one request message. */
+export type SingleRequestRpc = Extract<Rpc, { kind: "unary" | "server_streaming" }>;
 
 type AnyMessage = MessageInitShape<DescMessage>;
-type AnyFunction<Result> = (request: Message, context: EdgeContext) => Result;
+type AnyFunction<Request, Response> = (request: Request, context: EdgeContext) => Response;
 
 /** Lists the rpcs of a service with their functions; one without a function fails as unimplemented. */
-export function rpcsOf<Service extends DescService>(service: Service, functions: ServiceFunctions<Service>): Rpc[] {
+export function rpcsOf<Service extends DescService>(
+  service: Service,
+  functions: ServiceFunctions<Service>,
+  { isPublic }: RpcAccess = { isPublic: false },
+): Rpc[] {
   // The type of each function follows from the method's descriptor, which TypeScript cannot relate by name here.
-  const byName = functions as unknown as Readonly<Record<string, AnyFunction<never> | undefined>>;
+  const byName = functions as unknown as Readonly<Record<string, AnyFunction<never, never> | undefined>>;
   return service.methods.map((method): Rpc => {
     const run = byName[method.localName] ?? unimplemented(nameOfRpc(method));
-    if (method.methodKind === "unary") return { kind: "unary", method, run };
-    if (method.methodKind === "server_streaming") return { kind: "server_streaming", method, run };
-    throw new Error(`${nameOfRpc(method)} takes a stream, which no door serves`);
+    return { kind: method.methodKind, method, isPublic, run } as unknown as Rpc;
   });
 }
 
@@ -53,6 +76,6 @@ export function nameOfRpc({ parent, name }: { parent: DescService; name: string 
 
 function unimplemented(name: string): () => never {
   return () => {
-    throw new RequestFailure("unimplemented", `${name} is not implemented`);
+    throw notServed("unimplemented", `${name} is not implemented`);
   };
 }

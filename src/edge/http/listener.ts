@@ -1,5 +1,6 @@
 import type { Config } from "../../config/config.ts";
 import type { Logger } from "../../core/logger.ts";
+import type { ConnectionCaps } from "./connection-caps.ts";
 import type { Handler } from "./handler.ts";
 import { createSockets } from "./sockets.ts";
 
@@ -17,19 +18,29 @@ export interface Listener {
 /** Options of a listener. */
 export interface ListenerOptions {
   config: Pick<Config, "listen" | "tls">;
+  /** Caps on open connections. */
+  caps: Pick<ConnectionCaps, "admit">;
   handler: Handler;
   /** Called when the listener begins to close. */
   onClose: () => void;
   log: Logger;
   /** Time that a client has to send the headers of a request. */
   headersMs: number;
+  /** Time that a client has to send the body of a request. */
+  bodyMs: number;
 }
 
 /** Listens on one port, over HTTP/1.1 and HTTP/2, in clear or with TLS. */
-export async function createListener({ config, handler, onClose, log, headersMs }: ListenerOptions): Promise<Listener> {
+export async function createListener({
+  config,
+  handler,
+  onClose,
+  log,
+  ...options
+}: ListenerOptions): Promise<Listener> {
   const { listen, tls } = config;
   const { host } = listen;
-  const sockets = createSockets(handler, { headersMs, tls });
+  const sockets = createSockets(handler, { ...options, tls });
   const scheme = tls === undefined ? "http" : "https";
   const port = await sockets.listen(host, listen.port);
   return {

@@ -9,11 +9,20 @@ export function createReadiness(
   { ready, agrees }: { ready: () => Promise<boolean>; agrees: () => boolean },
   shutdown: AbortSignal,
 ): Readiness {
+  let probing: Promise<boolean> | undefined;
+  /** Probes the store once for all that ask meanwhile: anyone may ask, and a probe is a round trip or a write. */
+  const probe = (): Promise<boolean> => {
+    probing ??= ready()
+      .catch(() => false)
+      .finally(() => {
+        probing = undefined;
+      });
+    return probing;
+  };
   return {
     async problem() {
       if (shutdown.aborted) return "draining";
-      if (!(await ready().catch(() => false)))
-        return "the store cannot write: it does not answer, or it is full; the log says which";
+      if (!(await probe())) return "the store cannot write: it does not answer, or it is full; the log says which";
       if (agrees()) return undefined;
       return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";
     },

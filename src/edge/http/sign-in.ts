@@ -5,6 +5,7 @@ import type { Authenticate } from "../api/authenticate.ts";
 import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browser-sign-in.ts";
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { readBody } from "../rpc/request-body.ts";
+import type { ByteBudget } from "./byte-budget.ts";
 import type { Refuse } from "./guard.ts";
 import type { Handler, Request, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
@@ -15,7 +16,9 @@ export interface SignInDoorOptions {
   browser: BrowserSignIn;
   authenticate: Authenticate;
   refuse: Refuse;
-  limits: Pick<EdgeLimits, "publicRequestBytes">;
+  limits: Pick<EdgeLimits, "publicRequestBytes" | "bodyMs">;
+  /** Budget of the bytes of requests that have not arrived whole. */
+  budget: ByteBudget;
 }
 
 /** Opens the door with which the console signs a browser in and out: only here a response sets a cookie. */
@@ -49,12 +52,12 @@ function serve(options: SignInDoorOptions, run: Serve): Handler {
 
 /** Exchanges a code for a credential of this browser: one half of its token goes into a cookie, the other one to the page. */
 async function signIn(
-  { credentials, browser, limits }: SignInDoorOptions,
+  { credentials, browser, limits, budget }: SignInDoorOptions,
   headers: RequestHeaders,
   request: Request,
   response: Response,
 ): Promise<void> {
-  const code = codeIn(await readBody(request, limits.publicRequestBytes));
+  const code = codeIn(await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget }));
   const { cookie, pageKey, token } = newBrowserToken();
   const label = browserNameOf(headers.get("user-agent") ?? "");
   const { credential } = await credentials.signIn({ code, label, token });

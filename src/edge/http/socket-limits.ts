@@ -12,11 +12,11 @@ export const tlsOptions = ({ cert, key, clientCa }: Tls, headersMs: number) => (
   handshakeTimeout: headersMs,
 });
 
-/** Returns the limits of an HTTP/1.1 server; a client has `headersMs` to send the headers of a request. */
-export const http1Limits = (headersMs: number) => ({
+/** Returns the limits of an HTTP/1.1 server; a client has `headersMs` to send the headers of a request, then `bodyMs`. */
+export const http1Limits = ({ headersMs, bodyMs }: { headersMs: number; bodyMs: number }) => ({
   headersTimeout: headersMs,
   /** For the request; a response may stream for any time. */
-  requestTimeout: Math.max(60_000, headersMs),
+  requestTimeout: headersMs + bodyMs,
   keepAliveTimeout: 5_000,
   connectionsCheckingInterval: Math.min(5_000, headersMs),
   maxHeaderSize: 16_384,

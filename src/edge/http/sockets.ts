@@ -16,6 +16,7 @@ import {
 import { createServer as createHttps } from "node:https";
 import type { Server, Socket } from "node:net";
 import type { Tls } from "../../config/config.ts";
+import type { ConnectionCaps } from "./connection-caps.ts";
 import { detectHttpVersion } from "./first-bytes.ts";
 import type { Handler } from "./handler.ts";
 import { http1Limits, http2IdleMs, http2Limits, tlsOptions } from "./socket-limits.ts";
@@ -49,13 +50,18 @@ interface Connection {
   streams: Set<ServerHttp2Stream>;
 }
 
-/** Creates the sockets, with TLS if it is given. A client has `headersMs` to send its first headers. */
+/** Creates the sockets, with TLS if it is given. A client has `headersMs` to send headers, and `bodyMs` for the body. */
 export function createSockets(
   handler: Handler,
-  { headersMs, tls }: { headersMs: number; tls: Tls | undefined },
+  {
+    headersMs,
+    bodyMs,
+    tls,
+    caps,
+  }: { headersMs: number; bodyMs: number; tls: Tls | undefined; caps: Pick<ConnectionCaps, "admit"> },
 ): Sockets {
   const port: Port = {
-    http1: createListeningServer(headersMs, tls, (request, response) => {
+    http1: createListeningServer({ headersMs, bodyMs }, tls, (request, response) => {
       trackResponse(port, request, response);
       handler(request, response);
     }),
@@ -69,6 +75,7 @@ export function createSockets(
   };
   acceptConnections(port, { headersMs, opened: tls === undefined ? "connection" : "secureConnection" });
   if (tls !== undefined) trackHandshakes(port);
+  refuseConnections(port, caps);
   return { listen: (host, number) => listen(port, host, number), close: (drainMs) => drain(port, drainMs) };
 }
 
@@ -111,6 +118,16 @@ function acceptConnections(port: Port, { headersMs, opened }: { headersMs: numbe
       if (isHttp2) serveHttp2(port, socket, connection);
       else serveHttp1?.call(http1, socket);
     });
+  });
+}
+
+/** Closes each connection over a cap before anything else serves it. */
+function refuseConnections({ http1 }: Port, caps: Pick<ConnectionCaps, "admit">): void {
+  const serving = http1.listeners("connection");
+  http1.removeAllListeners("connection");
+  http1.on("connection", (socket) => {
+    if (!caps.admit(socket)) return socket.destroy();
+    for (const serve of serving) serve.call(http1, socket);
   });
 }
 
@@ -177,12 +194,16 @@ function drain(port: Port, drainMs: number): Promise<number> {
 }
 
 /** Creates the server that listens: HTTP/1.1, in clear or with TLS. */
-function createListeningServer(headersMs: number, tls: Tls | undefined, listener: RequestListener): Server {
-  const limits = http1Limits(headersMs);
+function createListeningServer(
+  times: { headersMs: number; bodyMs: number },
+  tls: Tls | undefined,
+  listener: RequestListener,
+): Server {
+  const limits = http1Limits(times);
   const server =
     tls === undefined
       ? createHttp1(limits, listener)
-      : createHttps({ ...limits, ...tlsOptions(tls, headersMs) }, listener);
+      : createHttps({ ...limits, ...tlsOptions(tls, times.headersMs) }, listener);
   server.maxHeadersCount = 100;
   return server;
 }

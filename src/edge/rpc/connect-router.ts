@@ -2,62 +2,150 @@ import type { DescMethod, Message } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
-  type ConnectRouter,
+  createConnectRouter,
   createContextKey,
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
+import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol";
+import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
 import type { Principal } from "../../core/principal.ts";
+import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { unreadableRequest } from "../api/request-failure.ts";
+import { notServed, RequestFailure, requestTooLarge, unreadableRequest } from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
-import type { Handler } from "../http/handler.ts";
-import { jsonOptions, type RpcOptions } from "./direct.ts";
-import { toConnectError } from "./errors.ts";
-
-/** Services that need no token, and the function that adds them to the router. */
-export interface PublicServices {
-  typeNames: readonly string[];
-  route(router: ConnectRouter): void;
-}
+import type { Handler, Request, Response } from "../http/handler.ts";
+import { sendWhole } from "../http/mounts.ts";
+import type { RpcOptions } from "./direct.ts";
+import { failureResponse, toConnectError } from "./errors.ts";
+import { type BodyLimits, streamBody } from "./request-body.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
-export function createConnectHandler(options: RpcOptions, open: PublicServices): Handler {
-  const { rpcs, gate, checkMessage, failures, limits, compression, shutdownSignal } = options;
-  return connectNodeAdapter({
-    ...compression,
+export function createConnectHandler(options: RpcOptions): Handler {
+  const { rpcs, failures, limits, budget, log } = options;
+  const [open, gated] = [rpcs.filter(({ isPublic }) => isPublic), rpcs.filter(({ isPublic }) => !isPublic)];
+  const handlers = new Map(
+    [
+      ...createRoutes(options, { rpcs: open, admit: () => publicPrincipal, readMaxBytes: limits.publicRequestBytes }),
+      ...createRoutes(options, { rpcs: gated, admit: options.gate, readMaxBytes: limits.requestBytes }),
+    ].map((route) => [route.handler.requestPath, route] as const),
+  );
+
+  return (request, response) => {
+    const route = handlers.get((request.url ?? "").split("?", 1)[0] ?? "");
+    if (route === undefined) return sendNotServed(request, response, failures);
+    const { handler, bounds } = route;
+    const body = convertErrors(streamBody(request, { ...bounds, budget }));
+    handler({ ...universalRequestFromNodeRequest(request, response, undefined, undefined), body })
+      .then((answer) => universalResponseToNodeResponse(answer, response))
+      .catch((error: unknown) => {
+        if (ConnectError.from(error).code === Code.Aborted) return;
+        log.error("a response broke off", { error, rpc: nameOfRpc(handler.method) });
+        response.destroy();
+      });
+  };
+}
+
+/** Refuses a path below a service that names none of its rpcs. */
+function sendNotServed(request: Request, response: Response, { failureOf }: Failures): void {
+  const name = (request.url ?? "").slice(1);
+  const failure = failureOf(notServed("unimplemented", `${name} is not an rpc of this server`), name);
+  const { body } = failureResponse(failure);
+  sendWhole(response, 404, "application/json", body);
+}
+
+/** A handler of Connect's router and the bounds on the body of its requests. */
+interface Route {
+  handler: UniversalHandler;
+  bounds: Omit<BodyLimits, "budget">;
+}
+
+/** Creates the routes of rpcs that share an access. */
+function createRoutes(
+  options: RpcOptions,
+  { rpcs, admit, readMaxBytes }: { rpcs: readonly Rpc[]; admit: AccessGate; readMaxBytes: number },
+): Route[] {
+  const { checkMessage, failures, limits, compression, jsonOptions, shutdownSignal } = options;
+  const available = compression.acceptCompression.map(refuseLarge);
+  const router = createConnectRouter({
+    acceptCompression: available,
+    compressMinBytes: compression.compressMinBytes,
     jsonOptions,
-    readMaxBytes: limits.requestBytes,
+    readMaxBytes,
     maxTimeoutMs: limits.maxDeadlineMs,
     shutdownSignal,
     interceptors: [reportFailures(failures), checkRequests(checkMessage)],
-    requestGate({ service, method, requestHeader, signal, values }) {
-      if (open.typeNames.includes(service.typeName)) return;
+    requestGate({ method, requestHeader, signal, values }) {
       try {
-        values.set(principalKey, gate({ rpc: method, headers: requestHeader, signal }));
+        values.set(principalKey, admit({ rpc: method, headers: requestHeader, signal }));
+        checkCompression(requestHeader, available);
       } catch (error) {
         throw toConnectError(failures.failureOf(error, nameOfRpc(method), signal));
       }
     },
-    routes(router) {
-      for (const rpc of rpcs) routeRpc(router, rpc, limits);
-      open.route(router);
-    },
   });
+  const isPublic = new Map(rpcs.map((rpc) => [rpc.method, rpc.isPublic]));
+  for (const rpc of rpcs) routeRpc(router, rpc, limits);
+  return router.handlers.map((handler) => {
+    const isLong = isPublic.get(handler.method) === false && !isSingleRequest(handler.method);
+    const maxBytes = isLong ? Number.POSITIVE_INFINITY : readMaxBytes + envelopeBytes;
+    return { handler, bounds: { maxBytes, maxMs: isLong ? limits.maxDeadlineMs : limits.bodyMs } };
+  });
+}
+
+function isSingleRequest({ methodKind }: DescMethod): boolean {
+  return methodKind === "unary" || methodKind === "server_streaming";
+}
+
+/** Returns a compression that refuses with REQUEST_TOO_LARGE what Connect refuses without a reason. */
+function refuseLarge(compression: Compression): Compression {
+  return {
+    ...compression,
+    async decompress(bytes, readMaxBytes) {
+      try {
+        return await compression.decompress(bytes, readMaxBytes);
+      } catch (error) {
+        const isLarge = error instanceof ConnectError && error.code === Code.ResourceExhausted;
+        throw isLarge ? toConnectError(requestTooLarge(readMaxBytes)) : error;
+      }
+    },
+  };
+}
+
+/** Refuses a request in a compression that this server does not have. */
+function checkCompression(headers: Headers, available: readonly Compression[]): void {
+  const names = ["identity", ...available.map(({ name }) => name)];
+  for (const header of ["grpc-encoding", "content-encoding", "connect-content-encoding"]) {
+    const encoding = headers.get(header);
+    if (encoding === null || names.includes(encoding)) continue;
+    throw notServed(
+      "unimplemented",
+      `the request has ${header} "${encoding}", which is not served; use ${names.join(", ")}`,
+    );
+  }
 }
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
 
-function routeRpc(router: ConnectRouter, { method, run }: Rpc, limits: EdgeLimits): void {
-  const serve = (message: Message, context: HandlerContext) => run(message, edgeContextOf(context, limits));
+/** Size of what precedes a message in gRPC, gRPC-Web and Connect's streams. */
+const envelopeBytes = 5;
+
+async function* convertErrors(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  try {
+    yield* body;
+  } catch (error) {
+    throw error instanceof RequestFailure ? toConnectError(error) : error;
+  }
+}
+
+function routeRpc(router: ReturnType<typeof createConnectRouter>, { method, run }: Rpc, limits: EdgeLimits): void {
+  const serve = (request: never, handler: HandlerContext) => run(request, edgeContextOf(handler, limits));
   // Connect has no type for the function of a method that is not known when the code is compiled.
   router.rpc(method, serve as never);
 }
-
 function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext {
   const { requestHeader: headers, values } = handler;
   const principal = values.get(principalKey);
@@ -65,7 +153,10 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const signal = principal.ended ? AbortSignal.any([handler.signal, principal.ended]) : handler.signal;
   const timeoutMs = handler.timeoutMs();
   const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-  return { principal, roles: principal.roles, signal, deadline, trace: traceContextOf(headers), headers, limits };
+  const trace = traceContextOf(headers);
+  const { responseHeader, responseTrailer } = handler;
+  const response = { headers: responseHeader, trailers: responseTrailer };
+  return { principal, roles: principal.roles, signal, deadline, trace, headers, response, limits };
 }
 
 /** Maps what an rpc throws, also in the middle of a response stream. It goes before all other interceptors. */

@@ -20,11 +20,13 @@ function unaryWire(isBinary: boolean): Wire {
   return {
     isBinary,
     timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["connect-timeout-ms"]), maxMs),
-    read: (request, maxBytes) => readBody(request, maxBytes),
+    read: (request, limits) => readBody(request, limits),
 
-    respond({ request: { headers }, response }, { acceptCompression, compressMinBytes }) {
+    respond({ request: { headers }, response, metadata }, { compression: offered, jsonOptions }) {
+      const { acceptCompression, compressMinBytes } = offered;
       function sendWhole(status: number, headers: Record<string, string>, body: Uint8Array): void {
-        response.writeHead(status, { ...headers, "content-length": String(body.length) });
+        const added = { ...metadata.headerFields(), ...metadata.trailerFields("trailer-") };
+        response.writeHead(status, { ...added, ...headers, "content-length": String(body.length) });
         response.end(body);
       }
       return {
@@ -38,7 +40,7 @@ function unaryWire(isBinary: boolean): Wire {
         },
         fail(error) {
           const status = codeToHttpStatus(error.code);
-          sendWhole(status, { "content-type": contentTypeUnaryJson }, errorToJsonBytes(error, undefined));
+          sendWhole(status, { "content-type": contentTypeUnaryJson }, errorToJsonBytes(error, jsonOptions));
         },
       };
     },

@@ -10,17 +10,19 @@ import {
 } from "@bufbuild/protobuf";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
-import { type AccessGate, isPublicRpc } from "../api/access.ts";
+import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
 import { clientLeft, deadlinePassed, unreadableRequest } from "../api/request-failure.ts";
-import { nameOfRpc, type Rpc } from "../api/rpc.ts";
+import { ResponseMetadata } from "../api/response-metadata.ts";
+import { nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { toConnectError } from "./errors.ts";
 import { selectWire } from "./select-wire.ts";
-import type { ResponseCompression, Wire, WireResponse } from "./wire.ts";
+import type { JsonOptions, ResponseCompression, Wire, WireResponse } from "./wire.ts";
 
 /** Options of both ways in which rpcs are served. */
 export interface RpcOptions {
@@ -32,6 +34,9 @@ export interface RpcOptions {
   /** Binary forms that need not be encoded again. */
   known: KnownBytes;
   compression: ResponseCompression;
+  jsonOptions: JsonOptions;
+  /** Budget of the bytes of requests that have not arrived whole. */
+  budget: ByteBudget;
   /** Aborts every request when it is aborted, with the same reason. */
   shutdownSignal: AbortSignal;
   log: Logger;
@@ -44,7 +49,7 @@ export interface RpcOptions {
  */
 export function createDirectHandler(options: RpcOptions): (request: Request, response: Response) => boolean {
   const { shutdownSignal, log } = options;
-  const rpcs = new Map(options.rpcs.map((rpc) => [`/${nameOfRpc(rpc.method)}`, rpc]));
+  const rpcs = new Map(options.rpcs.filter(isSingle).map((rpc) => [`/${nameOfRpc(rpc.method)}`, rpc]));
   const open = new Set<AbortController>();
   shutdownSignal.addEventListener("abort", () => {
     for (const aborting of open) aborting.abort(shutdownSignal.reason);
@@ -67,9 +72,13 @@ export function createDirectHandler(options: RpcOptions): (request: Request, res
   };
 }
 
+function isSingle(rpc: Rpc): rpc is SingleRequestRpc {
+  return rpc.kind === "unary" || rpc.kind === "server_streaming";
+}
+
 /** An rpc that is being served. */
 interface Exchange {
-  rpc: Rpc;
+  rpc: SingleRequestRpc;
   wire: Wire;
   request: Request;
   response: Response;
@@ -78,30 +87,33 @@ interface Exchange {
 
 /** Serves one rpc: gate, deadline, read, check, run, respond. */
 async function serveRpc(options: RpcOptions, { rpc, wire, request, response, aborting }: Exchange): Promise<void> {
-  const { gate, checkMessage, failures, limits, compression } = options;
+  const { gate, checkMessage, failures, limits, budget } = options;
   const { signal } = aborting;
-  const { method } = rpc;
+  const { method, isPublic } = rpc;
+  const metadata = new ResponseMetadata();
   let timer: NodeJS.Timeout | undefined;
   let ended: AbortSignal | undefined;
   const endRequest = () => aborting.abort(ended?.reason);
   response.once("close", () => {
     if (!response.writableEnded) aborting.abort(clientLeft());
   });
-  const sent = wire.respond({ request, response, signal }, compression);
+  const sent = wire.respond({ request, response, signal, metadata }, options);
   try {
     const { timeoutMs, error } = wire.timeoutOf(request, limits.maxDeadlineMs);
     const headers = headersOf(request);
-    const principal = gate({ rpc: method, headers, signal });
+    const principal = isPublic ? publicPrincipal : gate({ rpc: method, headers, signal });
     principal.ended?.addEventListener("abort", endRequest);
     ended = principal.ended;
     if (error !== undefined) throw error;
     if (timeoutMs !== undefined) timer = setTimeout(() => aborting.abort(deadlinePassed()), timeoutMs);
     const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
-    const message = parse(method, wire, await wire.read(request, maxRequestBytes(method, limits)));
+    const maxBytes = isPublic ? limits.publicRequestBytes : limits.requestBytes;
+    const body = await wire.read(request, { maxBytes, maxMs: limits.bodyMs, budget });
+    const message = parse(method, wire, body, options.jsonOptions);
     checkMessage(method.input, message);
     const trace = traceContextOf(headers);
-    const context = { principal, roles: principal.roles, signal, deadline, trace, headers, limits };
-    await respond({ rpc, message, context }, sent, (message) => encode(method.output, wire, message, options.known));
+    const context = { principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits };
+    await respond({ rpc, message, context }, sent, (message) => encode(method.output, wire, message, options));
   } catch (error) {
     sent.fail(toConnectError(failures.failureOf(error, nameOfRpc(method), signal)));
   } finally {
@@ -112,7 +124,7 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
 
 /** Runs the rpc and sends its response message or messages. */
 async function respond(
-  { rpc, message, context }: { rpc: Rpc; message: Message; context: EdgeContext },
+  { rpc, message, context }: { rpc: SingleRequestRpc; message: Message; context: EdgeContext },
   sent: WireResponse,
   encode: (message: MessageInitShape<DescMessage>) => Uint8Array,
 ): Promise<void> {
@@ -124,11 +136,7 @@ async function respond(
   await sent.end();
 }
 
-function maxRequestBytes(method: DescMethod, { requestBytes, publicRequestBytes }: EdgeLimits): number {
-  return isPublicRpc(method) ? publicRequestBytes : requestBytes;
-}
-
-function parse({ input }: DescMethod, { isBinary }: Wire, message: Buffer): Message {
+function parse({ input }: DescMethod, { isBinary }: Wire, message: Buffer, jsonOptions: JsonOptions): Message {
   try {
     return isBinary ? fromBinary(input, message) : fromJsonString(input, message.toString(), jsonOptions);
   } catch (cause) {
@@ -136,17 +144,15 @@ function parse({ input }: DescMethod, { isBinary }: Wire, message: Buffer): Mess
   }
 }
 
-/** Options of JSON: a misspelt field or enum value is an error, not a default. */
-export const jsonOptions = { ignoreUnknownFields: false };
-
 function encode(
   schema: DescMessage,
   { isBinary }: Wire,
   given: MessageInitShape<DescMessage>,
-  known: KnownBytes,
+  { known, jsonOptions }: Pick<RpcOptions, "known" | "jsonOptions">,
 ): Uint8Array {
   const message = create(schema, given);
-  return isBinary ? encodeMessage(schema, message, known) : Buffer.from(toJsonString(schema, message));
+  if (!isBinary) return Buffer.from(toJsonString(schema, message, jsonOptions));
+  return known(message) ?? encodeMessage(schema, message, known);
 }
 
 function headersOf({ headers }: Request): RequestHeaders {

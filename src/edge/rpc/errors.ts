@@ -18,6 +18,7 @@ export function toConnectError(failure: RequestFailure): ConnectError {
 
 /** Classifies an error that Connect threw; undefined if its text is not for the client, or if it is no such error. */
 export function connectFailure(error: unknown): RequestFailure | undefined {
+  if (error instanceof ConnectError && error.cause instanceof RequestFailure) return error.cause;
   if (!(error instanceof ConnectError) || hiddenCodes.has(error.code)) return undefined;
   const status = statusByNumber.get(error.code);
   return status && new RequestFailure(status, error.rawMessage, { cause: error });

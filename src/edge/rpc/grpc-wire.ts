@@ -9,19 +9,20 @@ export const grpcWire: Wire = {
   isBinary: true,
   timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["grpc-timeout"]), maxMs),
 
-  async read(request, maxBytes) {
+  async read(request, limits) {
     const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : begin.readUInt32BE(1));
-    return messageIn(await readBody(request, maxBytes, { envelopeBytes, announcedIn }));
+    return messageIn(await readBody(request, limits, { envelopeBytes, announcedIn }));
   },
 
-  respond({ request: { headers }, response, signal }, { acceptCompression, compressMinBytes }) {
+  respond({ request: { headers }, response, signal, metadata }, { compression: offered }) {
+    const { acceptCompression, compressMinBytes } = offered;
     const compression = negotiateCompression(acceptCompression, headers["grpc-accept-encoding"]);
     const options = { compression, compressMinBytes };
 
     function sendHeaders(): void {
       if (response.headersSent) return;
       const encoding = compression && { "grpc-encoding": compression.name };
-      response.writeHead(200, { "content-type": contentTypeProto, ...encoding });
+      response.writeHead(200, { ...metadata.headerFields(), "content-type": contentTypeProto, ...encoding });
     }
 
     return {
@@ -33,13 +34,16 @@ export const grpcWire: Wire = {
       async end(message) {
         const bytes = message && (await envelope(message, options));
         sendHeaders();
-        response.addTrailers({ "grpc-status": grpcStatusOk });
+        response.addTrailers({ ...metadata.trailerFields(), "grpc-status": grpcStatusOk });
         if (bytes) response.end(bytes);
         else response.end();
       },
       fail(error) {
         sendHeaders();
-        response.addTrailers(Object.fromEntries(setTrailerStatus(new Headers(), error)));
+        response.addTrailers({
+          ...metadata.trailerFields(),
+          ...Object.fromEntries(setTrailerStatus(new Headers(), error)),
+        });
         response.end();
       },
     };
@@ -51,11 +55,11 @@ const envelopeBytes = 5;
 
 /** Returns the message of a body, which must hold exactly one, uncompressed. */
 function messageIn(body: Buffer): Buffer {
-  if (body.length === 0) throw notOneMessage("it has none");
+  if (body.length === 0) throw notOneMessage("unimplemented", "it has none");
   const length = body.length < envelopeBytes ? Number.POSITIVE_INFINITY : body.readUInt32BE(1);
-  if (body.length < envelopeBytes + length) throw notOneMessage("it ends in the middle of one");
-  if (body.length > envelopeBytes + length) throw notOneMessage("it has more than one");
-  if (body[0] !== 0) throw notOneMessage("it is compressed, and no grpc-encoding says how");
+  if (body.length < envelopeBytes + length) throw notOneMessage("invalid_argument", "it ends in the middle of one");
+  if (body.length > envelopeBytes + length) throw notOneMessage("unimplemented", "it has more than one");
+  if (body[0] !== 0) throw notOneMessage("internal", "it is compressed, and no grpc-encoding says how");
   return body.subarray(envelopeBytes);
 }
 

@@ -1,13 +1,24 @@
-import { clientLeft, requestTooLarge } from "../api/request-failure.ts";
+import { bodyTimedOut, clientLeft, requestTooLarge } from "../api/request-failure.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request } from "../http/handler.ts";
 
+/** Bounds on the body of a request. */
+export interface BodyLimits {
+  /** Maximum size of the message, or of all messages of a stream. */
+  maxBytes: number;
+  /** Time in which the body must arrive. */
+  maxMs: number;
+  /** Budget from which the body takes its bytes until it has arrived. */
+  budget: ByteBudget;
+}
+
 /**
- * Reads the body of a request: a message of up to `maxBytes` and its envelope. A body that is too large is refused as soon as
- * its announced or its actual size shows it; `announcedIn` reads the size from the first chunk.
+ * Reads the body of a request: a message and its envelope. A body that is too large is refused as soon as its announced or its
+ * actual size shows it; `announcedIn` reads the size from the first chunk.
  */
 export function readBody(
   request: Request,
-  maxBytes: number,
+  { maxBytes, maxMs, budget }: BodyLimits,
   {
     envelopeBytes = 0,
     announcedIn = () => 0,
@@ -20,17 +31,57 @@ export function readBody(
     let size = 0;
     const take = (chunk: Buffer) => {
       const announced = size === 0 ? announcedIn(chunk) : 0;
+      if (size + chunk.length > maxBodyBytes || announced > maxBytes) return refuse(requestTooLarge(maxBytes));
+      try {
+        budget.reserve(chunk.length);
+      } catch (error) {
+        return refuse(error);
+      }
       size += chunk.length;
       chunks.push(chunk);
-      if (size > maxBodyBytes || announced > maxBytes) stop(() => reject(requestTooLarge(maxBytes)));
     };
     const end = () => stop(() => resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks)));
-    const leave = () => stop(() => reject(clientLeft()));
+    const leave = () => refuse(clientLeft());
+    const refuse = (error: unknown) => stop(() => reject(error));
     // The connection discards the unread rest.
     const stop = (settle: () => void) => {
+      clearTimeout(timer);
+      budget.release(size);
       request.off("data", take).off("end", end).off("error", leave).off("close", leave).pause();
       settle();
     };
+    const timer = setTimeout(() => refuse(bodyTimedOut(maxMs)), maxMs);
     request.on("data", take).on("end", end).on("error", leave).on("close", leave);
   });
+}
+
+/**
+ * Passes the body of a request on in chunks, within the same bounds. A consumer that stops early leaves the connection open, so
+ * that the refusal reaches the client.
+ */
+export async function* streamBody(
+  request: Request,
+  { maxBytes, maxMs, budget }: BodyLimits,
+): AsyncGenerator<Uint8Array, void> {
+  const expired = Promise.withResolvers<never>();
+  expired.promise.catch(() => undefined);
+  const timer = setTimeout(() => expired.reject(bodyTimedOut(maxMs)), maxMs);
+  const chunks: AsyncIterator<Buffer> = request.iterator({ destroyOnReturn: false });
+  let size = 0;
+  let reserved = 0;
+  try {
+    for (;;) {
+      const next = await Promise.race([chunks.next(), expired.promise]);
+      if (next.done === true) return;
+      size += next.value.length;
+      if (size > maxBytes) throw requestTooLarge(maxBytes);
+      budget.reserve(next.value.length);
+      reserved += next.value.length;
+      yield next.value;
+    }
+  } finally {
+    clearTimeout(timer);
+    budget.release(reserved);
+    request.pause();
+  }
 }

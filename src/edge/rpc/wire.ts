@@ -1,7 +1,10 @@
 import type { EventEmitter } from "node:events";
+import type { JsonReadOptions, JsonWriteOptions } from "@bufbuild/protobuf";
 import type { ConnectError } from "@connectrpc/connect";
 import { type Compression, compressionNegotiate } from "@connectrpc/connect/protocol";
+import type { ResponseMetadata } from "../api/response-metadata.ts";
 import type { Request } from "../http/handler.ts";
+import type { BodyLimits } from "./request-body.ts";
 
 /** Form in which a protocol transports requests and responses. */
 export interface Wire {
@@ -10,11 +13,11 @@ export interface Wire {
   /** Reads the time that the client waits from the headers. */
   timeoutOf(request: Request, maxMs: number): { timeoutMs?: number; error?: ConnectError | undefined };
   /** Reads the only message of a request. */
-  read(request: Request, maxBytes: number): Promise<Buffer>;
+  read(request: Request, limits: BodyLimits): Promise<Buffer>;
   /** Prepares a response, of which nothing is sent yet; `signal` is aborted when the client no longer wants it. */
   respond(
-    to: { request: Request; response: Sink; signal: AbortSignal },
-    compression: ResponseCompression,
+    to: { request: Request; response: Sink; signal: AbortSignal; metadata: ResponseMetadata },
+    options: ResponseOptions,
   ): WireResponse;
 }
 
@@ -36,6 +39,16 @@ export interface Sink extends EventEmitter {
   end(): unknown;
   end(chunk: Uint8Array): unknown;
 }
+
+/** Form of a response. */
+export interface ResponseOptions {
+  compression: ResponseCompression;
+  /** Options of JSON, with the types of messages that may be in an Any. */
+  jsonOptions: JsonOptions;
+}
+
+/** Options of reading and writing JSON. */
+export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions>;
 
 /** Compression of messages for clients that accept it. */
 export interface ResponseCompression {

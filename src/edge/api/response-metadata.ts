@@ -1,0 +1,26 @@
+/** Headers and trailers that an rpc adds to its response; created when they are first used, since few rpcs have any. */
+export class ResponseMetadata {
+  #headers: Headers | undefined;
+  #trailers: Headers | undefined;
+
+  get headers(): Headers {
+    this.#headers ??= new Headers();
+    return this.#headers;
+  }
+
+  get trailers(): Headers {
+    this.#trailers ??= new Headers();
+    return this.#trailers;
+  }
+
+  /** Returns the headers in the form of Node, the trailers with a prefix of their own if it is given. */
+  headerFields(): Record<string, string> {
+    return this.#headers === undefined ? {} : Object.fromEntries(this.#headers);
+  }
+
+  /** Returns the trailers in the form of Node; each name begins with `prefix`. */
+  trailerFields(prefix = ""): Record<string, string> {
+    if (this.#trailers === undefined) return {};
+    return Object.fromEntries([...this.#trailers].map(([name, value]) => [`${prefix}${name}`, value]));
+  }
+}

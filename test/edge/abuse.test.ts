@@ -1,0 +1,354 @@
+import { once } from "node:events";
+import { type ClientHttp2Session, type ClientHttp2Stream, connect as http2Connect } from "node:http2";
+import { connect, type Socket } from "node:net";
+import { connect as tlsConnect } from "node:tls";
+import { toBinary } from "@bufbuild/protobuf";
+import { FileDescriptorProtoSchema } from "@bufbuild/protobuf/wkt";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { describe, expect, onTestFinished, test } from "vitest";
+import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { file_grpc_health_v1_health } from "../../gen/grpc/health/v1/health_pb.ts";
+import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.ts";
+import { ServerReflection as ServerReflectionAlpha } from "../../gen/grpc/reflection/v1alpha/reflection_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { readLimits } from "../../src/config/limits.ts";
+import { overloaded } from "../../src/edge/api/request-failure.ts";
+import { createReadiness } from "../../src/edge/http/readiness.ts";
+import { reflectionService } from "../../src/edge/rpc/reflection.ts";
+import { makeCertificates } from "./certificates.ts";
+import { startServer } from "./server.ts";
+
+const rpc = "/opencode.tool.v1.ToolService/GetServerInfo";
+const check = "/grpc.health.v1.Health/Check";
+const limits = (changed: Partial<ReturnType<typeof readLimits>>) => ({
+  config: { limits: { ...readLimits(), ...changed } },
+});
+const authorization = "Bearer caller-token";
+
+describe("bodies", () => {
+  test("that never end are counted while their clients stay, and not after they left", async () => {
+    const server = await startServer();
+    const session = open(server.url);
+    const streams = Array.from({ length: 8 }, () => post(session, rpc, { authorization }));
+    for (const stream of streams) stream.write(unfinished(10_000));
+    await until(async () => (await bufferedBytes(server.url)) === 80_000);
+    session.destroy();
+    await until(async () => (await bufferedBytes(server.url)) === 0);
+  });
+
+  test("that never end are counted by Connect's router, too", async () => {
+    const server = await startServer();
+    const session = open(server.url);
+    const stream = post(session, rpc, { authorization, "content-type": "application/grpc-web" });
+    stream.write(unfinished(10_000));
+    await until(async () => (await bufferedBytes(server.url)) === 10_000);
+    session.destroy();
+    await until(async () => (await bufferedBytes(server.url)) === 0);
+  });
+
+  test("over the budget of all requests are refused as OVERLOADED, and those before them are not", async () => {
+    const server = await startServer({}, limits({ requestBytes: 20_000, bufferedBytes: 20_000 }));
+    const session = open(server.url);
+    const first = post(session, rpc, { authorization });
+    first.write(unfinished(15_000));
+    await until(async () => (await bufferedBytes(server.url)) === 15_000);
+    const second = post(session, rpc, { authorization });
+    second.write(unfinished(6_000));
+    expect(await ended(second)).toMatchObject({ code: Code.ResourceExhausted, reason: "OVERLOADED" });
+    expect(await bufferedBytes(server.url)).toBe(15_000);
+    first.close();
+  });
+
+  test.each(["application/grpc", "application/grpc-web", "application/proto"])(
+    "of public rpcs by %s are refused above 4 KiB, and no other ones",
+    async (type) => {
+      const server = await startServer();
+      const session = open(server.url);
+      const reasonOf = async (path: string, bytes: number) => {
+        const stream = post(session, path, { authorization, "content-type": type });
+        const body = Buffer.alloc(bytes);
+        stream.end(type === "application/proto" ? body : Buffer.concat([envelopeOf(bytes), body]));
+        return (await ended(stream)).reason;
+      };
+      expect(await reasonOf(check, 4_200)).toBe("REQUEST_TOO_LARGE");
+      expect(await reasonOf(check, 4_000)).toBeUndefined();
+      expect(await reasonOf(rpc, 4_200)).toBeUndefined();
+    },
+  );
+
+  test.each(["application/grpc", "application/grpc-web"])(
+    "by %s that do not arrive in time are refused as BODY_TIMEOUT, and their stream is closed",
+    async (type) => {
+      const server = await startServer({}, limits({ bodyMs: 50 }));
+      const session = open(server.url);
+      for (const path of [rpc, check]) {
+        const stream = post(session, path, { authorization, "content-type": type });
+        stream.write(Buffer.from([0, 0]));
+        const { reason } = await ended(stream);
+        expect([path, reason]).toEqual([path, "BODY_TIMEOUT"]);
+        if (!stream.closed) await once(stream, "close");
+      }
+      expect(await bufferedBytes(server.url)).toBe(0);
+    },
+  );
+});
+
+describe("connections", () => {
+  test("over the cap of an address are closed, and one that leaves makes place for another", async () => {
+    const server = await startServer({}, limits({ connectionsFromLoopback: 3 }));
+    const first = await healthy(server.url);
+    await healthy(server.url);
+    await healthy(server.url);
+    expect(await isClosed(server.url)).toBe(true);
+    first.destroy();
+    await until(async () => !(await isClosed(server.url)));
+  });
+
+  test("from a trusted proxy count in total only", async () => {
+    const { config } = limits({ connectionsFromLoopback: 1, connections: 3 });
+    const server = await startServer({}, { config: { ...config, trustedProxies: ["127.0.0.0/8"] } });
+    for (let count = 0; count < 3; count += 1) await healthy(server.url);
+    expect(await isClosed(server.url)).toBe(true);
+  });
+
+  test("over the cap are closed before their TLS handshake", async () => {
+    const certificates = await makeCertificates();
+    onTestFinished(certificates.remove);
+    const { cert, key } = certificates.server;
+    const { config } = limits({ connectionsFromLoopback: 1 });
+    const server = await startServer({}, { config: { ...config, tls: { cert, key, clientCa: undefined } } });
+    const port = Number(new URL(server.url).port);
+    const admitted = tlsConnect({ port, host: "127.0.0.1", ca: certificates.ca.cert });
+    onTestFinished(() => void admitted.destroy());
+    await once(admitted, "secureConnect");
+    const refused = connect(port, "127.0.0.1").resume();
+    refused.on("error", () => undefined);
+    await once(refused, "close");
+    expect(admitted.destroyed).toBe(false);
+  });
+
+  test("that were refused are counted and logged once", async () => {
+    const { config } = limits({ connections: 1 });
+    const server = await startServer({}, { config });
+    const session = open(server.url);
+    await once(session, "connect");
+    for (let count = 0; count < 5; count += 1) expect(await isClosed(server.url)).toBe(true);
+    const stream = session.request({ ":path": "/metrics", authorization: "Bearer admin-token" });
+    const text = Buffer.concat(await stream.toArray()).toString();
+    expect(text).toContain("\ntoolgate_connections 1\n");
+    expect(text).toContain("\ntoolgate_connections_refused_total 5\n");
+  });
+});
+
+describe("open requests of a connection", () => {
+  const watch = "/grpc.health.v1.Health/Watch";
+  const status = async (stream: ClientHttp2Stream) => (await once(stream, "response"))[0][":status"];
+
+  test("without a token are capped, and one that ends makes place for another", async () => {
+    const server = await startServer({}, limits({ requestsWithoutToken: 3 }));
+    const session = open(server.url);
+    const [first] = await watching(session, 3);
+    const refused = post(session, watch);
+    expect(await status(refused)).toBe(429);
+    expect(Buffer.concat(await refused.toArray()).toString()).toContain("OVERLOADED");
+    await watching(session, 3, { authorization });
+    await watching(open(server.url), 3);
+    first?.close();
+    await until(async () => (await status(post(session, "/healthz", { ":method": "GET" }))) === 200);
+  });
+
+  test("are not capped while authentication is off", async () => {
+    const { config } = limits({ requestsWithoutToken: 3 });
+    const server = await startServer({}, { config: { ...config, insecureNoAuth: true } });
+    await watching(open(server.url), 10);
+  });
+
+  async function watching(session: ClientHttp2Session, count: number, headers = {}) {
+    const streams = Array.from({ length: count }, () => post(session, watch, headers));
+    for (const stream of streams) {
+      stream.end(Buffer.alloc(5));
+      expect(await status(stream)).toBe(200);
+    }
+    return streams;
+  }
+});
+
+describe("reflection", () => {
+  const budget = () => {
+    const seen: number[] = [];
+    let used = 0;
+    return {
+      seen,
+      get usedBytes() {
+        return used;
+      },
+      reserve(bytes: number) {
+        if (bytes > 1_000_000) throw overloaded("buffered_bytes", "full");
+        used += bytes;
+        seen.push(used);
+      },
+      release(bytes: number) {
+        used -= bytes;
+      },
+    };
+  };
+  const question = { host: "", messageRequest: { case: "fileContainingSymbol", value: ToolService.typeName } };
+
+  test("encodes each file once, sends a dependency once per stream, and returns its bytes to the budget", async () => {
+    const encoded: string[] = [];
+    const counted = budget();
+    const encode = (file: (typeof ToolService)["file"]) => {
+      encoded.push(file.proto.name);
+      return toBinary(FileDescriptorProtoSchema, file.proto);
+    };
+    const { serverReflectionInfo } = reflectionService([ToolService.file, file_grpc_health_v1_health], {
+      budget: counted,
+      encode,
+    });
+    const fileCounts: number[] = [];
+    for (let stream = 0; stream < 5; stream += 1) {
+      async function* questions() {
+        for (let asked = 0; asked < 100; asked += 1) yield question;
+      }
+      const { signal } = new AbortController();
+      for await (const { messageResponse: answer } of serverReflectionInfo(questions(), { signal }))
+        if (answer.case === "fileDescriptorResponse") fileCounts.push(answer.value.fileDescriptorProto.length);
+    }
+    expect(encoded.length).toBe(new Set(encoded).size);
+    expect(fileCounts.length).toBe(500);
+    expect(fileCounts.filter((count) => count > 1)).toHaveLength(5);
+    expect(counted.usedBytes).toBe(0);
+    expect(Math.max(...counted.seen)).toBeGreaterThan(10_000);
+  });
+
+  test("answers v1alpha as well as v1", async () => {
+    const server = await startServer();
+    const transport = createGrpcTransport({ baseUrl: server.url });
+    async function* questions() {
+      yield { messageRequest: { case: "listServices" as const, value: "" } };
+    }
+    for (const service of [ServerReflection, ServerReflectionAlpha]) {
+      for await (const { messageResponse } of createClient(service, transport).serverReflectionInfo(questions())) {
+        expect(JSON.stringify(messageResponse)).toContain(ToolService.typeName);
+      }
+    }
+  });
+
+  test("takes no more than 4 KiB of questions on a stream", async () => {
+    const server = await startServer();
+    const client = createClient(ServerReflection, createGrpcTransport({ baseUrl: server.url }));
+    async function* questions() {
+      for (let asked = 0; asked < 1_000; asked += 1)
+        yield { messageRequest: { case: "fileContainingSymbol" as const, value: ToolService.typeName } };
+    }
+    let answered = 0;
+    const error = await (async () => {
+      for await (const _ of client.serverReflectionInfo(questions())) answered += 1;
+    })().catch((cause) => ConnectError.from(cause));
+    expect(error?.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "REQUEST_TOO_LARGE" }]);
+    expect(answered).toBeLessThan(128);
+  });
+});
+
+test("one probe of the store answers all that ask meanwhile, and the next question starts another", async () => {
+  const probes: PromiseWithResolvers<boolean>[] = [];
+  const ready = () => {
+    const probe = Promise.withResolvers<boolean>();
+    probes.push(probe);
+    return probe.promise;
+  };
+  const readiness = createReadiness({ ready, agrees: () => true }, new AbortController().signal);
+  const asked = Array.from({ length: 200 }, () => readiness.problem());
+  expect(probes.length).toBe(1);
+  probes[0]?.resolve(true);
+  expect(new Set(await Promise.all(asked))).toEqual(new Set([undefined]));
+  const again = readiness.problem();
+  expect(probes.length).toBe(2);
+  probes[1]?.resolve(false);
+  expect(await again).toContain("the store cannot write");
+});
+
+function open(url: string): ClientHttp2Session {
+  const session = http2Connect(url);
+  session.on("error", () => undefined);
+  onTestFinished(() => session.destroy());
+  return session;
+}
+
+function post(session: ClientHttp2Session, path: string, headers: Record<string, string> = {}): ClientHttp2Stream {
+  const all = { ":method": "POST", ":path": path, "content-type": "application/grpc", te: "trailers", ...headers };
+  const stream = session.request(all, { endStream: all[":method"] === "GET" });
+  stream.on("error", () => undefined);
+  return stream;
+}
+
+function envelopeOf(length: number): Buffer {
+  const head = Buffer.alloc(5);
+  head.writeUInt32BE(length, 1);
+  return head;
+}
+
+/** Returns the first bytes of a message that is one byte longer. */
+function unfinished(bytes: number): Buffer {
+  return Buffer.concat([envelopeOf(bytes - 4), Buffer.alloc(bytes - 5)]);
+}
+
+/** Returns the reason of a refusal, wherever the protocol has it. */
+async function ended(stream: ClientHttp2Stream): Promise<{ code: number; reason: string | undefined }> {
+  const chunks: Buffer[] = [];
+  let trailers: Record<string, unknown> = {};
+  stream.on("data", (chunk: Buffer) => chunks.push(chunk));
+  stream.on("response", (headers) => {
+    trailers = { ...trailers, ...headers };
+  });
+  stream.on("trailers", (headers) => {
+    trailers = { ...trailers, ...headers };
+  });
+  if (!stream.readableEnded) await once(stream, "end");
+  const inBody = Object.fromEntries(
+    Buffer.concat(chunks)
+      .toString("latin1")
+      .split("\r\n")
+      .map((line) => line.slice(line.indexOf("grpc-")).split(": ", 2)),
+  );
+  const fields = { ...inBody, ...trailers };
+  const details = Buffer.from(String(fields["grpc-status-details-bin"] ?? ""), "base64").toString("latin1");
+  const text = details + Buffer.concat(chunks).toString("latin1");
+  return {
+    code: Number(fields["grpc-status"]),
+    reason: ["OVERLOADED", "REQUEST_TOO_LARGE", "BODY_TIMEOUT"].find((reason) => text.includes(reason)),
+  };
+}
+
+async function bufferedBytes(url: string): Promise<number> {
+  const response = await fetch(`${url}/metrics`, { headers: { authorization: "Bearer admin-token" } });
+  return Number(/^toolgate_buffered_bytes (\d+)$/m.exec(await response.text())?.[1]);
+}
+
+/** Opens a connection and waits until it answers. */
+async function healthy(url: string): Promise<Socket> {
+  const socket = connect(Number(new URL(url).port), "127.0.0.1");
+  onTestFinished(() => void socket.destroy());
+  socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  await once(socket, "data");
+  return socket;
+}
+
+/** Returns whether a new connection is closed without an answer. */
+async function isClosed(url: string): Promise<boolean> {
+  const socket = connect(Number(new URL(url).port), "127.0.0.1");
+  socket.on("error", () => undefined);
+  socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const isAnswered = await Promise.race([
+    once(socket, "data").then(() => true),
+    once(socket, "close").then(() => false),
+  ]);
+  socket.destroy();
+  return !isAnswered;
+}
+
+/** Waits until a state is reached. */
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
+}
