@@ -53,7 +53,13 @@ function encoderOf(schema: DescMessage): EncodeMessage {
   // A message type may contain itself.
   encoders.set(schema, encode);
   const inOrder = schema.fields.toSorted((a, b) => a.number - b.number);
-  fields.push(...inOrder.map(fieldEncoder));
+  try {
+    fields.push(...inOrder.map(fieldEncoder));
+  } catch (error) {
+    // An encoder without its fields would write an empty message the next time.
+    encoders.delete(schema);
+    throw error;
+  }
   return encode;
 }
 
@@ -227,6 +233,11 @@ function scalarEncoder(field: DescField, number: number, scalar: ScalarType): En
       return tagged(number, WireType.Varint, ({ buffer }, value) => {
         if (typeof value !== "bigint" || value !== BigInt.asUintN(64, value)) throw unexpected(field);
         buffer.varint64(value);
+      });
+    case ScalarType.INT64:
+      return tagged(number, WireType.Varint, ({ buffer }, value) => {
+        if (typeof value !== "bigint" || value !== BigInt.asIntN(64, value)) throw unexpected(field);
+        buffer.varint64(BigInt.asUintN(64, value));
       });
     default:
       throw unsupported(field);

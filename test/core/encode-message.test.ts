@@ -1,4 +1,5 @@
 import { create, type DescFile, fromBinary, type Message, toBinary } from "@bufbuild/protobuf";
+import { FloatValueSchema, Int64ValueSchema } from "@bufbuild/protobuf/wkt";
 import * as fc from "fast-check";
 import { expect, test } from "vitest";
 import { file_opencode_tool_v1_event, SessionEventSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -59,6 +60,20 @@ test("a message that cannot be encoded is refused and harms no other", () => {
   const good = create(SessionEventSchema, { sessionId: "ses_2", seq: 1n });
   expect(fromBinary(SessionEventSchema, encodeMessage(SessionEventSchema, good))).toEqual(good);
 });
+
+test("a message type that has no encoder is refused each time", () => {
+  const half = create(FloatValueSchema, { value: 0.5 });
+  for (let count = 0; count < 2; count += 1)
+    expect(() => encodeMessage(FloatValueSchema, half)).toThrow("FloatValue.value");
+});
+
+test.each([1n, -1n, 2n ** 63n - 1n, -(2n ** 63n)])(
+  "the signed integer %s is encoded as the generated encoder does",
+  (value) => {
+    const message = create(Int64ValueSchema, { value });
+    expect(Buffer.compare(encodeMessage(Int64ValueSchema, message), toBinary(Int64ValueSchema, message))).toBe(0);
+  },
+);
 
 test("encoded bytes stay as they are while other messages are encoded", () => {
   const event = (sessionId: string) => encodeMessage(SessionEventSchema, create(SessionEventSchema, { sessionId }));

@@ -89,6 +89,24 @@ test("malformed JSON is refused as INVALID_MESSAGE with the place", async () => 
   expect(await post('{"tol": "bash"}')).toMatchObject([400, { message: expect.stringContaining('"tol"'), ...reason }]);
 });
 
+test("a number that JSON cannot hold is refused as INVALID_MESSAGE with its path, and the largest one is not", async () => {
+  const server = await startServer({ callTool: () => ({}) });
+  const call = async (number: string) => {
+    const response = await fetch(`${server.url}/opencode.tool.v1.ToolService/CallTool`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization },
+      body: `{"sessionId": "ses_1", "callId": "c1", "tool": "echo", "input": {"a": [{"b": ${number}}]}}`,
+    });
+    return [response.status, await response.json()];
+  };
+  expect(await call("1e400")).toMatchObject([
+    400,
+    { details: [{ debug: { reason: "INVALID_MESSAGE", metadata: { field: "input.a.0.b" } } }] },
+  ]);
+  expect(await call("1.7976931348623157e308")).toEqual([200, {}]);
+  expect(await server.logged()).toBe("");
+});
+
 test("a compressed request is answered", async () => {
   const server = await startServer();
   const { body, error } = await grpcCall(server.url, [envelope(gzipSync(asking.subarray(5)), 1)], {

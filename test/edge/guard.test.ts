@@ -38,6 +38,17 @@ describe("the Host header", () => {
     }
   });
 
+  test("two Host headers are refused, also if each is known", async () => {
+    const server = await startServer();
+    const ask = async (hosts: string) => {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+      socket.write(`GET /healthz HTTP/1.1\r\n${hosts}Connection: close\r\n\r\n`);
+      return Buffer.concat(await socket.toArray()).toString();
+    };
+    expect(await ask("Host: localhost\r\nhost: localhost\r\n")).toContain("HOST_REFUSED");
+    expect(await ask("Host: localhost\r\n")).toContain("200 OK");
+  });
+
   test("an unknown :authority is refused over HTTP/2, also next to a known Host", async () => {
     const server = await startServer();
     const session = http2Connect(server.url);
@@ -103,13 +114,29 @@ describe("a misbehaving client", () => {
 
   test("is cut when it sends nothing, or only the beginning of a preface", async () => {
     const server = await startServer({}, { headersMs: 100 });
-    const sockets = ["", "PR"].map((begin) => {
+    const sockets = ["", "PR", "PRI * HTTP", "POS"].map((begin) => {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
       if (begin !== "") socket.write(begin);
       return socket.resume();
     });
     await Promise.all(sockets.map((socket) => once(socket, "close")));
     expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
+  });
+
+  test("is cut without an answer when it begins with neither HTTP/1.1 nor HTTP/2", async () => {
+    const server = await startServer();
+    for (const begin of ["INVALID CONNECTION PREFACE\r\n\r\n", "\0\x16\x03\x01", "PRI * HTTP/3.0\r\n\r\n"]) {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+      socket.write(begin, "latin1");
+      expect(Buffer.concat(await socket.toArray()).toString()).toBe("");
+    }
+  });
+
+  test("may send an empty line before its request", async () => {
+    const server = await startServer();
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write("\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    expect(Buffer.concat(await socket.toArray()).toString()).toContain("200 OK");
   });
 
   test("does not affect others by breaking off or by sending garbage", async () => {

@@ -14,7 +14,7 @@ export interface EdgeContext {
   /** Trace of the caller, if it sent one. */
   readonly trace: TraceContext | undefined;
   /** Headers of the request. */
-  readonly headers: RequestHeaders;
+  readonly headers: ListedHeaders;
   /** Headers and trailers that the rpc adds to its response, before its first message. */
   readonly response: { readonly headers: Headers; readonly trailers: Headers };
   /** Bounds on the request. */
@@ -24,6 +24,11 @@ export interface EdgeContext {
 /** Headers of a request, by name in lower case. */
 export interface RequestHeaders {
   get(name: string): string | null;
+}
+
+/** Headers of a request that can be listed. */
+export interface ListedHeaders extends RequestHeaders {
+  entries(): Iterable<[name: string, value: string]>;
 }
 
 /** Bounds on a request, the same at every door. */

@@ -121,4 +121,8 @@ function isConnectionLoss(error: unknown): boolean {
   return error instanceof Error && "code" in error && connectionLosses.has(error.code);
 }
 
-const connectionLosses: ReadonlySet<unknown> = new Set(["ECONNRESET", "ERR_STREAM_PREMATURE_CLOSE"]);
+const connectionLosses: ReadonlySet<unknown> = new Set([
+  "ECONNRESET",
+  "ERR_STREAM_PREMATURE_CLOSE",
+  "ERR_HTTP2_INVALID_STREAM",
+]);

@@ -1,8 +1,9 @@
+import { METHODS } from "node:http";
 import type { Socket } from "node:net";
 
 /**
- * Detects the version of HTTP by the first bytes of a connection, which stay unread: HTTP/2 begins with its preface. A
- * connection that sends neither a whole preface nor the beginning of anything else in `timeoutMs` is cut.
+ * Detects the version of HTTP by the first bytes of a connection, which stay unread: HTTP/2 begins with its preface, HTTP/1.1
+ * with a method. A connection that begins with anything else is cut, as is one that sends neither whole in `timeoutMs`.
  */
 export function detectHttpVersion(socket: Socket, timeoutMs: number, onDetected: (isHttp2: boolean) => void): void {
   let head = Buffer.alloc(0);
@@ -16,14 +17,24 @@ export function detectHttpVersion(socket: Socket, timeoutMs: number, onDetected:
     const chunk: Buffer | null = socket.read();
     if (chunk === null) return;
     head = Buffer.concat([head, chunk]);
-    const begin = head.toString("latin1", 0, preface.length);
-    if (begin.length < preface.length && preface.startsWith(begin)) return;
+    const version = versionOf(head.toString("latin1", 0, preface.length + 2));
+    if (version === "undecided") return;
     stop();
+    if (version === "none") return cut();
     socket.unshift(head);
-    // Three bytes decide the version; a preface that goes wrong later gets the answer of HTTP/2.
-    onDetected(begin.startsWith("PRI"));
+    onDetected(version === "2");
   };
   socket.on("end", cut).on("close", stop).on("readable", look);
 }
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const methods = METHODS.map((method) => `${method} `);
+
+function versionOf(text: string): "1.1" | "2" | "none" | "undecided" {
+  if (text.startsWith(preface)) return "2";
+  // A client may send an empty line before its request.
+  const begin = text.replace(/^\r?\n?/, "");
+  if (methods.some((method) => begin.startsWith(method))) return "1.1";
+  if (preface.startsWith(text)) return "undecided";
+  return methods.some((method) => method.startsWith(begin)) ? "undecided" : "none";
+}

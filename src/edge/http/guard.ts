@@ -18,6 +18,7 @@ export function createHttpGuard(
   const knownOrigins = new Set(origins);
 
   return (request, response) => {
+    if (countHosts(request) > 1) return refuse(manyHosts(), response);
     // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
     request.headers.host ??= authorityOf(request);
     const unknown = hostsOf(request).find((host) => !knownHosts.has(lower(withoutPort(host))));
@@ -39,6 +40,15 @@ function hostRefused(host: string): RequestError {
 function authorityOf({ headers }: Request): string | undefined {
   const authority = headers[":authority"];
   return typeof authority === "string" ? authority : undefined;
+}
+
+function manyHosts(): RequestError {
+  return new RequestError(ErrorReason.HOST_REFUSED, "the request has more than one Host header; send exactly one");
+}
+
+/** Counts the Host headers: Node passes on the first one only, and a proxy may have read another one. */
+function countHosts({ rawHeaders }: Request): number {
+  return rawHeaders.filter((name, index) => index % 2 === 0 && name.length === 4 && lower(name) === "host").length;
 }
 
 /** Returns every host that the request names; an empty one if it names none. */

@@ -17,7 +17,8 @@ export const http1Limits = ({ headersMs, bodyMs }: { headersMs: number; bodyMs: 
   headersTimeout: headersMs,
   /** For the request; a response may stream for any time. */
   requestTimeout: headersMs + bodyMs,
-  keepAliveTimeout: 5_000,
+  /** Longer than the usual 60 s of proxies: a request on a connection that the server closes meanwhile is lost. */
+  keepAliveTimeout: 75_000,
   connectionsCheckingInterval: Math.min(5_000, headersMs),
   maxHeaderSize: 16_384,
   /** Detects peers that vanished without closing the connection. */

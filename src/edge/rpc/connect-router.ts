@@ -7,14 +7,20 @@ import {
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
-import type { Compression, UniversalHandler } from "@connectrpc/connect/protocol";
+import { type Compression, compressedFlag, type UniversalHandler } from "@connectrpc/connect/protocol";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { notServed, RequestFailure, requestTooLarge, unreadableRequest } from "../api/request-failure.ts";
+import {
+  notOneMessage,
+  notServed,
+  RequestFailure,
+  requestTooLarge,
+  unreadableRequest,
+} from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
@@ -38,11 +44,17 @@ export function createConnectHandler(options: RpcOptions): Handler {
     const route = handlers.get((request.url ?? "").split("?", 1)[0] ?? "");
     if (route === undefined) return sendNotServed(request, response, failures);
     const { handler, bounds } = route;
-    const body = convertErrors(streamBody(request, { ...bounds, budget }));
+    let hasLeft = false;
+    response.once("close", () => {
+      hasLeft = true;
+    });
+    const body = reportErrors(checkedBody(request, { ...bounds, budget }), (error) =>
+      toConnectError(failures.failureOf(error, nameOfRpc(handler.method))),
+    );
     handler({ ...universalRequestFromNodeRequest(request, response, undefined, undefined), body })
       .then((answer) => universalResponseToNodeResponse(answer, response))
       .catch((error: unknown) => {
-        if (ConnectError.from(error).code === Code.Aborted) return;
+        if (hasLeft || ConnectError.from(error).code === Code.Aborted) return;
         log.error("a response broke off", { error, rpc: nameOfRpc(handler.method) });
         response.destroy();
       });
@@ -69,7 +81,8 @@ function createRoutes(
   { rpcs, admit, readMaxBytes }: { rpcs: readonly Rpc[]; admit: AccessGate; readMaxBytes: number },
 ): Route[] {
   const { checkMessage, failures, limits, compression, jsonOptions, shutdownSignal } = options;
-  const available = compression.acceptCompression.map(refuseLarge);
+  const report = (error: unknown) => toConnectError(failures.failureOf(error, "decompress"));
+  const available = compression.acceptCompression.map((one) => refuseLarge(one, report));
   const router = createConnectRouter({
     acceptCompression: available,
     compressMinBytes: compression.compressMinBytes,
@@ -101,7 +114,7 @@ function isSingleRequest({ methodKind }: DescMethod): boolean {
 }
 
 /** Returns a compression that refuses with REQUEST_TOO_LARGE what Connect refuses without a reason. */
-function refuseLarge(compression: Compression): Compression {
+function refuseLarge(compression: Compression, report: (error: unknown) => ConnectError): Compression {
   return {
     ...compression,
     async decompress(bytes, readMaxBytes) {
@@ -109,7 +122,7 @@ function refuseLarge(compression: Compression): Compression {
         return await compression.decompress(bytes, readMaxBytes);
       } catch (error) {
         const isLarge = error instanceof ConnectError && error.code === Code.ResourceExhausted;
-        throw isLarge ? toConnectError(requestTooLarge(readMaxBytes)) : error;
+        throw isLarge ? report(requestTooLarge(readMaxBytes)) : error;
       }
     },
   };
@@ -133,11 +146,29 @@ const principalKey = createContextKey<Principal | undefined>(undefined, { descri
 /** Size of what precedes a message in gRPC, gRPC-Web and Connect's streams. */
 const envelopeBytes = 5;
 
-async function* convertErrors(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+/** Passes a body on; refuses one whose first message is compressed although no header says how. */
+async function* checkedBody(request: Request, limits: BodyLimits): AsyncGenerator<Uint8Array> {
+  const { "content-type": type = "", ...headers } = request.headers;
+  const encoding = headers["grpc-encoding"] ?? headers["connect-content-encoding"] ?? "identity";
+  let isChecked = encoding !== "identity" || !/^application\/(grpc|connect)/.test(type);
+  for await (const chunk of streamBody(request, limits)) {
+    const [flags] = chunk;
+    if (!isChecked && flags !== undefined) {
+      isChecked = true;
+      if ((flags & compressedFlag) !== 0) throw notOneMessage("internal", "it is compressed, and no header says how");
+    }
+    yield chunk;
+  }
+}
+
+async function* reportErrors(
+  body: AsyncIterable<Uint8Array>,
+  report: (error: unknown) => ConnectError,
+): AsyncGenerator<Uint8Array> {
   try {
     yield* body;
   } catch (error) {
-    throw error instanceof RequestFailure ? toConnectError(error) : error;
+    throw error instanceof RequestFailure ? report(error) : error;
   }
 }
 
@@ -202,6 +233,8 @@ async function* readableStream<T extends Message>(
       yield message;
     }
   } catch (error) {
-    throw error instanceof ConnectError && error.code === Code.Internal ? unreadableRequest(error.rawMessage) : error;
+    const isUnreadable =
+      error instanceof ConnectError && error.code === Code.Internal && !(error.cause instanceof RequestFailure);
+    throw isUnreadable ? unreadableRequest(error.rawMessage) : error;
   }
 }

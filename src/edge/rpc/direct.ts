@@ -12,7 +12,7 @@ import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
-import type { EdgeContext, EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
+import type { EdgeContext, EdgeLimits, ListedHeaders } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
 import { clientLeft, deadlinePassed, unreadableRequest } from "../api/request-failure.ts";
 import { ResponseMetadata } from "../api/response-metadata.ts";
@@ -155,11 +155,10 @@ function encode(
   return known(message) ?? encodeMessage(schema, message, known);
 }
 
-function headersOf({ headers }: Request): RequestHeaders {
-  return {
-    get(name) {
-      const value = headers[name];
-      return Array.isArray(value) ? value.join(", ") : (value ?? null);
-    },
+function headersOf({ headers }: Request): ListedHeaders {
+  const get = (name: string) => {
+    const value = headers[name];
+    return Array.isArray(value) ? value.join(", ") : (value ?? null);
   };
+  return { get, entries: () => Object.keys(headers).map((name) => [name, get(name) ?? ""]) };
 }

@@ -82,6 +82,8 @@ export async function* streamBody(
   } finally {
     clearTimeout(timer);
     budget.release(reserved);
-    request.pause();
+    // The rest is discarded: the next request on an HTTP/1.1 connection waits behind it.
+    const left = chunks.return?.() ?? Promise.resolve();
+    left.catch(() => undefined).then(() => request.resume());
   }
 }
