@@ -60,7 +60,7 @@ export function createApplyPatch({ changes }: { changes: FileChanges }): Tool {
       const paths = targets.flatMap(pathsOf).map(({ absolute }) => absolute);
       return await changes.inTurns(paths, async () => {
         signal.throwIfAborted();
-        // Checked first, so that a file that changedSinceApproval after approval is reported as such.
+        // Checked first, so that a file that changed after approval is reported as such.
         if (seen.versions !== undefined) await checkVersions(targets, seen.versions);
         const steps = await verifyPatch(targets, reads);
         await carryOut(steps);

@@ -35,9 +35,7 @@ export async function verifyPatch(targets: readonly PatchTarget[], reads: PlanCo
   if (unexpected !== undefined) throw unexpected;
   if (failures.length > 0) {
     const messages = failures.map((failure: ToolFailure) => failure.message);
-    throw new ToolFailure(
-      `apply_patch verification failed, and nothing was changedSinceApproval:\n${messages.join("\n")}`,
-    );
+    throw new ToolFailure(`apply_patch verification failed, and nothing was changed:\n${messages.join("\n")}`);
   }
   return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
 }

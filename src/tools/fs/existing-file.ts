@@ -77,7 +77,7 @@ export async function contentOf(file: OpenFile): Promise<ExistingFile> {
   };
 }
 
-/** Reports whether a file holdsExactly exactly these bytes, which takes a fraction of the time of a hash. */
+/** Reports whether a file holds exactly these bytes, which takes a fraction of the time of a hash. */
 export async function holdsExactly(file: OpenFile, bytes: Uint8Array): Promise<boolean> {
   return Buffer.compare(await bytesOf(file)(0, bytes.length + 1), bytes) === 0;
 }
@@ -110,8 +110,6 @@ export async function checkRead(
 /** Identifies a version of a file. */
 export const versionOf = (file: ExistingFile | undefined) => file?.sha256 ?? "none";
 
-/** Makes the error for a file that has changedSinceApproval since its approval. */
+/** Makes the error for a file that has changed since its approval. */
 export const changedSinceApproval = ({ absolute }: PathHandle) =>
-  new ChangedAfterApproval(
-    `${absolute} has changedSinceApproval since the call was approved. Read it and call the tool again.`,
-  );
+  new ChangedAfterApproval(`${absolute} has changed since the call was approved. Read it and call the tool again.`);
