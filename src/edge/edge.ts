@@ -67,7 +67,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     browser,
     refuse,
     budget,
-    metrics: () => options.metrics() + edgeMetrics({ budget, caps }),
+    metrics: async () => (await options.metrics()) + edgeMetrics({ budget, caps }),
     failures,
     readiness: createReadiness(options, shutdown.signal),
     limits: createEdgeLimits(config.limits),

@@ -175,5 +175,9 @@ const nextSteps: Record<string, NextStep | undefined> = {
     `correct the plugin ${plugin}, or remove it from the server's configuration`,
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
+  REQUEST_TOO_LARGE: () => "send less in one request; GetServerInfo reports the limit",
+  OVERLOADED: () => "try again in a moment with the same ids: nothing is run twice",
+  BODY_TIMEOUT: () => "send the whole request sooner, and try again with the same ids",
+  NOT_SERVED: () => "check the address: this server has nothing at that path",
   HOST_REFUSED: () => "use a host name that the server's configuration lists",
 };

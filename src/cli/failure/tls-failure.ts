@@ -17,7 +17,8 @@ export function tlsFailure(error: ConnectError, url: string): { message: string;
       next: "use a host name that the certificate has",
     };
   }
-  if (code === "ERR_SSL_WRONG_VERSION_NUMBER") {
+  // A server without TLS closes the connection, or answers in plain text.
+  if (code === "ERR_SSL_WRONG_VERSION_NUMBER" || detail.includes("before secure TLS connection was established")) {
     return { message: `the server at ${url} does not speak TLS`, next: "use http://" };
   }
   if (code === "ERR_SSL_TLSV13_ALERT_CERTIFICATE_REQUIRED") {

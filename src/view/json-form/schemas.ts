@@ -86,6 +86,7 @@ export const toolStateError = named(
         "cancelled",
         "executor_lost",
         "changed_after_approval",
+        "guard_not_loaded",
       ])
       .optional(),
     effects: z
