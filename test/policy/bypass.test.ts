@@ -56,10 +56,14 @@ beforeAll(async () => {
   for (const [name, target] of Object.entries(links)) await symlink(target, join(service.workspace, name));
 });
 
+let client: ReturnType<typeof connect>["tools"] | undefined;
+
 async function outcome(tool: string, input: JsonObject, rules: readonly Rule[]): Promise<string> {
   const placed = (text: string) => text.replaceAll(assumed, service.workspace);
   try {
-    const plan = await connect(service, "caller").tools.planTool({
+    // One connection for all: a service accepts 512 from this machine.
+    client ??= connect(service, "caller").tools;
+    const plan = await client.planTool({
       tool,
       input: JSON.parse(placed(JSON.stringify(input))),
       rules: rules.map((rule) => ({ ...rule, pattern: placed(rule.pattern) })),
