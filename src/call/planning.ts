@@ -50,7 +50,7 @@ export interface Judged {
 /** Repeats up to which a call does not ask for `doom_loop`: the third call in a row for the same thing asks. */
 export const maxRepeats = 1;
 
-/** How often a request was made directly before, and its input as the caller sent it. */
+/** Count of the same requests directly before this one, and the input as the caller sent it. */
 export interface Repetition {
   repeats: number;
   request: JsonObject;

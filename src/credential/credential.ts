@@ -1,7 +1,7 @@
 import { createHash, randomBytes, randomInt } from "node:crypto";
 import type { Role } from "../core/principal.ts";
 
-/** What a credential may do. */
+/** Rights of a credential. */
 export interface CredentialRights {
   readonly roles: readonly Role[];
   /** The agents as which it may act; `*` means all. */

@@ -9,7 +9,7 @@ type Row = readonly [program: string, words: RegExp, ...risks: RiskKind[]];
 
 const any = /^/;
 
-/** What programs are known for. All rows that match count. */
+/** Risks of known programs. All rows that match count. */
 const rows: readonly Row[] = [
   ["rm rmdir unlink shred truncate wipefs dropdb trash srm", any, DELETE],
   ["dd", /(^| )of=/, DELETE],

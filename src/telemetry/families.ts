@@ -3,7 +3,7 @@ export interface Family {
   name: string;
   type: "counter" | "gauge" | "histogram";
   help: string;
-  /** What follows the name, one entry per line: labels in braces if there are any, and the value. */
+  /** Text after the name, one entry per line: labels in braces if there are any, and the value. */
   samples: readonly string[];
 }
 

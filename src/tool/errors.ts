@@ -53,7 +53,7 @@ export class OutputLimit extends Error {
   override name = "OutputLimit";
 }
 
-/** What ran the tool's work was ended from outside, so that its outcome is unknown. */
+/** The process that did the tool's work was ended from outside, so its outcome is unknown. */
 export class ExecutorLost extends Error {
   override name = "ExecutorLost";
 }

@@ -134,7 +134,7 @@ export interface ChildResult {
   title: string;
   /** The output or the error message. */
   text: string;
-  /** How the command of a completed call failed, such as `exit code 3`; absent if it did not. */
+  /** Failure of a completed call's command, such as `exit code 3`; absent if it succeeded. */
   commandFailure?: string;
   /** True if the call was started and may have changed something. */
   mayHaveEffects?: boolean;

@@ -12,7 +12,7 @@ export function effectsWords(effects: ToolEffects): string {
   return effects === ToolEffects.NONE ? "nothing was changed" : "it may have changed something";
 }
 
-/** How the command of a completed call failed, such as `exit code 3`; empty if it did not, or if the call runs no command. */
+/** Describes the failure of a completed call's command, such as `exit code 3`; empty if it succeeded, or if the call runs no command. */
 export function failedCommandWords({ state }: Pick<ToolPart, "state">): string {
   const failure = state.case === "completed" ? commandFailureOf(state.value.metadata) : undefined;
   return failure === undefined ? "" : commandFailureWords(failure);

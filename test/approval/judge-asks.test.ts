@@ -89,11 +89,11 @@ test("a grant that was revoked after it was read and before the tree adopts it a
 });
 
 test("a grant for a command holds in its working directory", async () => {
-  const here = grantOf("make x", { binding: "b1:/work/a" });
-  expect((await judge({ ...make, cwd: "/work/a" }, [here])).action).toBe(ALLOW);
-  expect((await judge({ ...make, cwd: "/work/b" }, [here])).action).toBe(ASK);
+  const here = grantOf("make x", { binding: "b1:/srv/a" });
+  expect((await judge({ ...make, cwd: "/srv/a" }, [here])).action).toBe(ALLOW);
+  expect((await judge({ ...make, cwd: "/srv/b" }, [here])).action).toBe(ASK);
   expect((await judge(make, [here])).action).toBe(ASK);
-  expect((await judge({ ...make, cwd: "/work/a" }, [grantOf("make x")])).action).toBe(ASK);
+  expect((await judge({ ...make, cwd: "/srv/a" }, [grantOf("make x")])).action).toBe(ASK);
 });
 
 test("a grant serves the tool that it was given for, not another one of the same permission and form", async () => {
@@ -109,8 +109,8 @@ test("no grants answer a rule about a whole line, whether for its commands or fo
 });
 
 test("no grant answers what asks each time: a file of credentials, and everything while a policy file cannot be read", async () => {
-  const [netrc, file] = ["/work/.netrc", "/work/notes"].map((pattern) => ({ permission: "read", patterns: [pattern] }));
-  const grants = [grantOf("/work/.netrc", { permission: "read" }), grantOf("/work/notes", { permission: "read" })];
+  const [netrc, file] = ["/srv/.netrc", "/srv/notes"].map((pattern) => ({ permission: "read", patterns: [pattern] }));
+  const grants = [grantOf("/srv/.netrc", { permission: "read" }), grantOf("/srv/notes", { permission: "read" })];
   const rules = [{ permission: "read", pattern: "*", action: ASK }];
   expect((await judge(file ?? make, grants, { rules })).action).toBe(ALLOW);
   expect((await judge(netrc ?? make, grants, { rules })).action).toBe(ASK);

@@ -4,7 +4,7 @@ import { ShortId } from "../parts/short-id.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { pathOf } from "../shell/route.ts";
 
-/** What a request wants, as the end of a sentence. */
+/** Describes what a request wants, as the end of a sentence. */
 export function intentOf(request: PermissionRequest): string {
   const { preview, permission } = request;
   if (preview?.command) return "run a command";
