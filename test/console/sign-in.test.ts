@@ -20,10 +20,12 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   const child = spawn(program, args, {
     cwd: join(import.meta.dirname, "../.."),
     env: { PATH: process.env.PATH, HOME: folder },
-    stdio: ["ignore", "pipe", "pipe"],
+    stdio: ["pipe", "pipe", "pipe"],
   });
   onTestFinished(async () => {
-    child.kill();
+    // Ending `script` would only hang up the terminal, and a hang-up does not stop the service.
+    if (atTerminal) child.stdin.write("\u0003");
+    else child.kill();
     await once(child, "exit");
     await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
   });
