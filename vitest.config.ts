@@ -5,8 +5,9 @@ export default defineConfig({
     include: ["test/**/*.test.ts"],
     // The second one prints the CPU time as the last line.
     reporters: ["default", "./test/cpu-reporter.ts"],
-    // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package installs.
-    exclude: ["test/faults/**", "test/clients/**", "test/package/**"],
+    // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
+    // install.
+    exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**"],
     globalSetup: ["test/programs.ts", "test/console/build.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,

@@ -1,0 +1,90 @@
+import { spawn } from "node:child_process";
+import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { onTestFinished } from "vitest";
+import type { MockModel } from "./mock-models.ts";
+import { agentPrograms } from "./programs.ts";
+
+/** A home and a workspace for one test; nothing of the machine's own configuration reaches the agent. */
+export interface AgentPlace {
+  readonly home: string;
+  readonly workspace: string;
+}
+
+/** The end of an agent's process. */
+export interface AgentRun {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+/** Creates the directories; `workspace` is a directory that exists already. */
+export async function createPlace(workspace?: string): Promise<AgentPlace> {
+  const folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-agent-")));
+  onTestFinished(() => rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
+  const place = { home: join(folder, "home"), workspace: workspace ?? join(folder, "workspace") };
+  await mkdir(place.home);
+  await mkdir(place.workspace, { recursive: true });
+  return place;
+}
+
+/** Runs `claude -p` to its end. */
+export function runClaude(place: AgentPlace, model: MockModel, args: readonly string[], env = {}): Promise<AgentRun> {
+  return runAgent("claude", ["-p", "go", "--output-format", "json", ...args], place, { ...claudeEnv(model), ...env });
+}
+
+/** The environment with which Claude Code talks to the mock model only. */
+export function claudeEnv({ url }: MockModel): Record<string, string> {
+  return {
+    ANTHROPIC_BASE_URL: url,
+    ANTHROPIC_API_KEY: "none",
+    CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
+    DISABLE_AUTOUPDATER: "1",
+    // Lets it run as root.
+    IS_SANDBOX: "1",
+  };
+}
+
+/** Runs `opencode run` to its end; `settings` are added to its configuration. */
+export async function runOpencode(place: AgentPlace, { url }: MockModel, settings = {}, env = {}): Promise<AgentRun> {
+  const directory = join(place.home, ".config/opencode");
+  await mkdir(directory, { recursive: true });
+  const models = { m: { name: "m", tool_call: true } };
+  const options = { baseURL: `${url}/v1`, apiKey: "none" };
+  const provider = { mock: { npm: "@ai-sdk/openai-compatible", name: "mock", options, models } };
+  const config = {
+    model: "mock/m",
+    small_model: "mock/m",
+    autoupdate: false,
+    share: "disabled",
+    provider,
+    ...settings,
+  };
+  await writeFile(join(directory, "opencode.json"), JSON.stringify(config));
+  const offline = { OPENCODE_DISABLE_MODELS_FETCH: "1", npm_config_offline: "true" };
+  return runAgent("opencode", ["run", "--format", "json", "go"], place, { ...offline, ...env });
+}
+
+function runAgent(
+  agent: keyof typeof agentPrograms,
+  args: readonly string[],
+  { home, workspace }: AgentPlace,
+  env: Record<string, string>,
+): Promise<AgentRun> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(agentPrograms[agent], args, {
+      cwd: workspace,
+      env: { HOME: home, PATH: "/usr/local/bin:/usr/bin:/bin", ...env },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    onTestFinished(() => void child.kill("SIGKILL"));
+    const run: AgentRun = { code: null, stdout: "", stderr: "" };
+    for (const stream of ["stdout", "stderr"] as const) {
+      child[stream].setEncoding("utf8").on("data", (piece: string) => {
+        run[stream] += piece;
+      });
+    }
+    child.on("error", reject).on("close", (code) => resolve({ ...run, code }));
+  });
+}

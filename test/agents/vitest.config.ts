@@ -1,0 +1,12 @@
+import { defineConfig } from "vitest/config";
+
+export default defineConfig({
+  test: {
+    include: ["test/agents/*.test.ts"],
+    globalSetup: ["test/agents/programs.ts"],
+    // Each test starts agents; those of one file run one after the other.
+    maxWorkers: 2,
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
+  },
+});
