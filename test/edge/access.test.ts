@@ -12,40 +12,42 @@ import { createAccessGate, rolesFor } from "../../src/edge/api/access.ts";
 import { createAuthenticate } from "../../src/edge/api/authenticate.ts";
 import { roles, startServer } from "./server.ts";
 
-/** Roles that may call each rpc: c caller, a approver, w watcher, A admin. */
+/** Roles that may call each rpc: c caller, a approver, w watcher, A admin, h host. */
 const pinned: Record<string, string> = {
-  "CredentialService/SignIn": "cawA",
-  "CredentialService/CreateCode": "-a-A",
-  "CredentialService/CreateToken": "-a-A",
-  "CredentialService/ListCredentials": "-a-A",
-  "CredentialService/RevokeCredential": "-a-A",
-  "PermissionService/RespondToPermission": "-a-A",
-  "PermissionService/RejectPermissions": "-a-A",
-  "PermissionService/GetPermission": "cawA",
-  "PermissionService/ListPermissions": "cawA",
-  "PermissionService/WatchPermissions": "cawA",
-  "PermissionService/ListGrants": "-awA",
-  "PermissionService/RevokeGrant": "-a-A",
-  "PermissionService/ListAudits": "-awA",
-  "PermissionService/ListDecisions": "cawA",
-  "PermissionService/ExplainPermission": "cawA",
-  "PermissionService/ListRules": "-awA",
-  "ToolService/ListTools": "cawA",
-  "ToolService/PlanTool": "ca-A",
-  "ToolService/CallTool": "c--A",
-  "ToolService/ExecuteTool": "c--A",
-  "ToolService/CancelTool": "c--A",
-  "ToolService/GetToolPart": "cawA",
-  "ToolService/ListToolParts": "cawA",
-  "ToolService/ReadToolOutput": "cawA",
-  "ToolService/WatchSession": "cawA",
-  "ToolService/WatchMany": "cawA",
-  "ToolService/GetToolStats": "-awA",
-  "ToolService/GetServerInfo": "cawA",
-  "SessionService/CreateSession": "c--A",
-  "SessionService/GetSession": "cawA",
-  "SessionService/ListSessions": "cawA",
-  "SessionService/CloseSession": "c--A",
+  "CredentialService/SignIn": "cawAh",
+  "CredentialService/CreateCode": "-a-A-",
+  "CredentialService/CreateToken": "-a-A-",
+  "CredentialService/ListCredentials": "-a-A-",
+  "CredentialService/RevokeCredential": "-a-A-",
+  "PermissionService/RespondToPermission": "-a-A-",
+  "PermissionService/RejectPermissions": "-a-A-",
+  "PermissionService/GetPermission": "cawAh",
+  "PermissionService/ListPermissions": "cawAh",
+  "PermissionService/WatchPermissions": "cawAh",
+  "PermissionService/ListGrants": "-awA-",
+  "PermissionService/RevokeGrant": "-a-A-",
+  "PermissionService/ListAudits": "-awA-",
+  "PermissionService/ListDecisions": "cawAh",
+  "PermissionService/ExplainPermission": "cawA-",
+  "PermissionService/ListRules": "-awA-",
+  "ToolService/ListTools": "cawA-",
+  "ToolService/PlanTool": "ca-A-",
+  "ToolService/CallTool": "c--A-",
+  "ToolService/ExecuteTool": "c--A-",
+  "ToolService/BeginCall": "---Ah",
+  "ToolService/FinishCall": "---Ah",
+  "ToolService/CancelTool": "c--A-",
+  "ToolService/GetToolPart": "cawAh",
+  "ToolService/ListToolParts": "cawAh",
+  "ToolService/ReadToolOutput": "cawAh",
+  "ToolService/WatchSession": "cawAh",
+  "ToolService/WatchMany": "cawAh",
+  "ToolService/GetToolStats": "-awA-",
+  "ToolService/GetServerInfo": "cawAh",
+  "SessionService/CreateSession": "c--A-",
+  "SessionService/GetSession": "cawAh",
+  "SessionService/ListSessions": "cawAh",
+  "SessionService/CloseSession": "c--A-",
 };
 
 const rpcs = [CredentialService, PermissionService, ToolService, SessionService].flatMap((service) =>
@@ -70,7 +72,7 @@ test("each role may call exactly the rpcs of the table, over the wire", async ()
         return !(await response.text()).includes("ROLE_MISSING");
       }),
     );
-    expect(`${path} ${["c", "a", "w", "A"].map((letter, i) => (allowed[i] ? letter : "-")).join("")}`).toBe(
+    expect(`${path} ${["c", "a", "w", "A", "h"].map((letter, i) => (allowed[i] ? letter : "-")).join("")}`).toBe(
       `${path} ${pinned[path]}`,
     );
   }

@@ -43,8 +43,12 @@ export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {
   return rolesByRpc.get(`${parent.typeName}/${localName}`) ?? [];
 }
 
-/** Roles that see sessions; host and worker get their own rpcs. */
+/** Roles that see tools and rules. */
 const allRoles: readonly Role[] = ["caller", "approver", "watcher", "admin"];
+/** Roles that read sessions; callers and hosts read their own only. */
+const readers: readonly Role[] = [...allRoles, "host"];
+/** Roles of agents that run tools themselves. */
+const hosts: readonly Role[] = ["host", "admin"];
 /** A plan reads the workspace on behalf of the principal, which the role watcher does not cover. */
 const planners: readonly Role[] = ["caller", "approver", "admin"];
 const callers: readonly Role[] = ["caller", "admin"];
@@ -62,12 +66,12 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
   [PermissionService.typeName]: {
     respondToPermission: approvers,
     rejectPermissions: approvers,
-    getPermission: allRoles,
-    listPermissions: allRoles,
-    watchPermissions: allRoles,
+    getPermission: readers,
+    listPermissions: readers,
+    watchPermissions: readers,
     listGrants: overseers,
     revokeGrant: approvers,
-    listDecisions: allRoles,
+    listDecisions: readers,
     listAudits: overseers,
     explainPermission: allRoles,
     listRules: overseers,
@@ -77,19 +81,21 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     planTool: planners,
     callTool: callers,
     executeTool: callers,
+    beginCall: hosts,
+    finishCall: hosts,
     cancelTool: callers,
-    getToolPart: allRoles,
-    listToolParts: allRoles,
-    readToolOutput: allRoles,
-    watchSession: allRoles,
-    watchMany: allRoles,
+    getToolPart: readers,
+    listToolParts: readers,
+    readToolOutput: readers,
+    watchSession: readers,
+    watchMany: readers,
     getToolStats: overseers,
     getServerInfo: roleNames,
   } satisfies Record<keyof typeof ToolService.method, readonly Role[]>,
   [SessionService.typeName]: {
     createSession: callers,
-    getSession: allRoles,
-    listSessions: allRoles,
+    getSession: readers,
+    listSessions: readers,
     closeSession: callers,
   } satisfies Record<keyof typeof SessionService.method, readonly Role[]>,
 };

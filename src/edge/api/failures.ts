@@ -97,6 +97,8 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NOT_SERVED: "unimplemented",
   ORIGIN_REFUSED: "permission_denied",
   NO_SUCH_CREDENTIAL: "not_found",
+  NO_SUCH_ASSIGNMENT: "not_found",
+  ALREADY_BEGUN: "failed_precondition",
 };
 
 function refusal(error: RequestError): RequestFailure {

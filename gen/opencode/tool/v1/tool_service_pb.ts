@@ -24,7 +24,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJqChFDYW5jZWxUb29sUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAARIZCgdtZXNzYWdlGAMgASgJQgi6SAVyAxiAICI+ChJDYW5jZWxUb29sUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiUAoSR2V0VG9vbFBhcnRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABInkKE0dldFRvb2xQYXJ0UmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSOAoLcGVybWlzc2lvbnMYAiADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0InAKFExpc3RUb29sUGFydHNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YAyABKAlCCLpIBXIDGIACIlsKFUxpc3RUb29sUGFydHNSZXNwb25zZRIpCgVwYXJ0cxgBIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIrcBChVSZWFkVG9vbE91dHB1dFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKBm91dHB1dBgCIAEoCUIKukgHcgUQARiAAhIsCgVieXRlcxgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQnl0ZVJhbmdlSAASLAoFbGluZXMYBCABKAsyGy5vcGVuY29kZS50b29sLnYxLkxpbmVSYW5nZUgAQgcKBXJhbmdlIioKCUJ5dGVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iKgoJTGluZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSJrChZSZWFkVG9vbE91dHB1dFJlc3BvbnNlEgwKBGRhdGEYASABKAwSDgoGb2Zmc2V0GAIgASgEEhMKC3RvdGFsX2J5dGVzGAMgASgEEhEKCW5leHRfbGluZRgEIAEoBBILCgNlbmQYBSABKAgidAoTV2F0Y2hTZXNzaW9uUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASEQoJYWZ0ZXJfc2VxGAIgASgEEhkKB2NhbGxfaWQYAyABKAlCCLpIBXIDGIABEhAKCHNuYXBzaG90GAQgASgIIn8KFFdhdGNoU2Vzc2lvblJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIkgKEFdhdGNoTWFueVJlcXVlc3QSNAoHd2F0Y2hlcxgBIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hCCrpIB5IBBAgBEGQiqgEKBVdhdGNoEhUKA2tleRgBIAEoCUIIukgFcgMYgAESQAoLcGVybWlzc2lvbnMYAiABKAsyKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0SAASOAoHc2Vzc2lvbhgDIAEoCzIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdEgAQg4KBXdhdGNoEgW6SAIIASLSAQoRV2F0Y2hNYW55UmVzcG9uc2USCwoDa2V5GAEgASgJEkEKC3Blcm1pc3Npb25zGAIgASgLMioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2VIABI5CgdzZXNzaW9uGAMgASgLMiYub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXNwb25zZUgAEikKA2VuZBgEIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hFbmRIAEIHCgVmcmFtZSLFAQoIV2F0Y2hFbmQSDAoEY29kZRgBIAEoDRIPCgdtZXNzYWdlGAIgASgJEi0KBnJlYXNvbhgDIAEoDjIdLm9wZW5jb2RlLnRvb2wudjEuRXJyb3JSZWFzb24SOgoIbWV0YWRhdGEYBCADKAsyKC5vcGVuY29kZS50b29sLnYxLldhdGNoRW5kLk1ldGFkYXRhRW50cnkaLwoNTWV0YWRhdGFFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIhUKE0dldFRvb2xTdGF0c1JlcXVlc3QiUQoUR2V0VG9vbFN0YXRzUmVzcG9uc2USDQoFc2luY2UYASABKAESKgoFdG9vbHMYAiADKAsyGy5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0cyJgCglUb29sU3RhdHMSDAoEdG9vbBgBIAEoCRINCgVjb3VudBgCIAEoBBIUCgxhdmdfZHVyYXRpb24YAyABKAESDgoGZXJyb3JzGAQgASgEEhAKCHRpbWVvdXRzGAUgASgEIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0IvwCChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIQCghzdG9yZV9pZBgCIAEoCRIvCgdzYW5kYm94GAMgASgOMh4ub3BlbmNvZGUudG9vbC52MS5TYW5kYm94U3RhdGUSKAoGbGltaXRzGAQgASgLMhgub3BlbmNvZGUudG9vbC52MS5MaW1pdHMSEgoKd29ya3NwYWNlcxgFIAMoCRIOCgZhZ2VudHMYBiADKAkSEQoJcHJpbmNpcGFsGAcgASgJEg0KBXJvbGVzGAggAygJEjUKDWFnZW50X2RldGFpbHMYCSADKAsyHi5vcGVuY29kZS50b29sLnYxLkFnZW50RGV0YWlscxI2Cgp1bmF0dGVuZGVkGAogASgOMiIub3BlbmNvZGUudG9vbC52MS5VbmF0dGVuZGVkUG9saWN5EhcKD3NhbmRib3hfbmV0d29yaxgLIAEoCBIXCg9zYW5kYm94X3Byb2JsZW0YDCABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkimAEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDSphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQy3QgKC1Rvb2xTZXJ2aWNlElQKCUxpc3RUb29scxIiLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xzUmVzcG9uc2USUQoIUGxhblRvb2wSIS5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXNwb25zZRJRCghDYWxsVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlc3BvbnNlElwKC0V4ZWN1dGVUb29sEiQub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVzcG9uc2UwARJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJWCglXYXRjaE1hbnkSIi5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlc3BvbnNlMAESXQoMR2V0VG9vbFN0YXRzEiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXNwb25zZRJgCg1HZXRTZXJ2ZXJJbmZvEiYub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_error_reason, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSL9AwoQQmVnaW5DYWxsUmVxdWVzdBIrCgRraW5kGAEgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOS1dezAsMzF9JBIjCg9mb3JlaWduX3Nlc3Npb24YAiABKAlCCrpIB3IFEAEYgAISHwoNZm9yZWlnbl9hZ2VudBgDIAEoCUIIukgFcgMYgAESIAoOZm9yZWlnbl9wYXJlbnQYBCABKAlCCLpIBXIDGIACEiAKDGZvcmVpZ25fdG9vbBgFIAEoCUIKukgHcgUQARiAARIwCg9mb3JlaWduX2NhbGxfaWQYBiABKAlCF7pIFHISMhBeWyEtenx+XXswLDEyOH0kEiYKBWlucHV0GAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIZCgNjd2QYCCABKAlCDLpICXIHGIAgMgJeLxIgCg9wZXJtaXNzaW9uX21vZGUYCSABKAlCB7pIBHICGEASHwoHd2FpdF9tcxgKIAEoDUIJukgGKgQYwM8kSACIAQESEwoLZGVhZGxpbmVfbXMYCyABKA0SHAoKbm9uY2VfcGF0aBgMIAEoCUIIukgFcgMYgCASIgoRZXhwZWN0ZWRfc3RvcmVfaWQYDSABKAlCB7pIBHICGEASFwoGcmVzdW1lGA4gASgJQge6SARyAhhAQgoKCF93YWl0X21zIrYBChFCZWdpbkNhbGxSZXNwb25zZRIoCgViZWd1bhgBIAEoCzIXLm9wZW5jb2RlLnRvb2wudjEuQmVndW5IABIsCgdyZWZ1c2VkGAIgASgLMhkub3BlbmNvZGUudG9vbC52MS5SZWZ1c2VkSAASLAoHd2FpdGluZxgDIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuV2FpdGluZ0gAEhAKCHN0b3JlX2lkGAQgASgJQgkKB291dGNvbWUiaAoFQmVndW4SEgoKYXNzaWdubWVudBgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDwoHY2FsbF9pZBgDIAEoCRISCgpzZXNzaW9uX2lkGAQgASgJIk0KB1JlZnVzZWQSMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSJVCgdXYWl0aW5nEjgKC3Blcm1pc3Npb25zGAEgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgCIAEoBCL/AQoRRmluaXNoQ2FsbFJlcXVlc3QSKQoKYXNzaWdubWVudBgBIAEoCUIVukgSchAyDl5bMC05YS1mXXszMn0kEhsKBm91dHB1dBgCIAEoCUIJukgGcgQogIAgSAASGgoFZXJyb3IYAyABKAlCCbpIBnIEKICAIEgAEhEKBGV4aXQYBCABKAVIAYgBARIpCghtZXRhZGF0YRgFIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLgoMaW5wdXRfZGlnZXN0GAYgASgJQhi6SBVyEzIRXihbMC05YS1mXXs2NH0pPyRCDwoGcmVzdWx0EgW6SAIIAUIHCgVfZXhpdCI+ChJGaW5pc2hDYWxsUmVzcG9uc2USKAoEcGFydBgBIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFBhcnQiagoRQ2FuY2VsVG9vbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKB2NhbGxfaWQYAiABKAlCCrpIB3IFEAEYgAESGQoHbWVzc2FnZRgDIAEoCUIIukgFcgMYgCAiPgoSQ2FuY2VsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0IlAKEkdldFRvb2xQYXJ0UmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoHY2FsbF9pZBgCIAEoCUIKukgHcgUQARiAASJ5ChNHZXRUb29sUGFydFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdCJwChRMaXN0VG9vbFBhcnRzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJbChVMaXN0VG9vbFBhcnRzUmVzcG9uc2USKQoFcGFydHMYASADKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSK3AQoVUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIaCgZvdXRwdXQYAiABKAlCCrpIB3IFEAEYgAISLAoFYnl0ZXMYAyABKAsyGy5vcGVuY29kZS50b29sLnYxLkJ5dGVSYW5nZUgAEiwKBWxpbmVzGAQgASgLMhsub3BlbmNvZGUudG9vbC52MS5MaW5lUmFuZ2VIAEIHCgVyYW5nZSIqCglCeXRlUmFuZ2USDgoGb2Zmc2V0GAEgASgEEg0KBWxpbWl0GAIgASgNIioKCUxpbmVSYW5nZRIOCgZvZmZzZXQYASABKAQSDQoFbGltaXQYAiABKA0iawoWUmVhZFRvb2xPdXRwdXRSZXNwb25zZRIMCgRkYXRhGAEgASgMEg4KBm9mZnNldBgCIAEoBBITCgt0b3RhbF9ieXRlcxgDIAEoBBIRCgluZXh0X2xpbmUYBCABKAQSCwoDZW5kGAUgASgIInQKE1dhdGNoU2Vzc2lvblJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhEKCWFmdGVyX3NlcRgCIAEoBBIZCgdjYWxsX2lkGAMgASgJQgi6SAVyAxiAARIQCghzbmFwc2hvdBgEIAEoCCJ/ChRXYXRjaFNlc3Npb25SZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJIChBXYXRjaE1hbnlSZXF1ZXN0EjQKB3dhdGNoZXMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLldhdGNoQgq6SAeSAQQIARBkIqoBCgVXYXRjaBIVCgNrZXkYASABKAlCCLpIBXIDGIABEkAKC3Blcm1pc3Npb25zGAIgASgLMikub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVxdWVzdEgAEjgKB3Nlc3Npb24YAyABKAsyJS5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlcXVlc3RIAEIOCgV3YXRjaBIFukgCCAEi0gEKEVdhdGNoTWFueVJlc3BvbnNlEgsKA2tleRgBIAEoCRJBCgtwZXJtaXNzaW9ucxgCIAEoCzIqLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1Jlc3BvbnNlSAASOQoHc2Vzc2lvbhgDIAEoCzImLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2VIABIpCgNlbmQYBCABKAsyGi5vcGVuY29kZS50b29sLnYxLldhdGNoRW5kSABCBwoFZnJhbWUixQEKCFdhdGNoRW5kEgwKBGNvZGUYASABKA0SDwoHbWVzc2FnZRgCIAEoCRItCgZyZWFzb24YAyABKA4yHS5vcGVuY29kZS50b29sLnYxLkVycm9yUmVhc29uEjoKCG1ldGFkYXRhGAQgAygLMigub3BlbmNvZGUudG9vbC52MS5XYXRjaEVuZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASIVChNHZXRUb29sU3RhdHNSZXF1ZXN0IlEKFEdldFRvb2xTdGF0c1Jlc3BvbnNlEg0KBXNpbmNlGAEgASgBEioKBXRvb2xzGAIgAygLMhsub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdHMiYAoJVG9vbFN0YXRzEgwKBHRvb2wYASABKAkSDQoFY291bnQYAiABKAQSFAoMYXZnX2R1cmF0aW9uGAMgASgBEg4KBmVycm9ycxgEIAEoBBIQCgh0aW1lb3V0cxgFIAEoBCIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCL8AgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIc3RvcmVfaWQYAiABKAkSLwoHc2FuZGJveBgDIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuU2FuZGJveFN0YXRlEigKBmxpbWl0cxgEIAEoCzIYLm9wZW5jb2RlLnRvb2wudjEuTGltaXRzEhIKCndvcmtzcGFjZXMYBSADKAkSDgoGYWdlbnRzGAYgAygJEhEKCXByaW5jaXBhbBgHIAEoCRINCgVyb2xlcxgIIAMoCRI1Cg1hZ2VudF9kZXRhaWxzGAkgAygLMh4ub3BlbmNvZGUudG9vbC52MS5BZ2VudERldGFpbHMSNgoKdW5hdHRlbmRlZBgKIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuVW5hdHRlbmRlZFBvbGljeRIXCg9zYW5kYm94X25ldHdvcmsYCyABKAgSFwoPc2FuZGJveF9wcm9ibGVtGAwgASgJIkMKDEFnZW50RGV0YWlscxINCgVhZ2VudBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdjYW5fYXNrGAMgAygJIqsBCgZMaW1pdHMSFQoNcmVxdWVzdF9ieXRlcxgBIAEoBBITCgtpbnB1dF9ieXRlcxgCIAEoBBIUCgxvdXRwdXRfYnl0ZXMYAyABKAQSEgoKdGltZW91dF9tcxgEIAEoBBIOCgZhc2tfbXMYBSABKAQSEQoJb3Blbl9hc2tzGAYgASgNEhUKDXJ1bm5pbmdfY2FsbHMYByABKA0SEQoJcmVwb3J0X21zGAggASgEKmEKDE9uRGlzY29ubmVjdBIdChlPTl9ESVNDT05ORUNUX1VOU1BFQ0lGSUVEEAASGAoUT05fRElTQ09OTkVDVF9ERVRBQ0gQARIYChRPTl9ESVNDT05ORUNUX0NBTkNFTBACKm0KEFVuYXR0ZW5kZWRQb2xpY3kSIQodVU5BVFRFTkRFRF9QT0xJQ1lfVU5TUEVDSUZJRUQQABIaChZVTkFUVEVOREVEX1BPTElDWV9XQUlUEAESGgoWVU5BVFRFTkRFRF9QT0xJQ1lfREVOWRACKqMBCgxTYW5kYm94U3RhdGUSHQoZU0FOREJPWF9TVEFURV9VTlNQRUNJRklFRBAAEhUKEVNBTkRCT1hfU1RBVEVfT0ZGEAESIQodU0FOREJPWF9TVEFURV9XT1JLU1BBQ0VfV1JJVEUQAhIbChdTQU5EQk9YX1NUQVRFX1JFQURfT05MWRADEh0KGVNBTkRCT1hfU1RBVEVfVU5BVkFJTEFCTEUQBDKMCgoLVG9vbFNlcnZpY2USVAoJTGlzdFRvb2xzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXNwb25zZRJRCghQbGFuVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlc3BvbnNlElEKCENhbGxUb29sEiEub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVzcG9uc2USXAoLRXhlY3V0ZVRvb2wSJC5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXNwb25zZTABElQKCUJlZ2luQ2FsbBIiLm9wZW5jb2RlLnRvb2wudjEuQmVnaW5DYWxsUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuQmVnaW5DYWxsUmVzcG9uc2USVwoKRmluaXNoQ2FsbBIjLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoQ2FsbFJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkZpbmlzaENhbGxSZXNwb25zZRJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJWCglXYXRjaE1hbnkSIi5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlc3BvbnNlMAESXQoMR2V0VG9vbFN0YXRzEiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXNwb25zZRJgCg1HZXRTZXJ2ZXJJbmZvEiYub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_error_reason, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and the time to wait for its end. A request that attaches to an existing call is compared
@@ -696,6 +696,376 @@ export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool_service, 11);
 
 /**
+ * BeginCallRequest is a use of a tool by an agent with its own tools. The session is derived from the principal, `kind`
+ * and `foreign_session`; it is created on first sight, in the workspace that contains `cwd`, and is closed like any
+ * other. A request that attaches to an existing call is compared by tool and input only.
+ *
+ * @generated from message opencode.tool.v1.BeginCallRequest
+ */
+export type BeginCallRequest = Message<"opencode.tool.v1.BeginCallRequest"> & {
+  /**
+   * kind is the kind of the agent, such as `claude` or `opencode`. It selects how tools are mapped: known tools of a kind
+   * ask for the permissions of Toolgate's own (`Bash` of claude asks for `bash` with its command line, `Edit` for `edit`
+   * with a diff), so that one policy serves all. Any other tool asks for the permission `KIND:Tool`, such as
+   * `claude:Monitor`, for which no default rule exists: it asks.
+   *
+   * @generated from field: string kind = 1;
+   */
+  kind: string;
+
+  /**
+   * foreign_session is the agent's own id of its session.
+   *
+   * @generated from field: string foreign_session = 2;
+   */
+  foreignSession: string;
+
+  /**
+   * foreign_agent is the subagent that calls, in the agent's words. Its calls belong to a child session, which inherits
+   * the denials of its parent. Empty: the main agent.
+   *
+   * @generated from field: string foreign_agent = 3;
+   */
+  foreignAgent: string;
+
+  /**
+   * foreign_parent is the foreign session that started this one, for an agent whose subagents have sessions of their own:
+   * the session then is a child of the one that (kind, foreign_parent) names. Empty: with `foreign_agent`, the session is
+   * a child of the one of `foreign_session`; without, it is a root.
+   *
+   * @generated from field: string foreign_parent = 4;
+   */
+  foreignParent: string;
+
+  /**
+   * foreign_tool is the agent's own name of the tool.
+   *
+   * @generated from field: string foreign_tool = 5;
+   */
+  foreignTool: string;
+
+  /**
+   * foreign_call_id is the agent's own id of this use; it becomes the call id. Empty: the id is derived from session, tool,
+   * input and the number of such calls that no longer wait, so that a repeated request attaches while the call waits.
+   *
+   * @generated from field: string foreign_call_id = 6;
+   */
+  foreignCallId: string;
+
+  /**
+   * input is the arguments, at most 512 KiB as JSON.
+   *
+   * @generated from field: google.protobuf.Struct input = 7;
+   */
+  input?: JsonObject | undefined;
+
+  /**
+   * cwd is the agent's working directory, an absolute path. It must lie in a workspace of the token, otherwise the
+   * request fails with UNKNOWN_WORKSPACE. Relative paths of the input are resolved against it.
+   *
+   * @generated from field: string cwd = 8;
+   */
+  cwd: string;
+
+  /**
+   * permission_mode is the agent's own mode, such as `acceptEdits`. It is stored for people and decides nothing.
+   *
+   * @generated from field: string permission_mode = 9;
+   */
+  permissionMode: string;
+
+  /**
+   * wait_ms is the maximum time to wait for an answer, at most 600,000. Absent: 30,000. 0: return at once.
+   *
+   * @generated from field: optional uint32 wait_ms = 10;
+   */
+  waitMs?: number | undefined;
+
+  /**
+   * deadline_ms is the time for which the permission requests of the call stay open. 0, and anything longer than
+   * `limits.ask_ms`, means `limits.ask_ms`.
+   *
+   * @generated from field: uint32 deadline_ms = 11;
+   */
+  deadlineMs: number;
+
+  /**
+   * nonce_path proves that the host and the service see the same files at `cwd`. Before the request, the host creates a
+   * regular file directly in `cwd` with the name `.toolgate-nonce-N`, where N is 32 random lowercase hexadecimal digits.
+   * Its content is the lowercase hexadecimal SHA-256 of the UTF-8 text `KIND`, line feed, `FOREIGN_SESSION`, line feed,
+   * `N`, without a line feed at the end. nonce_path is the absolute path of that file. The host removes it after the
+   * response. With a valid file, paths are resolved through links, and the request shows a diff made from the real file.
+   * Empty, or if the file is missing or differs: paths are judged as text, previews show the input alone, and an allowed
+   * path that could reach a restricted one through a link asks.
+   *
+   * @generated from field: string nonce_path = 12;
+   */
+  noncePath: string;
+
+  /**
+   * expected_store_id: see CallToolRequest.expected_store_id.
+   *
+   * @generated from field: string expected_store_id = 13;
+   */
+  expectedStoreId: string;
+
+  /**
+   * resume is a permission request that an earlier response returned as waiting. The request attaches to the call of that
+   * permission request, whatever its `foreign_call_id`; session, tool and input must be the same, otherwise it fails with
+   * CALL_ID_REUSED or NO_SUCH_PERMISSION. Empty: not used.
+   *
+   * @generated from field: string resume = 14;
+   */
+  resume: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginCallRequest.
+ * Use `create(BeginCallRequestSchema)` to create a new message.
+ */
+export const BeginCallRequestSchema: GenMessage<BeginCallRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 12);
+
+/**
+ * BeginCallResponse is the decision, or the state of the wait.
+ *
+ * @generated from message opencode.tool.v1.BeginCallResponse
+ */
+export type BeginCallResponse = Message<"opencode.tool.v1.BeginCallResponse"> & {
+  /**
+   * outcome is the decision, or the state of the wait.
+   *
+   * @generated from oneof opencode.tool.v1.BeginCallResponse.outcome
+   */
+  outcome: {
+    /**
+     * begun: the sender may run the call, once, with exactly the input that it contains.
+     *
+     * @generated from field: opencode.tool.v1.Begun begun = 1;
+     */
+    value: Begun;
+    case: "begun";
+  } | {
+    /**
+     * refused: the call has ended without a start; the sender must not run it.
+     *
+     * @generated from field: opencode.tool.v1.Refused refused = 2;
+     */
+    value: Refused;
+    case: "refused";
+  } | {
+    /**
+     * waiting: no decision yet; the sender must not run the call. To continue waiting, send the same request again.
+     *
+     * @generated from field: opencode.tool.v1.Waiting waiting = 3;
+     */
+    value: Waiting;
+    case: "waiting";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * store_id identifies the contents of the store; see `expected_store_id`.
+   *
+   * @generated from field: string store_id = 4;
+   */
+  storeId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.BeginCallResponse.
+ * Use `create(BeginCallResponseSchema)` to create a new message.
+ */
+export const BeginCallResponseSchema: GenMessage<BeginCallResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 13);
+
+/**
+ * Begun is a call that its host may run now.
+ *
+ * @generated from message opencode.tool.v1.Begun
+ */
+export type Begun = Message<"opencode.tool.v1.Begun"> & {
+  /**
+   * assignment is the secret with which FinishCall reports the result: 128 random bits. The service stores its hash only.
+   *
+   * @generated from field: string assignment = 1;
+   */
+  assignment: string;
+
+  /**
+   * input is the input to run. It differs from that of the request if an approver or a hook changed it.
+   *
+   * @generated from field: google.protobuf.Struct input = 2;
+   */
+  input?: JsonObject | undefined;
+
+  /**
+   * call_id names the call in its session.
+   *
+   * @generated from field: string call_id = 3;
+   */
+  callId: string;
+
+  /**
+   * session_id is the session of the call.
+   *
+   * @generated from field: string session_id = 4;
+   */
+  sessionId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Begun.
+ * Use `create(BegunSchema)` to create a new message.
+ */
+export const BegunSchema: GenMessage<Begun> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 14);
+
+/**
+ * Refused is a call that ended before its start.
+ *
+ * @generated from message opencode.tool.v1.Refused
+ */
+export type Refused = Message<"opencode.tool.v1.Refused"> & {
+  /**
+   * reason is the reason with which the call ended.
+   *
+   * @generated from field: opencode.tool.v1.ToolErrorReason reason = 1;
+   */
+  reason: ToolErrorReason;
+
+  /**
+   * message is the error for the model: what was refused and why, with the advice of the approver.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Refused.
+ * Use `create(RefusedSchema)` to create a new message.
+ */
+export const RefusedSchema: GenMessage<Refused> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 15);
+
+/**
+ * Waiting is a call that waits for permission.
+ *
+ * @generated from message opencode.tool.v1.Waiting
+ */
+export type Waiting = Message<"opencode.tool.v1.Waiting"> & {
+  /**
+   * permissions are the open permission requests. Empty while the call is planned.
+   *
+   * @generated from field: repeated opencode.tool.v1.PermissionRequest permissions = 1;
+   */
+  permissions: PermissionRequest[];
+
+  /**
+   * last_seq is the last sequence number of the session that this response takes into account. WatchSession resumes after
+   * it.
+   *
+   * @generated from field: uint64 last_seq = 2;
+   */
+  lastSeq: bigint;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Waiting.
+ * Use `create(WaitingSchema)` to create a new message.
+ */
+export const WaitingSchema: GenMessage<Waiting> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 16);
+
+/**
+ * FinishCallRequest is the result of a call that its host ran.
+ *
+ * @generated from message opencode.tool.v1.FinishCallRequest
+ */
+export type FinishCallRequest = Message<"opencode.tool.v1.FinishCallRequest"> & {
+  /**
+   * assignment is Begun.assignment.
+   *
+   * @generated from field: string assignment = 1;
+   */
+  assignment: string;
+
+  /**
+   * result is the result of the tool.
+   *
+   * @generated from oneof opencode.tool.v1.FinishCallRequest.result
+   */
+  result: {
+    /**
+     * output is the text that the tool returned, at most 524,288 bytes. The sender cuts a longer one and marks the cut.
+     * Toolgate bounds it like the output of local tools, and after-hooks see it.
+     *
+     * @generated from field: string output = 2;
+     */
+    value: string;
+    case: "output";
+  } | {
+    /**
+     * error is the failure that the tool reported, at most 524,288 bytes.
+     *
+     * @generated from field: string error = 3;
+     */
+    value: string;
+    case: "error";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * exit is the exit code of a command; absent if the tool ran none. It becomes `metadata.exit`.
+   *
+   * @generated from field: optional int32 exit = 4;
+   */
+  exit?: number | undefined;
+
+  /**
+   * metadata is what the tool reports to user interfaces, at most 64 KiB as JSON.
+   *
+   * @generated from field: google.protobuf.Struct metadata = 5;
+   */
+  metadata?: JsonObject | undefined;
+
+  /**
+   * input_digest is the digest of the input that ran: the lowercase hexadecimal SHA-256 of its canonical JSON (RFC 8785).
+   * Empty: not known, and not compared.
+   *
+   * @generated from field: string input_digest = 6;
+   */
+  inputDigest: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishCallRequest.
+ * Use `create(FinishCallRequestSchema)` to create a new message.
+ */
+export const FinishCallRequestSchema: GenMessage<FinishCallRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 17);
+
+/**
+ * FinishCallResponse is the call after the report.
+ *
+ * @generated from message opencode.tool.v1.FinishCallResponse
+ */
+export type FinishCallResponse = Message<"opencode.tool.v1.FinishCallResponse"> & {
+  /**
+   * part is the call in its terminal state.
+   *
+   * @generated from field: opencode.tool.v1.ToolPart part = 1;
+   */
+  part?: ToolPart | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.FinishCallResponse.
+ * Use `create(FinishCallResponseSchema)` to create a new message.
+ */
+export const FinishCallResponseSchema: GenMessage<FinishCallResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 18);
+
+/**
  * CancelToolRequest names a call.
  *
  * @generated from message opencode.tool.v1.CancelToolRequest
@@ -728,7 +1098,7 @@ export type CancelToolRequest = Message<"opencode.tool.v1.CancelToolRequest"> & 
  * Use `create(CancelToolRequestSchema)` to create a new message.
  */
 export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 12);
+  messageDesc(file_opencode_tool_v1_tool_service, 19);
 
 /**
  * CancelToolResponse is the call after its end.
@@ -737,7 +1107,7 @@ export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE_
  */
 export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> & {
   /**
-   * part is the call in its terminal state.
+   * part is the call in its terminal state; for a delegated call that has begun, in its current state.
    *
    * @generated from field: opencode.tool.v1.ToolPart part = 1;
    */
@@ -749,7 +1119,7 @@ export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> 
  * Use `create(CancelToolResponseSchema)` to create a new message.
  */
 export const CancelToolResponseSchema: GenMessage<CancelToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 13);
+  messageDesc(file_opencode_tool_v1_tool_service, 20);
 
 /**
  * GetToolPartRequest names a call.
@@ -777,7 +1147,7 @@ export type GetToolPartRequest = Message<"opencode.tool.v1.GetToolPartRequest"> 
  * Use `create(GetToolPartRequestSchema)` to create a new message.
  */
 export const GetToolPartRequestSchema: GenMessage<GetToolPartRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 14);
+  messageDesc(file_opencode_tool_v1_tool_service, 21);
 
 /**
  * GetToolPartResponse is the current state of a call.
@@ -805,7 +1175,7 @@ export type GetToolPartResponse = Message<"opencode.tool.v1.GetToolPartResponse"
  * Use `create(GetToolPartResponseSchema)` to create a new message.
  */
 export const GetToolPartResponseSchema: GenMessage<GetToolPartResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 15);
+  messageDesc(file_opencode_tool_v1_tool_service, 22);
 
 /**
  * ListToolPartsRequest pages through the calls of a session.
@@ -840,7 +1210,7 @@ export type ListToolPartsRequest = Message<"opencode.tool.v1.ListToolPartsReques
  * Use `create(ListToolPartsRequestSchema)` to create a new message.
  */
 export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 16);
+  messageDesc(file_opencode_tool_v1_tool_service, 23);
 
 /**
  * ListToolPartsResponse is a page of calls.
@@ -868,7 +1238,7 @@ export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsRespo
  * Use `create(ListToolPartsResponseSchema)` to create a new message.
  */
 export const ListToolPartsResponseSchema: GenMessage<ListToolPartsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 17);
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
 
 /**
  * ReadToolOutputRequest names an output and a range of it.
@@ -919,7 +1289,7 @@ export type ReadToolOutputRequest = Message<"opencode.tool.v1.ReadToolOutputRequ
  * Use `create(ReadToolOutputRequestSchema)` to create a new message.
  */
 export const ReadToolOutputRequestSchema: GenMessage<ReadToolOutputRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 18);
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
 
 /**
  * ByteRange is a range of bytes.
@@ -947,7 +1317,7 @@ export type ByteRange = Message<"opencode.tool.v1.ByteRange"> & {
  * Use `create(ByteRangeSchema)` to create a new message.
  */
 export const ByteRangeSchema: GenMessage<ByteRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 19);
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
 
 /**
  * LineRange is a range of lines.
@@ -975,7 +1345,7 @@ export type LineRange = Message<"opencode.tool.v1.LineRange"> & {
  * Use `create(LineRangeSchema)` to create a new message.
  */
 export const LineRangeSchema: GenMessage<LineRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 20);
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
 
 /**
  * ReadToolOutputResponse is a range of an output.
@@ -1024,7 +1394,7 @@ export type ReadToolOutputResponse = Message<"opencode.tool.v1.ReadToolOutputRes
  * Use `create(ReadToolOutputResponseSchema)` to create a new message.
  */
 export const ReadToolOutputResponseSchema: GenMessage<ReadToolOutputResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 21);
+  messageDesc(file_opencode_tool_v1_tool_service, 28);
 
 /**
  * WatchSessionRequest selects the events to watch.
@@ -1068,7 +1438,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
  * Use `create(WatchSessionRequestSchema)` to create a new message.
  */
 export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 22);
+  messageDesc(file_opencode_tool_v1_tool_service, 29);
 
 /**
  * WatchSessionResponse is an event, the mark, or a heartbeat if it has neither. A heartbeat is sent every 15 s, and at
@@ -1112,7 +1482,7 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
  * Use `create(WatchSessionResponseSchema)` to create a new message.
  */
 export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 23);
+  messageDesc(file_opencode_tool_v1_tool_service, 30);
 
 /**
  * WatchManyRequest is the list of watches. If any part of the message is malformed, the request fails with
@@ -1134,7 +1504,7 @@ export type WatchManyRequest = Message<"opencode.tool.v1.WatchManyRequest"> & {
  * Use `create(WatchManyRequestSchema)` to create a new message.
  */
 export const WatchManyRequestSchema: GenMessage<WatchManyRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 31);
 
 /**
  * Watch is one of the watches on a stream.
@@ -1178,7 +1548,7 @@ export type Watch = Message<"opencode.tool.v1.Watch"> & {
  * Use `create(WatchSchema)` to create a new message.
  */
 export const WatchSchema: GenMessage<Watch> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 32);
 
 /**
  * WatchManyResponse is the next message of one of the watches.
@@ -1230,7 +1600,7 @@ export type WatchManyResponse = Message<"opencode.tool.v1.WatchManyResponse"> & 
  * Use `create(WatchManyResponseSchema)` to create a new message.
  */
 export const WatchManyResponseSchema: GenMessage<WatchManyResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 33);
 
 /**
  * WatchEnd is the error with which a watch ended; its own rpc would have failed in the same way.
@@ -1272,7 +1642,7 @@ export type WatchEnd = Message<"opencode.tool.v1.WatchEnd"> & {
  * Use `create(WatchEndSchema)` to create a new message.
  */
 export const WatchEndSchema: GenMessage<WatchEnd> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 27);
+  messageDesc(file_opencode_tool_v1_tool_service, 34);
 
 /**
  * GetToolStatsRequest is empty.
@@ -1287,7 +1657,7 @@ export type GetToolStatsRequest = Message<"opencode.tool.v1.GetToolStatsRequest"
  * Use `create(GetToolStatsRequestSchema)` to create a new message.
  */
 export const GetToolStatsRequestSchema: GenMessage<GetToolStatsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 28);
+  messageDesc(file_opencode_tool_v1_tool_service, 35);
 
 /**
  * GetToolStatsResponse is the counters of this replica.
@@ -1315,7 +1685,7 @@ export type GetToolStatsResponse = Message<"opencode.tool.v1.GetToolStatsRespons
  * Use `create(GetToolStatsResponseSchema)` to create a new message.
  */
 export const GetToolStatsResponseSchema: GenMessage<GetToolStatsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 29);
+  messageDesc(file_opencode_tool_v1_tool_service, 36);
 
 /**
  * ToolStats is the counters of one tool.
@@ -1365,7 +1735,7 @@ export type ToolStats = Message<"opencode.tool.v1.ToolStats"> & {
  * Use `create(ToolStatsSchema)` to create a new message.
  */
 export const ToolStatsSchema: GenMessage<ToolStats> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 30);
+  messageDesc(file_opencode_tool_v1_tool_service, 37);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1380,7 +1750,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 31);
+  messageDesc(file_opencode_tool_v1_tool_service, 38);
 
 /**
  * GetServerInfoResponse describes the service and the sender of the request.
@@ -1480,7 +1850,7 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 32);
+  messageDesc(file_opencode_tool_v1_tool_service, 39);
 
 /**
  * AgentDetails is what a host must know about an agent before it relies on it.
@@ -1519,7 +1889,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 33);
+  messageDesc(file_opencode_tool_v1_tool_service, 40);
 
 /**
  * Limits are the limits on requests.
@@ -1570,11 +1940,18 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
   openAsks: number;
 
   /**
-   * running_calls is the maximum number of open calls of one session at a time.
+   * running_calls is the maximum number of open calls of one session at a time, without delegated calls.
    *
    * @generated from field: uint32 running_calls = 7;
    */
   runningCalls: number;
+
+  /**
+   * report_ms is the time within which the host of a delegated call must report its result.
+   *
+   * @generated from field: uint64 report_ms = 8;
+   */
+  reportMs: bigint;
 };
 
 /**
@@ -1582,7 +1959,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 34);
+  messageDesc(file_opencode_tool_v1_tool_service, 41);
 
 /**
  * OnDisconnect selects the fate of a call when the client cuts off its ExecuteTool or CallTool request.
@@ -1787,8 +2164,45 @@ export const ToolService: GenService<{
     output: typeof ExecuteToolResponseSchema;
   },
   /**
+   * BeginCall asks for a call that the sender runs itself: an agent with its own tools. It plans and judges the call like
+   * any other, waits for approvers where policy asks, and returns the input to run with an assignment, or a refusal. The
+   * sender runs the tool only after `begun`; it treats every other response, an error and silence alike as a refusal.
+   * Role: host.
+   *
+   * The call waits for permission without an owner: no replica holds it, and a restart loses nothing. The same request
+   * again, at any replica, attaches to the call and to its permission requests. An approval counts only when a waiting
+   * BeginCall collects it: that step judges the call again, records the start and returns the assignment, once. An
+   * approval that no request collects within 10 minutes ends the call EXPIRED. A request that returned `waiting` leaves
+   * its permission requests open; if they are approved later, the next identical call (same principal, foreign session,
+   * subagent, tool, input and directory, whatever its `foreign_call_id`) within these 10 minutes collects the approval.
+   *
+   * Toolgate cannot promise that a delegated call runs at most once, or that it ran: only the sender knows.
+   *
+   * @generated from rpc opencode.tool.v1.ToolService.BeginCall
+   */
+  beginCall: {
+    methodKind: "unary";
+    input: typeof BeginCallRequestSchema;
+    output: typeof BeginCallResponseSchema;
+  },
+  /**
+   * FinishCall reports the result of a call that began. The report becomes the terminal state: `completed` for an output,
+   * FAILED for an error. If `input_digest` is not that of the input that BeginCall returned, the call ends
+   * CHANGED_AFTER_APPROVAL and the service raises an alert. The same assignment again returns the call and changes
+   * nothing. A call without a report ends NOT_REPORTED after `limits.report_ms`; a later report is recorded in the
+   * audit only. Role: host, for calls of the same token.
+   *
+   * @generated from rpc opencode.tool.v1.ToolService.FinishCall
+   */
+  finishCall: {
+    methodKind: "unary";
+    input: typeof FinishCallRequestSchema;
+    output: typeof FinishCallResponseSchema;
+  },
+  /**
    * CancelTool ends a call with CANCELLED. It returns when that is recorded; the processes of the tool are killed.
-   * Cancelling a call that has ended returns its state and changes nothing.
+   * Cancelling a call that has ended returns its state and changes nothing. Cancelling a delegated call that has begun
+   * only sets `cancel_requested`.
    *
    * @generated from rpc opencode.tool.v1.ToolService.CancelTool
    */
