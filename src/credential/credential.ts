@@ -22,6 +22,8 @@ export interface Credential extends CredentialRights {
   readonly expires: number;
   /** 0: it is not revoked. */
   readonly revoked: number;
+  /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
+  readonly uid?: number | undefined;
 }
 
 /** Roles that act in a workspace. The other ones read all sessions, so workspaces do not limit them. */
@@ -46,7 +48,7 @@ export function hashOfSecret(secret: string): string {
 export function newCredential(
   token: string,
   { roles, agents, workspaces }: CredentialRights,
-  { label, created, expires }: Pick<Credential, "label" | "created" | "expires">,
+  { label, created, expires, uid }: Pick<Credential, "label" | "created" | "expires" | "uid">,
 ): Credential {
   const name = label
     .toLowerCase()
@@ -54,7 +56,10 @@ export function newCredential(
     .slice(0, 40)
     .replaceAll(/^-|-$/g, "");
   const id = `${name === "" ? (roles[0] ?? "token") : name}-${randomText(8)}`;
-  return { id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 };
+  return {
+    ...{ id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 },
+    ...(uid !== undefined && { uid }),
+  };
 }
 
 /** Returns the record of an existing token, for a table that takes it over. */

@@ -12,14 +12,23 @@ export interface IssuedCredential {
   credential: Credential;
 }
 
+/** A sign-in with a code. */
+interface SignInRequest extends Pick<Credential, "label" | "uid"> {
+  code: string;
+  token?: string;
+}
+
 /** The credentials of the table, and the codes with which people get one. */
 export interface Credentials {
   /** Returns the principal whose token has this SHA-256; undefined if it is unknown, revoked or expired. */
   principalOf(sha256: Buffer): Principal | undefined;
   /** Creates a code for a person; without a creator it gives the role approver. */
   createCode(creator?: Principal): { code: string; expires: number };
-  /** Exchanges a code for a credential of 30 days. `token` is made by the caller if the token has a special form. */
-  signIn(request: { code: string; label: string; token?: string }): Promise<IssuedCredential>;
+  /**
+   * Exchanges a code for a credential of 30 days. `token` is made by the caller if the token has a special form; `uid` is the user
+   * of the operating system that signs in.
+   */
+  signIn(request: SignInRequest): Promise<IssuedCredential>;
   create(rights: CredentialRights, fields: Pick<Credential, "label" | "expires">): Promise<IssuedCredential>;
   list(): readonly Credential[];
   /** Revokes a credential, and ends the streams of its principal. */
@@ -56,7 +65,7 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
       if (endOf(credential) <= now() && !ending.signal.aborted) ending.abort(credentialEnded());
   }
 
-  async function issue(token: string, rights: CredentialRights, fields: Pick<Credential, "label" | "expires">) {
+  async function issue(token: string, rights: CredentialRights, fields: Pick<Credential, "label" | "expires" | "uid">) {
     const credential = newCredential(token, rights, { ...fields, created: now() });
     await table.add(credential);
     return { token, credential };
@@ -80,11 +89,11 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
       });
     },
-    async signIn({ code, label, token = newToken() }) {
+    async signIn({ code, label, uid, token = newToken() }) {
       const rights = codes.take(code);
       if (rights === undefined) throw failures.next();
       const expires = Math.min(now() + signInMs, rights.endsAt);
-      return await issue(token, rights, { label, expires });
+      return await issue(token, rights, { label, expires, uid });
     },
     create: (rights, fields) => issue(newToken(), rights, fields),
     list: () => table.current(),

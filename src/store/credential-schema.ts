@@ -15,4 +15,5 @@ export const credentialSchema: z.ZodType<Credential> = z.object({
   created: time,
   expires: time,
   revoked: time,
+  uid: z.number().int().min(0).optional(),
 });

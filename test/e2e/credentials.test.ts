@@ -5,7 +5,8 @@ import { connect as connectHttp2 } from "node:http2";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { Code } from "@connectrpc/connect";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-node";
 import { expect, onTestFinished, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -130,6 +131,28 @@ test("a code signs in once; of two racing exchanges one wins", async () => {
     code: Code.Unauthenticated,
     reason: "UNAUTHENTICATED",
   });
+});
+
+test("a sign-in from this machine records the user of the operating system that signs in", async () => {
+  const uids = async () =>
+    (await as("approver-token-for-tests").listCredentials({})).credentials.map(({ label, uid }) => [label, uid]);
+  const own = process.getuid?.();
+  const newCode = async () => (await as("approver-token-for-tests").createCode({})).code;
+  const web = createClient(CredentialService, createGrpcWebTransport({ baseUrl: service.url, httpVersion: "1.1" }));
+  await as("").signIn({ code: await newCode(), label: "by gRPC" });
+  await web.signIn({ code: await newCode(), label: "by gRPC-Web" });
+  await signInBrowser();
+  const listed = await uids();
+  expect(listed).toContainEqual(["by gRPC", own]);
+  expect(listed).toContainEqual(["by gRPC-Web", own]);
+  expect(listed).toContainEqual(["Firefox on Linux", own]);
+  if (own !== 0) return;
+  // Only root can act as another user.
+  const request = { code: await newCode(), label: "by another user" };
+  const url = `${service.url}/opencode.tool.v1.CredentialService/SignIn`;
+  const post = `fetch(${JSON.stringify(url)}, { method: "POST", headers: { "content-type": "application/json" }, body: ${JSON.stringify(JSON.stringify(request))} })`;
+  await once(spawn(process.execPath, ["-e", post], { uid: 65_534, cwd: "/" }), "exit");
+  expect(await uids()).toContainEqual(["by another user", 65_534]);
 });
 
 test("SignIn refuses more than 4 KiB by every protocol", async () => {

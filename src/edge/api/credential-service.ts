@@ -20,8 +20,9 @@ export function credentialService({
   store,
 }: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
   return {
-    async signIn({ code, label }) {
-      const { token, credential } = await credentials.signIn({ code, label: label || "terminal" });
+    async signIn({ code, label }, { peerUid }) {
+      const uid = await peerUid();
+      const { token, credential } = await credentials.signIn({ code, label: label || "terminal", uid });
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
     createCode: (_request, { principal }) => credentials.createCode(principal),
@@ -79,7 +80,7 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
   );
 }
 
-function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked }: Credential) {
+function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked, uid }: Credential) {
   return {
     id,
     roles: [...roles],
@@ -89,5 +90,6 @@ function recordOf({ id, roles, agents, workspaces, label, created, expires, revo
     created,
     expires,
     revoked,
+    ...(uid !== undefined && { uid }),
   };
 }

@@ -19,6 +19,8 @@ export interface EdgeContext {
   readonly response: { readonly headers: Headers; readonly trailers: Headers };
   /** Bounds on the request. */
   readonly limits: EdgeLimits;
+  /** Returns the user of the operating system that sent the request; undefined if it is unknown or on another machine. */
+  readonly peerUid: () => Promise<number | undefined>;
 }
 
 /** Headers of a request, by name in lower case. */

@@ -9,6 +9,7 @@ import type { ByteBudget } from "./byte-budget.ts";
 import type { Refuse } from "./guard.ts";
 import type { Handler, Request, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
+import { peerUid } from "./peer-uid.ts";
 
 /** Options of the door. */
 export interface SignInDoorOptions {
@@ -60,7 +61,8 @@ async function signIn(
   const code = codeIn(await readBody(request, { maxBytes: limits.publicRequestBytes, maxMs: limits.bodyMs, budget }));
   const { cookie, pageKey, token } = newBrowserToken();
   const label = browserNameOf(headers.get("user-agent") ?? "");
-  const { credential } = await credentials.signIn({ code, label, token });
+  const uid = await peerUid(request.socket);
+  const { credential } = await credentials.signIn({ code, label, token, uid });
   const maxAge = Math.floor((credential.expires - credential.created) / 1_000);
   setCookie(response, headers, browser, cookie, maxAge);
   sendWhole(response, 200, "application/json", JSON.stringify({ pageKey }));

@@ -4,6 +4,7 @@ import {
   ConnectError,
   createConnectRouter,
   createContextKey,
+  createContextValues,
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
@@ -25,6 +26,7 @@ import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
 import { sendWhole } from "../http/mounts.ts";
+import { peerUid, type SocketEnds } from "../http/peer-uid.ts";
 import type { RpcOptions } from "./direct.ts";
 import { failureResponse, toConnectError } from "./errors.ts";
 import { type BodyLimits, streamBody } from "./request-body.ts";
@@ -51,7 +53,8 @@ export function createConnectHandler(options: RpcOptions): Handler {
     const body = reportErrors(checkedBody(request, { ...bounds, budget }), (error) =>
       toConnectError(failures.failureOf(error, nameOfRpc(handler.method))),
     );
-    handler({ ...universalRequestFromNodeRequest(request, response, undefined, undefined), body })
+    const values = createContextValues().set(socketKey, request.socket);
+    handler({ ...universalRequestFromNodeRequest(request, response, undefined, values), body })
       .then((answer) => universalResponseToNodeResponse(answer, response))
       .catch((error: unknown) => {
         if (hasLeft || ConnectError.from(error).code === Code.Aborted) return;
@@ -143,6 +146,8 @@ function checkCompression(headers: Headers, available: readonly Compression[]): 
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
 
+const socketKey = createContextKey<SocketEnds>({}, { description: "ends of the connection" });
+
 /** Size of what precedes a message in gRPC, gRPC-Web and Connect's streams. */
 const envelopeBytes = 5;
 
@@ -177,6 +182,7 @@ function routeRpc(router: ReturnType<typeof createConnectRouter>, { method, run 
   // Connect has no type for the function of a method that is not known when the code is compiled.
   router.rpc(method, serve as never);
 }
+
 function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext {
   const { requestHeader: headers, values } = handler;
   const principal = values.get(principalKey);
@@ -187,7 +193,10 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const trace = traceContextOf(headers);
   const { responseHeader, responseTrailer } = handler;
   const response = { headers: responseHeader, trailers: responseTrailer };
-  return { principal, roles: principal.roles, signal, deadline, trace, headers, response, limits };
+  return {
+    ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response, limits },
+    peerUid: () => peerUid(values.get(socketKey)),
+  };
 }
 
 /** Maps what an rpc throws, also in the middle of a response stream. It goes before all other interceptors. */

@@ -20,6 +20,7 @@ import { nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request, Response } from "../http/handler.ts";
+import { peerUid } from "../http/peer-uid.ts";
 import { toConnectError } from "./errors.ts";
 import { selectWire } from "./select-wire.ts";
 import type { JsonOptions, ResponseCompression, Wire, WireResponse } from "./wire.ts";
@@ -112,7 +113,10 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
     const message = parse(method, wire, body, options.jsonOptions);
     checkMessage(method.input, message);
     const trace = traceContextOf(headers);
-    const context = { principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits };
+    const context = {
+      ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits },
+      peerUid: () => peerUid(request.socket),
+    };
     await respond({ rpc, message, context }, sent, (message) => encode(method.output, wire, message, options));
   } catch (error) {
     sent.fail(toConnectError(failures.failureOf(error, nameOfRpc(method), signal)));
