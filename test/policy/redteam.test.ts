@@ -36,7 +36,8 @@ function rulesOf(name: string, programs: readonly string[]): RuleConfig {
 /** A repository with secrets, and a directory that git takes for a repository although it has no `.git`. */
 const fixture = `
 set -e
-mkdir -p secrets public/sub sub locked empty evil
+mkdir -p secrets public/sub sub locked empty evil recursive included reading listed
+touch -- recursive/-r recursive/a.txt included/--include=.env reading/-f.. listed/@list listed/+!id listed/a.txt
 for file in .env prod.env secrets/key.txt secrets/id id_rsa public/a.txt public/sub/b.txt sub/x.txt locked/f.txt public/pre-commit; do
   echo "TOPSECRET $file" > "$file"
 done
@@ -138,11 +139,46 @@ const more: [rules: string, programs: string, command: string, workdir?: string]
   ["WHITE", "git", "git ls-remote ../evil", "sub"],
   ["WHITE", "git cd", "cd evil && git status"],
   ["WHITE", "git", "git status", "evil/objects"],
+  // A glob stands for the names of files, and some names are more to a program than files.
+  ["WHITE", "grep", "grep x *", "recursive"],
+  ["WHITE", "grep", "grep x ?r", "recursive"],
+  ["WHITE", "grep", "grep x [!a]*", "recursive"],
+  ["WHITE", "grep", "grep -e -- *", "recursive"],
+  ["WHITE", "grep", "grep x *", "included"],
+  ["WHITE", "grep", "grep x *", "reading"],
+  ["READ", "tar", "tar cf ../x.tar *", "recursive"],
+  ["READ", "find", "find -- *", "recursive"],
+  ["WHITE", "printf", "printf *", "recursive"],
+  ["WHITE", "prettier", "prettier -- *", "recursive"],
+  ["WHITE", "cd grep", "cd recursive && grep x *"],
+  ["WHITE", "bash grep cd", "bash -c 'cd recursive && grep x *'"],
+  ["WHITE", "timeout grep", "timeout 5 -- grep x *", "recursive"],
+  ["WHITE", "strings", "strings *", "listed"],
+  ["WHITE", "less", "less *", "listed"],
+  ["WHITE", "touch grep", "touch -- -r && grep x *", "public"],
+  ["READ", "cd cp grep", "cp recursive/* public && cd public && grep x *"],
 ];
 
 test.each(more)("%s %s: %s asks or is denied", async (rules, programs, command, workdir = ".") => {
   const names = programs.split(" ").filter((name) => name !== "");
   expect(await plannedAction(command, workdir, rulesOf(rules, names))).not.toBe(PermissionAction.ALLOW);
+});
+
+test.each([
+  ["grep", "grep x *", "public"],
+  ["grep", "grep x -- *", "recursive"],
+  ["grep", "grep -n x -- *", "recursive"],
+  ["grep", "grep x ./*", "recursive"],
+  ["grep", "grep x *.txt", "recursive"],
+  ["echo", "echo *", "recursive"],
+  ["ls", "ls *", "listed"],
+  ["git", "git log --oneline -- *", "public"],
+  ["timeout grep", "timeout 5 grep x -- *", "recursive"],
+  ["cp grep", "cp public/a.txt empty && grep x *"],
+])("%s: %s in %s is allowed", async (programs, command, workdir = ".") => {
+  const bash = Object.fromEntries(programs.split(" ").map((program) => [`${program} *`, "allow" as const]));
+  const rules: RuleConfig = { bash, read: "allow", edit: "allow" };
+  expect(await plannedAction(command, workdir, rules)).toBe(PermissionAction.ALLOW);
 });
 
 test.each([

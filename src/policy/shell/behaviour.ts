@@ -144,6 +144,28 @@ function addProgram(program: Word | undefined, effects: Effects): void {
   effects.uses.push({ path: value, glob: false, as: "read" });
 }
 
+/** Checks if no option of a program does more than change what it prints. */
+export function takesNoOptions(words: readonly Word[]): boolean {
+  const program = programs.get(programOf(words));
+  return program?.free === true && program.run === undefined;
+}
+
+/** Returns the index of the `--` behind which a program takes all words as operands; infinite if there is none, or none is known. */
+export function endOfOptions(words: readonly Word[]): number {
+  const name = programOf(words);
+  const read = readers.get(name);
+  if (!read && !isWrapper(name) && !endsOptions.test(name)) return Number.POSITIVE_INFINITY;
+  const values = new Set(read?.(words, 1).options.map(({ value }) => value));
+  // Where the options of a program are not read here, `--` may be the value of an option before it.
+  const at = words.findIndex(
+    (word, i) => word.value === "--" && (read ? !values.has(word) : !words[i - 1]?.value.startsWith("-")),
+  );
+  return at === -1 ? Number.POSITIVE_INFINITY : at;
+}
+
+/** Programs with separate readers that take `--` as the end of their options. */
+const endsOptions = /^(git|tar|g?sed|[gmn]?awk)$/;
+
 const readers = new Map<string, OptionReader>([...programs].map(([name, program]) => [name, optionReader(program)]));
 
 function runKnown(name: string, program: Program, words: readonly Word[], effects: Effects): void {

@@ -2,7 +2,7 @@ import { dirname, join } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
 import { type Command, readCommands } from "./command.ts";
-
+import { madeNames, nameCaution } from "./glob-names.ts";
 import { type Allowed, addScript, addUse, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
 
 /**
@@ -13,27 +13,33 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   if (ask.permission !== "bash") return [ask];
   const touched = createTouched(allowed);
   const programs = new Set<string>();
-  const byDirectory = new Map<string, ExpandedAsk>();
+  const byPlace = new Map<string, ExpandedAsk>();
   const shownAs = new Map<string, string>();
   const lines = ask.patterns.map((line) => ({ line, commands: readCommands(line) }));
+  const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
+    const made = await madeNames(commands, place, files.list);
     for (const command of commands) {
       if (command.pipeline) shownAs.set(command.text, command.pipeline.text);
-      const cwd = await directoryOf(command, ask.cwd ?? "/", files);
-      const before = byDirectory.get(cwd) ?? { ...ask, patterns: [], line, cwd };
+      const cwd = await place(command);
       const repository = command.programs.some(isGit) ? await repositoryAt(cwd, files) : undefined;
-      const foreign = repository?.problem ?? (await foreignSource(command, cwd, files));
-      byDirectory.set(cwd, {
+      const alwaysAsk =
+        repository?.problem ??
+        (await foreignSource(command, cwd, files)) ??
+        (await nameCaution(command, place, made, files.list));
+      const key = JSON.stringify([cwd, alwaysAsk]);
+      const before = byPlace.get(key) ?? { ...ask, patterns: [], line, cwd };
+      byPlace.set(key, {
         ...before,
         patterns: [...new Set([...before.patterns, command.text])],
-        ...(foreign !== undefined && { alwaysAsk: foreign }),
+        ...(alwaysAsk !== undefined && { alwaysAsk }),
       });
       for (const use of command.uses) await addUse(touched, use, command, { cwd, top: repository?.top }, files, home);
       for (const script of command.scripts) await addScript(touched, script, cwd, files);
       for (const program of command.programs) programs.add(program);
     }
   }
-  const [first, ...others] = byDirectory.values();
+  const [first, ...others] = byPlace.values();
   if (!first) return [ask];
   const { cwd: _, ...unplaced } = first;
   const runs = [...touched.scripts];
