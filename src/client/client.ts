@@ -1,4 +1,5 @@
 /** The public module `toolgate/client`: connects a program to a running service. */
+export * from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 export * from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 export * from "../../gen/opencode/tool/v1/event_pb.ts";
 export * from "../../gen/opencode/tool/v1/permission_pb.ts";

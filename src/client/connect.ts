@@ -1,5 +1,6 @@
 import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
@@ -25,6 +26,7 @@ export interface ToolgateClient {
   readonly sessions: Client<typeof SessionService>;
   readonly permissions: Client<typeof PermissionService>;
   readonly credentials: Client<typeof CredentialService>;
+  readonly agents: Client<typeof AgentService>;
   /** Ends the connection and all streams on it. */
   close(): void;
 }
@@ -45,6 +47,7 @@ export function connect({ url, token, ...certificates }: ConnectOptions): Toolga
     sessions: createClient(SessionService, transport),
     permissions: createClient(PermissionService, transport),
     credentials: createClient(CredentialService, transport),
+    agents: createClient(AgentService, transport),
     close: () => sessionManager.abort(),
   };
 }

@@ -4,6 +4,7 @@ import { readableRoot } from "../call/readable-root.ts";
 import { createStoredOutputs } from "../call/stored-outputs.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
+import type { Connectors } from "../connector/connectors.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../credential/credentials.ts";
@@ -25,6 +26,7 @@ export function startListener({
   agreement,
   about,
   credentials,
+  connectors,
   log,
 }: {
   config: Config;
@@ -35,6 +37,7 @@ export function startListener({
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
+  connectors: Connectors;
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
@@ -48,6 +51,7 @@ export function startListener({
           permissions,
           sessions,
           credentials,
+          connectors,
           planner,
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),

@@ -18,7 +18,11 @@ export type PolicyConfig = Pick<Config, "dataDirectory" | "file" | "serviceDirec
  * Creates the policy and the function that collects the layers of a subject: configured rules and those of its workspace. A
  * reload replaces the members of `rules`; they are read at each use.
  */
-export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) {
+export function createPolicyParts(
+  config: PolicyConfig,
+  rules: ConfiguredRules,
+  connectorFiles: () => readonly string[] = () => [],
+) {
   const home = homedir();
   const { dataDirectory, file, serviceDirectory, workspaces, loginFile, trustDirectory } = config;
   const guard = {
@@ -43,7 +47,7 @@ export function createPolicyParts(config: PolicyConfig, rules: ConfiguredRules) 
     return built;
   };
   return {
-    policy: createPolicy({ guard, home }),
+    policy: createPolicy({ guard, home, connectorFiles }),
     layersFor: (subject: LayersFor) => current().layersFor(subject),
     policyDigest: () => current().digest,
   };

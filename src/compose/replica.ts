@@ -29,6 +29,7 @@ export type Replica = ReturnType<typeof createReplica>;
 export function createReplica({
   config,
   rules,
+  connectorFiles = () => [],
   store,
   replicaId,
   tools,
@@ -37,6 +38,8 @@ export function createReplica({
 }: {
   config: ReplicaConfig;
   rules: ConfiguredRules;
+  /** Returns the files that connectors of agents wrote, which policy protects. */
+  connectorFiles?: () => readonly string[];
   store: Store;
   replicaId: string;
   tools: readonly Tool[];
@@ -52,7 +55,7 @@ export function createReplica({
     outputs,
   } = notifyEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
   const now = callStore.now;
-  const { policy, layersFor, policyDigest } = createPolicyParts(config, rules);
+  const { policy, layersFor, policyDigest } = createPolicyParts(config, rules, connectorFiles);
   const permissions = createPermissions({
     store: asks,
     policy,

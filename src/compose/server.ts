@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import type { Config } from "../config/config.ts";
+import { createConnectors } from "../connector/connectors.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
@@ -53,12 +54,14 @@ export async function startServer(
   const sandbox = await startSandbox(config, log);
   const opened = await open(config, log);
   const { credentials, adoptedApprover } = await openCredentialParts(config, opened, log);
+  const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   const { store } = telemetry;
   const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs });
   const replica = createReplica({
     config,
     rules,
+    connectorFiles: connectors.files,
     store,
     replicaId,
     tools: builtIn.tools,
@@ -83,6 +86,7 @@ export async function startServer(
       { everyMs: 500, work: calls.stopLapsed },
       { everyMs: 500, work: calls.handleCancels },
       { everyMs: 1_000, work: credentials.refresh },
+      { everyMs: 1_000, work: connectors.refresh },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
     ],
@@ -98,6 +102,7 @@ export async function startServer(
     agreement,
     about,
     credentials,
+    connectors,
     log,
   });
   return {

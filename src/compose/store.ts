@@ -1,5 +1,6 @@
 import type { OutputStore, Retention, Store } from "../call/ports.ts";
 import type { Config } from "../config/config.ts";
+import type { ConnectorTable } from "../connector/ports.ts";
 import type { Logger } from "../core/logger.ts";
 import type { CredentialTable } from "../credential/ports.ts";
 import { openLoggedCredentialFile } from "../store/credential-file.ts";
@@ -7,9 +8,10 @@ import { openRedisCredentials } from "../store/redis/credentials.ts";
 import { openRedisStore } from "../store/redis/store.ts";
 import { openSqliteStore } from "../store/sqlite/store.ts";
 
-/** A store with the table of credentials beside its records. */
+/** A store with the tables of credentials and connectors next to its records. */
 export interface ServiceStore extends Store {
   credentials: CredentialTable;
+  connectors: ConnectorTable;
 }
 
 /** Opens the store that the configuration names. */

@@ -1,15 +1,20 @@
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { Ask } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
+import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { Opinion } from "./opinion.ts";
 import { protectedFile } from "./protected-files.ts";
 import { foldCase } from "./wildcard.ts";
 
 /** Returns the caution that forces an ask although rules or grants allow; undefined if there is none. `at` is the place in the patterns. */
-export function caution({ permission, patterns, paths, alwaysAsk }: Ask, at: number): Opinion | undefined {
+export function caution(
+  { permission, patterns, paths, alwaysAsk }: Ask,
+  at: number,
+  connectorFiles: ConnectorFiles,
+): Opinion | undefined {
   const path = paths?.[at] ?? patterns[at] ?? "";
-  const file = protectedFile(permission, path);
+  const file = protectedFile(permission, path) ?? connectorFiles.describe(permission, path);
   if (file !== undefined) return alwaysAsked(`${path} is ${file}`);
   const system = systemFile(permission, path);
   if (system !== undefined) return alwaysAsked(`${path} is ${system}`);

@@ -9,6 +9,7 @@ import {
 import { type Address, readAddress } from "./address.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
 import type { CompiledRules } from "./compiled-rules.ts";
+import type { ConnectorFiles } from "./connector-files.ts";
 import type { FileGuard } from "./guard.ts";
 import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
@@ -23,6 +24,7 @@ import { firstMatchOfEach, type TracedMatch, traceOf } from "./trace.ts";
 export interface PolicyState {
   compiled: CompiledRules;
   guard: FileGuard;
+  connectorFiles: ConnectorFiles;
 }
 
 /** Decides on one pattern of an ask. `analyse` reads a command line into its commands; otherwise the text is judged as given. */
@@ -56,7 +58,7 @@ export function decidePattern(
     return last ? opinionBy(last) : unmatched;
   };
   const opinion = strictestOpinion(layers, opinionOf, ask.restricts ? notRestricted : noMatch);
-  const final = cautionFor(compiled, opinion, ask, at, layers, address) ?? opinion;
+  const final = cautionFor(state, opinion, ask, at, layers, address) ?? opinion;
 
   const texts = commands?.flatMap(({ bare, spellings }) => [bare, ...spellings]) ?? [pattern];
   const matched = [...layers.wide, ...layers.narrow].flatMap((list) =>
@@ -117,7 +119,7 @@ function strictestOpinion(
 
 /** Returns the caution that forces an ask even where rules or grants allow; undefined if there is none. */
 function cautionFor(
-  compiled: CompiledRules,
+  { compiled, connectorFiles }: PolicyState,
   { action }: Opinion,
   ask: ExpandedAsk,
   at: number,
@@ -127,7 +129,7 @@ function cautionFor(
   if (action === PermissionAction.DENY) return undefined;
   const hidden = hiddenText(ask.patterns[at] ?? "");
   if (hidden) return hidden;
-  if (!address) return caution(ask, at);
+  if (!address) return caution(ask, at, connectorFiles);
   if (action === PermissionAction.ASK) return undefined;
   return addressCaution(address, namedParts(compiled, address, undefined, layers).port);
 }

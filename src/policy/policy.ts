@@ -1,6 +1,7 @@
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { canAsk } from "./can-ask.ts";
-import { type CompiledRules, createCompiledRules } from "./compiled-rules.ts";
+import { createCompiledRules } from "./compiled-rules.ts";
+import { createConnectorFiles } from "./connector-files.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
 import { matchRule } from "./match-rule.ts";
@@ -17,10 +18,22 @@ export { strictest } from "./opinion.ts";
 /** Evaluates rules, and explains its decisions. */
 export type Policy = ReturnType<typeof createPolicy>;
 
-/** Creates the policy. It reads no files and no sessions: the same ask and layers always give the same decision. */
-export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
+/**
+ * Creates the policy. It reads no files and no sessions: the same ask and layers always give the same decision, as long as
+ * `connectorFiles` returns the same paths.
+ */
+export function createPolicy({
+  guard,
+  home,
+  connectorFiles: paths = () => [],
+}: {
+  guard: Guard;
+  home: string;
+  connectorFiles?: () => readonly string[];
+}) {
   const compiled = createCompiledRules(home);
-  const state: PolicyState = { compiled, guard: createFileGuard(guard, home) };
+  const connectorFiles = createConnectorFiles(paths);
+  const state: PolicyState = { compiled, guard: createFileGuard(guard, home), connectorFiles };
   const denied = deniedPaths(guard);
   const rulesAbout =
     (permission: string) =>
@@ -30,8 +43,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
         .map(({ rule }) => rule);
   return {
     /** Expands an ask into everything that it stands for; a command line into its commands and the files that they touch. */
-    expand: (ask: ExpandedAsk, layers: Layers, files: Files) =>
-      expand(ask, files, allowedFiles(compiled, layers), home),
+    expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, allowedFiles(state, layers), home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
       if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers)];
@@ -40,7 +52,7 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
     },
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
-      readDoubts(place, layers, { about: rulesAbout("read"), denied, home }),
+      readDoubts(place, layers, { about: rulesAbout("read"), denied, home, connectorFiles }),
     /** Lists the permissions that can end in an ask, of the known ones and those that rules name; `*` stands for any other. */
     asking({ wide, narrow }: Layers, known: readonly string[]): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
@@ -63,17 +75,17 @@ export function createPolicy({ guard, home }: { guard: Guard; home: string }) {
 }
 
 /** Creates the quick filters for many files: which of them rules do not restrict, so that they need no decision. */
-function allowedFiles(compiled: CompiledRules, layers: Layers): Allowed {
+function allowedFiles(state: PolicyState, layers: Layers): Allowed {
   return {
-    read: mayAccess(compiled, layers, "read", PermissionAction.ALLOW),
-    edit: mayAccess(compiled, layers, "edit", PermissionAction.ALLOW),
-    notDeniedEdit: mayAccess(compiled, layers, "edit", PermissionAction.ASK),
+    read: mayAccess(state, layers, "read", PermissionAction.ALLOW),
+    edit: mayAccess(state, layers, "edit", PermissionAction.ALLOW),
+    notDeniedEdit: mayAccess(state, layers, "edit", PermissionAction.ASK),
   };
 }
 
 /** Creates the filter of files for which no rule has a stricter action than `worst`. */
 function mayAccess(
-  compiled: CompiledRules,
+  { compiled, connectorFiles }: Pick<PolicyState, "compiled" | "connectorFiles">,
   { wide, narrow }: Layers,
   permission: "read" | "edit",
   worst: PermissionAction,
@@ -84,8 +96,10 @@ function mayAccess(
       .some(({ rule }) => rule.action > worst);
   const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
   if (groups.length === 0) return undefined;
+  const isProtected = (...file: [permission: string, path: string]) =>
+    (protectedFile(...file) ?? connectorFiles.describe(...file)) !== undefined;
   return ({ pattern, absolute }) => {
-    if (worst === PermissionAction.ALLOW && protectedFile(permission, absolute) !== undefined) return false;
+    if (worst === PermissionAction.ALLOW && isProtected(permission, absolute)) return false;
     const target = targetOf(permission, pattern, absolute);
     return groups.every(
       (group) => (matchRule(compiled, group, target)?.rule.action ?? PermissionAction.ALLOW) <= worst,

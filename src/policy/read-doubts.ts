@@ -1,4 +1,5 @@
 import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
 import type { LayerRules, Layers } from "./model.ts";
 import { secretWords } from "./protected-files.ts";
@@ -19,12 +20,23 @@ export interface ReadPlace {
 export function readDoubts(
   { absolute, pattern }: ReadPlace,
   { wide, narrow }: Layers,
-  { about, denied, home }: { about(list: LayerRules): readonly Rule[]; denied: readonly string[]; home: string },
+  {
+    about,
+    denied,
+    home,
+    connectorFiles,
+  }: {
+    about(list: LayerRules): readonly Rule[];
+    denied: readonly string[];
+    home: string;
+    connectorFiles: Pick<ConnectorFiles, "isBelow">;
+  },
 ): string[] | undefined {
   const place = foldCase(toSlashes(absolute));
   const shown = pattern === "." ? "" : foldCase(toSlashes(pattern));
   if (kernel.test(`${place}/`) || warningsAbout(absolute).length > 0) return undefined;
   if (denied.some((path) => isWithin(place, path) || isWithin(path, place))) return undefined;
+  if (connectorFiles.isBelow(absolute)) return undefined;
   if (narrow.some(({ problem }) => problem !== undefined)) return undefined;
   const rules = [exceptions(wide.flatMap(about)), ...narrow.map((list) => doubtsOf(list, about(list)))];
   const words = rules.map((list) =>

@@ -18,7 +18,7 @@ if (process.argv[2] === "edge") {
       limits: readLimits(),
     },
     // h2spec asks for /healthz only.
-    services: () => ({ tools: {}, permissions: {}, sessions: {}, credentials: {} }) as never,
+    services: () => ({ tools: {}, permissions: {}, sessions: {}, credentials: {}, agents: {} }) as never,
     credentials: {} as never,
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },

@@ -4,6 +4,7 @@ import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
 import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
+import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
@@ -14,6 +15,9 @@ import { roles, startServer } from "./server.ts";
 
 /** Roles that may call each rpc: c caller, a approver, w watcher, A admin, h host. */
 const pinned: Record<string, string> = {
+  "AgentService/RegisterConnector": "-a-A-",
+  "AgentService/UnregisterConnector": "-a-A-",
+  "AgentService/ListConnectors": "-awA-",
   "CredentialService/SignIn": "cawAh",
   "CredentialService/CreateCode": "-a-A-",
   "CredentialService/CreateToken": "-a-A-",
@@ -50,7 +54,7 @@ const pinned: Record<string, string> = {
   "SessionService/CloseSession": "c--A-",
 };
 
-const rpcs = [CredentialService, PermissionService, ToolService, SessionService].flatMap((service) =>
+const rpcs = [AgentService, CredentialService, PermissionService, ToolService, SessionService].flatMap((service) =>
   service.methods.map((method) => ({ path: `${method.parent.name}/${method.name}`, method })),
 );
 

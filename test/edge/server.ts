@@ -33,7 +33,13 @@ export async function startServer(
   const logFile = join(directory, "toolgate.log");
   const log = createLogger({ level: "info", file: logFile });
   // Missing functions are served as unimplemented.
-  const services = { tools: { ...serverInfo, ...tools }, permissions: {}, sessions: {}, credentials: {} } as Services;
+  const services = {
+    tools: { ...serverInfo, ...tools },
+    permissions: {},
+    sessions: {},
+    credentials: {},
+    agents: {},
+  } as Services;
   const listener = await startEdge({
     config: { ...defaults, ...given.config },
     services: () => services,

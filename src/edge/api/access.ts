@@ -1,4 +1,5 @@
 import type { DescMethod } from "@bufbuild/protobuf";
+import { AgentService } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { PermissionService } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
@@ -56,6 +57,11 @@ const approvers: readonly Role[] = ["approver", "admin"];
 const overseers: readonly Role[] = ["approver", "watcher", "admin"];
 
 const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>> = {
+  [AgentService.typeName]: {
+    registerConnector: approvers,
+    unregisterConnector: approvers,
+    listConnectors: overseers,
+  } satisfies Record<keyof typeof AgentService.method, readonly Role[]>,
   [CredentialService.typeName]: {
     signIn: [],
     createCode: approvers,

@@ -99,6 +99,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NO_SUCH_CREDENTIAL: "not_found",
   NO_SUCH_ASSIGNMENT: "not_found",
   ALREADY_BEGUN: "failed_precondition",
+  NO_SUCH_CONNECTOR: "not_found",
 };
 
 function refusal(error: RequestError): RequestFailure {

@@ -15,8 +15,8 @@ export type TreeKeys = ReturnType<Keys["tree"]>;
 
 /**
  * Creates the names. Every key has a TTL of about a month, which the sweep renews while the key is in use. Exceptions:
- * `storeId` (identifies the contents), `credentials`, `live` and `listing` (hints, removed with what they name) and the grants of a
- * workspace (the sweep removes them after they expire or are revoked).
+ * `storeId` (identifies the contents), `credentials`, `connectors`, `live` and `listing` (hints, removed with what they name) and
+ * the grants of a workspace (the sweep removes them after they expire or are revoked).
  */
 export function createKeys(prefix: string) {
   const slot = (tag: string) => `${prefix}:{${tag}}`;
@@ -41,6 +41,8 @@ export function createKeys(prefix: string) {
     probe: `${slot("probe")}:probe`,
     /** HASH: credentials by id, as JSON. It has no TTL: the service removes credentials that ended long ago. */
     credentials: `${slot("credentials")}:credentials`,
+    /** HASH: connectors by id, as JSON. It has no TTL: `toolgate disconnect` removes them. */
+    connectors: `${slot("connectors")}:connectors`,
     /** The channel for news between replicas. */
     news: `${prefix}:news`,
 

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
+import type { ConnectorTable } from "../../connector/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
 import { auditRetentionMs, dayMs, recordRetentionMs } from "../retention.ts";
@@ -8,6 +9,7 @@ import { createRedisAsks, type RedisAsks } from "./asks.ts";
 import { createRedisAudit, type RedisAudit } from "./audit.ts";
 import type { RedisCallContext } from "./call-context.ts";
 import { createRedisCallRecords } from "./call-records.ts";
+import { createRedisConnectors } from "./connectors.ts";
 import { createRedisCredentials } from "./credentials.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
@@ -75,7 +77,7 @@ export async function openRedisStore(options: {
   clock?: () => number;
   /** Wraps the link, in tests. */
   through?: (link: Link) => Link;
-}): Promise<Store & { credentials: CredentialTable }> {
+}): Promise<Store & { credentials: CredentialTable; connectors: ConnectorTable }> {
   const { url, log, clock, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const address = parseRedisUrl(url);
   const keys = createKeys(options.prefix ?? "toolgate");
@@ -104,7 +106,8 @@ export async function openRedisStore(options: {
   };
   const outputs = createRedisOutputs({ link, keys });
   const credentials = await createRedisCredentials({ link, keys });
-  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs, credentials };
+  const connectors = await createRedisConnectors({ link, keys });
+  return { calls: callStoreOf(context), permissions: permissionStoreOf(context), outputs, credentials, connectors };
 }
 
 function callStoreOf(context: RedisContext): CallStore {

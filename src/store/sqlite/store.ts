@@ -2,8 +2,10 @@ import { join } from "node:path";
 import type { DatabaseSync } from "node:sqlite";
 import type { PermissionStore } from "../../approval/ports.ts";
 import type { CallStore, Store } from "../../call/ports.ts";
+import type { ConnectorTable } from "../../connector/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { CredentialTable } from "../../credential/ports.ts";
+import { openConnectorFile } from "../connector-file.ts";
 import { openLoggedCredentialFile } from "../credential-file.ts";
 import { createNewsListeners, type NewsListeners } from "../news-listeners.ts";
 import { storeFull } from "../refusals.ts";
@@ -46,10 +48,11 @@ export async function openSqliteStore(options: {
   limits?: LogLimits;
   /** Watches the free space of the disk and holds a reserve. Absent: neither. */
   space?: { minFreeBytes?: number | undefined };
-}): Promise<Store & { credentials: CredentialTable }> {
+}): Promise<Store & { credentials: CredentialTable; connectors: ConnectorTable }> {
   const { directory, log, clock: now = Date.now, limits = { events: 100_000, bytes: 16 * 1024 * 1024 } } = options;
   const { db, storeId, close } = openDatabase(directory);
   const credentials = openLoggedCredentialFile(directory, log);
+  const connectors = openConnectorFile(directory);
   const news = createNewsListeners();
   const space: DiskSpace =
     options.space === undefined
@@ -64,7 +67,7 @@ export async function openSqliteStore(options: {
   });
   const outputs = createSqliteOutputs(join(directory, "output"), space.holds);
   const opened: OpenedSqlite = { storeId, tables, commit, now, news, outputs, space, closeDatabase: close };
-  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs, credentials };
+  return { calls: callStoreOf(opened), permissions: permissionStoreOf(opened), outputs, credentials, connectors };
 }
 
 /** An open database with everything that the ports need. */
