@@ -14,7 +14,7 @@ export type { LeaseStore, OrphanedCall } from "./ports/leases.ts";
 export type { EncodedMessages, EventLog, LogPage } from "./ports/log.ts";
 export type { Retention, StoreClock, StoreMembership } from "./ports/membership.ts";
 export type { OutputStore } from "./ports/output.ts";
-export type { CallRecord, CallSpec, Fence } from "./ports/record.ts";
+export type { CallRecord, CallSpec, Delegation, Fence } from "./ports/record.ts";
 export type { CallRecordReader } from "./ports/records.ts";
 export type { SessionStore } from "./ports/sessions.ts";
 export type { ToolMemory } from "./ports/tool-memory.ts";

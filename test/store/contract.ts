@@ -1,6 +1,7 @@
 import { afterEach, describe } from "vitest";
 import { asksContract } from "./contract/asks.ts";
 import { auditContract } from "./contract/audit.ts";
+import { delegatedContract } from "./contract/delegated.ts";
 import { grantsContract } from "./contract/grants.ts";
 import { guardsContract } from "./contract/guards.ts";
 import { leasesContract } from "./contract/leases.ts";
@@ -30,6 +31,7 @@ export function storeContract(name: string, open: OpenStore): void {
     });
     describe("SessionStore", () => sessionsContract(openTracked));
     describe("CallTransitions", () => transitionsContract(openTracked));
+    describe("delegated calls", () => delegatedContract(openTracked));
     describe("CallRecordReader", () => recordsContract(openTracked));
     describe("LeaseStore", () => leasesContract(openTracked));
     describe("AskOpener and AskStore", () => asksContract(openTracked));

@@ -22,7 +22,7 @@ import {
   ToolPartSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { PermissionStore, Settlement } from "../../src/approval/ports.ts";
-import type { CallRecord, CallSpec, CallStore, Fence, OutputStore } from "../../src/call/ports.ts";
+import type { CallRecord, CallSpec, CallStore, Delegation, Fence, OutputStore } from "../../src/call/ports.ts";
 import type { CallRef } from "../../src/core/call-ref.ts";
 import { RequestError } from "../../src/core/request-error.ts";
 
@@ -117,6 +117,16 @@ export function callSpec(fields: Partial<CallSpec> = {}): CallSpec {
     ...fields,
   };
 }
+
+/** A delegated call as its host described it. */
+export const delegation: Delegation = {
+  kind: "claude",
+  tool: "Bash",
+  directory: "/work",
+  isDiskShared: true,
+  askMs,
+  collectMs: 600_000,
+};
 
 type Opened = Partial<Parameters<CallStore["openCall"]>[0]>;
 

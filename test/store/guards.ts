@@ -20,6 +20,7 @@ import {
   callRef,
   callSpec,
   completed,
+  delegation,
   failed,
   fenceOf,
   grant,
@@ -788,6 +789,91 @@ const revokeGrant: GuardedTransition<string> = {
   guards: [{ guard: "grant exists", violation: "no grant has this id", violate: () => "grt_none", answer: undefined }],
 };
 
+const noteReport: GuardedTransition<CallRef> = {
+  transition: "noteReport",
+  async prepare(store) {
+    await openRunning(store);
+    await end(store, ref);
+    return ref;
+  },
+  run: ({ calls }, call) => calls.noteReport(call, decisions),
+  accepted: true,
+  guards: [
+    {
+      guard: "call ended",
+      violation: "the call is running",
+      async violate(store) {
+        const running = callRef("call_2");
+        await startCall(store, running);
+        return running;
+      },
+      answer: false,
+    },
+    {
+      guard: "first report",
+      violation: "a late report was noted already",
+      violate: async ({ calls }) => void (await calls.noteReport(ref, [])),
+      answer: false,
+    },
+    { guard: "call exists", violation: "no call has this id", violate: () => callRef("call_none"), answer: false },
+  ],
+};
+
+const requestCancelOfDelegated: GuardedTransition<CallRef> = {
+  transition: "requestCancel of a delegated call",
+  async prepare(store) {
+    await openRunning(store);
+    return ref;
+  },
+  run: async (store, call) => {
+    await store.calls.requestCancel(call, "second", { ...running(call), cancelRequested: true, agent: "second" });
+    return (await store.calls.getCall(call.sessionId, call.callId))?.part.agent;
+  },
+  accepted: "second",
+  guards: [
+    {
+      guard: "first message",
+      violation: "its cancellation was requested already",
+      violate: ({ calls }) => calls.requestCancel(ref, "first"),
+      answer: "build",
+    },
+    { guard: "call open", violation: "the call has ended", violate: (store) => end(store, ref), answer: "build" },
+    {
+      guard: "call exists",
+      violation: "no call has this id",
+      violate: () => callRef("call_none"),
+      answer: undefined,
+    },
+  ],
+};
+
+const startDelegated: GuardedTransition<StartCallStep> = {
+  transition: "startCall of a delegated call",
+  async prepare(store) {
+    await addTree(store);
+    const record = await openCall(store, ref, { spec: callSpec({ delegated: delegation }) });
+    const delegated = { assignment: "hash_1", reportMs: 1_000 };
+    return { fence: fenceOf(record), version: 1, part: running(ref), decisions, delegated };
+  },
+  run: ({ calls }, step) => calls.startCall(step),
+  accepted: "started",
+  guards: [
+    ...fenceGuards<StartCallStep>("fenced"),
+    {
+      guard: "not started",
+      violation: "another request has collected the approval",
+      violate: async ({ calls }, step) => void (await calls.startCall(step)),
+      answer: "fenced",
+    },
+    {
+      guard: "version",
+      violation: "its cancellation was requested",
+      violate: ({ calls }) => calls.requestCancel(ref, "stop"),
+      answer: "retry",
+    },
+  ],
+};
+
 /** All guards of all transitions. Each store is tested against each row. */
 export const guardedTransitions: readonly GuardedTransition[] = [
   erase(createSession),
@@ -802,6 +888,9 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(finishCallOfOwner),
   erase(finishCallOfOther),
   erase(requestCancel),
+  erase(requestCancelOfDelegated),
+  erase(noteReport),
+  erase(startDelegated),
   erase(renewLeases),
   erase(releaseCalls),
   erase(settle),

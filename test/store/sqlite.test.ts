@@ -65,7 +65,8 @@ test("migrates a store of an earlier version with its calls", async () => {
   await openCall(before, callRef());
   await before.calls.close();
   const db = new DatabaseSync(join(directory, "toolgate.sqlite"));
-  db.exec(`ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; ALTER TABLE calls DROP COLUMN hooked; DROP TABLE states;
+  db.exec(`DROP INDEX calls_by_assignment; ALTER TABLE calls DROP COLUMN assignment; ALTER TABLE calls DROP COLUMN reported;
+    ALTER TABLE calls DROP COLUMN repeats; ALTER TABLE calls DROP COLUMN prepared; ALTER TABLE calls DROP COLUMN hooked; DROP TABLE states;
     ALTER TABLE sessions DROP COLUMN asks_version; ALTER TABLE grants DROP COLUMN used; DROP TABLE decisions;
     PRAGMA user_version = 1`);
   db.close();

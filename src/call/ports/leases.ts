@@ -4,8 +4,8 @@ import type { CallRecord } from "./record.ts";
 /** Leases: the time-limited ownership of open calls by replicas. */
 export interface LeaseStore {
   /**
-   * claim_call: takes over a call without a live lease, to be started (again, unless its body was entered `maxAttempts` times;
-   * by default 1: a started call is not claimed). Returns undefined if there is nothing to claim.
+   * claim_call: takes over a call without an owner or whose lease has lapsed, to be started (again, unless its body was entered
+   * `maxAttempts` times; by default 1: a started call is not claimed). Returns undefined if there is nothing to claim.
    */
   claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
   /** renew_leases: renews every lease of the owner, including lapsed ones that were not claimed; returns the calls that it still holds. */
@@ -18,7 +18,8 @@ export interface LeaseStore {
 
 /**
  * An open call without a live lease that some replica has to claim or to end: it is started, or waits for no ask. A call
- * that waits for an ask becomes an orphan when its last ask is settled.
+ * that waits for an ask becomes an orphan when its last ask is settled; a delegated call only when its time to be collected or
+ * reported is over.
  */
 export interface OrphanedCall {
   ref: CallRef;

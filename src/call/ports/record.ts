@@ -18,6 +18,23 @@ export interface CallSpec {
   accepted: number;
   /** The caller's position in a trace, if the request named one. */
   trace?: TraceContext;
+  /** Set for a call that its caller runs itself. */
+  delegated?: Delegation;
+}
+
+/** A delegated call as its host described it. */
+export interface Delegation {
+  /** The agent's kind and its own name of the tool. */
+  kind: string;
+  tool: string;
+  /** Working directory of the agent: canonical if the disk is shared, otherwise as text. */
+  directory: string;
+  /** True if the host proved that it sees the same files as the service. */
+  isDiskShared: boolean;
+  /** Time for which permission requests stay open, in ms. */
+  askMs: number;
+  /** Time after the last answer in which a request must collect the approval, in ms. */
+  collectMs: number;
 }
 
 /** A call as stored. */
@@ -44,6 +61,8 @@ export interface CallRecord {
   hooked?: string;
   /** Set when the cancellation of a running call was requested: the message for the model. */
   cancel?: string;
+  /** Hash of the assignment with which the host of a delegated call reports; set by the start. */
+  assignment?: string;
   /** Set on a tombstone: the call ended, and only its id, digest and terminal state remain. */
   expired?: true;
 }

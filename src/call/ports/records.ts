@@ -7,6 +7,8 @@ export interface CallRecordReader {
   getCall(sessionId: string, callId: string): Promise<CallRecord | undefined>;
   /** Reads a call and every ask that it has opened, in order, as one snapshot. */
   getCallWithAsks(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
+  /** Finds the delegated call that was started with an assignment of this hash. */
+  findAssigned(assignment: string): Promise<CallRecord | undefined>;
   /** Predicts `repeats` of the session's next call, if it is this request. */
   repeatsOf(sessionId: string, requestDigest: string): Promise<number>;
   /** Lists calls in the order of acceptance; `after` is the call id of the last one of the previous page. */

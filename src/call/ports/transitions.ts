@@ -24,7 +24,8 @@ export interface CallTransitions {
   noteCall(step: { fence: Fence; hooked?: string; decisions?: readonly DecisionRecord[] }): Promise<boolean>;
   /**
    * start_call: writes the start mark. Requires a live lease, and the version and (where grants were consulted) the rules
-   * version of the decision. "fenced": another owner has the call, or it has ended; "retry": evaluate policy again.
+   * version of the decision. "fenced": another owner has the call, or it has ended; "retry": evaluate policy again. With
+   * `delegated` the same step ends the lease: nobody here runs the body.
    */
   startCall(step: StartCallStep): Promise<"started" | "fenced" | "retry">;
   /**
@@ -33,8 +34,13 @@ export interface CallTransitions {
    * already ended.
    */
   finishCall(step: FinishCallStep): Promise<ToolPart | undefined>;
-  /** request_cancel: asks the owner of a running call to stop it; the session's news notify the owner. The first message wins. */
-  requestCancel(ref: CallRef, message: string): Promise<void>;
+  /**
+   * request_cancel: asks the owner of a running call to stop it; the session's news notify the owner. The first message wins.
+   * With `part`, for a delegated call, the same step writes the running part, which shows the request.
+   */
+  requestCancel(ref: CallRef, message: string, part?: ToolPart): Promise<void>;
+  /** note_report: adds the late report of a delegated call that has ended to the audit. Returns true once for each call. */
+  noteReport(ref: CallRef, decisions: readonly DecisionRecord[]): Promise<boolean>;
 }
 
 /** Arguments of `openCall`. */
@@ -49,7 +55,7 @@ export interface OpenCallStep {
   spec: CallSpec;
   owner: string;
   leaseMs: number;
-  /** Open calls that the session may have, including this one. */
+  /** Open calls that the session may have, including this one. Delegated calls (`spec.delegated`) neither count nor are limited. */
   maxOpenCalls: number;
   /** Decisions that the start rests on; added to the audit only if the call starts. */
   decisions?: readonly DecisionRecord[] | undefined;
@@ -66,6 +72,8 @@ export interface StartCallStep {
   /** The running part. */
   part: ToolPart;
   decisions?: readonly DecisionRecord[];
+  /** For a delegated call: the hash of its assignment, and the time until recovery checks it. */
+  delegated?: { assignment: string; reportMs: number };
 }
 
 /** Arguments of `finishCall`. */

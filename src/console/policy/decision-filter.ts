@@ -16,6 +16,7 @@ export const outcomeFilters: Readonly<Record<string, (record: DecisionRecord) =>
   rejected: (record) => settledAs(record, PermissionOutcome.REJECT),
   expired: (record) => settledAs(record, PermissionOutcome.EXPIRED),
   edited: (record) => settledAs(record, PermissionOutcome.EDITED),
+  reported: ({ kind }) => kind === DecisionKind.REPORTED,
   revoked: ({ kind }) => kind === DecisionKind.REVOKED,
 };
 

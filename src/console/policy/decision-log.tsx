@@ -150,10 +150,13 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
   );
 }
 
-function headline({ kind, by, settled, grants }: Decision["record"]): string {
+function headline({ kind, by, settled, grants, report }: Decision["record"]): string {
   if (kind === DecisionKind.SETTLED && settled !== undefined) return settledText(settled);
   if (kind === DecisionKind.REVOKED) {
     return `Grant revoked by ${visibleText(by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
+  }
+  if (kind === DecisionKind.REPORTED) {
+    return `${report?.failed ? "Failure" : "Result"} reported by ${visibleText(by)}${report?.late ? ", too late" : ""}`;
   }
   return headlines.get(kind) ?? "Decided";
 }

@@ -25,6 +25,7 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
       ...(call.has("prepared") ? { prepared: true } : {}),
       ...(call.has("hooked") ? { hooked: call.text("hooked") } : {}),
       ...(call.has("cancel") ? { cancel: call.text("cancel") } : {}),
+      ...(call.has("assignment") ? { assignment: call.text("assignment") } : {}),
       ...(call.has("expired") ? { expired: true } : {}),
     };
   }
@@ -46,6 +47,14 @@ export function createRedisCallRecords({ link, keys, trees }: { link: Link; keys
     decode,
     find: ({ root, sessionId, callId }: CallRef) => one(root, sessionId, callId),
     get: (sessionId: string, callId: string) => trees.find(sessionId, (root) => one(root, sessionId, callId)),
+
+    /** Finds a call by the pointer that was written before its start. */
+    findAssigned: (assignment: string) =>
+      trees.find(assignment, async (root) => {
+        const { callOf, call } = keys.tree(root);
+        const found = fields(await link.read("read_assigned", [callOf], call(""), assignment));
+        return found && decode(root, found);
+      }),
 
     async list({ sessionId, open = false, after, limit }: ListFilter): Promise<CallRecord[]> {
       const found = await trees.find(sessionId, async (root) => {

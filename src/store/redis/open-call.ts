@@ -27,6 +27,7 @@ export async function runOpenCall(
     ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, maxRepeats },
     request: spec.requestDigest,
     spec: JSON.stringify(spec),
+    collectMs: spec.delegated?.collectMs,
   };
 
   for (let generation = await live.enter(root); ; ) {

@@ -20,6 +20,7 @@ export const stepNames = [
   "keep_field",
   "look_at_tree",
   "note_call",
+  "note_report",
   "open_asks",
   "open_call",
   "point_to",
@@ -38,7 +39,14 @@ export const stepNames = [
 ] as const;
 
 /** The scripts that only read; they take plain KEYS and ARGV, without the prelude. */
-export const readNames = ["read_asks", "read_asks_of_call", "read_hashes", "read_leases", "read_log"] as const;
+export const readNames = [
+  "read_asks",
+  "read_asks_of_call",
+  "read_assigned",
+  "read_hashes",
+  "read_leases",
+  "read_log",
+] as const;
 
 export type StepName = (typeof stepNames)[number];
 export type ReadName = (typeof readNames)[number];

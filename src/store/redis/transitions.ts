@@ -8,7 +8,6 @@ import type {
   OpenAsksStep,
   StartCallStep,
 } from "../../call/ports.ts";
-import type { CallRef } from "../../core/call-ref.ts";
 import { checkEnded } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
@@ -27,7 +26,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   const { fence, version, rulesVersion, withdraw, message, maxOpenAsks } = opened;
   const { ref, owner, epoch } = fence;
   const { root, sessionId } = ref;
-  const { asked, settled, callOf, asks, deadlines } = keys.tree(root);
+  const { leases, asked, settled, callOf, asks, deadlines } = keys.tree(root);
   // The pointers are written before the asks, so that every ask is found by its id.
   const pointers = opened.asks.map(({ id }) =>
     link.run("point_to", { pointer: keys.root(id) }, { seen: "", target: root }),
@@ -39,12 +38,12 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
     {
       ...callStepKeys(context, ref),
       ...trees.logKeys(root, lineage),
-      ...{ asked, settled, callOf, asks, deadlines },
+      ...{ leases, asked, settled, callOf, asks, deadlines },
     },
     {
       session: sessionId,
       name: callName(ref),
-      ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks },
+      ...{ owner, epoch, version, rulesVersion, withdraw, maxOpenAsks, dueMs: opened.dueMs },
       lineage: { [sessionId]: lineage },
       asks: opened.asks.map(({ id, expires }) => ({ id, expires })),
     },
@@ -58,6 +57,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
   );
   if (text(result) === "full") throw tooManyAsks(root, maxOpenAsks);
   if (text(result) !== "opened") return false;
+  if (opened.dueMs !== undefined) context.held.drop(owner, ref);
   await live.sooner(root, Math.min(...opened.asks.map(({ expires }) => expires)));
   return true;
 }
@@ -92,13 +92,19 @@ export async function runStartCall(
   started: StartCallStep,
 ): Promise<Awaited<ReturnType<CallTransitions["startCall"]>>> {
   const { ref, owner, epoch } = started.fence;
-  const { version, rulesVersion, grantIds = [] } = started;
-  const { grants, used } = context.keys.tree(ref.root);
+  const { version, rulesVersion, grantIds = [], delegated } = started;
+  const { grants, used, leases, callOf } = context.keys.tree(ref.root);
   const name = callName(ref);
+  if (delegated) {
+    // The pointer is written before the start, so that the call is found by every assignment that is given out.
+    const { link, keys } = context;
+    await link.run("point_to", { pointer: keys.root(delegated.assignment) }, { seen: "", target: ref.root });
+  }
   const { bytes } = encodePart(ref.sessionId, name, started.part);
-  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds };
-  const names = { ...callStepKeys(context, ref), grants, used };
+  const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...delegated };
+  const names = { ...callStepKeys(context, ref), grants, used, leases, ...(delegated && { callOf }) };
   const result = text(await context.runStep("start_call", ref.root, names, values, bytes, started.decisions));
+  if (delegated && result === "started") context.held.drop(owner, ref);
   return result === "started" || result === "retry" ? result : "fenced";
 }
 
@@ -155,7 +161,7 @@ export async function runFinishCall(
   return { ...part, revision: BigInt(number(revision)) };
 }
 
-/** claim_call: takes over a call without a live lease whose body may be entered once more. */
+/** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */
 export async function runClaimCall(
   context: RedisCallContext,
   ...[ref, owner, leaseMs, maxAttempts = 1]: Parameters<LeaseStore["claimCall"]>
@@ -170,7 +176,22 @@ export async function runClaimCall(
 }
 
 /** request_cancel: stores the first cancellation message and notifies the owner. */
-export async function runRequestCancel(context: RedisCallContext, ref: CallRef, message: string): Promise<void> {
-  const values = { session: ref.sessionId, name: callName(ref), message };
-  await context.runStep("request_cancel", ref.root, callStepKeys(context, ref), values);
+export async function runRequestCancel(
+  context: RedisCallContext,
+  ...[ref, message, part]: Parameters<CallTransitions["requestCancel"]>
+): Promise<void> {
+  const name = callName(ref);
+  const bytes = part && encodePart(ref.sessionId, name, part).bytes;
+  const values = { session: ref.sessionId, name, message };
+  await context.runStep("request_cancel", ref.root, callStepKeys(context, ref), values, bytes);
+}
+
+/** note_report: adds one late report of a call that has ended to the audit. */
+export async function runNoteReport(
+  context: RedisCallContext,
+  ...[ref, decisions]: Parameters<CallTransitions["noteReport"]>
+): Promise<boolean> {
+  const values = { name: callName(ref) };
+  const result = await context.runStep("note_report", ref.root, callStepKeys(context, ref), values, {}, decisions);
+  return text(result) === "noted";
 }

@@ -20,6 +20,7 @@ export interface CallColumns {
   prepared: number;
   hooked: string | null;
   cancel: string | null;
+  assignment: string | null;
   expired: number;
   spec: string;
   snapshot: Uint8Array;
@@ -27,7 +28,7 @@ export interface CallColumns {
 
 /** The selected columns of `CallColumns`. */
 export const callColumns =
-  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, expired, spec, snapshot";
+  "calls.ordinal, call_id AS callId, opened, version, epoch, attempts, repeats, prepared, hooked, cancel, assignment, expired, spec, snapshot";
 
 /** Reads of stored calls. */
 export type SqliteCallRecords = ReturnType<typeof createSqliteCallRecords>;
@@ -46,6 +47,10 @@ export function createSqliteCallRecords(options: {
   const one = statement<CallColumns>(db, `${select} AND call_id = :callId`);
   const list = statement<CallColumns>(db, `${select} AND ${page}`);
   const listOpen = statement<CallColumns>(db, `${select} AND expired = 0 AND ended IS NULL AND ${page}`);
+  const assigned = statement<CallColumns & { id: string; root: string }>(
+    db,
+    `SELECT ${callColumns}, id, root FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE assignment = ? AND expired = 0`,
+  );
   const openAsks = statement<{ id: string }>(
     db,
     "SELECT id FROM asks WHERE call = ? AND settled IS NULL ORDER BY ordinal",
@@ -71,6 +76,7 @@ export function createSqliteCallRecords(options: {
       ...(row.prepared === 1 ? { prepared: true } : {}),
       ...(row.hooked === null ? {} : { hooked: row.hooked }),
       ...(row.cancel === null ? {} : { cancel: row.cancel }),
+      ...(row.assignment === null ? {} : { assignment: row.assignment }),
       ...(row.expired === 1 ? { expired: true } : {}),
     };
   }
@@ -87,6 +93,11 @@ export function createSqliteCallRecords(options: {
     get(sessionId: string, callId: string): CallRecord | undefined {
       const head = sessions.find(sessionId);
       return head === undefined ? undefined : find(head, callId);
+    },
+
+    findAssigned(assignment: string): CallRecord | undefined {
+      const row = assigned.get(assignment);
+      return row === undefined ? undefined : record({ root: row.root, sessionId: row.id, callId: row.callId }, row);
     },
 
     list({ sessionId, open = false, after = "", limit }: ListFilter): CallRecord[] {

@@ -19,6 +19,11 @@ export function raiseCallVersion(
   openCalls.set(step, { ...call, ...change, version });
 }
 
+/** Makes the change of a settled ask: recovery checks a delegated call again when its approval was not collected in time. */
+export function settledAt({ owner, collectMs }: OpenCallRow, now: number): Partial<OpenCallRow> {
+  return owner === "" && collectMs > 0 ? { settled: now, leaseUntil: now + collectMs } : { settled: now };
+}
+
 /** Writes the terminal part, withdraws the call's open asks and closes the call. */
 export function endCallRow({ callSql, openCalls, log, asks }: Tables, step: Step, call: OpenCallRow, ended: ToolPart) {
   checkEnded(ended);
@@ -34,7 +39,7 @@ export function editCallRow(tables: Tables, step: Step, call: OpenCallRow, part:
   if (call.started) throw new Error(`call ${call.ref.callId} is running: its input cannot be edited`);
   const { snapshot } = writePart(step, tables.log, call.ref.sessionId, part);
   tables.callSql.setSnapshot.run(snapshot, call.ordinal);
-  raiseCallVersion(tables, step, call, { settled: step.now });
+  raiseCallVersion(tables, step, call, settledAt(call, step.now));
 }
 
 /** Compares the rules version of the call's tree with the one at which grants were consulted, if they were. */

@@ -24,6 +24,11 @@ export function prepareCallStatements(db: DatabaseSync) {
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",
     ),
+    assign: statement(db, "UPDATE calls SET assignment = ? WHERE ordinal = ?"),
+    report: statement(
+      db,
+      "UPDATE calls SET reported = 1 WHERE reported = 0 AND ended IS NOT NULL AND call_id = ? AND session = (SELECT ordinal FROM sessions WHERE id = ?)",
+    ),
     end: statement(db, "UPDATE calls SET version = ?, ended = ?, snapshot = ?, hooked = NULL WHERE ordinal = ?"),
     cancel: statement(db, "UPDATE calls SET cancel = ? WHERE ordinal = ? AND cancel IS NULL"),
   };

@@ -3,7 +3,7 @@ import { raiseCallVersion } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
 import type { SqliteTables } from "./tables.ts";
 
-/** claim_call: takes over a call without a live lease whose body may be entered once more. */
+/** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */
 export function applyClaimCall(
   tables: SqliteTables,
   step: Step,
@@ -11,7 +11,7 @@ export function applyClaimCall(
 ): CallRecord | undefined {
   const { openCalls, records, callSql } = tables;
   const call = openCalls.get(ref);
-  if (call === undefined || call.leaseUntil > step.now) return undefined;
+  if (call === undefined || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
   if ((records.get(ref.sessionId, ref.callId)?.attempts ?? 0) >= maxAttempts) return undefined;
   const epoch = call.epoch + 1;
   callSql.claim.run(epoch, call.ordinal);

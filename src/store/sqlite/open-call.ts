@@ -21,7 +21,7 @@ export function applyOpenCall(
   if (existing !== undefined) return { record: existing, created: false };
   if (head.closed > 0) throw sessionClosed(sessionId);
   tables.checkSpace();
-  if (openCalls.count(sessionId) >= maxOpenCalls) throw tooManyCalls(sessionId, maxOpenCalls);
+  if (!spec.delegated && openCalls.hasAtLeast(sessionId, maxOpenCalls)) throw tooManyCalls(sessionId, maxOpenCalls);
 
   const ref: CallRef = { root: head.root, sessionId, callId };
   const pending = writePart(step, log, sessionId, opened.part);
@@ -47,7 +47,8 @@ export function applyOpenCall(
   // Writing the part has registered the head for rollback, which also drops this.
   head.latest = { request: spec.requestDigest, repeats };
   const leaseUntil = step.now + leaseMs;
-  const guards = { started: started === 1, asked: false, owner, leaseUntil, settled: 0 };
+  const collectMs = spec.delegated?.collectMs ?? 0;
+  const guards = { started: started === 1, asked: false, owner, leaseUntil, settled: 0, collectMs };
   openCalls.set(step, { ordinal, ref, ...versions, ...guards });
   if (started === 1) audit.append(step, ref.root, opened.decisions);
   return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started, repeats }, created: true };

@@ -15,7 +15,10 @@ export interface OpenCallRow {
   readonly asked: boolean;
   /** The replica that has or last had the lease; empty after a restart or a release. */
   readonly owner: string;
+  /** End of the lease; of a delegated call without an owner, the time when recovery checks it. */
   readonly leaseUntil: number;
+  /** For a delegated call the time in which an approval must be collected; otherwise 0. */
+  readonly collectMs: number;
   /** Time of the last settlement of one of its asks. */
   readonly settled: number;
 }
@@ -71,7 +74,12 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
     },
 
     inSession: (sessionId: string): OpenCallRow[] => [...(sessions.get(sessionId)?.values() ?? [])],
-    count: (sessionId: string) => sessions.get(sessionId)?.size ?? 0,
+    /** Reports whether a session has at least `max` open calls; delegated ones do not count. */
+    hasAtLeast(sessionId: string, max: number): boolean {
+      const calls = sessions.get(sessionId);
+      if ((calls?.size ?? 0) < max) return false;
+      return [...(calls?.values() ?? [])].filter(({ collectMs }) => collectMs === 0).length >= max;
+    },
 
     set(step: Step, call: OpenCallRow): void {
       restoreOnRollback(step, call.ref);
@@ -99,9 +107,11 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
 }
 
 function loadOpenCalls(db: DatabaseSync) {
-  return statement<Pick<OpenCallRow, "ordinal" | "version" | "epoch"> & CallRef & { started: number; asked: number }>(
+  return statement<
+    Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs"> & CallRef & { started: number; asked: number }
+  >(
     db,
-    `SELECT calls.ordinal, version, epoch, started,
+    `SELECT calls.ordinal, version, epoch, started, coalesce(json_extract(spec, '$.delegated.collectMs'), 0) AS collectMs,
        EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked, call_id AS callId, id AS sessionId, root
      FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,
   ).all();

@@ -1,5 +1,5 @@
 /** Version of the schema below, stored in `user_version`. */
-export const schemaVersion = 6;
+export const schemaVersion = 7;
 
 const decisions = `
   -- The audit: the decisions of each tree, as a hash chain. It outlives the sessions.
@@ -15,6 +15,10 @@ const decisions = `
   CREATE INDEX decisions_by_time ON decisions (time);
 `;
 
+const assignments = `
+  CREATE UNIQUE INDEX calls_by_assignment ON calls (assignment) WHERE assignment IS NOT NULL;
+`;
+
 /** Migrations from each version to the next, from version 1 on. */
 export const migrations: readonly string[] = [
   "ALTER TABLE calls ADD COLUMN repeats INTEGER NOT NULL DEFAULT 0",
@@ -24,6 +28,9 @@ export const migrations: readonly string[] = [
    ALTER TABLE grants ADD COLUMN used REAL NOT NULL DEFAULT 0;
    ${decisions}`,
   "ALTER TABLE calls ADD COLUMN hooked TEXT",
+  `ALTER TABLE calls ADD COLUMN assignment TEXT;
+   ALTER TABLE calls ADD COLUMN reported INTEGER NOT NULL DEFAULT 0;
+   ${assignments}`,
 ];
 
 /**
@@ -66,6 +73,7 @@ export const schema = `
   );
 
   -- "opened" is the number of its first event; "snapshot" is the event that holds the part; "ended" is null while the call is open; "expired" marks a tombstone.
+  -- "assignment" is the hash with which the host of a delegated call reports; "reported" marks a report after the end.
   CREATE TABLE calls (
     ordinal INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
@@ -79,6 +87,8 @@ export const schema = `
     prepared INTEGER NOT NULL DEFAULT 0,
     hooked TEXT,
     cancel TEXT,
+    assignment TEXT,
+    reported INTEGER NOT NULL DEFAULT 0,
     ended REAL,
     expired INTEGER NOT NULL DEFAULT 0,
     spec TEXT NOT NULL,
@@ -87,7 +97,7 @@ export const schema = `
   );
   CREATE INDEX calls_by_session ON calls (session);
   CREATE INDEX calls_by_end ON calls (expired, ended, session) WHERE ended IS NOT NULL;
-
+  ${assignments}
   CREATE TABLE asks (
     ordinal INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,

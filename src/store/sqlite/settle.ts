@@ -1,5 +1,5 @@
 import type { Settlement, SettleResult } from "../../approval/ports.ts";
-import { editCallRow, endCallRow, raiseCallVersion } from "./call-rows.ts";
+import { editCallRow, endCallRow, raiseCallVersion, settledAt } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
 import type { SqliteTables } from "./tables.ts";
 
@@ -20,7 +20,7 @@ export function applySettlement(tables: SqliteTables, step: Step, settlement: Se
   for (const { ref, part } of settlement.calls) {
     const call = openCalls.get(ref);
     if (call === undefined) continue;
-    if (part === undefined) raiseCallVersion(tables, step, call, { settled: step.now });
+    if (part === undefined) raiseCallVersion(tables, step, call, settledAt(call, step.now));
     else if (part.state.case === "pending") editCallRow(tables, step, call, part);
     else endCallRow(tables, step, call, part);
   }

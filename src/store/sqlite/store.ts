@@ -30,6 +30,7 @@ import {
   applyCloseSession,
   applyFinishCall,
   applyNoteCall,
+  applyNoteReport,
   applyOpenAsks,
   applyPrepareCall,
   applyRecordEvents,
@@ -125,7 +126,8 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, space, close
     startCall: (started) => commit.run((step) => applyStartCall(tables, step, started)),
     recordEvents: (fence, events) => commit.run((step) => applyRecordEvents(tables, step, fence, events)),
     finishCall: (finished) => commit.run((step) => applyFinishCall(tables, step, finished)),
-    requestCancel: (ref, message) => commit.run((step) => applyRequestCancel(tables, step, ref, message)),
+    requestCancel: (...cancel) => commit.run((step) => applyRequestCancel(tables, step, ...cancel)),
+    noteReport: (ref, decisions) => commit.run((step) => applyNoteReport(tables, step, ref, decisions)),
     claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
@@ -137,6 +139,7 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, space, close
         const record = records.get(ref.sessionId, ref.callId);
         return record && { record, asks: asks.ofCall(ref) };
       }),
+    findAssigned: (assignment) => readNow(() => records.findAssigned(assignment)),
     repeatsOf: (sessionId, requestDigest) => readNow(() => repeatsOfNext(tables, sessionId, requestDigest)),
     listCalls: (filter) => readNow(() => records.list(filter)),
     getRead: (root, path) => readNow(() => sessions.getRead(root, path)),

@@ -21,7 +21,8 @@ export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsks
   }
   for (const request of opened.asks) asks.open(step, call, request);
   if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
-  raiseCallVersion(tables, step, call, { asked: true });
+  const waits = opened.dueMs === undefined ? {} : { owner: "", leaseUntil: step.now + opened.dueMs };
+  raiseCallVersion(tables, step, call, { asked: true, ...waits });
   audit.append(step, call.ref.root, opened.decisions);
   return true;
 }
@@ -68,7 +69,10 @@ export function applyStartCall(
   const version = call.version + 1;
   const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
   callSql.start.run(version, snapshot, call.ordinal);
-  openCalls.set(step, { ...call, version, started: true });
+  const { delegated } = started;
+  if (delegated) callSql.assign.run(delegated.assignment, call.ordinal);
+  const runsElsewhere = delegated ? { owner: "", leaseUntil: step.now + delegated.reportMs } : {};
+  openCalls.set(step, { ...call, version, started: true, ...runsElsewhere });
   grants.use(step, started.grantIds ?? []);
   audit.append(step, call.ref.root, started.decisions);
   return "started";
@@ -104,12 +108,28 @@ export function applyFinishCall(tables: SqliteTables, step: Step, finished: Fini
 }
 
 /** request_cancel: stores the first cancellation message and notifies the owner. */
-export function applyRequestCancel(tables: SqliteTables, step: Step, ref: CallRef, message: string): void {
+export function applyRequestCancel(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, message, part]: Parameters<CallTransitions["requestCancel"]>
+): void {
   const { openCalls, callSql, log } = tables;
   const call = openCalls.get(ref);
   if (call === undefined || callSql.cancel.run(message, call.ordinal).changes === 0) return;
+  if (part) callSql.setSnapshot.run(writePart(step, log, ref.sessionId, part).snapshot, call.ordinal);
   raiseCallVersion(tables, step, call);
   step.notify(ref.sessionId, log.nextSeq(ref.sessionId));
+}
+
+/** note_report: adds one late report of a call that has ended to the audit. */
+export function applyNoteReport(
+  { callSql, audit }: SqliteTables,
+  step: Step,
+  ...[ref, decisions]: Parameters<CallTransitions["noteReport"]>
+): boolean {
+  if (callSql.report.run(ref.callId, ref.sessionId).changes === 0) return false;
+  audit.append(step, ref.root, decisions);
+  return true;
 }
 
 /** close_session: returns the open calls of the session and its descendants. */

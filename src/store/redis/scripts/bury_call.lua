@@ -3,10 +3,11 @@
 -- ARGV   before; bytes: tombstone
 -- Output "buried" | "nothing"
 local key = K.call
-local call = fields(key, 'ended', 'expired', 'asks')
+local call = fields(key, 'ended', 'expired', 'asks', 'assignment')
 if not call.ended or tonumber(call.ended) > step.before or call.expired then return answer('nothing') end
 for _, id in ipairs(words(call.asks)) do
   for _, each in ipairs({ K.asked, K.settled, K.callOf }) do redis.call('HDEL', each, id) end
 end
+if call.assignment then redis.call('HDEL', K.callOf, call.assignment) end
 redis.call('HSET', key, 'part', B.tombstone, 'expired', 1, 'asks', '')
 return answer('buried')

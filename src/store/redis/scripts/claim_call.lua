@@ -1,10 +1,11 @@
--- claim_call: takes over a call without a live lease whose body may be entered once more.
+-- claim_call: takes over a call without an owner or a live lease whose body may be entered once more.
 -- KEYS   op, tree, leases, call <name>
 -- ARGV   name, owner, leaseMs, maxAttempts
 -- Output "nothing" | the fields and values of the call
 local key = K['call ' .. step.name]
-local call = fields(key, 'attempts', 'lease', 'ended')
-if not call.lease or call.ended or tonumber(call.lease) > now then return answer('nothing') end
+local call = fields(key, 'attempts', 'lease', 'owner', 'ended')
+if not call.lease or call.ended then return answer('nothing') end
+if call.owner ~= '' and tonumber(call.lease) > now then return answer('nothing') end
 if tonumber(call.attempts) >= step.maxAttempts then return answer('nothing') end
 redis.call('HINCRBY', key, 'epoch', 1)
 redis.call('HINCRBY', key, 'version', 1)

@@ -1,7 +1,7 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
--- KEYS   op, tree, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
+-- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        withdraw (ids), maxOpenAsks; bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
+--        withdraw (ids), maxOpenAsks, dueMs (of a delegated call, whose lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
@@ -30,4 +30,8 @@ end
 for _, each in ipairs({ K.asked, K.settled, K.callOf, K.asks, K.deadlines }) do keep(each) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)
+if step.dueMs then
+  redis.call('HSET', key, 'owner', '', 'lease', now + step.dueMs)
+  redis.call('ZADD', K.leases, now + step.dueMs, step.name)
+end
 return commit('opened')

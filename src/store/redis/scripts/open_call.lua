@@ -1,17 +1,17 @@
 -- open_call: accepts a call under a lease.
 -- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>
--- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec; bytes:
---        event <name>, and (where it may start in the same step) event start, snapshot start
+-- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, collectMs (of a
+--        delegated call); bytes: event <name>, and (where it may start in the same step) event start, snapshot start
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
 --        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
 local session = K['session ' .. step.session]
-local head = fields(session, 'closed', 'latest', 'repeats')
+local head = fields(session, 'closed', 'latest', 'repeats', 'delegated')
 local closed = head.closed
 if not closed then return answer({ 'no session' }) end
 if redis.call('EXISTS', call) == 1 then return answer({ 'known' }) end
 if tonumber(closed) > 0 then return answer({ 'closed' }) end
-if redis.call('ZCARD', K.open) >= step.maxOpenCalls then return answer({ 'full' }) end
+if not step.collectMs and redis.call('ZCARD', K.open) - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
 local generation = redis.call('HGET', K.tree, 'generation')
 if tonumber(generation) ~= step.generation then return answer({ 'generation', generation }) end
 
@@ -23,6 +23,10 @@ local last = started == 1 and write_part(step.session, step.name, 'start') or se
 redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started,
   'epoch', 1, 'owner', step.owner, 'lease', lease, 'started', started, 'attempts', started, 'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '')
 redis.call('HSET', session, 'latest', step.request, 'repeats', repeats)
+if step.collectMs then
+  redis.call('HSET', call, 'collectMs', step.collectMs)
+  redis.call('HINCRBY', session, 'delegated', 1)
+end
 redis.call('ZADD', K.calls, seq, step.callId)
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)

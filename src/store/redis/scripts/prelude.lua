@@ -161,6 +161,7 @@ local function end_call(session, call_id, name, waiting)
   local seq = write_part(session, name)
   redis.call('HSET', call, 'ended', now, 'owner', '', 'lease', 0, 'waiting', '')
   redis.call('HDEL', call, 'hooked')
+  if redis.call('HEXISTS', call, 'collectMs') == 1 then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
   redis.call('PEXPIRE', call, step.keepMs)
   redis.call('ZREM', K['open ' .. session], call_id)
   redis.call('ZREM', K.leases, name)

@@ -18,7 +18,7 @@ for _, ask in ipairs(step.settled) do
   if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
 end
 for _, each in ipairs(step.calls) do
-  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting')
+  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs')
   if call.ended or not call.version or tonumber(call.version) ~= each.version then return answer({ 'retry' }) end
   calls[each.name] = call
 end
@@ -40,6 +40,10 @@ for _, each in ipairs(step.calls) do
   else
     if each.edited then write_part(each.session, each.name) end
     redis.call('HSET', key, 'settled', now, 'waiting', without(call.waiting, settled))
+    if call.collectMs and call.owner == '' then
+      redis.call('HSET', key, 'lease', now + call.collectMs)
+      redis.call('ZADD', K.leases, now + call.collectMs, each.name)
+    end
   end
 end
 return commit({ 'won' })

@@ -1,7 +1,7 @@
 -- start_call: writes the start mark.
--- KEYS   op, tree, grants, used, session <id>, log <id>, call <name>
--- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), grantIds; bytes:
---        event <name>, snapshot <name>
+-- KEYS   op, tree, leases, callOf, grants, used, session <id>, log <id>, call <name>
+-- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), grantIds, and of a
+--        delegated call assignment and reportMs; bytes: event <name>, snapshot <name>
 -- Output "started" | "fenced" | "retry"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'lease', 'version')
@@ -12,6 +12,12 @@ if step.rulesVersion and step.rulesVersion ~= rules then return answer('retry') 
 write_part(step.session, step.name)
 redis.call('HSET', key, 'version', call.version + 1, 'started', 1)
 redis.call('HINCRBY', key, 'attempts', 1)
+if step.assignment then
+  redis.call('HSET', key, 'assignment', step.assignment, 'owner', '', 'lease', now + step.reportMs)
+  redis.call('ZADD', K.leases, now + step.reportMs, step.name)
+  redis.call('HSET', K.callOf, step.assignment, step.name)
+  keep(K.callOf)
+end
 -- The last use of wider grants was written when they were adopted.
 for _, id in ipairs(step.grantIds) do
   if redis.call('HEXISTS', K.grants, id) == 1 then
