@@ -61,13 +61,18 @@ export function unknownPermission(permissionId: string): RequestError {
   );
 }
 
-/** The principal that made a call never answers its asks. */
-export function ownCall({ permissionId }: PermissionResponse, { id }: Principal): RequestError {
-  return new RequestError(
-    ErrorReason.OWN_CALL,
-    `permission request ${permissionId} belongs to a call that ${id} made; another principal has to answer it`,
-    { permission_id: permissionId },
-  );
+/** The principal that made a call, and where that counts its user, never answers its asks. */
+export function ownCall(ask: AskRecord, { id, user }: Principal): RequestError {
+  const permissionId = ask.request.id;
+  const fact =
+    ask.principal === id
+      ? `belongs to a call that ${id} made; another principal has to answer it`
+      : user === "hidden"
+        ? "needs another user than that of the call (require_other_user), and the user of this connection cannot be seen; keep the connection open until the response"
+        : `belongs to a call of user ${user}, and this answer comes from the same user (require_other_user); answer as another user, or from another machine`;
+  return new RequestError(ErrorReason.OWN_CALL, `permission request ${permissionId} ${fact}`, {
+    permission_id: permissionId,
+  });
 }
 
 /** The digest in the answer is not that of the permission request. */

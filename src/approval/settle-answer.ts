@@ -21,7 +21,7 @@ export async function settleAnswer(
   for (;;) {
     const ask = await store.getAsk(response.sessionId, response.permissionId);
     if (!ask) throw noSuchPermission(response);
-    if (isOwnCall(ask, principal)) throw ownCall(response, principal);
+    if (isOwnCall(ask, principal)) throw ownCall(ask, principal);
     if (ask.settled) return checkSameAnswer(ask.settled, principal, response, answerDigest(response));
     if (response.expectedDigest !== "" && response.expectedDigest !== ask.request.digest) {
       throw changedAsk(ask.request);
@@ -44,9 +44,10 @@ export async function expireAsk(context: ApprovalContext, ask: AskRecord): Promi
   if (current && !current.settled) await expireAsk(context, current);
 }
 
-/** Checks if the principal made the call of an ask; it then must not answer. */
-export function isOwnCall(ask: AskRecord, principal: Principal): boolean {
-  return ask.principal === principal.id && !principal.answersOwn;
+/** Checks if the principal, or where that counts its user, made the call of an ask; it then must not answer. */
+export function isOwnCall(ask: AskRecord, { id, user, answersOwn }: Principal): boolean {
+  if (ask.principal === id) return !answersOwn;
+  return user !== undefined && (user === "hidden" || user === ask.part.callerUid);
 }
 
 async function settlementFor(

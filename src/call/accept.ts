@@ -70,7 +70,8 @@ async function openAndEnter(
   checkSize("metadata", request.metadata, 64 * 1024);
   const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
   const agent = sessions.agentFor(principal, request.agent, opened.session);
-  return await enterCall(engine, { ...request, agent }, opened, principal.id, { trace });
+  const callerUid = typeof principal.user === "number" ? principal.user : undefined;
+  return await enterCall(engine, { ...request, agent }, opened, principal.id, { callerUid, trace });
 }
 
 async function newSession({ sessions }: Engine, principal: Principal): Promise<string> {
@@ -84,12 +85,16 @@ async function enterCall(
   request: CallRequest,
   opened: OpenSession,
   principal: string,
-  { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
+  {
+    gate,
+    trace,
+    callerUid,
+  }: { gate?: StartGate | undefined; trace?: TraceContext | undefined; callerUid?: number | undefined } = {},
 ): Promise<Accepted> {
   const { limits, replicaId, store } = engine;
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
-  const call = describeCall(engine, request, opened, principal, trace);
+  const call = describeCall(engine, request, opened, { principal, callerUid }, trace);
   const ready = gate ? undefined : await prepareStart(engine, call, opened);
   const sent = performance.now();
   const { record, created } = await whileClaiming(engine, call.ref, () =>
@@ -113,7 +118,7 @@ function describeCall(
   { limits, registry, store }: Engine,
   request: CallRequest,
   { session, workspace }: OpenSession,
-  principal: string,
+  { principal, callerUid }: { principal: string; callerUid: number | undefined },
   trace: TraceContext | undefined,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
@@ -132,6 +137,7 @@ function describeCall(
       agent: request.agent,
       input,
       ...(request.metadata && { metadata: request.metadata }),
+      callerUid,
     }),
     spec: {
       principal,
@@ -196,5 +202,10 @@ async function enterChild(
     providerId: spec.providerId,
     modelId: spec.modelId,
   });
-  return (await beforeDrain(engine, enterCall(engine, request, opened, spec.principal, { gate, trace }))).record.ref;
+  return (
+    await beforeDrain(
+      engine,
+      enterCall(engine, request, opened, spec.principal, { gate, trace, callerUid: part.callerUid }),
+    )
+  ).record.ref;
 }

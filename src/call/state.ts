@@ -40,6 +40,7 @@ export function pendingPart(
   call: Pick<ToolPart, "id" | "sessionId" | "messageId" | "callId" | "tool" | "agent"> & {
     input: JsonObject;
     metadata?: JsonObject;
+    callerUid?: number | undefined;
   },
 ): ToolPart {
   const { input, ...part } = call;

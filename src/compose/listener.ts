@@ -5,6 +5,7 @@ import { createStoredOutputs } from "../call/stored-outputs.ts";
 import { createWatcher } from "../call/watcher.ts";
 import type { Config } from "../config/config.ts";
 import type { Connectors } from "../connector/connectors.ts";
+import type { EnforcementCheck } from "../connector/enforcement.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../credential/credentials.ts";
@@ -27,6 +28,7 @@ export function startListener({
   about,
   credentials,
   connectors,
+  enforcement,
   log,
 }: {
   config: Config;
@@ -38,6 +40,7 @@ export function startListener({
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
   connectors: Connectors;
+  enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
   const { calls: callStore, permissions: asks, outputs } = store;
@@ -52,6 +55,7 @@ export function startListener({
           sessions,
           credentials,
           connectors,
+          enforcement,
           planner,
           reader: createStoredOutputs({ sessions, outputs }),
           watcher: createWatcher({ store: callStore, asks, sessions }),

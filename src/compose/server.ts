@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import type { Config } from "../config/config.ts";
 import { createConnectors } from "../connector/connectors.ts";
+import { createEnforcement } from "../connector/enforcement.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
@@ -103,6 +104,7 @@ export async function startServer(
     about,
     credentials,
     connectors,
+    enforcement: createEnforcement({ ...config, serviceUid: process.getuid?.(), credentials }),
     log,
   });
   return {

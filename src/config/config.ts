@@ -60,6 +60,8 @@ export interface Config {
   /** The file in which `toolgate login` of this user stores credentials; no tool may read it. */
   readonly loginFile?: string;
   readonly insecureNoAuth: boolean;
+  /** True if an answer from this machine needs another user of the operating system than its call. */
+  readonly requiresOtherUser: boolean;
   /** The handling of asks: they wait for an approver, or are denied at once. */
   readonly unattended: "wait" | "deny";
   readonly askMs: number;
@@ -144,6 +146,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     ...(generated !== undefined && { callerTokenFile: generated }),
     loginFile: loginFileOf(environment),
     insecureNoAuth,
+    requiresOtherUser: settings.require_other_user ?? false,
     unattended: settings.unattended ?? "wait",
     askMs: settings.ask_ms ?? 900_000,
     leaseMs: settings.lease_ms ?? 15_000,

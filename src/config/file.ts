@@ -81,6 +81,7 @@ const optionalPlugin = strictTable({ path: z.string().min(1), optional: z.boolea
 const settings = strictTable({
   ...policyTables,
   ...scalars,
+  require_other_user: z.boolean().optional(),
   store_min_free: z.int().min(1).max(1_099_511_627_776).optional(),
   hosts: z.array(z.string().min(1)).optional(),
   origins: z.array(origin).optional(),

@@ -22,6 +22,11 @@ export interface Principal {
   workspaces: readonly string[];
   /** True without authentication: then all clients are one principal, which has to answer its own asks. */
   answersOwn: boolean;
+  /**
+   * The user of the operating system that sent the request. Set only where answers need another user than the call, for requests
+   * from this machine; `hidden` if the user cannot be seen.
+   */
+  user?: number | "hidden";
   /** Aborted when the credential is revoked or expires; absent if it can do neither while the service runs. */
   ended?: AbortSignal;
 }

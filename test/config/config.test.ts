@@ -31,6 +31,7 @@ describe("without any setting", () => {
       plugins: [],
       experimental: [],
       insecureNoAuth: false,
+      requiresOtherUser: false,
       unattended: "wait",
       askMs: 900_000,
       leaseMs: 15_000,

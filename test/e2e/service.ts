@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
+import { chown, mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -52,6 +52,8 @@ export interface ServiceOptions {
   env?: Readonly<Record<string, string>>;
   /** Lets it create its two tokens instead of using those of `principals`. */
   ownTokens?: boolean;
+  /** The user of the operating system as which it runs, if the tests run as root. */
+  uid?: number;
 }
 
 /** Settings with which a command's process ids are those that a test sees. */
@@ -90,7 +92,7 @@ const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_mod
 
 /** Creates a service; the caller starts and closes it. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false } = options;
+  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false, uid } = options;
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -136,11 +138,13 @@ export function createService(options: ServiceOptions = {}): Service {
         folder = await realpath(await mkdtemp(join(tmpdir(), "toolgate-e2e-")));
         await mkdir(join(folder, "workspace"));
         await configure(settings);
+        if (uid !== undefined) for (const path of [folder, join(folder, "workspace")]) await chown(path, uid, uid);
       }
       child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
-        env: { PATH: process.env.PATH, HOME: folder, ...compiled, ...env },
+        env: { PATH: process.env.PATH, HOME: folder, ...(uid === undefined && compiled), ...env },
         stdio: ["ignore", "ignore", "pipe"],
+        ...(uid !== undefined && { uid, gid: uid }),
       });
       url = await addressOf(child);
     },

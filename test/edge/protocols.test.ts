@@ -103,6 +103,7 @@ describe("health needs no token", () => {
     const names = Object.keys((await client.list({})).statuses);
     expect(names.toSorted()).toEqual([
       "",
+      "opencode.tool.v1.AgentService",
       "opencode.tool.v1.CredentialService",
       "opencode.tool.v1.PermissionService",
       "opencode.tool.v1.SessionService",

@@ -7,26 +7,26 @@ import type { Credentials } from "../../credential/credentials.ts";
 import { checkRole } from "./access.ts";
 import { RequestFailure } from "./request-failure.ts";
 import type { ServiceFunctions } from "./rpc.ts";
+import { approverOf, type SenderDomain } from "./sender.ts";
 
 /** Domain that CredentialService works on. */
-export interface CredentialServiceDomain {
+export interface CredentialServiceDomain extends SenderDomain {
   credentials: Credentials;
   store: Pick<StoreMembership, "storeId">;
 }
 
 /** Returns the functions of CredentialService. */
-export function credentialService({
-  credentials,
-  store,
-}: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
+export function credentialService(domain: CredentialServiceDomain): ServiceFunctions<typeof CredentialService> {
+  const { credentials, store } = domain;
   return {
-    async signIn({ code, label }, { peerUid }) {
-      const uid = await peerUid();
+    async signIn({ code, label }, { peer }) {
+      const { uid } = await peer();
       const { token, credential } = await credentials.signIn({ code, label: label || "terminal", uid });
       return { token, credential: recordOf(credential), storeId: store.storeId };
     },
-    createCode: (_request, { principal }) => credentials.createCode(principal),
-    async createToken({ roles: named, agents, workspaces, label, expires }, { principal }) {
+    createCode: async (_request, context) => credentials.createCode(await approverOf(domain, context)),
+    async createToken({ roles: named, agents, workspaces, label, expires }, context) {
+      const principal = await approverOf(domain, context);
       const roles = roleNames.filter((role) => named.includes(role));
       checkMayGive(principal, roles, "CreateToken");
       checkWorkspacesFit(roles, workspaces);

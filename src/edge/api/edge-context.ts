@@ -1,3 +1,4 @@
+import type { Peer } from "../../core/peer-uid.ts";
 import type { Principal, Role } from "../../core/principal.ts";
 import type { TraceContext } from "../../tool/tool.ts";
 
@@ -19,8 +20,8 @@ export interface EdgeContext {
   readonly response: { readonly headers: Headers; readonly trailers: Headers };
   /** Bounds on the request. */
   readonly limits: EdgeLimits;
-  /** Returns the user of the operating system that sent the request; undefined if it is unknown or on another machine. */
-  readonly peerUid: () => Promise<number | undefined>;
+  /** Returns the other end of the connection, with the user of the operating system that sent the request. */
+  readonly peer: () => Promise<Peer>;
 }
 
 /** Headers of a request, by name in lower case. */

@@ -18,10 +18,11 @@ import { workspaceRoot } from "../../core/workspace-root.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter, pageBefore, pageLimit } from "./paging.ts";
 import type { ServiceFunctions } from "./rpc.ts";
+import { approverOf, type SenderDomain } from "./sender.ts";
 import { createStoreMark } from "./store-mark.ts";
 
 /** Domain that PermissionService works on. */
-export interface PermissionServiceDomain {
+export interface PermissionServiceDomain extends SenderDomain {
   permissions: Permissions;
   sessions: Sessions;
   planner: Planner;
@@ -34,13 +35,15 @@ export interface PermissionServiceDomain {
 export function permissionService(domain: PermissionServiceDomain): ServiceFunctions<typeof PermissionService> {
   const { permissions, sessions, planner, watcher, audit } = domain;
   return {
-    async respondToPermission(response, { principal }) {
+    async respondToPermission(response, context) {
+      const principal = await approverOf(domain, context);
       const { session } = await sessions.look(principal, response.sessionId, "read");
       await permissions.reply(principal, workspaceRoot(session.workspace), response);
       return {};
     },
 
-    async rejectPermissions({ sessionId, message }, { principal }) {
+    async rejectPermissions({ sessionId, message }, context) {
+      const principal = await approverOf(domain, context);
       const { session } = await sessions.look(principal, sessionId, "read");
       return { settled: await permissions.rejectAll(principal, { root: session.rootSessionId, sessionId, message }) };
     },

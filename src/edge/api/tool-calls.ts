@@ -15,17 +15,19 @@ import { isTerminal } from "../../call/state.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter } from "./paging.ts";
+import { callerOf, type SenderDomain } from "./sender.ts";
 import { createStoreMark } from "./store-mark.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 
 /** Accepts a call or attaches to it, and returns it when it ends or `wait_ms` is over. */
 export async function callToolRpc(
-  { calls, store, asksOf }: Pick<ToolServiceDomain, "calls" | "store" | "asksOf">,
+  domain: Pick<ToolServiceDomain, "calls" | "store" | "asksOf"> & SenderDomain,
   request: CallToolRequest,
   context: EdgeContext,
 ): Promise<CallToolResponse> {
-  const { principal, signal, trace } = context;
-  const { record } = await calls.open(principal, request, trace);
+  const { calls, store, asksOf } = domain;
+  const { signal, trace } = context;
+  const { record } = await calls.open(await callerOf(domain, context), request, trace);
   const stopWatching = cancelOnLeave(calls, record.ref, request.onDisconnect, context);
   try {
     const { ref, part } = await calls.wait(record, request.waitMs ?? 30_000, signal);
@@ -38,12 +40,13 @@ export async function callToolRpc(
 
 /** Accepts a call or attaches to it, and streams its events until it ends. */
 export async function* executeToolRpc(
-  { calls, store }: Pick<ToolServiceDomain, "calls" | "store">,
+  domain: Pick<ToolServiceDomain, "calls" | "store"> & SenderDomain,
   request: ExecuteToolRequest,
   context: EdgeContext,
 ): AsyncGenerator<ExecuteToolResponse> {
-  const { principal, signal, trace } = context;
-  const call = await calls.open(principal, request, trace);
+  const { calls, store } = domain;
+  const { signal, trace } = context;
+  const call = await calls.open(await callerOf(domain, context), request, trace);
   const stopWatching = cancelOnLeave(calls, call.record.ref, request.onDisconnect, context);
   const storeMark = createStoreMark(store);
   try {

@@ -51,10 +51,12 @@ export function getToolStatsRpc({ stats }: Pick<ToolServiceDomain, "stats">): Ge
 }
 
 /** Returns the service, its limits and the sender of the request. */
-export function getServerInfoRpc(
-  { about, planner, store }: Pick<ToolServiceDomain, "about" | "planner" | "store">,
-  { principal, roles }: EdgeContext,
-): GetServerInfoResponse {
+export async function getServerInfoRpc(
+  { about, planner, store, enforcement }: Pick<ToolServiceDomain, "about" | "planner" | "store" | "enforcement">,
+  { principal, roles, peer }: EdgeContext,
+): Promise<GetServerInfoResponse> {
+  const sender = await peer();
+  enforcement.identify(principal, sender);
   const agents = about.agentsOf(principal);
   const { workspaces } = principal;
   return create(GetServerInfoResponseSchema, {
@@ -68,5 +70,6 @@ export function getServerInfoRpc(
     unattended: about.unattended === "deny" ? UnattendedPolicy.DENY : UnattendedPolicy.WAIT,
     principal: principal.id,
     roles: [...roles],
+    enforcement: enforcement.judge(sender.uid),
   });
 }

@@ -1,4 +1,5 @@
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { peerUid } from "../../core/peer-uid.ts";
 import { RequestError } from "../../core/request-error.ts";
 import type { Credentials } from "../../credential/credentials.ts";
 import type { Authenticate } from "../api/authenticate.ts";
@@ -9,7 +10,6 @@ import type { ByteBudget } from "./byte-budget.ts";
 import type { Refuse } from "./guard.ts";
 import type { Handler, Request, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
-import { peerUid } from "./peer-uid.ts";
 
 /** Options of the door. */
 export interface SignInDoorOptions {

@@ -10,6 +10,7 @@ import {
 } from "@connectrpc/connect";
 import { type Compression, compressedFlag, type UniversalHandler } from "@connectrpc/connect/protocol";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
+import { peerOf, type SocketEnds } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
@@ -26,7 +27,6 @@ import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
 import { sendWhole } from "../http/mounts.ts";
-import { peerUid, type SocketEnds } from "../http/peer-uid.ts";
 import type { RpcOptions } from "./direct.ts";
 import { failureResponse, toConnectError } from "./errors.ts";
 import { type BodyLimits, streamBody } from "./request-body.ts";
@@ -195,7 +195,7 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const response = { headers: responseHeader, trailers: responseTrailer };
   return {
     ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response, limits },
-    peerUid: () => peerUid(values.get(socketKey)),
+    peer: () => peerOf(values.get(socketKey)),
   };
 }
 

@@ -10,6 +10,7 @@ import {
 } from "@bufbuild/protobuf";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
+import { peerOf } from "../../core/peer-uid.ts";
 import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits, ListedHeaders } from "../api/edge-context.ts";
@@ -20,7 +21,6 @@ import { nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request, Response } from "../http/handler.ts";
-import { peerUid } from "../http/peer-uid.ts";
 import { toConnectError } from "./errors.ts";
 import { selectWire } from "./select-wire.ts";
 import type { JsonOptions, ResponseCompression, Wire, WireResponse } from "./wire.ts";
@@ -115,7 +115,7 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
     const trace = traceContextOf(headers);
     const context = {
       ...{ principal, roles: principal.roles, signal, deadline, trace, headers, response: metadata, limits },
-      peerUid: () => peerUid(request.socket),
+      peer: () => peerOf(request.socket),
     };
     await respond({ rpc, message, context }, sent, (message) => encode(method.output, wire, message, options));
   } catch (error) {

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { peerUid } from "../../src/edge/http/peer-uid.ts";
+import { peerOf, peerUid } from "../../src/core/peer-uid.ts";
 
 /** Connects to a server on this machine; resolves with both ends. */
 async function connection(listen: string, to: string): Promise<{ client: Socket; served: Socket }> {
@@ -38,4 +38,6 @@ test("the user of a client that has left, or that is on another machine, is unkn
   await once(served, "close");
   expect(await peerUid(ends)).toBeUndefined();
   expect(await peerUid({})).toBeUndefined();
+  expect(await peerOf(ends)).toEqual({ isLocal: true, uid: undefined });
+  expect(await peerOf({ ...ends, remoteAddress: "192.0.2.1" })).toEqual({ isLocal: false, uid: undefined });
 });

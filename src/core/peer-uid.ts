@@ -33,6 +33,25 @@ export async function peerUid({
   return undefined;
 }
 
+/** The other end of a connection. */
+export interface Peer {
+  /** True if it is on this machine. */
+  readonly isLocal: boolean;
+  /** The user of the operating system that owns it; see `peerUid`. */
+  readonly uid: number | undefined;
+}
+
+/** Returns the other end of a connection. A local one may hide its user, by closing its end before this is called. */
+export async function peerOf(ends: SocketEnds): Promise<Peer> {
+  const uid = await peerUid(ends);
+  return { isLocal: uid !== undefined || isLocalEnd(ends), uid };
+}
+
+function isLocalEnd({ localAddress, remoteAddress = "" }: SocketEnds): boolean {
+  if (!ipaddr.isValid(remoteAddress)) return false;
+  return remoteAddress === localAddress || ipaddr.process(remoteAddress).range() === "loopback";
+}
+
 /** Returns an address and port as the table of IPv4 and that of IPv6 write it; undefined for a table that cannot contain it. */
 function endsOf(text: string | undefined, port: number | undefined): (string | undefined)[] {
   if (text === undefined || port === undefined || !ipaddr.isValid(text)) return [];
