@@ -10,7 +10,7 @@ import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { PermissionStore } from "./ports.ts";
-import { isAlwaysAsked, type JudgedAsk, withGrants } from "./with-grants.ts";
+import { isOnceOnly, type JudgedAsk, withGrants } from "./with-grants.ts";
 
 /** The decisions on all asks of a call, and what they come to. */
 export interface Verdict {
@@ -57,7 +57,7 @@ export async function judgeAsks(
     unapproved: mergeAsks(
       unapproved.map(({ ask, decisions }) => ({
         ...(ask.restricts ? onlyAsking(ask, decisions) : ask),
-        ...(isAlwaysAsked(decisions) && { onceOnly: true }),
+        ...(isOnceOnly({ ask, decisions }) && { onceOnly: true }),
       })),
     ),
     ...(rulesVersion !== undefined && { rulesVersion }),
@@ -111,6 +111,7 @@ function mergeAsks(asks: readonly UnapprovedAsk[]): UnapprovedAsk[] {
       patterns: [...same.patterns, ...added.map(({ pattern }) => pattern)],
       ...(ask.onceOnly && { onceOnly: true }),
       risks: [...(same.risks ?? []), ...(ask.risks ?? [])],
+      deletes: [...(same.deletes ?? []), ...(ask.deletes ?? [])],
       ...(same.paths && { paths: [...same.paths, ...added.flatMap(({ path }) => path ?? [])] }),
     });
   }

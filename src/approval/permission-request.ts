@@ -39,7 +39,7 @@ export function toPermissionRequest(
     offers,
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
-    display: patterns.map((pattern) => display(ask.shownAs?.get(pattern) ?? pattern)),
+    display: patterns.map((pattern) => display(ask.pipelines?.get(pattern) ?? pattern)),
     warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
     risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind, parts }) =>
       create(RiskSchema, { kind, parts: [...parts] }),

@@ -25,7 +25,7 @@ export function withGrants(
   const used = new Set<Grant>();
   const judged = byRules.map(({ ask, decisions }) => {
     const asking = decisions.filter(({ action }) => action === PermissionAction.ASK);
-    const isFinal = strictest(decisions) === PermissionAction.DENY || isAlwaysAsked(decisions);
+    const isFinal = strictest(decisions) === PermissionAction.DENY || isOnceOnly({ ask, decisions });
     const needed = isFinal ? undefined : neededFor(ask, asking, subject);
     const covering = needed && grantsFor(grants, needed);
     if (!covering) return { ask, decisions };
@@ -40,12 +40,14 @@ export function bindingOf(subject: Subject, ask: ExpandedAsk): string {
   return ask.cwd === undefined ? subject.binding : `${subject.binding}:${ask.cwd}`;
 }
 
-/** Checks if no grant may answer: the engine itself asks, or a policy file could not be read. */
-export function isAlwaysAsked(decisions: readonly PermissionDecision[]): boolean {
+/** Checks if no grant may answer: the engine itself asks, a policy file could not be read, or a pipe feeds the command its program. */
+export function isOnceOnly({ ask, decisions }: JudgedAsk): boolean {
   return decisions.some(
-    ({ action, layer, reasonCode }) =>
+    ({ action, layer, reasonCode, pattern }) =>
       action === PermissionAction.ASK &&
-      (layer === PermissionLayer.ENGINE || reasonCode === PermissionReason.BROKEN_POLICY),
+      (layer === PermissionLayer.ENGINE ||
+        reasonCode === PermissionReason.BROKEN_POLICY ||
+        ask.pipelines?.has(pattern) === true),
   );
 }
 

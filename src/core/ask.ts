@@ -14,6 +14,8 @@ export interface Ask {
   always?: readonly string[];
   /** Reason to ask each time although rules allow it; a predicate of the patterns, such as `has other names`. */
   alwaysAsk?: string;
+  /** Those of the patterns that the call deletes: a risk that approvers see first. No rule depends on it. */
+  deletes?: readonly string[];
   /** For a web address: the IP address that its host resolves to, once that is known. */
   leadsTo?: string;
   /** Shown by user interfaces. */

@@ -15,8 +15,8 @@ export interface ExpandedAsk extends Ask {
   restricts?: true;
   /** For commands, and for what they touch: the risks of the whole line. */
   risks?: readonly RiskFound[];
-  /** For commands: the text to display for a pattern that is ambiguous on its own, such as `sh` at the end of a pipe. */
-  shownAs?: ReadonlyMap<string, string>;
+  /** For commands: patterns that run what a pipe feeds them, such as `sh`, each with its whole pipeline. No grant covers them. */
+  pipelines?: ReadonlyMap<string, string>;
 }
 
 /** A kind of risk, and the commands, paths or addresses to which it applies. */

@@ -29,9 +29,10 @@ export function risksOfAsk({
   permission,
   patterns,
   paths,
-}: Pick<Ask, "permission" | "patterns" | "paths">): RiskFound[] {
+  deletes = [],
+}: Pick<Ask, "permission" | "patterns" | "paths" | "deletes">): RiskFound[] {
   const secrets = patterns.filter((pattern, i) => isSecretFile(paths?.[i] ?? pattern));
-  const found: RiskFound[] = [];
+  const found: RiskFound[] = [{ kind: RiskKind.DELETE, parts: deletes }];
   if (/^(read|edit)$/.test(permission)) found.push({ kind: RiskKind.CREDENTIALS, parts: secrets });
   if (permission === "external_directory") found.push({ kind: RiskKind.OUTSIDE, parts: patterns });
   if (/^web/.test(permission)) found.push({ kind: RiskKind.NETWORK, parts: patterns });

@@ -119,6 +119,7 @@ function asksFor(targets: readonly PatchTarget[]): Ask[] {
       patterns: paths.map(({ pattern }) => pattern),
       paths: paths.map(({ absolute }) => absolute),
       ...paths.map(cautionFor).find(({ alwaysAsk }) => alwaysAsk !== undefined),
+      deletes: targets.filter(({ patch }) => patch.kind === "delete").map(({ path }) => path.pattern),
       metadata: { files },
     },
   ];

@@ -255,6 +255,20 @@ describe("toolgate reply", () => {
     expect(server.replies[1]?.expires).toBeGreaterThanOrEqual(before + 8 * 3_600_000);
   });
 
+  test("approves no change of which it shows only a part, and names what shows the whole", async () => {
+    const cut = { ...ask, preview: { diff: "+first\n", url: "toolgate-output:out_1" } };
+    await start({ permissions: { listPermissions: () => ({ permissions: [cut] }) } });
+    for (const answer of ["once", "always"]) {
+      const { code, stderr } = await toolgate(["reply", "per_1", answer], environment);
+      expect(code).toBe(2);
+      expect(stderr).toContain("its change is longer than this command shows");
+      expect(stderr).toContain(`${server.url}/#/inbox/per_1`);
+      expect(stderr).toContain("toolgate output ses_1 toolgate-output:out_1");
+    }
+    expect(server.replies).toEqual([]);
+    expect(await toolgate(["reply", "per_1", "reject"], environment)).toMatchObject({ code: 0 });
+  });
+
   test("prints the answer that counts with --json", async () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
     const { stdout } = await toolgate(["reply", "per_1", "once", "--json"], environment);

@@ -34,6 +34,7 @@ beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), "toolgate-inbox-"));
   server = await startInboxServer({
     getToolPart: () => ({ part: { state: { case: "pending", value: { input: { command: "npm test\u202e" } } } } }),
+    readToolOutput: () => ({ data: Buffer.from(`+first\n${"+more\n".repeat(40)}+the\u202e last\n`), end: true }),
   });
 });
 
@@ -87,6 +88,25 @@ describe("the inbox at a terminal", () => {
     running?.child.stdin?.write("j");
     await running?.sees("\x1b[32m+new\x1b[39m");
     await running?.sees("\x1b[31m-old\x1b[39m");
+  });
+
+  test("approves a change of which only a part is shown after all of it was on the screen", async () => {
+    const { child, sees } = await openInbox();
+    const preview = { diff: "+first\n", url: "toolgate-output:out_1" };
+    server.ask({ ...ask, id: "per_2", tool: { callId: "call_2" }, permission: "edit", preview });
+    await sees("2 wait");
+    child.stdin?.write("j");
+    await sees("the whole is toolgate-output:out_1", onceKey);
+    child.stdin?.write("o");
+    await sees("only a part of its change is shown: w loads the whole");
+    child.stdin?.write("w");
+    await sees("w loads the whole", "more below", onceKey);
+    child.stdin?.write("o");
+    await sees("read it to its end first");
+    child.stdin?.write(" ".repeat(8));
+    await sees("+the\\u202e last", onceKey);
+    expect(server.replies).toEqual([]);
+    expect(await nextReply("o")).toMatchObject({ permissionId: "per_2", reply: PermissionReply.ONCE });
   });
 
   test("says in words what always would save, and saves what is chosen", async () => {

@@ -16,7 +16,7 @@ const completed: EventInit = {
   case: "part",
   value: { ...part, state: { case: "completed", value: { output: "done" } } },
 };
-const asked: EventInit = {
+const asked = {
   case: "permissionAsked",
   value: {
     id: "per_1",
@@ -31,7 +31,7 @@ const asked: EventInit = {
       { id: "off_b", text: "all files of this project" },
     ],
   },
-};
+} satisfies EventInit;
 const settled = (outcome: PermissionOutcome, by: string): EventInit => ({
   case: "permissionSettled",
   value: { permissionId: "per_1", outcome, by },
@@ -47,7 +47,10 @@ beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), "toolgate-terminal-"));
   refusal = undefined;
   server = await startFakeServer({
-    tools: { getToolPart: () => ({ part: { state: { case: "pending", value: { input: { path: "a.txt\u202e" } } } } }) },
+    tools: {
+      getToolPart: () => ({ part: { state: { case: "pending", value: { input: { path: "a.txt\u202e" } } } } }),
+      readToolOutput: () => ({ data: Buffer.from("+first\n+the\u202e last\n"), end: true }),
+    },
     permissions: {
       respondToPermission(response) {
         server.replies.push(response);
@@ -201,6 +204,23 @@ describe("an ask at a terminal", () => {
     refusal = refused(Code.InvalidArgument, "INVALID_INPUT", "path is missing", { tool: "edit" });
     await nextReply("e\r");
     await running.sees("path is missing", "next:", "›");
+    expect(await nextReply("o\r")).toMatchObject({ reply: PermissionReply.ONCE });
+  });
+
+  test("of which only a part is shown is approved after the whole change was", async () => {
+    server.log({
+      ...asked,
+      value: { ...asked.value, preview: { diff: "+first\n", url: "toolgate-output:out_1" } },
+    });
+    await running.sees("the whole is toolgate-output:out_1", "whole change", "›");
+    const notice = "only a part of its change is shown";
+    running.child.stdin?.write("o\r");
+    await running.sees(notice, "›");
+    running.child.stdin?.write("a\r");
+    await running.sees(notice, notice, "›");
+    running.child.stdin?.write("w\r");
+    await running.sees("+the\\u202e last", "once", "›");
+    expect(server.replies).toEqual([]);
     expect(await nextReply("o\r")).toMatchObject({ reply: PermissionReply.ONCE });
   });
 

@@ -1,6 +1,8 @@
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply as Reply, RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
@@ -58,4 +60,23 @@ test("what is hidden runs if a person says so, and is shown in its title, too", 
   await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply: Reply.ONCE });
   const { state } = await stream.end();
   expect(state.value).toMatchObject({ title: "echo a\\u{202e}b", output: "a\u202eb\n" });
+});
+
+test("a patch that deletes a file has that as its risk, and one that changes it has none", async () => {
+  const agent = connect(service, "caller");
+  const sessionId = await agent.newSession();
+  await writeFile(join(service.workspace, "old.txt"), "old\n");
+  await agent.tools.callTool({ sessionId, callId: "r", tool: "read", input: { filePath: "old.txt" } });
+  const risksOf = async (callId: string, section: string) => {
+    const input = { patchText: `*** Begin Patch\n${section}\n*** End Patch` };
+    const stream = read(agent.tools.executeTool({ sessionId, callId, tool: "apply_patch", input }));
+    const { risks } = await stream.until("permissionAsked");
+    await agent.tools.cancelTool({ sessionId, callId });
+    return risks;
+  };
+  const added = "*** Add File: new.txt\n+new\n";
+  expect(await risksOf("d", `${added}*** Delete File: old.txt`)).toMatchObject([
+    { kind: RiskKind.DELETE, parts: ["old.txt"] },
+  ]);
+  expect(await risksOf("u", `${added}*** Update File: old.txt\n@@\n-old\n+new`)).toEqual([]);
 });

@@ -150,3 +150,18 @@ test("a grant for what a command begins with covers its other arguments and no o
   const { grants } = await person.permissions.listGrants({ sessionId });
   expect(grants[0]?.lastUsed).toBeGreaterThan(0);
 });
+
+test("a program that a pipe feeds to a shell is approved only once: neither offers nor a grant for the shell cover it", async () => {
+  const { agent, person } = begin();
+  const sessionId = await agent.newSession();
+  await grant({ agent, person }, { sessionId, input: { command: "sh" } }, GrantScope.SESSION);
+  expect(await runs({ agent, person }, { sessionId, input: { command: "sh" } })).toBe(true);
+  const input = { command: "printf 'exit 0' | sh" };
+  const stream = read(agent.tools.executeTool({ sessionId, callId: "piped", tool: "bash", input }));
+  const ask = await stream.until("permissionAsked");
+  expect(ask).toMatchObject({ patterns: ["printf 'exit 0'", "sh"], offers: [], always: [] });
+  expect(ask.display[1]).toBe(input.command);
+  await person.permissions.respondToPermission({ sessionId, permissionId: ask.id, reply: Reply.ONCE });
+  expect((await stream.end()).state.case).toBe("completed");
+  expect(await runs({ agent, person }, { sessionId, input })).toBe(false);
+});

@@ -13,6 +13,7 @@ import { createInboxView } from "../inbox/view.ts";
 import { editCall } from "../terminal/edit.ts";
 import { hasFullScreen, openFullScreen } from "../terminal/full-screen.ts";
 import type { Screen } from "../terminal/screen.ts";
+import { isChangeCut, readWholeChange } from "../view/whole-change.ts";
 import { askChanges, printAsks } from "./asks.ts";
 
 /** Defines `toolgate inbox`. */
@@ -56,6 +57,7 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
     turnPage: (by) => {
       state.scroll += by * state.page;
     },
+    showChange: (card) => showFailure(showChange(card)),
     isWhole,
     say: (notice) => {
       state.notice = notice;
@@ -64,7 +66,13 @@ async function inbox(server: ServerConnection, screen: Screen, sessionId: string
   });
 
   function isWhole(card: Card): boolean {
-    return whole === card && !card.asks.some(({ preview }) => preview?.url);
+    return whole === card && !card.asks.some(isChangeCut);
+  }
+
+  async function showChange(card: Card): Promise<void> {
+    const cut = card.asks.find(isChangeCut);
+    if (cut) cards.showChange(card, await readWholeChange(server, cut));
+    redraw();
   }
 
   function redraw(): void {
@@ -149,4 +157,4 @@ Keys:
   j k      next call, previous call             o  allow this call
   space b  page down, page up in a long card    a  allow from now on: choose what
   q        leave; what is open stays open       r  reject, with advice for the agent
-                                                e  change the arguments in $EDITOR; anything new asks again`;
+  w        load a change that is shown in part  e  change the arguments in $EDITOR; anything new asks again`;

@@ -5,15 +5,19 @@ import {
   type PermissionRequest,
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { requestLink } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
-import type { ServerConnection } from "../connection/connection.ts";
+import { type ServerConnection, serverWords } from "../connection/connection.ts";
 import { sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
 import { readJsonObject } from "../json-argument.ts";
 import type { Screen } from "../terminal/screen.ts";
+import { terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
+import { isChangeCut } from "../view/whole-change.ts";
+import { commandLine } from "../view/words.ts";
 import { openAsks } from "./asks.ts";
 
 /** Defines `toolgate reply`. */
@@ -62,6 +66,7 @@ async function answerAsk(
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
   if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
+  if (ask && isChangeCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
   const answer = {
     reply: replies[word],
     ...(message !== undefined && { message }),
@@ -76,6 +81,16 @@ async function answerAsk(
   const { err } = screen.paint;
   const approved = input ? "✓ edited; the new arguments ask again if they need approval" : `✓ approved ${word}`;
   screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));
+}
+
+/** This command shows a request and answers it at once, so it approves nothing of which it shows only a part. */
+function onlyPartShown(ask: PermissionRequest, url: string): CommandError {
+  const { id, sessionId, preview } = ask;
+  return new CommandError(
+    `${terminalSafe(id)} is not approved: its change is longer than this command shows`,
+    `read and approve it in \`toolgate inbox\` or at ${requestLink(url, ask)}; the whole change: ${commandLine("toolgate", "output", sessionId, preview?.url ?? "", ...serverWords(url))}`,
+    exitCodes.usage,
+  );
 }
 
 /** Refuses options that belong to another answer. */

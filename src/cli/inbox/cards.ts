@@ -4,6 +4,7 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import { callKeyOf, farewellMs, inertMs } from "../../view/asks.ts";
 import { settledUnseen } from "../../view/outcomes.ts";
 import { isApproval, settledWords } from "../view/settled.ts";
+import { isChangeCut } from "../view/whole-change.ts";
 
 /** A call that waits for approval. Immutable: a change replaces the card under its key. */
 export interface Card {
@@ -20,6 +21,8 @@ export interface Card {
 export interface Cards {
   /** Applies a frame of WatchPermissions; a new snapshot ends the cards that it lacks. */
   apply(frame: WatchPermissionsResponse): void;
+  /** Replaces the preview of a card's requests with one that has the whole change. */
+  showChange(card: Card, diff: string): void;
   all(): readonly Card[];
   selected(): Card | undefined;
   move(by: number): void;
@@ -81,6 +84,14 @@ export function createCards(clock: () => number): Cards {
       if (event?.event.case === "permissionSettled") ended(event.event.value.permissionId, endOf(event.event.value));
       if (snapshotEnd && snapshot) endMissing(snapshot);
       if (snapshotEnd) snapshot = undefined;
+    },
+    showChange({ key }, diff) {
+      const card = cards.get(key);
+      if (card === undefined) return;
+      const [first, ...rest] = card.asks.map((ask) =>
+        ask.preview && isChangeCut(ask) ? { ...ask, preview: { ...ask.preview, diff, url: "" } } : ask,
+      );
+      if (first) cards.set(key, { ...card, asks: [first, ...rest] });
     },
     move(by) {
       const keys = [...cards.keys()];

@@ -2,6 +2,7 @@ import type { Offer } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { Key } from "../terminal/full-screen.ts";
+import { isChangeCut } from "../view/whole-change.ts";
 import type { Card, Cards } from "./cards.ts";
 
 /** Decides the meaning of the next key. */
@@ -24,6 +25,8 @@ export interface Actions {
   edit(card: Card): void;
   /** Scrolls the card by pages. */
   turnPage(by: number): void;
+  /** Loads the change of a card of which only the beginning is shown. */
+  showChange(card: Card): void;
   /** Checks if all of a card was on the screen. */
   isWhole(card: Card): boolean;
   say(notice: string): void;
@@ -58,10 +61,8 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     }
     const card = cards.selected();
     if (card && !actions.isWhole(card)) {
-      const isCut = card.asks.some(({ preview }) => preview?.url);
-      actions.say(
-        isCut ? "its change is longer than shown here: approve it in the console" : "read it to its end first: space",
-      );
+      const isCut = card.asks.some(isChangeCut);
+      actions.say(isCut ? "only a part of its change is shown: w loads the whole" : "read it to its end first: space");
       return;
     }
     mode = cardsMode;
@@ -95,6 +96,7 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     ["o", ({ asks }) => approve(asks, { reply: PermissionReply.ONCE })],
     ["a", always],
     ["e", actions.edit],
+    ["w", actions.showChange],
     [
       "r",
       (card) => {

@@ -3,6 +3,7 @@ import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
+import { isChangeCut } from "../view/whole-change.ts";
 import { durationOf } from "../view/words.ts";
 import { type Card, endWords } from "./cards.ts";
 import { isOpen, type Mode } from "./keyboard.ts";
@@ -140,5 +141,6 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   if (!selected || !isOpen(selected)) return [...notices, move.join("   ")];
   const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
   const approve = isReady ? [key("o", "once"), ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
-  return [...notices, [...approve, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
+  const whole = selected.asks.some(isChangeCut) ? [key("w", "whole change")] : [];
+  return [...notices, [...approve, ...whole, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
 }

@@ -7,6 +7,8 @@ import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
+import { diffLines } from "../view/ask-view.ts";
+import { isChangeCut, readWholeChange } from "../view/whole-change.ts";
 import { editCall } from "./edit.ts";
 import type { Paint, Screen } from "./screen.ts";
 import { createPasteReader, inertMs, markPastes } from "./typing.ts";
@@ -22,9 +24,15 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
     approver,
     async decide(ask, signal) {
       const prompt = { io: screen.io, paint: screen.paint.err, signal, onInterrupt };
+      let isWhole = !isChangeCut(ask);
       await dropTyped(prompt);
       while (!signal.aborted) {
-        const choice = await promptFor(ask, prompt);
+        const choice = await promptFor(ask, { ...prompt, isWhole });
+        if (choice === "whole") {
+          isWhole = await showWholeChange(approver, ask, screen);
+          await dropTyped(prompt);
+          continue;
+        }
         if (choice !== "edit") return choice;
         const input = await editCall(approver, ask, screen.io).catch((error) =>
           screen.fail(commandFailure(error, approver)),
@@ -34,6 +42,17 @@ export function answeringAtTerminal(approver: ServerConnection, screen: Screen):
       return undefined;
     },
   });
+}
+
+/** Prints all of a change of which the request holds the beginning; false if it cannot be read. */
+async function showWholeChange(approver: ServerConnection, ask: PermissionRequest, screen: Screen): Promise<boolean> {
+  try {
+    for (const line of diffLines(await readWholeChange(approver, ask), screen.paint.err)) screen.alert(line);
+    return true;
+  } catch (error) {
+    screen.fail(commandFailure(error, approver));
+    return false;
+  }
 }
 
 interface Prompt {
@@ -63,8 +82,16 @@ async function dropTyped({ io: { stdin }, signal, onInterrupt }: Prompt): Promis
   }
 }
 
+interface PromptedAsk extends Prompt {
+  /** All of the change was on the screen. */
+  isWhole: boolean;
+}
+
+/** An answer, or what to do before the next prompt. */
+type Choice = ReplyAnswer | "edit" | "whole";
+
 /** Prompts for an answer; undefined if the prompt was withdrawn or the person leaves the request open (Ctrl-D). */
-async function promptFor(ask: PermissionRequest, prompt: Prompt): Promise<ReplyAnswer | "edit" | undefined> {
+async function promptFor(ask: PermissionRequest, prompt: PromptedAsk): Promise<Choice | undefined> {
   const { stdin, stderr, env } = prompt.io;
   const reader = createInterface({ input: stdin, output: stderr });
   const left = new AbortController();
@@ -110,24 +137,32 @@ type Question = (text: string) => Promise<Line>;
 
 async function readAnswer(
   ask: PermissionRequest,
-  { paint, io }: Prompt,
+  { paint, io, isWhole }: PromptedAsk,
   question: Question,
-): Promise<ReplyAnswer | "edit"> {
+): Promise<Choice> {
   const key = (letter: string, word: string) => `${paint("bold", letter)} ${word}`;
   const always = ask.offers.length > 0 ? [key("a", "always")] : [];
-  const keys = [key("o", "once"), ...always, key("r", "reject"), key("e", "edit")].join("   ");
+  const approve = isWhole ? [key("o", "once"), ...always] : [key("w", "whole change")];
+  const keys = [...approve, key("r", "reject"), key("e", "edit")].join("   ");
   while (true) {
     const line = await question(`  ${keys}  ${paint("yellow", "›")} `);
     const [word = "", ...rest] = line.text.split(/\s+/);
     const choice = word.toLowerCase();
     if (["e", "edit"].includes(choice)) return "edit";
+    if (!isWhole && ["w", "whole"].includes(choice)) return "whole";
     if (["r", "reject"].includes(choice))
       return reject(rest.join(" ") || (await question("  advice for the agent (may be empty) › ")).text);
+    if (!isWhole && approvals.has(choice)) {
+      io.stderr.write("  only a part of its change is shown: read the whole of it first, with w\n");
+      continue;
+    }
     const approval = await readApproval(ask, choice, rest[0], question);
     if (approval?.isTyped && line.isTyped) return approval.answer;
     if (approval) io.stderr.write("  pasted text approves nothing: type it\n");
   }
 }
+
+const approvals = new Set(["o", "once", "a", "always"]);
 
 function reject(message: string): ReplyAnswer {
   return { reply: PermissionReply.REJECT, message };
@@ -153,6 +188,7 @@ async function readApproval(
 /** Help text of the commands that prompt. */
 export const promptHelp = `
 At a terminal it prompts you for a letter and Enter: o allows this call, a allows from now on, r rejects (text after it is
-advice for the agent), e edits the arguments in $EDITOR. Text typed before the prompt, or pasted, approves nothing.`;
+advice for the agent), e edits the arguments in $EDITOR. A change of which only a part is shown is approved after w has shown
+all of it. Text typed before the prompt, or pasted, approves nothing.`;
 
 const ctrlC = 0x03;

@@ -65,7 +65,7 @@ export function previewLines(preview: Preview | undefined, paint: Paint): string
     ...field("hosts", hosts, paint),
     ...field("change", additions + deletions > 0 ? [`+${additions} −${deletions} lines`] : [], paint),
     ...diffLines(diff, paint),
-    ...field("more", url === "" ? [] : [`the diff is longer; the whole is ${url}`], paint),
+    ...field("more", url === "" ? [] : [`only a part is shown; the whole is ${url}`], paint),
   ];
 }
 

@@ -2,11 +2,11 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
+import { maxChangeBytes, readWhole } from "../../view/read-output.ts";
 import { DiffView } from "../parts/diff-view.tsx";
 import { LongText } from "../parts/long-text.tsx";
 import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { readWhole } from "../stream/read-output.ts";
 import { CommandView } from "./command-view.tsx";
 
 /** The effects of an approval: the command, the change, the addresses. The service derived them; the agent did not. Calls `onWhole` once all of it is on the page. */
@@ -106,8 +106,8 @@ function Diff({
   const problem = useSignal("");
   const load = async () => {
     try {
-      const bytes = await readWhole(connection, { sessionId, output: url }, maxDiffBytes);
-      if (bytes.length >= maxDiffBytes) throw new Error("It is too large for this page.");
+      const bytes = await readWhole(connection, { sessionId, output: url }, maxChangeBytes);
+      if (bytes.length >= maxChangeBytes) throw new Error("It is too large for this page.");
       whole.value = new TextDecoder().decode(bytes);
     } catch (error) {
       problem.value = String(error);
@@ -132,9 +132,6 @@ function Diff({
     </>
   );
 }
-
-/** A change of a file of 16 MiB has both versions, and a sign for each line. */
-const maxDiffBytes = 128 * 1024 * 1024;
 
 function linesOf(texts: readonly string[]): readonly string[] {
   return texts.flatMap((text) => visibleLines(text).split("\n"));

@@ -2,9 +2,9 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { FilePart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { sizeOf } from "../../view/quantities.ts";
+import { readWhole } from "../../view/read-output.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { readWhole } from "../stream/read-output.ts";
 
 /** A file that a tool returned: pictures are shown, other files can be saved. The browser never opens one as a page. */
 export function AttachmentView({

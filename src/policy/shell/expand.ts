@@ -14,13 +14,13 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   const touched = createTouched(allowed);
   const programs = new Set<string>();
   const byPlace = new Map<string, ExpandedAsk>();
-  const shownAs = new Map<string, string>();
+  const pipelines = new Map<string, string>();
   const lines = ask.patterns.map((line) => ({ line, commands: readCommands(line) }));
   const place = (command: Command) => directoryOf(command, ask.cwd ?? "/", files);
   for (const { line, commands } of lines) {
     const made = await madeNames(commands, place, files.list);
     for (const command of commands) {
-      if (command.pipeline) shownAs.set(command.text, command.pipeline.text);
+      if (command.pipeline) pipelines.set(command.text, command.pipeline.text);
       const cwd = await place(command);
       const repository = command.programs.some(isGit) ? await repositoryAt(cwd, files) : undefined;
       const alwaysAsk =
@@ -52,7 +52,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
   return [...asksOf(touched), itself, ...others].map((found) => ({
     ...found,
     ...(risks.length > 0 && { risks }),
-    ...(shownAs.size > 0 && found.permission === "bash" && { shownAs }),
+    ...(pipelines.size > 0 && found.permission === "bash" && { pipelines }),
   }));
 }
 

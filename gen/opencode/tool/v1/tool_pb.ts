@@ -770,7 +770,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   preview?: Preview | undefined;
 
   /**
-   * offers are the grants that "always" may save, narrowest first; empty if there are none.
+   * offers are the grants that "always" may save, narrowest first. Empty if there are none, such as for a command that
+   * runs what a pipe feeds it (`curl -s URL | sh`): it is allowed once, and no grant covers it.
    *
    * @generated from field: repeated opencode.tool.v1.Offer offers = 26;
    */

@@ -1,4 +1,5 @@
-import type { ConsoleConnection } from "./connection.ts";
+import type { Client } from "@connectrpc/connect";
+import type { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 
 /** A stored output (`toolgate-output:ID`) of a session tree. */
 export interface OutputRef {
@@ -6,9 +7,12 @@ export interface OutputRef {
   output: string;
 }
 
+/** A change of a file of 16 MiB has both versions, and a sign for each line. */
+export const maxChangeBytes = 128 * 1024 * 1024;
+
 /** Reads a stored output piece by piece, up to `maxBytes`. */
 export async function readWhole(
-  { tools }: Pick<ConsoleConnection, "tools">,
+  { tools }: { tools: Pick<Client<typeof ToolService>, "readToolOutput"> },
   ref: OutputRef,
   maxBytes = 16 * 1024 * 1024,
 ): Promise<Uint8Array<ArrayBuffer>> {
