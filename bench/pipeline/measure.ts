@@ -53,6 +53,7 @@ const principal: Principal = {
   roles: new Set(["caller"]),
   agents: ["*"],
   workspaces: ["*"],
+  lineage: ["bench"],
   answersOwn: false,
 };
 const { id: sessionId } = await replica.sessions.create(principal, {

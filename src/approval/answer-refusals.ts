@@ -61,18 +61,29 @@ export function unknownPermission(permissionId: string): RequestError {
   );
 }
 
-/** The principal that made a call, and where that counts its user, never answers its asks. */
-export function ownCall(ask: AskRecord, { id, user }: Principal): RequestError {
+/** The person that made a call, and where that counts its user, never answers its asks. */
+export function ownCall(ask: AskRecord, principal: Principal): RequestError {
   const permissionId = ask.request.id;
-  const fact =
-    ask.principal === id
-      ? `belongs to a call that ${id} made; another principal has to answer it`
-      : user === "hidden"
-        ? "needs another user than that of the call (require_other_user), and the user of this connection cannot be seen; keep the connection open until the response"
-        : `belongs to a call of user ${user}, and this answer comes from the same user (require_other_user); answer as another user, or from another machine`;
+  const fact = isOfPerson(ask, principal) ? ownPersonFact(ask, principal) : ownUserFact(principal);
   return new RequestError(ErrorReason.OWN_CALL, `permission request ${permissionId} ${fact}`, {
     permission_id: permissionId,
   });
+}
+
+/** Checks if the person of the principal, or one from whom its credential descends, made the call of an ask. */
+export function isOfPerson({ person }: AskRecord, { lineage }: Principal): boolean {
+  return lineage.includes(person);
+}
+
+function ownPersonFact({ principal: maker }: AskRecord, { id }: Principal): string {
+  const relation = maker === id ? "" : `, and ${id} belongs to the same person or descends from it`;
+  return `belongs to a call that ${maker} made${relation}; another person has to answer it`;
+}
+
+function ownUserFact({ user }: Principal): string {
+  return user === "hidden"
+    ? "needs another user than that of the call (require_other_user), and the user of this connection cannot be seen; keep the connection open until the response"
+    : `belongs to a call of user ${user}, and this answer comes from the same user (require_other_user); answer as another user, or from another machine`;
 }
 
 /** The digest in the answer is not that of the permission request. */

@@ -2,7 +2,7 @@ import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { answerDigest } from "./answer-digest.ts";
-import { changedAsk, checkSameAnswer, noSuchPermission, ownCall, pastExpiry } from "./answer-refusals.ts";
+import { changedAsk, checkSameAnswer, isOfPerson, noSuchPermission, ownCall, pastExpiry } from "./answer-refusals.ts";
 import type { AskRecord, Settlement } from "./ports.ts";
 import { type ApprovalContext, approveAsk, editAsk, refuseAsk } from "./settlements.ts";
 
@@ -44,9 +44,10 @@ export async function expireAsk(context: ApprovalContext, ask: AskRecord): Promi
   if (current && !current.settled) await expireAsk(context, current);
 }
 
-/** Checks if the principal, or where that counts its user, made the call of an ask; it then must not answer. */
-export function isOwnCall(ask: AskRecord, { id, user, answersOwn }: Principal): boolean {
-  if (ask.principal === id) return !answersOwn;
+/** Checks if the person of the principal, or where that counts its user, made the call of an ask; it then must not answer. */
+export function isOwnCall(ask: AskRecord, principal: Principal): boolean {
+  if (isOfPerson(ask, principal)) return !principal.answersOwn;
+  const { user } = principal;
   return user !== undefined && (user === "hidden" || user === ask.part.callerUid);
 }
 

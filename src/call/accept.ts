@@ -16,7 +16,7 @@ import { type ChildRequest, type Parent, runChildren, type StartGate } from "./c
 import type { Engine } from "./engine.ts";
 import { maxLifeMs, waitForEnd } from "./follow.ts";
 import { launchCall } from "./launch.ts";
-import type { CallRecord } from "./ports.ts";
+import type { CallRecord, CallSpec } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
@@ -46,6 +46,14 @@ export interface Accepted {
   opened: OpenSession;
 }
 
+/** The caller as stored with a call, and the user of the operating system from which it called, where that counts. */
+type Caller = Pick<CallSpec, "principal" | "person"> & { callerUid: number | undefined };
+
+function callerOf({ id: principal, lineage: [person], user }: Principal): Caller {
+  const callerUid = typeof user === "number" ? user : undefined;
+  return { principal, person: person === principal ? undefined : person, callerUid };
+}
+
 /** Accepts a call, or attaches to the call of that id. */
 export async function acceptCall(
   engine: Engine,
@@ -70,8 +78,7 @@ async function openAndEnter(
   checkSize("metadata", request.metadata, 64 * 1024);
   const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
   const agent = sessions.agentFor(principal, request.agent, opened.session);
-  const callerUid = typeof principal.user === "number" ? principal.user : undefined;
-  return await enterCall(engine, { ...request, agent }, opened, principal.id, { callerUid, trace });
+  return await enterCall(engine, { ...request, agent }, opened, callerOf(principal), { trace });
 }
 
 async function newSession({ sessions }: Engine, principal: Principal): Promise<string> {
@@ -84,17 +91,13 @@ async function enterCall(
   engine: Engine,
   request: CallRequest,
   opened: OpenSession,
-  principal: string,
-  {
-    gate,
-    trace,
-    callerUid,
-  }: { gate?: StartGate | undefined; trace?: TraceContext | undefined; callerUid?: number | undefined } = {},
+  caller: Caller,
+  { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
 ): Promise<Accepted> {
   const { limits, replicaId, store } = engine;
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
-  const call = describeCall(engine, request, opened, { principal, callerUid }, trace);
+  const call = describeCall(engine, request, opened, caller, trace);
   const ready = gate ? undefined : await prepareStart(engine, call, opened);
   const sent = performance.now();
   const { record, created } = await whileClaiming(engine, call.ref, () =>
@@ -118,7 +121,7 @@ function describeCall(
   { limits, registry, store }: Engine,
   request: CallRequest,
   { session, workspace }: OpenSession,
-  { principal, callerUid }: { principal: string; callerUid: number | undefined },
+  { callerUid, ...caller }: Caller,
   trace: TraceContext | undefined,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
@@ -140,7 +143,7 @@ function describeCall(
       callerUid,
     }),
     spec: {
-      principal,
+      ...caller,
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
       providerId: request.providerId,
@@ -191,6 +194,7 @@ async function enterChild(
   { tool, input, callId, gate }: ChildRequest,
 ): Promise<CallRef> {
   checkNotDraining(engine);
+  const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
   const request = create(CallToolRequestSchema, {
     sessionId: part.sessionId,
     messageId: part.messageId,
@@ -202,10 +206,5 @@ async function enterChild(
     providerId: spec.providerId,
     modelId: spec.modelId,
   });
-  return (
-    await beforeDrain(
-      engine,
-      enterCall(engine, request, opened, spec.principal, { gate, trace, callerUid: part.callerUid }),
-    )
-  ).record.ref;
+  return (await beforeDrain(engine, enterCall(engine, request, opened, caller, { gate, trace }))).record.ref;
 }

@@ -78,6 +78,8 @@ export interface StoredCredential {
   created: number;
   expires: number;
   revoked: number;
+  issuer?: string | undefined;
+  uid?: number | undefined;
 }
 
 /** The table of credentials, opened without a service. */

@@ -20,6 +20,11 @@ export interface Principal {
   agents: readonly string[];
   /** The workspace roots in which it may act; `*` means all. */
   workspaces: readonly string[];
+  /**
+   * The person of this principal, then the persons from whom its credential descends. A sign-in by code belongs to the person who
+   * created the code; every other credential is a separate person, and descends from the person who created it.
+   */
+  lineage: readonly [person: string, ...ancestors: string[]];
   /** True without authentication: then all clients are one principal, which has to answer its own asks. */
   answersOwn: boolean;
   /**

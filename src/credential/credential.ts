@@ -1,5 +1,5 @@
 import { createHash, randomBytes, randomInt } from "node:crypto";
-import type { Role } from "../core/principal.ts";
+import type { Principal, Role } from "../core/principal.ts";
 
 /** Rights of a credential. */
 export interface CredentialRights {
@@ -22,6 +22,10 @@ export interface Credential extends CredentialRights {
   readonly expires: number;
   /** 0: it is not revoked. */
   readonly revoked: number;
+  /** The principal that created it, or the code of the sign-in; absent if the operator or the service did. */
+  readonly issuer?: string | undefined;
+  /** See `Principal`; absent for a credential without issuer. */
+  readonly lineage?: Principal["lineage"] | undefined;
   /** The user of the operating system that signed in; absent if it is unknown or on another machine. */
   readonly uid?: number | undefined;
 }
@@ -44,11 +48,11 @@ export function hashOfSecret(secret: string): string {
   return createHash("sha256").update(secret).digest("hex");
 }
 
-/** Creates the record of a token. Its id is the label in the form of a name, and random characters. */
+/** Creates the record of a token, without issuer. Its id is the label in the form of a name, and random characters. */
 export function newCredential(
   token: string,
   { roles, agents, workspaces }: CredentialRights,
-  { label, created, expires, uid }: Pick<Credential, "label" | "created" | "expires" | "uid">,
+  { label, created, expires }: Pick<Credential, "label" | "created" | "expires">,
 ): Credential {
   const name = label
     .toLowerCase()
@@ -56,10 +60,20 @@ export function newCredential(
     .slice(0, 40)
     .replaceAll(/^-|-$/g, "");
   const id = `${name === "" ? (roles[0] ?? "token") : name}-${randomText(8)}`;
-  return {
-    ...{ id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 },
-    ...(uid !== undefined && { uid }),
-  };
+  return { id, roles, agents, workspaces, sha256: hashOfSecret(token), label, created, expires, revoked: 0 };
+}
+
+/** The creator of a credential or of a code. */
+export type Issuer = Pick<Principal, "id" | "lineage">;
+
+/** Returns a new credential as created by an issuer: a separate person that descends from the issuer's. */
+export function createdBy({ id: issuer, lineage }: Issuer, credential: Credential): Credential {
+  return { ...credential, issuer, lineage: [credential.id, ...lineage] };
+}
+
+/** Returns a new credential as signed in with a code: it belongs to the person of the code's issuer, if it has one. */
+export function signedInBy(issuer: Issuer | undefined, credential: Credential): Credential {
+  return issuer === undefined ? credential : { ...credential, issuer: issuer.id, lineage: issuer.lineage };
 }
 
 /** Returns the record of an existing token, for a table that takes it over. */

@@ -2,7 +2,15 @@ import { timingSafeEqual } from "node:crypto";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
-import { type Credential, type CredentialRights, endOf, newCredential, newToken } from "./credential.ts";
+import {
+  type Credential,
+  type CredentialRights,
+  createdBy,
+  endOf,
+  newCredential,
+  newToken,
+  signedInBy,
+} from "./credential.ts";
 import type { CredentialTable } from "./ports.ts";
 import { type CodeRights, createSignInCodes } from "./sign-in-codes.ts";
 
@@ -29,7 +37,12 @@ export interface Credentials {
    * of the operating system that signs in.
    */
   signIn(request: SignInRequest): Promise<IssuedCredential>;
-  create(rights: CredentialRights, fields: Pick<Credential, "label" | "expires">): Promise<IssuedCredential>;
+  /** Creates a credential on behalf of a principal. */
+  create(
+    creator: Principal,
+    rights: CredentialRights,
+    fields: Pick<Credential, "label" | "expires">,
+  ): Promise<IssuedCredential>;
   list(): readonly Credential[];
   /** Revokes a credential, and ends the streams of its principal. */
   revoke(id: string): Promise<Credential>;
@@ -65,12 +78,6 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
       if (endOf(credential) <= now() && !ending.signal.aborted) ending.abort(credentialEnded());
   }
 
-  async function issue(token: string, rights: CredentialRights, fields: Pick<Credential, "label" | "expires" | "uid">) {
-    const credential = newCredential(token, rights, { ...fields, created: now() });
-    await table.add(credential);
-    return { token, credential };
-  }
-
   return {
     principalOf(sha256) {
       follow();
@@ -80,22 +87,31 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
     },
     createCode(creator) {
       if (creator === undefined) return codes.create(approverRights);
-      const { roles, agents, workspaces, id } = creator;
+      const { roles, agents, workspaces, id, lineage } = creator;
       const own = table.current().find((credential) => credential.id === id);
       return codes.create({
         roles: [...roles],
         agents,
         workspaces,
         endsAt: own ? endOf(own) : Number.POSITIVE_INFINITY,
+        issuer: { id, lineage },
       });
     },
     async signIn({ code, label, uid, token = newToken() }) {
       const rights = codes.take(code);
       if (rights === undefined) throw failures.next();
       const expires = Math.min(now() + signInMs, rights.endsAt);
-      return await issue(token, rights, { label, expires, uid });
+      const signedIn = signedInBy(rights.issuer, newCredential(token, rights, { label, expires, created: now() }));
+      const credential = uid === undefined ? signedIn : { ...signedIn, uid };
+      await table.add(credential);
+      return { token, credential };
     },
-    create: (rights, fields) => issue(newToken(), rights, fields),
+    async create(creator, rights, fields) {
+      const token = newToken();
+      const credential = createdBy(creator, newCredential(token, rights, { ...fields, created: now() }));
+      await table.add(credential);
+      return { token, credential };
+    },
     list: () => table.current(),
     async revoke(id) {
       const revoked = await table.revoke(id, now());
@@ -113,10 +129,11 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
 }
 
 function knownOf(credential: Credential, before: ReadonlyMap<string, KnownCredential>): KnownCredential {
-  const { id, roles, agents, workspaces, sha256 } = credential;
+  const { id, roles, agents, workspaces, sha256, lineage = [id] as const } = credential;
   const former = before.get(sha256)?.ending;
   const ending = former === undefined || former.signal.aborted ? new AbortController() : former;
-  const principal = { id, roles: new Set(roles), agents, workspaces, answersOwn: false, ended: ending.signal };
+  const rights = { id, roles: new Set(roles), agents, workspaces, lineage };
+  const principal = { ...rights, answersOwn: false, ended: ending.signal };
   return { credential, digest: Buffer.from(sha256, "hex"), principal, ending };
 }
 

@@ -1,9 +1,11 @@
-import { type CredentialRights, hashOfSecret, randomText } from "./credential.ts";
+import { type CredentialRights, hashOfSecret, type Issuer, randomText } from "./credential.ts";
 
 /** Rights that a code gives, and the latest end of the credential. */
 export interface CodeRights extends CredentialRights {
   /** End of the credential that created the code; Infinity if there is none. */
   readonly endsAt: number;
+  /** Creator of the code; absent for a code of the service itself. */
+  readonly issuer?: Issuer | undefined;
 }
 
 /** One-time sign-in codes. Only their hashes are in memory, and nowhere else. */

@@ -15,5 +15,7 @@ export const credentialSchema: z.ZodType<Credential> = z.object({
   created: time,
   expires: time,
   revoked: time,
+  issuer: z.string().min(1).optional(),
+  lineage: z.tuple([z.string().min(1)], z.string().min(1)).optional(),
   uid: z.number().int().min(0).optional(),
 });

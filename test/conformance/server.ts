@@ -55,7 +55,11 @@ const failures: Failures = {
 const limits = readLimits(
   request.messageReceiveLimit === 0 ? {} : { input_bytes: 1_024, request_bytes: request.messageReceiveLimit },
 );
-const principal = { id: "conformance", roles: new Set<never>(), agents: [], workspaces: [], answersOwn: false };
+const principal = {
+  ...{ id: "conformance", roles: new Set<never>(), agents: [], workspaces: [] },
+  lineage: ["conformance"] as const,
+  answersOwn: false,
+};
 const mounts = serveRpcs(
   {
     rpcs: conformanceRpcs(service, registry),

@@ -3,7 +3,8 @@ import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promise
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { hashOfSecret } from "../../src/credential/credential.ts";
+import type { Principal, Role } from "../../src/core/principal.ts";
+import { credentialOf, hashOfSecret } from "../../src/credential/credential.ts";
 import { createCredentials } from "../../src/credential/credentials.ts";
 import type { CredentialTable } from "../../src/credential/ports.ts";
 import { openCredentialFile } from "../../src/store/credential-file.ts";
@@ -41,6 +42,11 @@ const tables: Record<string, () => Promise<OpenTable>> = {
   },
 };
 
+const operator: Principal = {
+  ...{ id: "operator", roles: new Set(["admin"]), agents: ["*"], workspaces: ["*"] },
+  lineage: ["operator"],
+  answersOwn: false,
+};
 const rights = { roles: ["approver"] as const, agents: ["*"], workspaces: ["*"] };
 const fields = { label: "Anna's phone", expires: 0 };
 const digest = (token: string) => Buffer.from(hashOfSecret(token), "hex");
@@ -63,7 +69,7 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
   test("a token acts with the rights of its record, of which only the hash is stored", async () => {
     const { credentials, table } = await open();
-    const { token, credential } = await credentials.create(rights, fields);
+    const { token, credential } = await credentials.create(operator, rights, fields);
     expect(credential.id).toMatch(/^anna-s-phone-[0-9a-z]{8}$/);
     expect(credentials.principalOf(digest(token))).toMatchObject({ id: credential.id, roles: new Set(["approver"]) });
     const stored = (await table()).current();
@@ -74,7 +80,7 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
   test("a revoked credential is refused at once, and its streams end", async () => {
     const { credentials } = await open();
-    const { token, credential } = await credentials.create(rights, fields);
+    const { token, credential } = await credentials.create(operator, rights, fields);
     const principal = credentials.principalOf(digest(token));
     await credentials.revoke(credential.id);
     expect(credentials.principalOf(digest(token))).toBeUndefined();
@@ -85,7 +91,7 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
   test("another replica knows new and revoked credentials after a refresh", async () => {
     const { credentials, other } = await open();
     const replica = await other();
-    const { token, credential } = await credentials.create(rights, fields);
+    const { token, credential } = await credentials.create(operator, rights, fields);
     await replica.refresh();
     const principal = replica.principalOf(digest(token));
     expect(principal?.id).toBe(credential.id);
@@ -110,8 +116,8 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
   test("an ended credential is removed after 30 days", async () => {
     const { credentials, pass } = await open();
-    const { credential } = await credentials.create(rights, fields);
-    await credentials.create(rights, { label: "stays", expires: 0 });
+    const { credential } = await credentials.create(operator, rights, fields);
+    await credentials.create(operator, rights, { label: "stays", expires: 0 });
     await credentials.revoke(credential.id);
     pass(30 * day - 1);
     await credentials.refresh();
@@ -139,17 +145,38 @@ describe.each(Object.entries(tables))("the table in %s", (_name, newTable) => {
 
   test("a code gives no credential that ends later than that of its creator", async () => {
     const { credentials, pass } = await open();
-    const { token, credential } = await credentials.create(rights, { label: "week", expires: Date.now() + 7 * day });
+    const { token, credential } = await credentials.create(operator, rights, {
+      label: "week",
+      expires: Date.now() + 7 * day,
+    });
     pass(day);
     const { code } = credentials.createCode(credentials.principalOf(digest(token)));
     const device = await credentials.signIn({ code, label: "phone" });
     expect(device.credential).toMatchObject({ roles: ["approver"], expires: credential.expires });
   });
 
+  test("every replica knows the person and the ancestors of a credential; one without issuer is a person by itself", async () => {
+    const { credentials, other, table } = await open();
+    const rightsOf = (roles: readonly Role[]) => ({ ...rights, roles });
+    const root = await credentials.create(operator, rightsOf(["admin"]), fields);
+    const { code } = credentials.createCode(credentials.principalOf(digest(root.token)));
+    const device = await credentials.signIn({ code, label: "device" });
+    const issuer = credentials.principalOf(digest(device.token)) ?? operator;
+    const agent = await credentials.create(issuer, rightsOf(["caller"]), fields);
+    const old = credentialOf("old", "token-of-an-earlier-version", rights, { label: "", created: 1 });
+    await (await table()).add(old);
+    const replica = await other();
+    const lineageOf = (token: string) => replica.principalOf(digest(token))?.lineage;
+    expect(lineageOf(root.token)).toEqual([root.credential.id, "operator"]);
+    expect(lineageOf(device.token)).toEqual([root.credential.id, "operator"]);
+    expect(lineageOf(agent.token)).toEqual([agent.credential.id, root.credential.id, "operator"]);
+    expect(lineageOf("token-of-an-earlier-version")).toEqual(["old"]);
+  });
+
   test("changes of two processes at the same time are all stored", async () => {
     const { table } = await open();
     const writers = (await Promise.all([table(), table()])).map((each) => createCredentials(each, Date.now));
-    await Promise.all(writers.flatMap((each) => [1, 2, 3].map(() => each.create(rights, fields))));
+    await Promise.all(writers.flatMap((each) => [1, 2, 3].map(() => each.create(operator, rights, fields))));
     expect((await table()).current()).toHaveLength(6);
   });
 });
@@ -170,7 +197,7 @@ test("failed sign-ins are limited, and a valid code is accepted all the same", a
 
 test("the file is readable by its owner only, and no other file is left", async () => {
   const file = await newFile();
-  await createCredentials(openCredentialFile(file), Date.now).create(rights, fields);
+  await createCredentials(openCredentialFile(file), Date.now).create(operator, rights, fields);
   expect((await stat(file)).mode & 0o777).toBe(0o600);
   expect(await readdir(join(file, ".."))).toEqual(["credentials.json"]);
 });
@@ -179,14 +206,14 @@ test("a file that is no table is refused at the start; while it is served no cre
   const file = await newFile();
   const problems: string[] = [];
   const credentials = createCredentials(openCredentialFile(file, { report: (each) => problems.push(each) }), Date.now);
-  const { token } = await credentials.create(rights, fields);
+  const { token } = await credentials.create(operator, rights, fields);
   const before = await readFile(file, "utf8");
   await writeFile(file, "{");
   expect(credentials.principalOf(digest(token))).toBeUndefined();
   credentials.principalOf(digest(token));
   expect(problems).toEqual([expect.stringContaining("is not a table of credentials")]);
   expect(() => openCredentialFile(file)).toThrow("restore it, or remove it and sign in again");
-  await expect(credentials.create(rights, fields)).rejects.toThrow("is not a table of credentials");
+  await expect(credentials.create(operator, rights, fields)).rejects.toThrow("is not a table of credentials");
   expect(await readFile(file, "utf8")).toBe("{");
   await writeFile(file, before);
   expect(credentials.principalOf(digest(token))).toBeDefined();

@@ -21,9 +21,10 @@ export const agent: Principal = {
   roles: new Set(["caller"]),
   agents: ["*"],
   workspaces: ["*"],
+  lineage: ["agent"],
   answersOwn: false,
 };
-const person = (id: string): Principal => ({ ...agent, id, roles: new Set(["approver"]) });
+const person = (id: string): Principal => ({ ...agent, id, lineage: [id], roles: new Set(["approver"]) });
 
 export function createClients({
   replicas,

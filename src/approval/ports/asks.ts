@@ -25,8 +25,10 @@ export interface AskRecord {
   request: PermissionRequest;
   /** The settlement; absent while the ask is open. */
   settled?: PermissionSettled;
-  /** The caller, who must not answer it. */
+  /** The caller. */
   principal: string;
+  /** The person of the caller; neither this person nor one that descends from it must answer. */
+  person: string;
   call: CallRef;
   /** The call's snapshot and version at the time of reading. */
   part: ToolPart;

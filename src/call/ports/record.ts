@@ -6,6 +6,8 @@ import type { TraceContext } from "../../tool/tool.ts";
 export interface CallSpec {
   /** The caller. */
   principal: string;
+  /** The person of the caller, if that is another principal than the caller itself: the creator of the code with which it signed in. */
+  person?: string | undefined;
   /** SHA-256 of the tool and the canonical input as sent; an attaching request must have the same. */
   requestDigest: string;
   /** Time limit in ms; 0 selects the tool's default. */

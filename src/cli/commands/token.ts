@@ -123,17 +123,20 @@ async function onTable<T>(context: CliContext, command: Command, flags: TableFla
   });
 }
 
-function toMessage({ roles, agents, workspaces, ...rest }: StoredCredential): Credential {
-  return create(CredentialSchema, { ...rest, roles: [...roles], agents: [...agents], workspaces: [...workspaces] });
+function toMessage({ roles, agents, workspaces, issuer = "", uid, ...rest }: StoredCredential): Credential {
+  const lists = { roles: [...roles], agents: [...agents], workspaces: [...workspaces] };
+  return create(CredentialSchema, { ...rest, ...lists, issuer, ...(uid !== undefined && { uid }) });
 }
 
 function credentialLines(credential: Credential, paint: Paint): string[] {
-  const { id, roles, label, created, agents, workspaces } = credential;
+  const { id, roles, label, created, agents, workspaces, issuer } = credential;
   const bound = [
     ...(agents.includes("*") ? [] : [`agents ${agents.join(", ")}`]),
     ...(workspaces.includes("*") ? [] : [`workspaces ${workspaces.join(", ")}`]),
   ];
-  const words = [`"${label}"`, ...bound, `created at ${momentOf(created)}`].join("; ");
+  const words = [`"${label}"`, ...bound, `created at ${momentOf(created)}${issuer === "" ? "" : ` by ${issuer}`}`].join(
+    "; ",
+  );
   return [
     `${paint("bold", terminalLine(id))}  ${terminalLine(roles.join(", "))}`,
     `  ${paint("dim", terminalLine(words))}  ${lifeOf(credential, paint)}`,

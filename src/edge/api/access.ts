@@ -37,7 +37,11 @@ export function isPublicRpc({ parent, localName }: DescMethod): boolean {
 }
 
 /** Principal of a request to an rpc that needs no token; it has no role. */
-export const publicPrincipal: Principal = { id: "", roles: new Set(), agents: [], workspaces: [], answersOwn: false };
+export const publicPrincipal: Principal = {
+  ...{ id: "", roles: new Set(), agents: [], workspaces: [] },
+  lineage: [""],
+  answersOwn: false,
+};
 
 /** Returns the roles that may call an rpc; none for an rpc that is not in the table. */
 export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {

@@ -46,7 +46,7 @@ export function createAuthenticate({
 const knownTokens = (tokens: Config["tokens"]) =>
   tokens.map(({ id, roles, agents, workspaces, sha256 }) => ({
     digest: Buffer.from(sha256, "hex"),
-    principal: { id, roles: new Set(roles), agents, workspaces, answersOwn: false },
+    principal: { id, roles: new Set(roles), agents, workspaces, lineage: [id] as const, answersOwn: false },
   }));
 
 /** Principal of every request while authentication is off. */
@@ -55,6 +55,7 @@ const anonymous: Principal = {
   roles: new Set<Role>(["caller", "approver", "watcher", "admin"]),
   agents: ["*"],
   workspaces: ["*"],
+  lineage: ["anonymous"],
   answersOwn: true,
 };
 

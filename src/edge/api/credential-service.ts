@@ -35,7 +35,10 @@ export function credentialService(domain: CredentialServiceDomain): ServiceFunct
         agents: narrowed("agents", agents, principal.agents),
         workspaces: narrowed("workspaces", workspaces, principal.workspaces),
       };
-      const { token, credential } = await credentials.create(rights, { label: label || roles.join("-"), expires });
+      const { token, credential } = await credentials.create(principal, rights, {
+        label: label || roles.join("-"),
+        expires,
+      });
       return { token, credential: recordOf(credential) };
     },
     listCredentials: () => ({
@@ -80,7 +83,7 @@ function narrowed(field: string, wanted: readonly string[], own: readonly string
   );
 }
 
-function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked, uid }: Credential) {
+function recordOf({ id, roles, agents, workspaces, label, created, expires, revoked, issuer = "", uid }: Credential) {
   return {
     id,
     roles: [...roles],
@@ -90,6 +93,7 @@ function recordOf({ id, roles, agents, workspaces, label, created, expires, revo
     created,
     expires,
     revoked,
+    issuer,
     ...(uid !== undefined && { uid }),
   };
 }

@@ -148,6 +148,6 @@ const portion = 100;
 function decode({ ref, part, spec, version }: CallRecord, request?: Reply, settled?: Reply): AskRecord[] {
   const [asked, end] = [bytes(request), bytes(settled)];
   if (!asked?.byteLength) return [];
-  const of = { call: ref, principal: spec.principal, part, version };
+  const of = { call: ref, principal: spec.principal, person: spec.person ?? spec.principal, part, version };
   return [{ request: decodeAsked(asked), ...(end?.byteLength ? { settled: decodeSettled(end) } : {}), ...of }];
 }

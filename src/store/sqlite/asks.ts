@@ -37,10 +37,12 @@ export function createSqliteAsks({
 
   function record(row: AskRow): AskRecord {
     const call = { root: row.root, sessionId: row.session, callId: row.callId };
+    const spec = decodeSqliteSpec(row.spec);
     return {
       request: fromBinary(PermissionRequestSchema, row.request),
       ...(row.settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, row.settled) }),
-      principal: decodeSqliteSpec(row.spec).principal,
+      principal: spec.principal,
+      person: spec.person ?? spec.principal,
       call,
       part: records.snapshot({ ordinal: row.call, snapshot: row.snapshot }),
       version: row.version,

@@ -29,6 +29,7 @@ export function asksContract(open: OpenStore): void {
     expect(await store.permissions.getAsk("ses_root", "per_1")).toEqual({
       request: ask(ref, "per_1", store),
       principal: "alice",
+      person: "alice",
       call: ref,
       part: record.part,
       version: 2,

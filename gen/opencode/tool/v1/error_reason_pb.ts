@@ -203,9 +203,10 @@ export const ErrorReason = {
   ROLE_MISSING: 21,
 
   /**
-   * ERROR_REASON_OWN_CALL (permission_denied): a principal never answers permission requests of calls that it made. Where
-   * the service requires another user (`require_other_user`), neither does any other principal from the same machine as
-   * the user of the operating system that made the call, or as one whom the service cannot see.
+   * ERROR_REASON_OWN_CALL (permission_denied): a person never answers permission requests of its calls, neither with
+   * the credential of the call, nor with another one of the same person, nor with one that descends from it
+   * (CredentialService). Where the service requires another user (`require_other_user`), neither does any other principal
+   * from the same machine as the user of the operating system that made the call, or as one whom the service cannot see.
    * Metadata: `permission_id`.
    *
    * @generated from enum value: ERROR_REASON_OWN_CALL = 22;

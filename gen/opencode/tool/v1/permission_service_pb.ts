@@ -658,7 +658,7 @@ export const PermissionService: GenService<{
    * and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the winner; an
    * expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always" without an
    * offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that already runs
-   * with NOT_EDITABLE. The principal that made the call is refused with OWN_CALL.
+   * with NOT_EDITABLE. The person that made the call, and credentials that descend from it, are refused with OWN_CALL.
    * buf:lint:ignore RPC_REQUEST_STANDARD_NAME
    * buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
    *
@@ -706,8 +706,8 @@ export const PermissionService: GenService<{
   /**
    * RejectPermissions rejects all open permission requests of a session and its descendants, call by call, each in one
    * step: every such call ends REJECTED. An answer of another principal meanwhile stands, and requests that are opened
-   * afterwards stay open. Requests of calls that the principal itself made stay open too; CancelTool and CloseSession
-   * end those calls.
+   * afterwards stay open. Requests that this credential must not answer (OWN_CALL) stay open too; CancelTool and
+   * CloseSession end those calls.
    *
    * @generated from rpc opencode.tool.v1.PermissionService.RejectPermissions
    */
