@@ -13,7 +13,7 @@ import type { AskRecord } from "./ports.ts";
 
 /** The fields by which the audit identifies a call. */
 export interface DecidedCall {
-  part: Pick<ToolPart, "sessionId" | "callId" | "tool" | "agent">;
+  part: Pick<ToolPart, "sessionId" | "callId" | "tool" | "agent" | "requester">;
   /** The principal that made it. */
   principal: string;
 }
@@ -24,9 +24,9 @@ export function decisionOn(
   kind: DecisionKind,
   about: { digest: string; decisions: readonly PermissionDecision[]; permissionIds?: readonly string[] },
 ): DecisionRecord {
-  const { sessionId, callId, tool, agent } = part;
+  const { sessionId, callId, tool, agent, requester } = part;
   return create(DecisionRecordSchema, {
-    ...{ kind, sessionId, callId, tool, agent, principal },
+    ...{ kind, sessionId, callId, tool, agent, requester, principal },
     digest: about.digest,
     decisions: about.decisions.map(readable),
     permissionIds: [...(about.permissionIds ?? [])],

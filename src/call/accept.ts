@@ -138,6 +138,7 @@ function describeCall(
       callId,
       tool: request.tool,
       agent: request.agent,
+      requester: session.requester,
       input,
       ...(request.metadata && { metadata: request.metadata }),
       callerUid,

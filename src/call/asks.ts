@@ -127,6 +127,7 @@ export function requestFor(
     {
       sessionId: part.sessionId,
       agent: part.agent,
+      requester: part.requester,
       digest,
       expires: store.now() + limits.askMs,
       preview,

@@ -47,6 +47,7 @@ export async function createSession(
     metadata: request.metadata ?? {},
     owner: principal.id,
     created: now,
+    requester: request.requester ?? parent?.session.requester,
   });
   const session = await store.createSession(wanted);
   // The owner is compared first, so that other fields reveal nothing about a foreign session.

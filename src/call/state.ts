@@ -37,7 +37,7 @@ export function advance(part: ToolPart, to: State): ToolPart {
 
 /** Returns the part of a new call, accepted and not started. */
 export function pendingPart(
-  call: Pick<ToolPart, "id" | "sessionId" | "messageId" | "callId" | "tool" | "agent"> & {
+  call: Pick<ToolPart, "id" | "sessionId" | "messageId" | "callId" | "tool" | "agent" | "requester"> & {
     input: JsonObject;
     metadata?: JsonObject;
     callerUid?: number | undefined;

@@ -27,6 +27,8 @@ export interface LogFields {
   principal?: string;
   reason?: string;
   requestId?: string;
+  /** The agent that asked, as its session describes it. */
+  requester?: unknown;
   result?: unknown;
   rpc?: string;
   /** The component, such as `tool.bash`. */
@@ -139,6 +141,7 @@ const names: ReadonlySet<string> = new Set(
     principal: true,
     reason: true,
     requestId: true,
+    requester: true,
     result: true,
     rpc: true,
     service: true,

@@ -1,3 +1,4 @@
+import type { Requester } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Logger } from "../core/logger.ts";
 import { describeEnd } from "./end.ts";
@@ -5,7 +6,7 @@ import { forLog, textForLog } from "./redact.ts";
 
 /** Logs one line for a call that ended: tool, duration, outcome, and its redacted and truncated input and output. */
 export function logEnd(log: Logger, part: ToolPart): void {
-  const { sessionId, callId, agent, tool } = part;
+  const { sessionId, callId, agent, requester, tool } = part;
   const { success, reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
   const state = part.state.value;
   log.info("call ended", {
@@ -13,6 +14,7 @@ export function logEnd(log: Logger, part: ToolPart): void {
     sessionId,
     callId,
     agent,
+    ...(requester && { requester: requesterForLog(requester) }),
     duration: durationMs ?? 0,
     success,
     ...(reason !== undefined && { reason }),
@@ -27,4 +29,8 @@ export function logEnd(log: Logger, part: ToolPart): void {
       ...(part.state.case === "error" && { error: textForLog(part.state.value.error) }),
     },
   });
+}
+
+function requesterForLog({ kind, place, subagent }: Requester): unknown {
+  return forLog({ kind, place, subagent });
 }

@@ -1,6 +1,7 @@
 import type { CallObserver } from "../call/observer.ts";
 import type { Store } from "../call/ports.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
+import { createAgentMetrics } from "./agent-metrics.ts";
 import { logEnd } from "./call-log.ts";
 import { formatFamilies, single } from "./families.ts";
 import { logFamilies } from "./log-metrics.ts";
@@ -36,6 +37,7 @@ export async function createTelemetry({
 }): Promise<Telemetry> {
   const since = Date.now();
   const metrics = createMetrics();
+  const agents = createAgentMetrics();
   const steps = createStoreMetrics();
   const ownProcess = createProcessMetrics({ version, store: store.calls.isShared ? "redis" : "sqlite" });
   let runningCount = 0;
@@ -61,6 +63,7 @@ export async function createTelemetry({
       },
       ended(end) {
         metrics.ended(end);
+        agents.ended(end.part);
         logEnd(log, end.part);
       },
     },
@@ -71,7 +74,14 @@ export async function createTelemetry({
         now: store.calls.now,
       });
       const running = single("toolgate_running_calls", "gauge", "Calls whose body runs on this replica.", runningCount);
-      const families = [...requests, running, ...steps.families(), ...logFamilies(log), ...ownProcess.families()];
+      const families = [
+        ...requests,
+        running,
+        ...agents.families(),
+        ...steps.families(),
+        ...logFamilies(log),
+        ...ownProcess.families(),
+      ];
       return metrics.text() + formatFamilies(families);
     },
     stats: () => ({ since, tools: metrics.stats() }),

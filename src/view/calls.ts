@@ -4,7 +4,13 @@ import { enumWord } from "./words.ts";
 
 /** The reason why a call failed, such as `executor lost`. */
 export function errorReasonWords(reason: ToolErrorReason): string {
+  if (reason === ToolErrorReason.NOT_REPORTED) return "approved, outcome not reported";
   return enumWord(ToolErrorReason, reason);
+}
+
+/** Tests for a call that an agent may have run without a report: neither a success nor a failure. */
+export function isUnreported({ state }: Pick<ToolPart, "state">): boolean {
+  return state.case === "error" && state.value.reason === ToolErrorReason.NOT_REPORTED;
 }
 
 /** The effects that a failed call may have had. */

@@ -26,4 +26,5 @@ const byReason = new Map<ToolErrorReason, number>([
   [ToolErrorReason.TIMEOUT, exitCodes.cancelled],
   [ToolErrorReason.CANCELLED, exitCodes.cancelled],
   [ToolErrorReason.EXECUTOR_LOST, exitCodes.lost],
+  [ToolErrorReason.NOT_REPORTED, exitCodes.lost],
 ]);

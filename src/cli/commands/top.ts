@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { ConnectError } from "@connectrpc/connect";
 import type { Command } from "commander";
 import { ToolPartSchema } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { withServer } from "../command.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { createWaitingCalls, type WaitingCall } from "../connection/open-calls.ts";
@@ -95,7 +96,7 @@ function callRows(calls: readonly WaitingCall[], paint: Paint, now: number): str
 }
 
 function cellsOf({ part, asks, sessionTitle }: WaitingCall, time: string, now: number): string[] {
-  const { state, tool, agent, sessionId, callId } = part;
+  const { state, tool, sessionId, callId } = part;
   const [ask] = asks;
   const title = state.case === "running" ? (state.value.title ?? "") : "";
   const left = ask && ask.expires > 0 ? `, ${durationOf(ask.expires - now)} left` : "";
@@ -103,7 +104,7 @@ function cellsOf({ part, asks, sessionTitle }: WaitingCall, time: string, now: n
     ask ? `waits${left}` : (state.case ?? ""),
     time,
     terminalLine(tool),
-    terminalLine(agent),
+    requesterWords(part, terminalLine),
     ask ? askSummary(ask) : terminalLine(title),
     terminalLine(sessionTitle === "" ? sessionId : sessionTitle),
     terminalLine(callId),

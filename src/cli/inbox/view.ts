@@ -1,3 +1,4 @@
+import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
@@ -102,7 +103,7 @@ function cardRow(card: Card, { selected, nameOf, now }: InboxView, paint: Paint)
   const risks = riskLines(card.asks).map(({ words }) => words);
   const risk = risks.length > 0 ? `${paint("red", risks.join(", "))}  ` : "";
   const what = card === selected ? paint("bold", whatOf(card)) : whatOf(card);
-  return `${mark} ${left.padStart(7)}  ${risk}${paint("cyan", terminalLine(ask.agent))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
+  return `${mark} ${left.padStart(7)}  ${risk}${paint("cyan", requesterWords(ask, terminalLine))}  ${what}  ${paint("dim", nameOf(ask.sessionId))}`;
 }
 
 /** A card's requests on one line. */
@@ -111,11 +112,12 @@ function whatOf({ asks }: Card): string {
 }
 
 function whoLines({ nameOf, now }: InboxView, { asks, ends }: Card, paint: Paint): string[] {
-  const [{ sessionId, ancestry, tool, expires, agent }] = asks;
+  const [first] = asks;
+  const { sessionId, ancestry, tool, expires } = first;
   const field = (name: string, value: string) => `  ${paint("dim", name.padEnd(9))}${value}`;
   const parents = ancestry.slice(0, -1).map(nameOf);
   return [
-    field("agent", terminalLine(agent)),
+    field("agent", requesterWords(first, terminalLine)),
     field("session", nameOf(sessionId)),
     ...(parents.length > 0 ? [field("below", parents.join(" › "))] : []),
     ...(tool ? [field("call", terminalLine(tool.callId))] : []),

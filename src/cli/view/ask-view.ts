@@ -1,6 +1,7 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
@@ -8,8 +9,9 @@ import { durationOf } from "./words.ts";
 
 /** A permission request as lines: its effects, the reason, what "always" would save, and the time left. */
 export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
-  const { agent, permission, expires, offers, preview } = ask;
-  const asker = agent === "" ? "" : `, asked by ${terminalLine(agent)}`;
+  const { permission, expires, offers, preview } = ask;
+  const words = requesterWords(ask, terminalLine);
+  const asker = words === "" ? "" : `, asked by ${words}`;
   const mixed = mixedPieces(ask);
   const head = `${paint(["yellow", "bold"], `? ${terminalLine(permission)}`)}${asker}`;
   return [

@@ -53,6 +53,8 @@ export function nextStepOf(tool: string, reason: ToolErrorReason): string {
       return "give it longer with --timeout MS";
     case ToolErrorReason.EXECUTOR_LOST:
       return "check what it did before you call it again: a new call runs it again";
+    case ToolErrorReason.NOT_REPORTED:
+      return "check what the agent did: it was allowed to run this and did not say how it ended";
     case ToolErrorReason.CHANGED_AFTER_APPROVAL:
       return "call it again: the ask will show the file as it is now";
     case ToolErrorReason.GUARD_NOT_LOADED:
@@ -101,7 +103,7 @@ function errorLines(tool: string, { reason, error, effects, time }: ToolStateErr
   const ran = time && time.end > time.start ? `  ${paint("dim", durationOf(time.end - time.start))}` : "";
   const next = nextStepOf(tool, reason);
   return [
-    `${stateLine(paint("red", `✗ ${errorReasonWords(reason)}`), tool)}${ran}`,
+    `${stateLine(errorMark(reason, paint), tool)}${ran}`,
     ...terminalSafe(error)
       .trimEnd()
       .split("\n")
@@ -109,6 +111,11 @@ function errorLines(tool: string, { reason, error, effects, time }: ToolStateErr
     ...(effects === ToolEffects.UNKNOWN ? [`  ${paint("yellow", effectsWords(effects))}`] : []),
     ...(next === "" ? [] : [`  ${paint("dim", "next:")} ${next}`]),
   ];
+}
+
+function errorMark(reason: ToolErrorReason, paint: Paint): string {
+  const words = errorReasonWords(reason);
+  return reason === ToolErrorReason.NOT_REPORTED ? paint("yellow", `? ${words}`) : paint("red", `✗ ${words}`);
 }
 
 function stateLine(state: string, tool: string, title = ""): string {

@@ -1,6 +1,7 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { timeLeft } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
@@ -54,7 +55,7 @@ export function AskCard({
           {question !== undefined && <TimeLeft request={question} />}
         </p>
         <h2 id="ask-title">
-          <bdi>{visibleText(request.agent)}</bdi> asks to {intentOf(request)}
+          <bdi>{requesterWords(request, visibleText)}</bdi> asks to {intentOf(request)}
         </h2>
         <Who request={request} names={names} />
         <AgentDescription group={group} />

@@ -1,4 +1,5 @@
 import { timeLeft } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
 import { shortId } from "../parts/short-id.tsx";
@@ -18,7 +19,7 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
   const { asks, open } = group;
   const [first] = asks;
   if (first === undefined) return null;
-  const { agent, sessionId, expires } = first.request;
+  const { sessionId, expires } = first.request;
   const settled = open.length === 0 ? first.settled : undefined;
   return (
     <a
@@ -38,7 +39,8 @@ export function AskRow({ group, isCurrent, names }: { group: AskGroup; isCurrent
       </span>
       <span class="ask-row-what mono">{settled === undefined ? requestLine(group) : settledText(settled)}</span>
       <small class="ask-row-who">
-        <b>{visibleText(agent)}</b> in {names.of(sessionId) === sessionId ? shortId(sessionId) : names.of(sessionId)}
+        <b>{requesterWords(first.request, visibleText)}</b> ·{" "}
+        {names.of(sessionId) === sessionId ? shortId(sessionId) : names.of(sessionId)}
       </small>
     </a>
   );

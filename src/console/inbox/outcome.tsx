@@ -2,9 +2,10 @@ import { ConnectError } from "@connectrpc/connect";
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { ToolErrorReason, type ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { errorReasonWords } from "../../view/calls.ts";
 import { momentOf } from "../../view/quantities.ts";
-import { enumWord } from "../../view/words.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { LongText } from "../parts/long-text.tsx";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
@@ -61,7 +62,7 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
       </a>
       <header class="ask-head">
         <h2 id="ask-title">
-          <bdi>{visibleText(request.agent)}</bdi> asked to {intentOf(request)}
+          <bdi>{requesterWords(request, visibleText)}</bdi> asked to {intentOf(request)}
         </h2>
         <p class="ask-who">
           <a href={`#${pathOf("sessions", request.sessionId)}`}>
@@ -95,6 +96,6 @@ function isOver({ settled, part }: GetPermissionResponse): boolean {
 
 function stateWords({ state }: ToolPart): string {
   if (state.case === "completed") return "The call completed.";
-  if (state.case === "error") return `The call ended: ${enumWord(ToolErrorReason, state.value.reason)}.`;
+  if (state.case === "error") return `The call ended: ${errorReasonWords(state.value.reason)}.`;
   return state.case === "running" ? "The call is running." : "The call has not started yet.";
 }

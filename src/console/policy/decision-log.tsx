@@ -2,6 +2,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { DecisionKind } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { momentOf } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { settledText } from "../parts/settled.ts";
 import { DecisionList as Judged } from "../parts/verdict.tsx";
 import { visibleText } from "../parts/visible-text.ts";
@@ -131,7 +132,7 @@ function Filters({
 }
 
 function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
-  const { agent, principal, tool, sessionId, callId, decisions } = record;
+  const { principal, tool, sessionId, callId, decisions } = record;
   return (
     <li class="card">
       <p class="card-head">
@@ -139,7 +140,9 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
         <span class="time">{momentOf(entry.time)}</span>
       </p>
       <p class="soft">
-        {tool === "" ? "" : `${visibleText(tool)}, called by ${visibleText(agent)} (${visibleText(principal)}), `}
+        {tool === ""
+          ? ""
+          : `${visibleText(tool)}, called by ${requesterWords(record, visibleText)} (${visibleText(principal)}), `}
         record {String(entry.seq)},{" "}
         <a href={`#${callId === "" ? pathOf("sessions", sessionId) : pathOf("sessions", sessionId, callId)}`}>
           {visibleText(callId || sessionId)}

@@ -1,5 +1,5 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords, failedCommandWords } from "../../view/calls.ts";
+import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
 import { visibleText } from "../parts/visible-text.ts";
 
 /** A call as the list shows it; its details are loaded when it is selected. */
@@ -9,8 +9,8 @@ export interface CallListRow {
   readonly tool: string;
   readonly agent: string;
   readonly title: string;
-  /** `waiting` means pending with an open ask; `error` also a completed call whose command failed. */
-  readonly state: "pending" | "waiting" | "running" | "completed" | "error";
+  /** `waiting` means pending with an open ask; `error` also a completed call whose command failed; `unreported` see `isUnreported`. */
+  readonly state: "pending" | "waiting" | "running" | "completed" | "error" | "unreported";
   /** The reason of the state `error`; empty in other states. */
   readonly reason: string;
   /** In ms since the epoch; 0 before the call started or ended. */
@@ -84,6 +84,7 @@ function rowOf(part: ToolPart): CallListRow {
 function stateOf(part: ToolPart): CallListRow["state"] {
   const { state, permissionIds } = part;
   if (failedCommandWords(part) !== "") return "error";
+  if (isUnreported(part)) return "unreported";
   return permissionIds.length > 0 && state.case === "pending" ? "waiting" : (state.case ?? "pending");
 }
 

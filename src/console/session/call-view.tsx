@@ -3,8 +3,9 @@ import { useSignal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
-import { errorReasonWords, failedCommandWords } from "../../view/calls.ts";
+import { errorReasonWords, failedCommandWords, isUnreported } from "../../view/calls.ts";
 import { durationOf, momentOf } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import type { AskFeed } from "../inbox/ask-feed.ts";
 import { visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
@@ -71,7 +72,7 @@ export function CallView({
             {visibleText(call.tool)} <StateWord part={call} />
           </h2>
           <p class="hint">
-            <bdi>{visibleText(call.agent)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
+            <bdi>{requesterWords(call, visibleText)}</bdi> · {timesOf(call)} · <code>{visibleText(callId)}</code>
           </p>
         </div>
         {(state.case === "pending" || state.case === "running") && (
@@ -103,7 +104,7 @@ function StateWord({ part }: { part: ToolPart }) {
   if (failure !== "") return <StateLabel state="error">{visibleText(failure)}</StateLabel>;
   const isWaiting = state.case === "pending" && permissionIds.length > 0;
   return (
-    <StateLabel state={isWaiting ? "waiting" : state.case}>
+    <StateLabel state={isWaiting ? "waiting" : isUnreported(part) ? "unreported" : state.case}>
       {state.case === "error" ? errorReasonWords(state.value.reason) : isWaiting ? "waiting" : state.case}
     </StateLabel>
   );

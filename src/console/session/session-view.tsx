@@ -3,6 +3,7 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { durationOf } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { useNow } from "../shell/now.ts";
@@ -109,7 +110,7 @@ function Facts({ session, count, liveness }: { session: Session | undefined; cou
   return (
     <p class="hint">
       {count} {count === 1 ? "call" : "calls"}
-      {session && ` · ${session.agent} · ${visibleText(session.workspace)}`}
+      {session && ` · ${requesterWords(session, visibleText)} · ${visibleText(session.workspace)}`}
       {session?.parentSessionId && (
         <>
           {" "}

@@ -3,6 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { Session } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { momentOf } from "../../view/quantities.ts";
+import { requesterWords } from "../../view/requester.ts";
 import { VirtualList } from "../parts/virtual-list.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { Empty, type PageProps } from "../shell/page.tsx";
@@ -38,7 +39,9 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
   useEffect(() => void more(), []);
 
   const wanted = filter.value.toLowerCase();
-  const shown = found.value.filter(({ title, id, agent }) => `${title} ${id} ${agent}`.toLowerCase().includes(wanted));
+  const shown = found.value.filter((session) =>
+    `${session.title} ${session.id} ${requesterWords(session, visibleText)}`.toLowerCase().includes(wanted),
+  );
   const waiting = new Set(
     feed.asks.value.filter(({ settled }) => settled === undefined).map(({ request }) => request.sessionId),
   );
@@ -86,7 +89,7 @@ function SessionList({ connection: { sessions }, feed }: PageProps) {
 }
 
 function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boolean }) {
-  const { id, title, agent, owner, created, closed, parentSessionId, workspace } = session;
+  const { id, title, owner, created, closed, parentSessionId, workspace } = session;
   return (
     <a class="session-row" href={`#${pathOf("sessions", id)}`}>
       <span class="session-title">
@@ -95,7 +98,8 @@ function SessionRow({ session, isWaiting }: { session: Session; isWaiting: boole
         <bdi>{title === "" ? id : visibleText(title)}</bdi>
       </span>
       <small>
-        {agent} · {visibleText(workspace)} · by {visibleText(owner)} · {momentOf(created)}
+        {requesterWords(session, visibleText)} · {visibleText(workspace)} · by {visibleText(owner)} ·{" "}
+        {momentOf(created)}
       </small>
       {isWaiting && (
         <span class="state-word" data-state="waiting">
