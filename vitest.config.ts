@@ -8,7 +8,7 @@ export default defineConfig({
     // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
     // install.
     exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**"],
-    globalSetup: ["test/programs.ts", "test/console/build.ts"],
+    globalSetup: ["test/programs.ts", "test/builds.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
     // Tests wait for processes and browsers more than they compute, so two cores serve three workers.

@@ -3,6 +3,7 @@ import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { toolgate } from "./cli/toolgate.ts";
 import { createService } from "./e2e/service.ts";
 
 const root = join(import.meta.dirname, "..");
@@ -47,32 +48,34 @@ beforeAll(async () => {
 });
 afterAll(service.close);
 
-async function toolgate(line: string): Promise<string> {
+/** Runs `toolgate` as a caller. */
+const run = (...args: string[]) =>
+  toolgate(args, { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "caller-token-for-tests" });
+
+/** Runs a line of the page. */
+async function runLine(line: string) {
   const [, tool = "", input = ""] = /^toolgate call (\w+) '(.*)'$/.exec(line) ?? [];
-  const args = ["call", tool, input, "--server", service.url, "--token", "caller-token-for-tests"];
-  const { stdout } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
-  return `${stdout.trimEnd()}\n`;
+  return await run("call", tool, input);
 }
 
 test.each(runs.map((run, i) => [run.commands[0], run, i === 0]))(
   "docs/tools.md: %s",
   async (_title, { commands, output }, isFirst) => {
-    const printed = (await Promise.all(commands.map(toolgate))).join("");
+    const printed = (await Promise.all(commands.map(runLine))).map(({ stdout }) => `${stdout.trimEnd()}\n`).join("");
     // The plugin at the end of the page is there from the beginning here.
     expect(printed).toBe(isFirst ? `${output.trimEnd()} How are you?\n` : output);
   },
 );
 
 test("docs/tools.md: the plugin stops what it should, by its name", async () => {
-  const refused = await toolgate(`toolgate call greet '{"name": "Bob"}'`).catch((error: unknown) => error);
-  expect(refused).toMatchObject({
+  expect(await runLine(`toolgate call greet '{"name": "Bob"}'`)).toMatchObject({
+    code: 1,
     stderr: expect.stringContaining("tool.execute.before of the plugin guard stopped this: Bob is not to be disturbed"),
   });
 });
 
 test("docs/tools.md: all of its tools are there, and nothing is wrong with them", async () => {
-  const args = ["tools", "--server", service.url, "--token", "caller-token-for-tests"];
-  const { stdout, stderr } = await promisify(execFile)(process.execPath, ["src/main.ts", ...args], { cwd: root });
+  const { stdout, stderr } = await run("tools");
   for (const name of ["greet", "letters", "release", "text_upper", "words"])
     expect(stdout).toMatch(new RegExp(`^${name}  `, "m"));
   expect(stderr).toBe("");

@@ -5,6 +5,8 @@ import { main } from "../main.ts";
 import { startProgramAtTerminal } from "./toolgate.ts";
 
 const root = resolve(import.meta.dirname, "../..");
+/** The README shows the demo of a checkout; that of the package names other commands. */
+const checkout = join(root, "bin/toolgate.js");
 
 /** Replaces what differs from run to run. */
 function constant(printed: string): string {
@@ -18,7 +20,7 @@ function constant(printed: string): string {
 }
 
 test("without a terminal the demo answers itself and prints what the README shows", async () => {
-  const { code, stdout } = await main(["demo"], {});
+  const { code, stdout } = await main(["demo"], {}, checkout);
   const readme = readFileSync(join(root, "README.md"), "utf8");
   const [, shown = ""] = /^```text\n(Toolgate runs at .*?)^```/ms.exec(readme) ?? [];
   expect(code).toBe(0);
@@ -26,7 +28,7 @@ test("without a terminal the demo answers itself and prints what the README show
 });
 
 test("at a terminal it leaves a request to a person, and Enter lets it answer itself", async () => {
-  const { child, sees, finished } = startProgramAtTerminal([process.execPath, join(root, "src/main.ts"), "demo"]);
+  const { child, sees, finished } = startProgramAtTerminal([process.execPath, checkout, "demo"]);
   onTestFinished(() => void child.kill("SIGKILL"));
   await sees("approve or reject the call in the console", "/#code=", "press Enter to let it answer itself");
   child.stdin?.write("\n");
@@ -36,7 +38,7 @@ test("at a terminal it leaves a request to a person, and Enter lets it answer it
 });
 
 test("at a terminal with --auto it does not wait", async () => {
-  const program = [process.execPath, join(root, "src/main.ts"), "demo", "--auto"];
+  const program = [process.execPath, checkout, "demo", "--auto"];
   const { code, stdout } = await startProgramAtTerminal(program).finished;
   expect(code).toBe(0);
   expect(stdout).not.toContain("press Enter");

@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { startService } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
 import { untilLive, useBrowsers } from "./browser.ts";
 
 const browsers = useBrowsers();
@@ -15,7 +16,7 @@ async function consoleLine({ atTerminal }: { atTerminal: boolean }) {
   await mkdir(join(folder, "workspace"));
   const data = join(folder, "data");
   const flags = ["--listen", "127.0.0.1:0", "--workspace", join(folder, "workspace"), "--data", data];
-  const command = [process.execPath, "src/main.ts", "serve", ...flags];
+  const command = [process.execPath, programEntry(), "serve", ...flags];
   const [program = "", ...args] = atTerminal ? ["script", "-qefc", command.join(" "), "/dev/null"] : command;
   const child = spawn(program, args, {
     cwd: join(import.meta.dirname, "../.."),

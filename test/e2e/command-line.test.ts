@@ -8,7 +8,7 @@ import { beforeAll, expect, onTestFinished, test } from "vitest";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { toolgate as runToolgate } from "../cli/toolgate.ts";
-import { main } from "../main.ts";
+import { main, programEntry } from "../main.ts";
 import { clientOf } from "./clients.ts";
 import { read } from "./reading.ts";
 import { useService } from "./service.ts";
@@ -159,7 +159,7 @@ test.each([
 test("serve --json prints its address", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-serve-"));
   const flags = ["--listen", "127.0.0.1:0", "--data", join(folder, "data"), "--workspace", service.workspace];
-  const child = spawn(process.execPath, ["src/main.ts", "serve", "--json", ...flags], {
+  const child = spawn(process.execPath, [programEntry(), "serve", "--json", ...flags], {
     env: { PATH: process.env.PATH, HOME: folder },
     stdio: ["ignore", "pipe", "ignore"],
   });

@@ -13,7 +13,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
-import { main } from "../main.ts";
+import { main, programEntry } from "../main.ts";
 import { startRedis } from "../store/redis-server.ts";
 import { clientOf, refusal } from "./clients.ts";
 import { startService, useService } from "./service.ts";
@@ -29,7 +29,7 @@ async function serveJson(prepare: (data: string) => Promise<void> = async () => 
   await mkdir(workspace);
   await prepare(data);
   const flags = ["--listen", "127.0.0.1:0", "--data", data, "--workspace", workspace];
-  const child = spawn(process.execPath, ["src/main.ts", "serve", "--json", ...flags], {
+  const child = spawn(process.execPath, [programEntry(), "serve", "--json", ...flags], {
     env: { PATH: process.env.PATH, HOME: folder, ...env },
     stdio: ["ignore", "pipe", "pipe"],
   });

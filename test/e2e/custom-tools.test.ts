@@ -1,7 +1,5 @@
-import { execFile } from "node:child_process";
 import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { promisify } from "node:util";
 import { beforeAll, describe, expect, test } from "vitest";
 import {
   GrantScope,
@@ -10,6 +8,7 @@ import {
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { main } from "../main.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
 
@@ -58,11 +57,7 @@ async function call(service: Service, tool: string, input = {}, fields = {}) {
 
 async function trust(service: Service, ...flags: string[]): Promise<string> {
   const paths = ["--data", service.data, "--config", service.config];
-  const { stdout } = await promisify(execFile)(
-    process.execPath,
-    ["src/main.ts", "trust", service.workspace, ...paths, ...flags],
-    { cwd: root },
-  );
+  const { stdout } = await main(["trust", service.workspace, ...paths, ...flags], {});
   return stdout;
 }
 

@@ -5,6 +5,7 @@ import { mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promise
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { programEntry } from "../main.ts";
 import { mountSmallDisk } from "../tmpfs.ts";
 import { connect } from "./clients.ts";
 import { type Service, startService } from "./service.ts";
@@ -112,7 +113,7 @@ async function startWithStalledReader() {
   const pipe = openSync(fifo, constants.O_RDWR | constants.O_NONBLOCK);
   const stderr = openSync(fifo, constants.O_WRONLY);
   const paths = ["--workspace", workspace, "--data", data, "--config", config];
-  const child = spawn(process.execPath, ["src/main.ts", "serve", "--listen", "127.0.0.1:0", ...paths], {
+  const child = spawn(process.execPath, [programEntry(), "serve", "--listen", "127.0.0.1:0", ...paths], {
     cwd: join(import.meta.dirname, "../.."),
     env: { PATH: process.env.PATH, HOME: directory },
     stdio: ["ignore", "ignore", stderr],

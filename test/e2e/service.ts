@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { afterAll, beforeAll, onTestFinished } from "vitest";
+import { programEntry } from "../main.ts";
 
 /** The tokens of every test service: name → role. `NAME-token-for-tests` is the token, NAME the principal. */
 export const principals = {
@@ -87,12 +88,9 @@ const tokens = Object.entries(principals)
   })
   .join("");
 
-/** Caches compiled code, since a start mostly strips types and compiles; only processes that end by themselves fill the cache. */
-const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_modules/.cache/node") };
-
 /** Creates a service; the caller starts and closes it. */
 export function createService(options: ServiceOptions = {}): Service {
-  const { settings = "", flags = [], entry = "src/main.ts", env = {}, ownTokens = false, uid } = options;
+  const { settings = "", flags = [], entry = programEntry(), env = {}, ownTokens = false, uid } = options;
   let folder = "";
   let url = "";
   let child: ChildProcess | undefined;
@@ -142,7 +140,7 @@ export function createService(options: ServiceOptions = {}): Service {
       }
       child = spawn(process.execPath, [entry, ...serve(folder), ...flags], {
         cwd: join(import.meta.dirname, "../.."),
-        env: { PATH: process.env.PATH, HOME: folder, ...(uid === undefined && compiled), ...env },
+        env: { PATH: process.env.PATH, HOME: folder, ...env },
         stdio: ["ignore", "ignore", "pipe"],
         ...(uid !== undefined && { uid, gid: uid }),
       });

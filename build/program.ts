@@ -1,0 +1,56 @@
+import { cpSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { build, type Rolldown } from "vite";
+import { assets } from "../src/core/assets.ts";
+
+const root = resolve(import.meta.dirname, "..");
+
+/** Entry of the bundle → its source. The names are those of `exports` in package.json and of src/core/assets.ts. */
+export const entries = {
+  main: "src/main.ts",
+  index: "src/index.ts",
+  client: "src/client/client.ts",
+  plugin: "src/tool/plugin.ts",
+  testing: "src/testing.ts",
+  zod: "zod",
+  "html-worker": "src/tools/web/html-worker.ts",
+  "supervisor-thread": "src/tools/process/supervisor-thread.ts",
+  "analysis-worker": "src/call/analysis-worker.ts",
+};
+
+/** Bundles the program into a directory, with the files that it reads at run time; the console is built separately. Returns its modules. */
+export async function buildProgram(outDir: string): Promise<string[]> {
+  const modules = await bundle({
+    root,
+    configFile: false,
+    ssr: { noExternal: true, external: ["@vscode/ripgrep"] },
+    build: {
+      ssr: true,
+      outDir,
+      emptyOutDir: false,
+      target: "node24",
+      rolldownOptions: {
+        input: Object.fromEntries(
+          Object.entries(entries).map(([name, path]) => [name, path.startsWith("src/") ? join(root, path) : path]),
+        ),
+        preserveEntrySignatures: "strict",
+        // All in one folder: src/core/assets.ts looks for its files beside itself.
+        output: { entryFileNames: "[name].js", chunkFileNames: "chunk-[name]-[hash].js" },
+      },
+    },
+  });
+  cpSync(assets.completionScripts, join(outDir, "completion"), { recursive: true });
+  cpSync(assets.redisScripts, join(outDir, "redis"), { recursive: true });
+  cpSync(assets.supervisor, join(outDir, "supervisor.sh"));
+  return modules;
+}
+
+/** Runs vite, and returns the modules that it bundled. */
+export async function bundle(config: Parameters<typeof build>[0]): Promise<string[]> {
+  const built = (await build({ logLevel: "warn", ...config })) as Rolldown.RolldownOutput | Rolldown.RolldownOutput[];
+  return [built]
+    .flat()
+    .flatMap(({ output }) => output.flatMap((file) => (file.type === "chunk" ? file.moduleIds : [])));
+}
+
+if (import.meta.main) await buildProgram(resolve(process.argv[2] ?? join(root, "dist")));
