@@ -7,7 +7,7 @@ const programs = [
   ["script", "bsdutils"],
   ["faketime", "faketime"],
   ["bwrap", "bubblewrap"],
-  ["chromium", "chromium"],
+  ["chromium-headless-shell", "chromium-headless-shell"],
   ["zsh", "zsh"],
   ["fish", "fish"],
 ] as const;

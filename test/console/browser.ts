@@ -37,7 +37,7 @@ export function useBrowsers(): Browsers {
   beforeAll(async () => {
     clearTimeout(closing);
     chrome ??= chromium.launch({
-      executablePath: "/usr/bin/chromium",
+      executablePath: "/usr/bin/chromium-headless-shell",
       args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"],
     });
     await chrome;
