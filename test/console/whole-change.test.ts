@@ -55,7 +55,8 @@ test("of a long command the length and the end are shown, and it is approved onl
   await page.keyboard.press("Escape");
   expect(requests.filter((url) => url.includes("RespondToPermission"))).toEqual([]);
   await page.getByRole("button", { name: "Show all 3021 characters" }).click();
-  expect(await card.getByRole("region", { name: "Command", exact: true }).innerText()).toContain(command);
+  const whole = card.getByRole("region", { name: "Command", exact: true });
+  await expect.poll(() => whole.innerText(), patience).toContain(command);
   await answer(page, /Approve once/);
   const { part } = await connect(service, "caller").tools.callTool({ ...call, input: { command } });
   expect(part?.state.case).toBe("completed");
