@@ -25,7 +25,8 @@ const allowed: Record<string, readonly string[]> = {
     "tools",
   ],
   config: ["core", "policy"],
-  edge: ["approval", "call", "config", "connector", "core", "credential", "tool/tool.ts"],
+  edge: ["approval", "call", "config", "connector", "core", "credential", "mcp", "tool/tool.ts"],
+  mcp: ["core/canonical-json.ts", "view"],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: [
     "approval/ports.ts",
@@ -47,7 +48,7 @@ const allowed: Record<string, readonly string[]> = {
   core: [],
   view: ["core/command-failure.ts"],
   client: [],
-  cli: ["client", "core/assets.ts", "view"],
+  cli: ["client", "core/assets.ts", "mcp", "view"],
   console: ["view"],
 };
 

@@ -58,7 +58,7 @@ const principal: Principal = {
 };
 const { id: sessionId } = await replica.sessions.create(principal, {
   ...{ sessionId: "", workspace: "default", agent: "build", rules: [], parentSessionId: "", title: "" },
-  ...{ expectedStoreId: "", $typeName: "opencode.tool.v1.CreateSessionRequest" },
+  ...{ directory: "", expectedStoreId: "", $typeName: "opencode.tool.v1.CreateSessionRequest" },
 });
 const signal = new AbortController().signal;
 let count = 0;

@@ -3,6 +3,7 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a serve -d 'start the servic
 complete -c toolgate -n '__fish_use_subcommand' -f -a demo -d 'show an agent that asks, and answer it yourself'
 complete -c toolgate -n '__fish_use_subcommand' -f -a call -d 'run a tool on a server'
 complete -c toolgate -n '__fish_use_subcommand' -f -a run -d 'run a tool here, without a server'
+complete -c toolgate -n '__fish_use_subcommand' -f -a mcp -d 'serve the tools of a server to an MCP client, over stdio'
 complete -c toolgate -n '__fish_use_subcommand' -f -a check-config -d 'check a configuration without starting anything'
 complete -c toolgate -n '__fish_use_subcommand' -f -a trust -d 'let a workspace\'s own tools run in the service'
 complete -c toolgate -n '__fish_use_subcommand' -f -a login -d 'sign this terminal in as an approver, or get a code for another device'
@@ -60,6 +61,9 @@ complete -c toolgate -n '__fish_seen_subcommand_from run' -l agent -x -d 'the ca
 complete -c toolgate -n '__fish_seen_subcommand_from run' -l timeout -x -d 'the maximum run time of the tool'
 complete -c toolgate -n '__fish_seen_subcommand_from run' -l metadata -x -d 'stored with the call: a JSON object or @FILE'
 complete -c toolgate -n '__fish_seen_subcommand_from run' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp' -l workspace -x -d 'the workspace (default: the token\'s only one, otherwise the one that holds the current directory)'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp' -l session -x -d 'the session of all calls (default: a new one)'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from check-config' -F
 complete -c toolgate -n '__fish_seen_subcommand_from check-config' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from trust' -F

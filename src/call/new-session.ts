@@ -19,11 +19,13 @@ interface NewSessionParts {
   checkStore(expected: string): void;
   look(principal: Principal, id: string, access: "call"): Promise<{ session: Session }>;
   openNamed(principal: Principal, workspace: string): Promise<unknown>;
+  /** Returns the name of the innermost root, of those that the principal may use, that contains a directory. */
+  rootOf(principal: Principal, directory: string): Promise<string | undefined>;
 }
 
 /** Creates a session, or returns the session of that id if it has the same owner, parent and workspace. */
 export async function createSession(
-  { store, agentFor, checkStore, look, openNamed }: NewSessionParts,
+  { store, agentFor, checkStore, look, openNamed, rootOf }: NewSessionParts,
   principal: Principal,
   request: CreateSessionRequest,
 ): Promise<Session> {
@@ -33,7 +35,8 @@ export async function createSession(
   const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
   const now = store.now();
   const id = request.sessionId || newId("ses", now);
-  const workspace = request.workspace || (parent?.session.workspace ?? "default");
+  const holding = request.directory === "" ? undefined : await rootOf(principal, request.directory);
+  const workspace = request.workspace || (parent?.session.workspace ?? holding ?? "default");
   if (request.agent !== "") agentFor(principal, request.agent);
   await openNamed(principal, workspace);
   const wanted = create(SessionSchema, {

@@ -1,3 +1,5 @@
+import { realpath } from "node:fs/promises";
+import { isAbsolute, sep } from "node:path";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
@@ -22,6 +24,20 @@ export async function openNamedWorkspace(
     if (cause instanceof RequestError) throw cause;
     throw unknownWorkspace(name, "the directory does not exist", cause);
   }
+}
+
+/** Returns the name of the innermost of some roots that contains a directory, links resolved; undefined if none does. */
+export async function rootContaining(
+  roots: readonly (readonly [name: string, directory: string])[],
+  directory: string,
+): Promise<string | undefined> {
+  if (!isAbsolute(directory) || directory.includes("\0")) return undefined;
+  const place = await realpath(directory).catch(() => undefined);
+  if (place === undefined) return undefined;
+  const holding = roots.filter(
+    ([, root]) => place === root || place.startsWith(root.endsWith(sep) ? root : root + sep),
+  );
+  return holding.sort(([, a], [, b]) => b.length - a.length)[0]?.[0];
 }
 
 function unknownWorkspace(workspace: string, why: string, cause?: unknown): RequestError {

@@ -7,7 +7,7 @@ import type { Workspace } from "../tool/workspace.ts";
 import { createSession } from "./new-session.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
 import { mayAccess, readsAll, type SessionAccess } from "./session-access.ts";
-import { openNamedWorkspace } from "./session-workspace.ts";
+import { openNamedWorkspace, rootContaining } from "./session-workspace.ts";
 
 /** A session and its ancestors, root first. Only fields that never change are reliable: not `closed` and `last_seq`. */
 export interface KnownSession {
@@ -101,6 +101,10 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
   }
 
   const checkStore = (expected: string) => checkStoreId(store.storeId, expected);
+  const rootOf = (principal: Principal, directory: string) => {
+    const usable = Object.entries(workspaces).filter(([name]) => mayUseWorkspace(principal, name));
+    return rootContaining(usable, directory);
+  };
   const agentFor: Sessions["agentFor"] = (principal, requested, session) =>
     checkAgent(agents, principal, requested || session?.agent || "build");
 
@@ -117,7 +121,8 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     checkStore,
     checkWorkspace,
     openNamed,
-    create: (principal, request) => createSession({ store, agentFor, checkStore, look, openNamed }, principal, request),
+    create: (principal, request) =>
+      createSession({ store, agentFor, checkStore, look, openNamed, rootOf }, principal, request),
     async get(principal, id) {
       await look(principal, id, "read");
       const session = await store.getSession(id);
@@ -131,11 +136,15 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
   };
 }
 
-function checkWorkspace({ workspaces }: Principal, workspace: string): void {
-  if (workspaces.includes("*") || workspaces.includes(workspaceRoot(workspace))) return;
+function mayUseWorkspace({ workspaces }: Principal, root: string): boolean {
+  return workspaces.includes("*") || workspaces.includes(root);
+}
+
+function checkWorkspace(principal: Principal, workspace: string): void {
+  if (mayUseWorkspace(principal, workspaceRoot(workspace))) return;
   throw new RequestError(
     ErrorReason.UNKNOWN_WORKSPACE,
-    `this token may not act in workspace "${workspace}"; it may in: ${workspaces.join(", ")}`,
+    `this token may not act in workspace "${workspace}"; it may in: ${principal.workspaces.join(", ")}`,
     { workspace },
   );
 }

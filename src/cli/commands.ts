@@ -34,6 +34,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/run.ts")).defineRun,
   },
   {
+    name: "mcp",
+    summary: "serve the tools of a server to an MCP client, over stdio",
+    load: async () => (await import("./commands/mcp.ts")).defineMcp,
+  },
+  {
     name: "check-config",
     summary: "check a configuration without starting anything",
     load: async () => (await import("./commands/check-config.ts")).defineCheckConfig,

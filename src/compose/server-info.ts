@@ -9,7 +9,7 @@ export const { version } = packageJson;
 
 /** Collects what GetServerInfo reports about this replica. */
 export function serverInfo(config: Config, sandbox: Sandbox) {
-  const { workspaces, unattended, askMs, limits } = config;
+  const { workspaces, unattended, askMs, limits, mcpHolds } = config;
   return {
     version,
     workspaces: [...workspaces.keys()],
@@ -19,10 +19,12 @@ export function serverInfo(config: Config, sandbox: Sandbox) {
       sandboxProblem: sandbox.problem ?? "",
     },
     agentsOf: (principal: { agents: readonly string[] }) =>
-      [...config.policy.agents]
-        .filter(([agent]) => principal.agents.includes("*") || principal.agents.includes(agent))
-        .map(([agent, { description }]) => ({ agent, description })),
+      agentNames(config, principal).map((agent) => ({
+        agent,
+        description: config.policy.agents.get(agent)?.description ?? "",
+      })),
     unattended,
+    mcpHolds,
     limits: create(LimitsSchema, {
       requestBytes: BigInt(limits.requestBytes),
       inputBytes: BigInt(limits.inputBytes),
@@ -33,6 +35,12 @@ export function serverInfo(config: Config, sandbox: Sandbox) {
       runningCalls: limits.runningCalls,
     }),
   };
+}
+
+/** Lists the agents as which a principal may act: in the order of its token, or all in the order of the configuration. */
+function agentNames({ policy }: Config, { agents }: { agents: readonly string[] }): string[] {
+  const configured = [...policy.agents.keys()];
+  return agents.includes("*") ? configured : agents.filter((agent) => configured.includes(agent));
 }
 
 function sandboxState({ state, problem }: Sandbox): SandboxState {

@@ -6,6 +6,7 @@ import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
 import { type ConfigLimits, readLimits } from "./limits.ts";
 import { checkListen, type ListenAddress, parseAddress } from "./listen-address.ts";
+import { type McpHoldTime, readMcpHolds } from "./mcp-holds.ts";
 import { type Flags, fromEnvironment, fromFlags } from "./overrides.ts";
 import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory, openRoots } from "./paths.ts";
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
@@ -67,6 +68,8 @@ export interface Config {
   readonly askMs: number;
   readonly leaseMs: number;
   readonly drainMs: number;
+  /** Times for which calls of MCP clients are held; the first entry, without a name, is for all other clients. */
+  readonly mcpHolds: readonly McpHoldTime[];
   readonly logLevel: "debug" | "info" | "warn" | "error";
   readonly logRotation: LogRotation;
   /** True if OpenTelemetry spans are exported. */
@@ -151,6 +154,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     askMs: settings.ask_ms ?? 900_000,
     leaseMs: settings.lease_ms ?? 15_000,
     drainMs: settings.drain_ms ?? 30_000,
+    mcpHolds: readMcpHolds(settings),
     logLevel: settings.log_level ?? "info",
     logRotation: readRotation(settings.log),
     tracing: readTracing(env),

@@ -38,6 +38,7 @@ const scalars = {
   ask_ms: milliseconds(day).optional(),
   lease_ms: ms.min(1000).max(600_000).optional(),
   drain_ms: ms.min(0).max(3_600_000).optional(),
+  mcp_hold_ms: milliseconds(day).optional(),
   log_level: z.enum(["debug", "info", "warn", "error"]).optional(),
   insecure_no_auth: z.boolean().optional(),
   insecure_listen: z.boolean().optional(),
@@ -75,6 +76,9 @@ const confinement = {
   network: z.boolean().optional(),
 };
 
+/** Times for which calls of one MCP client are held: over both transports, or over stdio. */
+const mcpHold = strictTable({ ms: milliseconds(day).optional(), stdio_ms: milliseconds(day).optional() });
+
 /** A plugin without which calls run if it cannot be loaded. */
 const optionalPlugin = strictTable({ path: z.string().min(1), optional: z.boolean().optional() });
 
@@ -101,6 +105,7 @@ const settings = strictTable({
     max_age_hours: z.int().min(1).max(87_600).optional(),
     max_files: z.int().min(1).max(1_000).optional(),
   }).optional(),
+  mcp_hold: z.record(z.string().min(1), mcpHold).optional(),
   token: z.array(token).optional(),
   limits: strictTable({
     request_bytes: bytes(67_108_864).optional(),

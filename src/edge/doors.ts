@@ -4,10 +4,11 @@ import type { Refuse } from "./http/guard.ts";
 import type { Mount } from "./http/mounts.ts";
 import { probeDoor } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";
+import { type McpDoorOptions, mcpDoor } from "./mcp/mcp-door.ts";
 import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 
 /** Options of all doors. */
-export interface DoorOptions extends RpcDoorOptions, Omit<SignInDoorOptions, "limits"> {
+export interface DoorOptions extends RpcDoorOptions, McpDoorOptions, Omit<SignInDoorOptions, "limits"> {
   authenticate: Authenticate;
   refuse: Refuse;
   /** Returns the metrics in the text format of Prometheus. */
@@ -21,5 +22,11 @@ export interface DoorOptions extends RpcDoorOptions, Omit<SignInDoorOptions, "li
  * EdgeContext for the services in api/. A new door is a function like these and a line here.
  */
 export function openDoors(options: DoorOptions): Mount[] {
-  return [...rpcDoor(options), ...probeDoor(options), ...signInDoor(options), ...consoleDoor(options.consoleDirectory)];
+  return [
+    ...rpcDoor(options),
+    ...mcpDoor(options),
+    ...probeDoor(options),
+    ...signInDoor(options),
+    ...consoleDoor(options.consoleDirectory),
+  ];
 }

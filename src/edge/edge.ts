@@ -72,6 +72,8 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     readiness: createReadiness(options, shutdown.signal),
     limits: createEdgeLimits(config.limits),
     shutdownSignal: shutdown.signal,
+    origins: config.origins,
+    isTls: config.tls !== undefined,
   });
   const hasToken = createTokenCheck(authenticate);
   const served = capPublicRequests(

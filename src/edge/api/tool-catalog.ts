@@ -6,6 +6,7 @@ import {
   GetToolStatsResponseSchema,
   type ListToolsRequest,
   type ListToolsResponseSchema,
+  McpHoldSchema,
   PlanProblemSchema,
   type PlanToolRequest,
   type PlanToolResponse,
@@ -71,5 +72,6 @@ export async function getServerInfoRpc(
     principal: principal.id,
     roles: [...roles],
     enforcement: enforcement.judge(sender.uid),
+    mcpHolds: about.mcpHolds.map((hold) => create(McpHoldSchema, hold)),
   });
 }

@@ -31,6 +31,7 @@ export interface ToolServiceDomain extends SenderDomain {
     agentsOf(principal: Principal): { agent: string; description: string }[];
     limits: Limits;
     unattended: "wait" | "deny";
+    mcpHolds: readonly { readonly client: string; readonly httpMs: number; readonly stdioMs: number }[];
     sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
   };
 }

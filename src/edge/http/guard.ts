@@ -68,9 +68,15 @@ function allowOrigin({ headers }: Request, response: Response, origins: Readonly
   const { origin } = headers;
   if (origin === undefined || !origins.has(origin)) return false;
   response.setHeader("access-control-allow-origin", origin);
-  response.setHeader("access-control-expose-headers", cors.exposedHeaders.join(", "));
+  response.setHeader("access-control-expose-headers", [...cors.exposedHeaders, "mcp-session-id"].join(", "));
   return true;
 }
+
+/** Headers that requests of a page may have in addition to those of Connect. */
+const ownHeaders = [
+  ...["authorization", "traceparent", "tracestate", "toolgate-session"],
+  ...["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-session-id"],
+];
 
 function preflight(response: Response, isAllowed: boolean): void {
   if (!isAllowed) {
@@ -78,10 +84,7 @@ function preflight(response: Response, isAllowed: boolean): void {
     return;
   }
   response.setHeader("access-control-allow-methods", "POST");
-  response.setHeader(
-    "access-control-allow-headers",
-    [...cors.allowedHeaders, "authorization", "traceparent", "tracestate"].join(", "),
-  );
+  response.setHeader("access-control-allow-headers", [...cors.allowedHeaders, ...ownHeaders].join(", "));
   response.setHeader("access-control-max-age", "7200");
   response.statusCode = 204;
   response.end();

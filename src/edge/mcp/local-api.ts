@@ -1,0 +1,72 @@
+import { create } from "@bufbuild/protobuf";
+import type { CallOptions, Client } from "@connectrpc/connect";
+import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { ToolgateApi } from "../../mcp/toolgate-api.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import { createMessageCheck } from "../api/check-message.ts";
+import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
+import type { Failures } from "../api/failures.ts";
+import { notServed } from "../api/request-failure.ts";
+import { ResponseMetadata } from "../api/response-metadata.ts";
+import { nameOfRpc, type Rpc, rpcsOf } from "../api/rpc.ts";
+import type { Services } from "../api/services.ts";
+import { traceContextOf } from "../api/trace-context.ts";
+import { toConnectError } from "../rpc/errors.ts";
+
+/** Sender of a request: its principal and the other end of its connection. */
+export type LocalSender = Pick<EdgeContext, "principal" | "peer">;
+
+/** Options of direct access to the services. */
+export interface LocalApiOptions {
+  services: Services;
+  failures: Failures;
+  limits: EdgeLimits;
+}
+
+/**
+ * Creates access to the unary rpcs for principals whose requests arrive by another protocol: with the checks of roles and
+ * messages, and the failures, that a client of the rpcs would meet.
+ */
+export function createLocalApi({ services, failures, limits }: LocalApiOptions): (sender: LocalSender) => ToolgateApi {
+  const checkMessage = createMessageCheck();
+  const rpcs = {
+    tools: rpcsOf(ToolService, services.tools),
+    sessions: rpcsOf(SessionService, services.sessions),
+  };
+
+  function callable(rpc: Rpc, { principal, peer }: LocalSender) {
+    const { method } = rpc;
+    const name = nameOfRpc(method);
+    return async (init: Record<string, unknown>, { signal = never, headers: given = {} }: CallOptions = {}) => {
+      const headers = new Headers(given);
+      try {
+        signal.throwIfAborted();
+        checkRole(principal, rolesFor(method), name);
+        if (rpc.kind !== "unary") throw notServed("unimplemented", `${name} is a stream`);
+        const message = create(method.input, init);
+        checkMessage(method.input, message);
+        const context = {
+          ...{ principal, peer, roles: principal.roles, signal, deadline: undefined, headers, limits },
+          trace: traceContextOf(headers),
+          response: new ResponseMetadata(),
+        };
+        return create(method.output, await rpc.run(message, context));
+      } catch (error) {
+        throw toConnectError(failures.failureOf(error, name, signal));
+      }
+    };
+  }
+
+  return (sender) => ({
+    // The type of each function follows from the method's descriptor, which TypeScript cannot relate by name here.
+    tools: byName(rpcs.tools, (rpc) => callable(rpc, sender)) as unknown as Client<typeof ToolService>,
+    sessions: byName(rpcs.sessions, (rpc) => callable(rpc, sender)) as unknown as Client<typeof SessionService>,
+  });
+}
+
+const never = new AbortController().signal;
+
+function byName<T>(rpcs: readonly Rpc[], make: (rpc: Rpc) => T): Record<string, T> {
+  return Object.fromEntries(rpcs.map((rpc) => [rpc.method.localName, make(rpc)]));
+}

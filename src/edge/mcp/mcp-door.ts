@@ -1,0 +1,122 @@
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
+import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { peerOf } from "../../core/peer-uid.ts";
+import { RequestError } from "../../core/request-error.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import type { Authenticate } from "../api/authenticate.ts";
+import { checkOwnPage } from "../api/browser-sign-in.ts";
+import { clientLeft } from "../api/request-failure.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
+import type { Request, Response } from "../http/handler.ts";
+import { type Mount, sendWhole } from "../http/mounts.ts";
+import { failureResponse } from "../rpc/errors.ts";
+import { readBody } from "../rpc/request-body.ts";
+import type { LocalApiOptions } from "./local-api.ts";
+import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.ts";
+import { sendWebResponse, webRequestOf } from "./web-exchange.ts";
+
+/** Options of the door. */
+export interface McpDoorOptions extends LocalApiOptions, McpHandlerOptions {
+  authenticate: Authenticate;
+  budget: ByteBudget;
+  /** Web origins whose pages may call. */
+  origins: readonly string[];
+  isTls: boolean;
+}
+
+/**
+ * Opens the door for MCP clients: `/mcp`, and `/mcp/SESSION` for a session that the operator chooses. The MCP library is loaded by
+ * the first request.
+ */
+export function mcpDoor(options: McpDoorOptions): Mount[] {
+  let handler: Promise<McpHandler> | undefined;
+  const load = () => {
+    handler ??= import("./mcp-handler.ts").then(({ createMcpHttpHandler }) => createMcpHttpHandler(options));
+    return handler;
+  };
+  const handle = (request: Request, response: Response) => {
+    serve(options, load, request, response).catch((error: unknown) => refuseMcp(options, error, response));
+  };
+  return [
+    { path: "/mcp", handle },
+    { path: "/mcp/", handle },
+  ];
+}
+
+/** Serves one request: origin, token and role first, so that the body of a refused request is never read. */
+async function serve(
+  options: McpDoorOptions,
+  load: () => Promise<McpHandler>,
+  request: Request,
+  response: Response,
+): Promise<void> {
+  const { authenticate, budget, limits, shutdownSignal, isTls } = options;
+  shutdownSignal.throwIfAborted();
+  response.setHeader("cache-control", "no-store");
+  response.setHeader("x-accel-buffering", "no");
+  checkOrigin(options, request);
+  const principal = authenticate({ get: (name) => (name === "authorization" ? headerOf(request, name) : null) });
+  checkRole(principal, rolesFor(ToolService.method.callTool), "/mcp");
+  const left = new AbortController();
+  response.once("close", () => {
+    if (!response.writableEnded) left.abort(clientLeft());
+  });
+  const pinned = pinnedSession(request);
+  const body =
+    request.method === "POST"
+      ? await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget })
+      : undefined;
+  const exchange: McpExchange = {
+    principal,
+    peer: () => peerOf(request.socket),
+    pinned,
+    mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
+    url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
+  };
+  const { web, json } = webRequestOf(request, body, left.signal);
+  const { serveExchange } = await load();
+  await sendWebResponse(await serveExchange(exchange, web, json), response);
+}
+
+/** Refuses a page of another origin: it could reach a service on the machine of its reader. */
+function checkOrigin({ origins }: Pick<McpDoorOptions, "origins">, request: Request): void {
+  const origin = headerOf(request, "origin");
+  if (origin === null || origins.includes(origin)) return;
+  try {
+    checkOwnPage({ get: (name) => headerOf(request, name) });
+  } catch {
+    const fact = `pages of ${JSON.stringify(origin)} may not call /mcp; add the origin to origins in toolgate.toml`;
+    throw new RequestError(ErrorReason.ORIGIN_REFUSED, fact, { origin });
+  }
+}
+
+/** Returns the session that the path or the header names. */
+function pinnedSession(request: Request): string | undefined {
+  const [path = ""] = (request.url ?? "").split("?", 1);
+  const named = path.slice("/mcp/".length) || headerOf(request, "toolgate-session");
+  if (named === null || /^ses[A-Za-z0-9_-]{1,61}$/.test(named)) return named ?? undefined;
+  throw new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `${JSON.stringify(named)} is no session id; choose one that begins with "ses", such as /mcp/ses_shop`,
+    { field: "session_id" },
+  );
+}
+
+/** Sends a refusal as JSON-RPC, with the HTTP status of its kind. */
+function refuseMcp({ failures, log }: McpDoorOptions, error: unknown, response: Response): void {
+  if (response.headersSent) {
+    log.error("a response broke off", { error, path: "/mcp" });
+    response.destroy();
+    return;
+  }
+  const failure = failures.failureOf(error, "/mcp");
+  const { status } = failureResponse(failure);
+  if (status === 401) response.setHeader("www-authenticate", "Bearer");
+  const body = { jsonrpc: "2.0", id: null, error: { code: -32_000, message: failure.message } };
+  sendWhole(response, status, "application/json", JSON.stringify(body));
+}
+
+function headerOf({ headers }: Request, name: string): string | null {
+  const value = headers[name];
+  return Array.isArray(value) ? (value[0] ?? null) : (value ?? null);
+}

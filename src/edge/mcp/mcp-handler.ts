@@ -1,0 +1,113 @@
+import { createMcpHandler, isInitializeRequest, type ServerContext } from "@modelcontextprotocol/server";
+import packageJson from "../../../package.json" with { type: "json" };
+import type { Logger } from "../../core/logger.ts";
+import { type AbortRules, createMcpServer, type McpScope } from "../../mcp/mcp-server.ts";
+import { createUncollectedCalls } from "../../mcp/uncollected-calls.ts";
+import { createHttpSessions } from "./http-sessions.ts";
+import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
+import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
+
+/** Options of the handler. */
+export interface McpHandlerOptions {
+  /** Aborted when the replica drains. */
+  shutdownSignal: AbortSignal;
+  log: Logger;
+}
+
+/** What the door knows about a request, apart from the protocol. */
+export interface McpExchange extends LocalSender {
+  /** Session that the operator chose. */
+  readonly pinned: string | undefined;
+  /** Session of the legacy protocol; empty if there is none. */
+  readonly mcpSessionId: string;
+  /** Address of the console. */
+  readonly url: string;
+}
+
+/** Serves MCP requests over HTTP. */
+export interface McpHandler {
+  serveExchange(exchange: McpExchange, web: Request, json: unknown): Promise<Response>;
+}
+
+/** Reason of an abort that asks for the end of the call. */
+const cancelled = new Error("the client cancelled the request");
+/** Interval of comments on a stream that is silent, so that no proxy closes it. */
+const keepAliveMs = 10_000;
+const maxSubscriptions = 1_024;
+
+/** Creates the handler. Each request gets its own server; what requests share is here. */
+export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOptions): McpHandler {
+  const { log, shutdownSignal } = options;
+  const apiOf = createLocalApi(options);
+  const sessionOf = createHttpSessions();
+  const uncollected = createUncollectedCalls();
+  const running = new Map<string, AbortController>();
+  const exchanges = new WeakMap<Request, McpExchange>();
+  const handler = createMcpHandler(
+    ({ era, requestInfo }) => {
+      const exchange = requestInfo && exchanges.get(requestInfo);
+      if (exchange === undefined) throw new Error("a request reached the MCP library without passing the door");
+      const { principal, pinned, mcpSessionId, url } = exchange;
+      const api = apiOf(exchange);
+      const scope: McpScope = {
+        ...{ api, era, url, uncollected, version: packageJson.version },
+        client: legacyClientOf(mcpSessionId),
+        sessionOf: (client) => sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId }),
+        aborts: abortRules(era, exchange, { running, shutdownSignal }),
+      };
+      return createMcpServer(scope);
+    },
+    {
+      ...{ responseMode: "sse", keepAliveMs, maxSubscriptions },
+      maxRequestBodySize: options.limits.requestBytes,
+      onerror: (error) => log.debug("an MCP request was refused", { error: error.message }),
+    },
+  );
+  // Held calls are answered first.
+  shutdownSignal.addEventListener("abort", () => setTimeout(() => void handler.close(), 500).unref());
+
+  return {
+    async serveExchange(exchange, web, json) {
+      exchanges.set(web, exchange);
+      cancelLegacy(exchange, json, running);
+      const response = await handler.fetch(web, { ...(json !== undefined && { parsedBody: json }) });
+      if (response.ok && isInitializeRequest(json)) response.headers.set("mcp-session-id", newLegacySession(json));
+      return response;
+    },
+  };
+}
+
+/** A modern client cancels by closing the stream. A legacy client may lose its connection and come back, so that its call goes on. */
+function abortRules(
+  era: "legacy" | "modern",
+  exchange: McpExchange,
+  { running, shutdownSignal }: { running: Map<string, AbortController>; shutdownSignal: AbortSignal },
+): AbortRules {
+  const { ended } = exchange.principal;
+  const serverReasons = [shutdownSignal, ...(ended === undefined ? [] : [ended])];
+  return {
+    async run(ctx: ServerContext, body) {
+      const cancel = new AbortController();
+      const key = requestKey(exchange, ctx.mcpReq.id);
+      if (key !== undefined) running.set(key, cancel);
+      try {
+        return await body(AbortSignal.any([cancel.signal, ...serverReasons, ctx.mcpReq.signal]));
+      } finally {
+        if (key !== undefined && running.get(key) === cancel) running.delete(key);
+      }
+    },
+    isCancel: (reason) => reason === cancelled || (era === "modern" && !serverReasons.some((signal) => signal.aborted)),
+  };
+}
+
+/** Ends the request that a legacy notification cancels. It arrives as a separate request. */
+function cancelLegacy(exchange: McpExchange, json: unknown, running: ReadonlyMap<string, AbortController>): void {
+  if (fieldOf(json, "method") !== "notifications/cancelled") return;
+  const key = requestKey(exchange, fieldOf(fieldOf(json, "params"), "requestId"));
+  if (key !== undefined) running.get(key)?.abort(cancelled);
+}
+
+/** Identifies a request of a legacy session; undefined outside of one. */
+function requestKey({ principal, mcpSessionId }: McpExchange, requestId: unknown): string | undefined {
+  return mcpSessionId === "" ? undefined : JSON.stringify([principal.id, mcpSessionId, requestId]);
+}

@@ -1,0 +1,86 @@
+import { type CallToolResult, Server, type ServerContext } from "@modelcontextprotocol/server";
+import { toProtocolError } from "./api-failure.ts";
+import { callMcpTool } from "./call-tool.ts";
+import { clientOf, type McpClient, unnamedClient } from "./client-identity.ts";
+import { listMcpTools } from "./list-tools.ts";
+import type { McpSession } from "./mcp-session.ts";
+import { waitToolName } from "./open-call-result.ts";
+import { outputTemplates, readOutputResource } from "./output-resources.ts";
+import type { ToolgateApi } from "./toolgate-api.ts";
+import type { UncollectedCalls } from "./uncollected-calls.ts";
+
+/** Everything that distinguishes one served connection, or one request over HTTP, from another. */
+export interface McpScope {
+  readonly api: ToolgateApi;
+  readonly era: "legacy" | "modern";
+  readonly version: string;
+  /** Address of the console. */
+  readonly url: string;
+  readonly uncollected: UncollectedCalls;
+  /** Client of a legacy request over HTTP, which does not describe itself. */
+  readonly client?: McpClient;
+  /** Returns the session of a client. */
+  sessionOf(client: McpClient): Promise<McpSession>;
+  /** Handles the abort of requests by the rules of the transport. */
+  readonly aborts: AbortRules;
+}
+
+/** The meaning of an aborted request, which depends on transport and era. */
+export interface AbortRules {
+  /** Runs a request with the signal that ends it. */
+  run(ctx: ServerContext, body: (signal: AbortSignal) => Promise<CallToolResult>): Promise<CallToolResult>;
+  /** Returns true if the reason of the abort asks for the end of the call. */
+  isCancel(reason: unknown): boolean;
+}
+
+/** Creates the server of one connection, or of one request over HTTP. It serves both eras. */
+export function createMcpServer(scope: McpScope): Server {
+  const { api, aborts, era, uncollected, url, version } = scope;
+  const server = new Server(
+    { name: "toolgate", title: "Toolgate", version },
+    { capabilities: { tools: { listChanged: true }, resources: {} }, instructions },
+  );
+  const clientIn = (ctx: ServerContext) => clientOf(server, ctx, scope.client ?? unnamedClient);
+  const sessionIn = (ctx: ServerContext) => scope.sessionOf(clientIn(ctx)).catch(toProtocolError);
+  server.setRequestHandler("tools/list", async ({ params }, ctx) => {
+    const { sessionId } = await sessionIn(ctx);
+    return await listMcpTools(api, sessionId, params?.cursor).catch(toProtocolError);
+  });
+  server.setRequestHandler("tools/call", async ({ params }, ctx) => {
+    const session = await sessionIn(ctx);
+    return await aborts
+      .run(ctx, (signal) =>
+        callMcpTool({
+          ...{ api, era, session, uncollected, url, params, signal },
+          client: clientIn(ctx),
+          isCancelled: () => aborts.isCancel(signal.reason),
+          progress: createProgress(ctx),
+        }),
+      )
+      .catch(toProtocolError);
+  });
+  server.setRequestHandler("resources/list", () => ({ resources: [] }));
+  server.setRequestHandler("resources/templates/list", () => ({ resourceTemplates: outputTemplates }));
+  server.setRequestHandler("resources/read", async ({ params }, ctx) => {
+    const { sessionId } = await sessionIn(ctx);
+    return await readOutputResource(api, params.uri, sessionId).catch(toProtocolError);
+  });
+  return server;
+}
+
+/** Returns a function that sends rising progress, if the request has a token for it. */
+function createProgress({ mcpReq }: ServerContext): (message: string) => Promise<void> {
+  const progressToken = mcpReq._meta?.progressToken;
+  let progress = 0;
+  return async (message) => {
+    if (progressToken === undefined || mcpReq.signal.aborted) return;
+    progress += 1;
+    await mcpReq.notify({ method: "notifications/progress", params: { progressToken, progress, message } });
+  };
+}
+
+const instructions = [
+  "These tools run in Toolgate, under a policy that people set.",
+  `A call may wait for a person: its result then says that nothing has run yet, and names the tool ${waitToolName} and a call_id.`,
+  `Call ${waitToolName} with that call_id to wait for the result. A refusal is final: do not try to reach the same effect in another way.`,
+].join(" ");

@@ -1,0 +1,51 @@
+import type { McpHold } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { reasonOf } from "./api-failure.ts";
+import type { McpClient } from "./client-identity.ts";
+import type { ToolgateApi } from "./toolgate-api.ts";
+
+/** Session in which a client's calls run. */
+export interface McpSession {
+  readonly sessionId: string;
+  /** Time for which this client's calls are held. */
+  readonly holdMs: number;
+}
+
+/** Request for a session. */
+export interface WantedSession {
+  readonly sessionId: string;
+  readonly client: McpClient;
+  readonly transport: "http" | "stdio";
+  /** Workspace that the operator names. */
+  readonly workspace?: string | undefined;
+  /** Directory in which the client works. */
+  readonly directory?: string | undefined;
+}
+
+/** Creates the session of a client unless it exists: as the token's first agent, in its only workspace if it has one. */
+export async function openMcpSession(
+  { tools, sessions }: ToolgateApi,
+  { sessionId, client, transport, workspace, directory = "" }: WantedSession,
+): Promise<McpSession> {
+  const { agents, workspaces, mcpHolds } = await tools.getServerInfo({});
+  const [only, ...others] = workspaces;
+  const chosen = workspace ?? (others.length === 0 ? only : undefined) ?? "";
+  const request = {
+    sessionId,
+    agent: agents[0] ?? "",
+    title: client.name === "" ? "MCP client" : client.name,
+    metadata: {
+      mcp: { client: client.name, version: client.version, transport, ...(directory !== "" && { directory }) },
+    },
+  };
+  await sessions.createSession({ ...request, workspace: chosen, directory }).catch(async (error: unknown) => {
+    // A session that exists keeps its workspace, unless the operator names another one.
+    if (workspace !== undefined || reasonOf(error) !== "SESSION_DIFFERS") throw error;
+    await sessions.createSession(request);
+  });
+  return { sessionId, holdMs: holdOf(mcpHolds, client, transport) };
+}
+
+function holdOf(holds: readonly McpHold[], { name }: McpClient, transport: "http" | "stdio"): number {
+  const hold = holds.find(({ client }) => client === name) ?? holds.find(({ client }) => client === "");
+  return (transport === "stdio" ? hold?.stdioMs : hold?.httpMs) ?? 50_000;
+}
