@@ -1,5 +1,6 @@
 import { dirname, join } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
+import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import type { Logger } from "../core/logger.ts";
 import { type CustomTools, createCustomTools } from "../tool/files/custom-tools.ts";
 import { createModules } from "../tool/files/modules.ts";
@@ -33,7 +34,10 @@ export async function openCustomTools(
     hooks,
     modules: createModules(),
     trust: createTrust(trustDirectory),
-    report: ({ path, line, reason }) => log.warn("a tool or plugin file is not loaded", { path, line, reason }),
+    report: ({ path, line, reason }) => {
+      const what = isWorkspaceFile(path) ? "a policy file only narrows" : "a tool or plugin file is not loaded";
+      log.warn(what, { path, line, reason });
+    },
   });
   await custom.refresh();
   registry.addProvider(custom);

@@ -1,6 +1,6 @@
 import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { beforeAll, describe, expect, test } from "vitest";
+import { beforeAll, describe, expect, test, vi } from "vitest";
 import {
   GrantScope,
   PermissionAction,
@@ -536,6 +536,34 @@ describe("the policy file of a workspace", () => {
     expect(await actionOf(service)).toBe(PermissionAction.ALLOW);
     await trust(service, "--remove");
     expect(await actionOf(service)).toBe(PermissionAction.ASK);
+  });
+
+  test("is a problem in a trusted workspace while it is not trusted as it is, with the command that trusts it", async () => {
+    const service = await startService();
+    const path = join(service.workspace, ".opencode/config.toml");
+    const problems = async () => (await list(service)).problems;
+    const problem = (state: string) => [
+      { path, reason: expect.stringMatching(RegExp(`${state}.*only narrow.*: toolgate trust ${service.workspace}$`)) },
+    ];
+    await writeFiles(service.workspace, { ".opencode/config.toml": allowWrites });
+    expect(await problems()).toEqual([]);
+    await trust(service);
+    expect(await problems()).toEqual([]);
+    await writeFiles(service.workspace, { ".opencode/config.toml": `${allowWrites}# changed\n` });
+    expect(await problems()).toMatchObject(problem("has changed since it was trusted"));
+    await actionOf(service);
+    const logged = async () =>
+      (await readFile(join(service.data, "log/toolgate.log"), "utf8"))
+        .split("\n")
+        .filter((line) => line.includes("a policy file only narrows"));
+    await vi.waitUntil(async () => (await logged()).length > 0, { timeout: 30_000 });
+    expect(await logged()).toEqual([expect.stringContaining(`toolgate trust ${service.workspace}`)]);
+    await rm(path);
+    await trust(service);
+    await writeFiles(service.workspace, { ".opencode/config.toml": allowWrites });
+    expect(await problems()).toMatchObject(problem("was added after the workspace was trusted"));
+    await trust(service);
+    expect(await problems()).toEqual([]);
   });
 });
 

@@ -3,6 +3,7 @@ import { type ConfiguredPlugin, type PluginParts, pluginSource } from "./plugin-
 import { type DirectoryParts, directorySource, type ToolDirectory } from "./tool-directory.ts";
 import type { ToolSource } from "./tool-source.ts";
 import { type WorkspacePluginMode, workspacePluginSource } from "./workspace-plugins.ts";
+import { workspacePolicySource } from "./workspace-policy.ts";
 
 /** Tools and plugins from files. */
 export interface CustomTools {
@@ -11,7 +12,7 @@ export interface CustomTools {
    * resolves at once if nothing has changed.
    */
   refresh(workspace?: string): Promise<void>;
-  /** Files that could not be loaded, of those that serve in a workspace root. */
+  /** Files that are not loaded, or policy files that are not trusted as they are, of those that serve in a workspace root. */
   problems(workspace: string): Problem[];
   /** The reason to deny all calls in a workspace root: a plugin that may guard them is not loaded. */
   guardProblem(workspace: string): string | undefined;
@@ -36,7 +37,12 @@ export function createCustomTools({
   const sources = [
     ...directories.map((directory) => directorySource(directory, parts)),
     ...directories.flatMap(({ workspace }) =>
-      workspace ? [workspacePluginSource(workspace, workspacePlugins(workspace.name), parts.trust)] : [],
+      workspace
+        ? [
+            workspacePluginSource(workspace, workspacePlugins(workspace.name), parts.trust),
+            workspacePolicySource(workspace, parts.trust),
+          ]
+        : [],
     ),
     ...plugins.map((plugin) => pluginSource(plugin, parts)),
   ];

@@ -17,12 +17,12 @@ export async function trustWorkspace(
   const codeDirectory = join(directory, ".opencode");
   const { entries, digest } = await readSources(codeDirectory, [codeDirectory]);
   if (remove) await trust.remove(directory);
-  else await trust.set(directory, digest, await policyOf(codeDirectory));
+  else await trust.set(directory, digest, await policyDigestIn(codeDirectory));
   return { directory, tools: remove ? [] : entries.map(({ path }) => join(".opencode", path)) };
 }
 
-/** Returns the SHA-256 of the policy file; undefined if there is none. */
-async function policyOf(codeDirectory: string): Promise<string | undefined> {
+/** Returns the SHA-256 of the policy file in a workspace's `.opencode`; undefined if there is none. */
+export async function policyDigestIn(codeDirectory: string): Promise<string | undefined> {
   const text = await readFile(join(codeDirectory, "config.toml")).catch(() => undefined);
   return text && createHash("sha256").update(text).digest("hex");
 }

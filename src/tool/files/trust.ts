@@ -8,6 +8,8 @@ import * as z from "zod";
 export interface Trust {
   /** Returns the digest of the trusted code; undefined if none is trusted. */
   get(workspace: string): Promise<string | undefined>;
+  /** Returns the SHA-256 of the trusted policy file; undefined if none is trusted. */
+  policyOf(workspace: string): Promise<string | undefined>;
   /** Returns the path of the record, which changes with it. */
   fileOf(workspace: string): string;
   /** Trusts code by its digest, and with `policy`, its SHA-256, the workspace's policy file. */
@@ -48,17 +50,19 @@ function recordFile(storeDirectory: string, workspace: string): string {
 /** Stores trust in a directory that no tool may touch, one file for each workspace. */
 export function createTrust(storeDirectory: string): Trust {
   const fileOf = (workspace: string) => recordFile(storeDirectory, workspace);
+  async function recordOf(workspace: string): Promise<Partial<z.infer<typeof record>>> {
+    try {
+      const found = record.parse(JSON.parse(await readFile(fileOf(workspace), "utf8")));
+      return found.directory === workspace ? found : {};
+    } catch {
+      // A record that is missing or cannot be read grants nothing.
+      return {};
+    }
+  }
   return {
     fileOf,
-    async get(workspace) {
-      try {
-        const { directory, digest } = record.parse(JSON.parse(await readFile(fileOf(workspace), "utf8")));
-        return directory === workspace ? digest : undefined;
-      } catch {
-        // A record that is missing or cannot be read grants nothing.
-        return undefined;
-      }
-    },
+    get: async (workspace) => (await recordOf(workspace)).digest,
+    policyOf: async (workspace) => (await recordOf(workspace)).policy,
     async set(workspace, digest, policy) {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
       await writeFile(

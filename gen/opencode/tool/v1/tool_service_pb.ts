@@ -403,8 +403,8 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
   tools: ToolDefinition[];
 
   /**
-   * problems are files of tools and plugins that were not loaded, with the reason. They do not affect the tools that
-   * were loaded.
+   * problems are files of tools and plugins that were not loaded, and the policy file of a trusted workspace if it has
+   * changed since and so only narrows, with the reason. They do not affect the tools that were loaded.
    *
    * @generated from field: repeated opencode.tool.v1.ToolProblem problems = 2;
    */
@@ -419,7 +419,8 @@ export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE_
   messageDesc(file_opencode_tool_v1_tool_service, 5);
 
 /**
- * ToolProblem is a file that defines no valid tool, or a workspace whose tools are not trusted.
+ * ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file that is not
+ * trusted as it is.
  *
  * @generated from message opencode.tool.v1.ToolProblem
  */
