@@ -47,8 +47,9 @@ const allowed: Record<string, readonly string[]> = {
   tool: ["core"],
   core: [],
   view: ["core/command-failure.ts"],
-  client: [],
-  cli: ["client", "core/assets.ts", "mcp", "view"],
+  client: ["core/peer-uid.ts"],
+  dialect: ["core"],
+  cli: ["client", "core/assets.ts", "dialect", "mcp", "view"],
   console: ["view"],
 };
 

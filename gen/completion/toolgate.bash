@@ -2,7 +2,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/completion) place="$place/$word" ;;
+      /serve|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -10,10 +10,10 @@ _toolgate() {
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--message|-m|--offer|--for|--edit|--after|--call|--rule) return ;;
+    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--defer) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/call") words=$'--session\n--call-id\n--agent\n--timeout\n--workspace\n--metadata\n--detach\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -44,6 +44,7 @@ _toolgate() {
     "/audit") words=$'export\nverify\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/export") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/hook") words=$'claude\n--uid\n--certificate\n--timeout\n--defer\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

@@ -134,6 +134,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/audit.ts")).defineAudit,
   },
   {
+    name: "hook",
+    summary: "answer a hook of an agent that asks here; `toolgate connect` writes it",
+    load: async () => (await import("./commands/hook.ts")).defineHook,
+  },
+  {
     name: "completion",
     summary: "print a completion script for your shell",
     load: async () => (await import("./commands/completion.ts")).defineCompletion,

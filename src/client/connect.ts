@@ -1,3 +1,4 @@
+import type { Socket } from "node:net";
 import { type Client, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
@@ -5,6 +6,7 @@ import { CredentialService } from "../../gen/opencode/tool/v1/credential_service
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { openVerifiedSocket, PeerError, type PeerProof } from "./verified-socket.ts";
 
 /** Address, credentials and certificates of a connection. */
 export interface ConnectOptions {
@@ -33,8 +35,26 @@ export interface ToolgateClient {
 
 /** Connects to a service over gRPC. Nothing is sent before the first request. */
 export function connect({ url, token, ...certificates }: ConnectOptions): ToolgateClient {
-  // Pings detect a dead connection; without them a stream would wait on it forever.
-  const sessionManager = new Http2SessionManager(url, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, certificates);
+  return clientOver(new Http2SessionManager(url, pings, certificates), url, token);
+}
+
+/**
+ * Connects to a service after it has verified who answers there, so that the token reaches no other program. The client has this
+ * one connection: when it ends, requests fail, and a new client verifies again.
+ */
+export async function connectVerified(options: ConnectOptions, proof: PeerProof): Promise<ToolgateClient> {
+  const { url, token, ...certificates } = options;
+  let socket: Socket | undefined = await openVerifiedSocket(url, proof, certificates);
+  const createConnection = () => {
+    const first = socket;
+    socket = undefined;
+    if (first === undefined) throw new PeerError(`the connection to ${url} ended`);
+    return first;
+  };
+  return clientOver(new Http2SessionManager(url, pings, { createConnection }), url, token);
+}
+
+function clientOver(sessionManager: Http2SessionManager, url: string, token: string | undefined): ToolgateClient {
   const transport = createGrpcTransport({
     baseUrl: url,
     sessionManager,
@@ -51,6 +71,9 @@ export function connect({ url, token, ...certificates }: ConnectOptions): Toolga
     close: () => sessionManager.abort(),
   };
 }
+
+/** Pings detect a dead connection; without them a stream would wait on it forever. */
+const pings = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 
 function bearer(token: string): Interceptor {
   return (next) => (request) => {

@@ -21,16 +21,49 @@ export async function peerUid({
   remotePort,
 }: SocketEnds): Promise<number | undefined> {
   const [own, peer] = [endsOf(remoteAddress, remotePort), endsOf(localAddress, localPort)];
-  // A client with an IPv6 socket that connects to an IPv4 address is listed in the second table.
-  for (const [index, table] of ["/proc/net/tcp", "/proc/net/tcp6"].entries()) {
-    const rows = await readFile(table, "latin1").catch(() => "");
-    for (const row of rows.split("\n")) {
+  const rows = await readTables();
+  return rows.find(
+    ({ state, local, remote, table }) => state === established && local === own[table] && remote === peer[table],
+  )?.uid;
+}
+
+/**
+ * Returns the users that listen where a connection to an address of this machine arrives: on the address itself, or on all
+ * addresses. Empty if that is unknown, as in `peerUid`.
+ */
+export async function listenerUids({
+  remoteAddress,
+  remotePort,
+}: Pick<SocketEnds, "remoteAddress" | "remotePort">): Promise<number[]> {
+  const exact = endsOf(remoteAddress, remotePort);
+  const wildcards = [...endsOf("0.0.0.0", remotePort).slice(0, 1), ...endsOf("::", remotePort).slice(1)];
+  const rows = await readTables();
+  return rows
+    .filter(({ state, local, table }) => state === listening && (local === exact[table] || local === wildcards[table]))
+    .map(({ uid }) => uid);
+}
+
+/** A row of the tables of sockets; `table` is 0 for IPv4 and 1 for IPv6. */
+interface SocketRow {
+  table: number;
+  local: string;
+  remote: string;
+  state: string;
+  uid: number;
+}
+
+/** Reads both tables. A client with an IPv6 socket that connects to an IPv4 address is listed in the second one. */
+async function readTables(): Promise<SocketRow[]> {
+  const texts = await Promise.all(
+    ["/proc/net/tcp", "/proc/net/tcp6"].map((file) => readFile(file, "latin1").catch(() => "")),
+  );
+  return texts.flatMap((text, table) =>
+    text.split("\n").flatMap((row) => {
       const [, local, remote, state, , , , uid] = row.trim().split(/ +/);
-      if (state === established && local !== undefined && local === own[index] && remote === peer[index])
-        return Number(uid);
-    }
-  }
-  return undefined;
+      if (local === undefined || remote === undefined || state === undefined || uid === undefined) return [];
+      return [{ table, local, remote, state, uid: Number(uid) }];
+    }),
+  );
 }
 
 /** The other end of a connection. */
@@ -66,5 +99,6 @@ function hexOf(bytes: readonly number[]): string {
   return Buffer.from(bytes).swap32().toString("hex").toUpperCase();
 }
 
-/** State of a connection that neither end has closed. */
+/** States of a socket: a connection that neither end has closed; a listener. */
 const established = "01";
+const listening = "0A";

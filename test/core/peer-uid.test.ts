@@ -1,14 +1,14 @@
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { peerOf, peerUid } from "../../src/core/peer-uid.ts";
+import { listenerUids, peerOf, peerUid } from "../../src/core/peer-uid.ts";
 
 /** Connects to a server on this machine; resolves with both ends. */
 async function connection(listen: string, to: string): Promise<{ client: Socket; served: Socket }> {
   const server = createServer().listen(0, listen);
   await once(server, "listening");
   const client = connect((server.address() as AddressInfo).port, to);
-  const [served] = await once(server, "connection");
+  const [[served]] = await Promise.all([once(server, "connection"), once(client, "connect")]);
   onTestFinished(() => {
     for (const socket of [client, served]) socket.destroy();
     server.close();
@@ -25,6 +25,7 @@ test.each([
   const { client, served } = await connection(listen, to);
   expect(await peerUid(served)).toBe(process.getuid?.());
   expect(await peerUid(client)).toBe(process.getuid?.());
+  expect(await listenerUids(client)).toEqual([process.getuid?.()]);
 });
 
 test("the user of a client that has left, or that is on another machine, is unknown", async () => {
@@ -40,4 +41,12 @@ test("the user of a client that has left, or that is on another machine, is unkn
   expect(await peerUid({})).toBeUndefined();
   expect(await peerOf(ends)).toEqual({ isLocal: true, uid: undefined });
   expect(await peerOf({ ...ends, remoteAddress: "192.0.2.1" })).toEqual({ isLocal: false, uid: undefined });
+});
+
+test("a port at which nothing listens, or another address of it, has no listener", async () => {
+  const { client } = await connection("127.0.0.2", "127.0.0.2");
+  const { remotePort } = client;
+  expect(await listenerUids(client)).toEqual([process.getuid?.()]);
+  expect(await listenerUids({ remoteAddress: "127.0.0.1", remotePort })).toEqual([]);
+  expect(await listenerUids({ remoteAddress: "192.0.2.1", remotePort })).toEqual([]);
 });

@@ -34,7 +34,7 @@ const pinned: Record<string, string> = {
   "PermissionService/ListDecisions": "cawAh",
   "PermissionService/ExplainPermission": "cawA-",
   "PermissionService/ListRules": "-awA-",
-  "ToolService/ListTools": "cawA-",
+  "ToolService/ListTools": "cawAh",
   "ToolService/PlanTool": "ca-A-",
   "ToolService/CallTool": "c--A-",
   "ToolService/ExecuteTool": "c--A-",

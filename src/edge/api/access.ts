@@ -48,9 +48,9 @@ export function rolesFor({ parent, localName }: DescMethod): readonly Role[] {
   return rolesByRpc.get(`${parent.typeName}/${localName}`) ?? [];
 }
 
-/** Roles that see tools and rules. */
+/** Roles that see rules. */
 const allRoles: readonly Role[] = ["caller", "approver", "watcher", "admin"];
-/** Roles that read sessions; callers and hosts read their own only. */
+/** Roles that see tools and read sessions; callers and hosts read their own only. */
 const readers: readonly Role[] = [...allRoles, "host"];
 /** Roles of agents that run tools themselves. */
 const hosts: readonly Role[] = ["host", "admin"];
@@ -87,7 +87,8 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     listRules: overseers,
   } satisfies Record<keyof typeof PermissionService.method, readonly Role[]>,
   [ToolService.typeName]: {
-    listTools: allRoles,
+    // A host compares names with those of our MCP server.
+    listTools: readers,
     planTool: planners,
     callTool: callers,
     executeTool: callers,

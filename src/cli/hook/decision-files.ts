@@ -1,0 +1,55 @@
+import { createHash } from "node:crypto";
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { fromJsonString, toJsonString } from "@bufbuild/protobuf";
+import { BeginCallResponseSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { DecisionMemory } from "../../dialect/delegate.ts";
+
+/** Returns the directory in which the hooks of one user remember decisions between their processes. */
+export function decisionDirectory(env: NodeJS.ProcessEnv): string {
+  const stateHome = env.XDG_STATE_HOME || join(env.HOME || homedir(), ".local", "state");
+  return join(stateHome, "toolgate", "decisions");
+}
+
+/** Creates a memory in files that only this user may read; those older than a day are removed. */
+export function createDecisionFiles(directory: string): DecisionMemory {
+  const fileOf = (key: string) => join(directory, createHash("sha256").update(key).digest("hex"));
+  return {
+    async put(key, outcome) {
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+      await removeOld(directory);
+      const file = fileOf(key);
+      const next = `${file}.${process.pid}.new`;
+      const text = toJsonString(BeginCallResponseSchema, {
+        $typeName: "opencode.tool.v1.BeginCallResponse",
+        outcome,
+        storeId: "",
+      });
+      await writeFile(next, text, { mode: 0o600 });
+      await rename(next, file);
+    },
+    async get(key) {
+      const file = fileOf(key);
+      try {
+        const { mtimeMs } = await stat(file);
+        const { outcome } = fromJsonString(BeginCallResponseSchema, await readFile(file, "utf8"));
+        return outcome.case === undefined ? undefined : { decision: outcome, ageMs: Date.now() - mtimeMs };
+      } catch {
+        // Without a decision the use is asked again, or its result is not reported.
+        return undefined;
+      }
+    },
+    remove: (key) => rm(fileOf(key), { force: true }),
+  };
+}
+
+async function removeOld(directory: string): Promise<void> {
+  for (const name of await readdir(directory)) {
+    const file = join(directory, name);
+    const found = await stat(file).catch(() => undefined);
+    if (found !== undefined && Date.now() - found.mtimeMs > maxAgeMs) await rm(file, { force: true });
+  }
+}
+
+const maxAgeMs = 86_400_000;

@@ -1,0 +1,180 @@
+import { readFileSync } from "node:fs";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { connectVerified } from "../../client/connect.ts";
+import { PeerError } from "../../client/verified-socket.ts";
+import { HookInputError } from "../../dialect/claude-hook.ts";
+import { NotADecision } from "../../dialect/delegate.ts";
+import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
+import type { CliContext, InputStream } from "../context.ts";
+import { commandFailure, UsageError } from "../failure/failure.ts";
+import { readConnectorRecord } from "./connector-record.ts";
+import { createDecisionFiles, decisionDirectory } from "./decision-files.ts";
+import { createServiceCalls, type ServiceCalls } from "./service-calls.ts";
+
+/** Options of `toolgate hook`. */
+export interface HookOptions extends ServerOptions {
+  /** The user that owns the service's socket; replaces that of the record. */
+  uid?: number;
+  /** The SHA-256 of the service's certificate; replaces that of the record. */
+  certificate?: string;
+  /** The agent's limit for the hook, in seconds. */
+  timeout: number;
+  /** Answers `defer` when the call has waited for so many seconds. */
+  defer?: number;
+}
+
+/** What a hook works with: the service, and what is remembered between its processes. */
+export interface HookContext {
+  calls: ServiceCalls;
+  memory: ReturnType<typeof createDecisionFiles>;
+  endsAt: number;
+  defers: boolean;
+  isOwnTool(tool: string): Promise<boolean>;
+}
+
+/** A kind of agent: how its hook is read, answered and refused. */
+export interface HookKind<Hook> {
+  name: string;
+  read(text: string): Hook;
+  answer(context: HookContext, hook: Hook): Promise<JsonObject>;
+  /** The answer to a failure; `hook` is undefined if it could not be read. */
+  deny(hook: Hook | undefined, reason: string): JsonObject;
+  /** Checks whether a failure must block: the tool has not run. */
+  blocks(hook: Hook | undefined): boolean;
+  /** Splits the name of a tool of an MCP server. */
+  ownToolName(tool: string, mcpName: string): string | undefined;
+}
+
+/** Exit code that agents document as blocking. */
+const blockingExitCode = 2;
+
+/** Answers one hook on stdout. On every failure it prints the agent's own refusal, and exits with the blocking code. */
+export async function runHook<Hook>(
+  { io, setExitCode }: CliContext,
+  kind: HookKind<Hook>,
+  options: HookOptions,
+): Promise<void> {
+  let hook: Hook | undefined;
+  let server = "";
+  let isAnswered = false;
+  const answer = (json: JsonObject) => {
+    if (!isAnswered) io.stdout.write(`${JSON.stringify(json)}\n`);
+    isAnswered = true;
+  };
+  const fail = (error: unknown) => {
+    if (isAnswered) return;
+    const reason = reasonOf(error, server);
+    answer(kind.deny(hook, reason));
+    if (!kind.blocks(hook)) return;
+    io.stderr.write(`${reason}\n`);
+    setExitCode(blockingExitCode);
+    process.exitCode = blockingExitCode;
+  };
+  // An error that no promise carries, such as one of a connection that is closed already, must not end the process.
+  let stray: unknown = new Error("the hook ended without an answer");
+  process.on("uncaughtException", (error) => {
+    stray = error;
+  });
+  process.once("exit", () => fail(stray));
+  let calls: ServiceCalls | undefined;
+  try {
+    hook = kind.read(await readAll(io.stdin));
+    const connection = connectionOf(kind.name, options, io.env);
+    server = connection.url;
+    const limitMs = Math.max(options.timeout * 1_000 - marginMs, minAnswerMs);
+    const endsAt = options.defer === undefined ? limitMs : Math.min(limitMs, options.defer * 1_000);
+    calls = createServiceCalls(server, connection.connect, { endsAt });
+    const answered = kind.answer(
+      {
+        calls,
+        memory: createDecisionFiles(decisionDirectory(io.env)),
+        endsAt,
+        defers: options.defer !== undefined,
+        isOwnTool: ownToolCheck(kind, connection.mcpName, calls),
+      },
+      hook,
+    );
+    // A service that is connected and silent must not outlast the agent's limit: some agents would run the tool then.
+    answer(await within(answered, limitMs + marginMs / 2));
+  } catch (error) {
+    fail(error);
+  } finally {
+    calls?.close();
+  }
+}
+
+/** Reads how to reach and verify the service: options, then the record of `toolgate connect`, then the defaults. */
+function connectionOf(kind: string, options: HookOptions, env: NodeJS.ProcessEnv) {
+  const record = readConnectorRecord(kind, env);
+  const url = serverUrl({ ...record, ...options }, env);
+  const tokenFile = options.tokenFile ?? record.tokenFile;
+  if (tokenFile === undefined)
+    throw new UsageError(
+      `no token for ${kind} is configured`,
+      `run \`toolgate connect ${kind}\`, or name it with --token-file FILE`,
+    );
+  const token = readFileSync(tokenFile, "utf8").trim();
+  const proof = { uid: options.uid ?? record.uid, certificate: options.certificate ?? record.certificate };
+  const certificates = readCertificates({ ...record, ...options }, env);
+  return { url, mcpName: record.mcpName, connect: () => connectVerified({ url, token, ...certificates }, proof) };
+}
+
+/** Checks whether a tool is one of our MCP server: known by its random name, and it has that tool. */
+function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, calls: ServiceCalls) {
+  return async (tool: string) => {
+    const name = mcpName === undefined ? undefined : kind.ownToolName(tool, mcpName);
+    if (name === undefined) return false;
+    return name === waitTool || (await calls.toolNames()).includes(name);
+  };
+}
+
+/** The tool with which an MCP client waits for a call; the service does not list it. */
+const waitTool = "toolgate_wait";
+
+function reasonOf(error: unknown, url: string): string {
+  if (
+    error instanceof HookInputError ||
+    error instanceof PeerError ||
+    error instanceof NotADecision ||
+    error instanceof SilentError
+  )
+    return `Toolgate: ${error.message}. Nothing was run.`;
+  const token = { tokenSource: "the token of the connector was sent", tokenAdvice: "run `toolgate connect` again" };
+  const { message, next } = commandFailure(error, { url, ...token });
+  return `Toolgate: ${message}. Nothing was run. Next: ${next}`;
+}
+
+class SilentError extends Error {
+  override name = "SilentError";
+}
+
+async function within<T>(answer: Promise<T>, endsAt: number): Promise<T> {
+  const silent = Promise.withResolvers<never>();
+  const timer = setTimeout(
+    () => silent.reject(new SilentError("the service did not answer in time")),
+    Math.max(endsAt - performance.now(), 0),
+  );
+  try {
+    return await Promise.race([answer, silent.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function readAll(stdin: InputStream): Promise<string> {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  for await (const piece of stdin) {
+    const bytes = Buffer.from(piece);
+    size += bytes.length;
+    if (size > maxInputBytes) throw new HookInputError(`the input of the hook has more than ${maxInputBytes} bytes`);
+    pieces.push(bytes);
+  }
+  return Buffer.concat(pieces).toString();
+}
+
+/** Time before the agent's limit at which the answer is there. */
+const marginMs = 5_000;
+/** Shortest time for an answer, for agents with a limit near the margin. */
+const minAnswerMs = 1_000;
+const maxInputBytes = 16 * 1_048_576;

@@ -1,0 +1,110 @@
+import { once } from "node:events";
+import { connect as connectTcp, isIP, type Socket } from "node:net";
+import { setTimeout } from "node:timers/promises";
+import { connect as connectTls, type TLSSocket } from "node:tls";
+import { listenerUids, peerUid } from "../core/peer-uid.ts";
+
+/** What proves that the other end of a connection is the service, and not a program that took its port. */
+export interface PeerProof {
+  /** The user of the operating system that owns the service's socket on this machine. */
+  uid?: number | undefined;
+  /** The SHA-256 of the service's certificate: 64 hexadecimal digits, with or without colons. */
+  certificate?: string | undefined;
+}
+
+/** Certificates of a connection, PEM. */
+interface Certificates {
+  ca?: string;
+  cert?: string;
+  key?: string;
+}
+
+/** The other end is not the service that was recorded, or cannot be verified. */
+export class PeerError extends Error {
+  override name = "PeerError";
+}
+
+/** No program answers at the address of the service. */
+export class ServiceAwayError extends PeerError {
+  override name = "ServiceAwayError";
+}
+
+/** Opens a connection and verifies its other end. Nothing is sent before, except for the handshake of TLS. */
+export async function openVerifiedSocket(
+  url: string,
+  proof: PeerProof,
+  certificates: Certificates,
+): Promise<Socket | TLSSocket> {
+  const { protocol, hostname, port } = new URL(url);
+  const host = hostname.replace(/^\[|\]$/g, "");
+  if (protocol === "https:") return openTls(url, { host, port: Number(port || 443) }, proof, certificates);
+  const socket = connectTcp({ host, port: Number(port || 80) });
+  await connected(socket, "connect", url);
+  try {
+    await checkOwner(socket, url, proof.uid);
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  }
+}
+
+async function connected(socket: Socket, event: "connect" | "secureConnect", url: string): Promise<void> {
+  try {
+    await once(socket, event, { signal: AbortSignal.timeout(connectMs) });
+  } catch (cause) {
+    socket.destroy();
+    const code = cause instanceof Error && "code" in cause ? String(cause.code) : "no answer";
+    throw new ServiceAwayError(`no service answers at ${url} (${code}); start it with \`toolgate serve\``, { cause });
+  }
+}
+
+/** Checks that the listener and the other end of this connection both belong to the user. */
+async function checkOwner(socket: Socket, url: string, uid: number | undefined): Promise<void> {
+  if (uid === undefined)
+    throw new PeerError(`${url} cannot be verified: no user is recorded for it; run \`toolgate connect\` again`);
+  let [accepted, listeners] = await Promise.all([peerUid(socket), listenerUids(socket)]);
+  // Older kernels list a connection that the service has not accepted yet as one of root.
+  for (let i = 0; uid !== 0 && !accepted && listeners.includes(uid) && i < maxAcceptChecks; i++) {
+    await setTimeout(acceptCheckMs);
+    [accepted, listeners] = await Promise.all([peerUid(socket), listenerUids(socket)]);
+  }
+  const owners = new Set([...listeners, accepted ?? unknownUid]);
+  if (listeners.length > 0 && owners.size === 1 && owners.has(uid)) return;
+  const found = [...owners].map((owner) => (owner === unknownUid ? "unknown" : owner)).join(", ");
+  throw new PeerError(
+    `the program at ${url} is not the recorded service: its user is ${found}, but ${uid} is recorded. Start the service, or run \`toolgate connect\` again if it moved`,
+  );
+}
+
+async function openTls(
+  url: string,
+  target: { host: string; port: number },
+  { certificate }: PeerProof,
+  certificates: Certificates,
+): Promise<TLSSocket> {
+  const socket = connectTls({
+    ...target,
+    ...certificates,
+    ...(isIP(target.host) === 0 && { servername: target.host }),
+    ALPNProtocols: ["h2"],
+    // A pinned certificate needs no authority.
+    rejectUnauthorized: certificate === undefined,
+  });
+  await connected(socket, "secureConnect", url);
+  const actual = socket.getPeerCertificate().fingerprint256 ?? "";
+  if (certificate === undefined || digitsOf(actual) === digitsOf(certificate)) return socket;
+  socket.destroy();
+  throw new PeerError(
+    `the program at ${url} is not the recorded service: its certificate has the SHA-256 ${actual || "(none)"}; run \`toolgate connect\` again if the certificate was renewed`,
+  );
+}
+
+function digitsOf(fingerprint: string): string {
+  return fingerprint.replaceAll(":", "").toLowerCase();
+}
+
+const unknownUid = -1;
+const connectMs = 10_000;
+const acceptCheckMs = 20;
+const maxAcceptChecks = 100;

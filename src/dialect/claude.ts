@@ -1,0 +1,124 @@
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import type { ClaudeHook } from "./claude-hook.ts";
+import {
+  cutOutput,
+  type DelegatedResult,
+  type DelegatedUse,
+  type DelegationContext,
+  isEdited,
+  recentDecision,
+  reportResult,
+  requestDecision,
+  type UseDecision,
+} from "./delegate.ts";
+import { resultText } from "./result-text.ts";
+
+/** What a hook of Claude Code works with. */
+export interface ClaudeContext extends DelegationContext {
+  /** True if a call that still waits is deferred: the agent ends, and is resumed after the decision. */
+  defers: boolean;
+  /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
+  isOwnTool(tool: string): Promise<boolean>;
+}
+
+/** Answers a hook with the JSON that Claude Code expects. */
+export async function answerClaude(context: ClaudeContext, hook: ClaudeHook): Promise<JsonObject> {
+  switch (hook.event) {
+    case "PreToolUse":
+      if (await context.isOwnTool(hook.tool))
+        return preToolUse("allow", "This is a tool of Toolgate, which judges the call itself.");
+      return preToolUseAnswer(context, hook, await requestDecision(context, useOf(hook)));
+    case "PermissionRequest": {
+      const use = useOf(hook);
+      const recent = await recentDecision(context, use, maxDecisionAgeMs);
+      return permissionAnswer(use, recent ?? (await requestDecision(context, use)));
+    }
+    default: {
+      if (await context.isOwnTool(hook.tool)) return {};
+      const isKnown = await reportResult(context, useOf(hook), resultOf(hook));
+      return isKnown
+        ? {}
+        : {
+            systemMessage: `Toolgate: the result of ${hook.tool} was not reported: no decision about it is known here.`,
+          };
+    }
+  }
+}
+
+/** Answers a hook that failed: nothing runs. Of a tool that ran already only the person is informed. */
+export function denyClaude(event: string, reason: string): JsonObject {
+  if (event === "PermissionRequest") return permissionRequest({ behavior: "deny", message: reason });
+  if (event.startsWith("PostToolUse")) return { systemMessage: reason };
+  return preToolUse("deny", reason);
+}
+
+/** Returns the name that a tool of our MCP server has there; undefined for other tools. */
+export function ownClaudeTool(tool: string, mcpName: string): string | undefined {
+  const prefix = `mcp__${mcpName}__`;
+  return tool.startsWith(prefix) ? tool.slice(prefix.length) : undefined;
+}
+
+/** Describes why a call does not run, for the model. */
+export function denialText(decision: Exclude<UseDecision, { case: "begun" }>): string {
+  return decision.case === "refused" ? decision.value.message : notAnswered;
+}
+
+function preToolUseAnswer({ defers }: ClaudeContext, hook: ClaudeHook, decision: UseDecision): JsonObject {
+  if (decision.case === "waiting" && defers) return preToolUse("defer", "An approver has not answered yet.");
+  if (decision.case !== "begun") return preToolUse("deny", denialText(decision));
+  const input = decision.value.input ?? {};
+  return preToolUse("allow", "Allowed by Toolgate.", isEdited(useOf(hook), input) ? { updatedInput: input } : {});
+}
+
+function permissionAnswer(use: DelegatedUse, decision: UseDecision): JsonObject {
+  if (decision.case !== "begun") return permissionRequest({ behavior: "deny", message: denialText(decision) });
+  const input = decision.value.input ?? {};
+  return permissionRequest({ behavior: "allow", ...(isEdited(use, input) && { updatedInput: input }) });
+}
+
+function preToolUse(permissionDecision: string, permissionDecisionReason: string, more: JsonObject = {}): JsonObject {
+  return {
+    hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision, permissionDecisionReason, ...more },
+  };
+}
+
+/** Never has `updatedPermissions`: rules in the agent's own files would be out of reach of policy and revocation. */
+function permissionRequest(decision: JsonObject): JsonObject {
+  return { hookSpecificOutput: { hookEventName: "PermissionRequest", decision } };
+}
+
+function useOf({ sessionId, agent, tool, useId, input, cwd, permissionMode }: ClaudeHook): DelegatedUse {
+  return {
+    kind: "claude",
+    foreignSession: sessionId,
+    foreignAgent: agent,
+    foreignTool: tool,
+    foreignCallId: useId,
+    input,
+    cwd,
+    permissionMode,
+  };
+}
+
+function resultOf({ event, tool, response, error, durationMs }: ClaudeHook): DelegatedResult {
+  const metadata: JsonObject = durationMs === undefined ? {} : { duration_ms: durationMs };
+  if (event === "PostToolUse") {
+    const output = cutOutput(resultText(response));
+    return { result: { case: "output", value: output }, metadata, ...(isEndedCommand(tool, response) && { exit: 0 }) };
+  }
+  const exit = /^Exit code (\d+)/.exec(error)?.[1];
+  return {
+    result: { case: "error", value: cutOutput(error) },
+    metadata,
+    ...(exit !== undefined && { exit: Number(exit) }),
+  };
+}
+
+/** A command that runs in the background has no exit code yet. */
+function isEndedCommand(tool: string, response: JsonValue | undefined): boolean {
+  return tool === "Bash" && !JSON.stringify(response).includes('"backgroundTaskId"');
+}
+
+const notAnswered = "not answered yet; if it is approved later, repeat the same call";
+/** Age up to which PermissionRequest takes the decision of PreToolUse about the same use. */
+const maxDecisionAgeMs = 60_000;

@@ -1,0 +1,127 @@
+import { createHash } from "node:crypto";
+import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import type {
+  BeginCallRequestSchema,
+  BeginCallResponse,
+  FinishCallRequestSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+
+/** A use of a tool by an agent, as BeginCall takes it. */
+export type DelegatedUse = MessageInitShape<typeof BeginCallRequestSchema> & {
+  kind: string;
+  foreignSession: string;
+  foreignTool: string;
+  input: JsonObject;
+};
+
+/** A result of a tool, as FinishCall takes it. */
+export type DelegatedResult = Omit<MessageInitShape<typeof FinishCallRequestSchema>, "assignment" | "$typeName">;
+
+/** The decision about a use, or `waiting` if there is none yet. */
+export type UseDecision = Exclude<BeginCallResponse["outcome"], { case: undefined }>;
+
+/** The two rpcs of delegated calls. */
+export interface DelegatedCalls {
+  begin(request: MessageInitShape<typeof BeginCallRequestSchema>): Promise<BeginCallResponse>;
+  finish(request: MessageInitShape<typeof FinishCallRequestSchema>): Promise<unknown>;
+}
+
+/** Memory of decisions between the hooks of one use. Only the process that asks and the service may read it: it has secrets. */
+export interface DecisionMemory {
+  put(key: string, decision: UseDecision): Promise<void>;
+  get(key: string): Promise<{ decision: UseDecision; ageMs: number } | undefined>;
+  remove(key: string): Promise<void>;
+}
+
+/** What a connector works with. */
+export interface DelegationContext {
+  calls: DelegatedCalls;
+  memory: DecisionMemory;
+  /** Time until which a decision must be there, on the clock of `performance.now()`. */
+  endsAt: number;
+}
+
+/** A response that is none of the contract's. */
+export class NotADecision extends Error {
+  override name = "NotADecision";
+}
+
+/** Requests a decision and remembers it; while the call waits it repeats the request, until the time is over. */
+export async function requestDecision(
+  { calls, memory, endsAt }: DelegationContext,
+  use: DelegatedUse,
+): Promise<UseDecision> {
+  let decision = decisionIn(await calls.begin({ ...use, waitMs: 0 }));
+  while (decision.case === "waiting") {
+    const leftMs = Math.floor(endsAt - performance.now());
+    if (leftMs < 1) return decision;
+    decision = decisionIn(await calls.begin({ ...use, waitMs: Math.min(leftMs, maxRoundMs) }));
+  }
+  const ran = decision.case === "begun" ? (decision.value.input ?? {}) : use.input;
+  await Promise.all([memory.put(idKey(use), decision), memory.put(inputKey(use, ran), decision)]);
+  return decision;
+}
+
+/** Returns the decision of the same session, tool and input, if it is recent. */
+export async function recentDecision(
+  { memory }: DelegationContext,
+  use: DelegatedUse,
+  maxAgeMs: number,
+): Promise<UseDecision | undefined> {
+  const found = await memory.get(inputKey(use, use.input));
+  return found !== undefined && found.ageMs <= maxAgeMs ? found.decision : undefined;
+}
+
+/** Reports the result of a use that began. Returns false if no decision about it is remembered. */
+export async function reportResult(
+  { calls, memory }: DelegationContext,
+  use: DelegatedUse,
+  result: DelegatedResult,
+): Promise<boolean> {
+  const keys = [idKey(use), inputKey(use, use.input)];
+  for (const key of keys) {
+    const decision = (await memory.get(key))?.decision;
+    if (decision?.case !== "begun") continue;
+    await calls.finish({ ...result, assignment: decision.value.assignment, inputDigest: digestOf(use.input) });
+    await Promise.all(keys.map((each) => memory.remove(each)));
+    return true;
+  }
+  return false;
+}
+
+/** Checks whether an approver or a hook changed the input. */
+export function isEdited(use: DelegatedUse, input: JsonObject): boolean {
+  return canonicalJson(use.input) !== canonicalJson(input);
+}
+
+/** Cuts a text to the size that FinishCall takes, and marks the cut. */
+export function cutOutput(text: string): string {
+  const bytes = Buffer.from(text);
+  if (bytes.length <= maxOutputBytes) return bytes.toString();
+  const mark = `\n[cut by the sender: ${bytes.length} bytes in all]`;
+  // A character that the cut splits is dropped.
+  return bytes.toString("utf8", 0, maxOutputBytes - mark.length).replace(/\uFFFD+$/, "") + mark;
+}
+
+function decisionIn({ outcome }: BeginCallResponse): UseDecision {
+  if (outcome.case !== undefined) return outcome;
+  throw new NotADecision("the service answered without a decision; it may be of another version");
+}
+
+function idKey({ kind, foreignSession, foreignAgent = "", foreignCallId = "" }: DelegatedUse): string {
+  return canonicalJson([kind, foreignSession, foreignAgent, "id", foreignCallId]);
+}
+
+function inputKey({ kind, foreignSession, foreignAgent = "", foreignTool }: DelegatedUse, input: JsonObject): string {
+  return canonicalJson([kind, foreignSession, foreignAgent, "input", foreignTool, input]);
+}
+
+function digestOf(input: JsonObject): string {
+  return createHash("sha256").update(canonicalJson(input)).digest("hex");
+}
+
+/** Time of one request: below what proxies allow a silent response to take. */
+const maxRoundMs = 50_000;
+/** Size of a reported output, as the contract limits it. */
+const maxOutputBytes = 524_288;

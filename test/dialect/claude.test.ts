@@ -1,0 +1,222 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import {
+  type BeginCallRequestSchema,
+  type BeginCallResponse,
+  BeginCallResponseSchema,
+  type FinishCallRequestSchema,
+} from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { answerClaude, denyClaude, ownClaudeTool } from "../../src/dialect/claude.ts";
+import { readClaudeHook } from "../../src/dialect/claude-hook.ts";
+import { cutOutput, type UseDecision } from "../../src/dialect/delegate.ts";
+import { recordedClaudeHook, recordedClaudeHooks } from "./recorded.ts";
+
+type Answer = (request: MessageInitShape<typeof BeginCallRequestSchema>) => BeginCallResponse["outcome"];
+
+const assignment = "0123456789abcdef0123456789abcdef";
+const begun: Answer = ({ input }) => ({
+  case: "begun",
+  value: { $typeName: "opencode.tool.v1.Begun", assignment, callId: "c", sessionId: "s", ...(input && { input }) },
+});
+
+/** Answers hooks with a decision in place of the service; records what it is asked. */
+function answering(decide: Answer, more: { defers?: boolean; ageMs?: number } = {}) {
+  const begins: MessageInitShape<typeof BeginCallRequestSchema>[] = [];
+  const finishes: MessageInitShape<typeof FinishCallRequestSchema>[] = [];
+  const remembered = new Map<string, UseDecision>();
+  const context = {
+    calls: {
+      async begin(request: MessageInitShape<typeof BeginCallRequestSchema>) {
+        begins.push(request);
+        return create(BeginCallResponseSchema, { outcome: decide(request) });
+      },
+      async finish(request: MessageInitShape<typeof FinishCallRequestSchema>) {
+        finishes.push(request);
+      },
+    },
+    memory: {
+      put: async (key: string, decision: UseDecision) => void remembered.set(key, decision),
+      async get(key: string) {
+        const decision = remembered.get(key);
+        return decision && { decision, ageMs: more.ageMs ?? 0 };
+      },
+      remove: async (key: string) => void remembered.delete(key),
+    },
+    endsAt: 0,
+    defers: more.defers ?? false,
+    isOwnTool: async (tool: string) => ownClaudeTool(tool, "random") === "read",
+  };
+  const answer = (text: string) => answerClaude(context, readClaudeHook(text));
+  return { answer, begins, finishes };
+}
+
+const hook = (event: string, tool: string) => recordedClaudeHook("/home/ann/shop", event, tool).text;
+
+test("a use that begins is allowed with its own input, and nothing is left to Claude's own prompt", async () => {
+  const { answer, begins } = answering(begun);
+  expect(await answer(hook("PreToolUse", "Bash"))).toEqual({
+    hookSpecificOutput: {
+      hookEventName: "PreToolUse",
+      permissionDecision: "allow",
+      permissionDecisionReason: "Allowed by Toolgate.",
+    },
+  });
+  expect(begins).toMatchObject([
+    {
+      kind: "claude",
+      foreignTool: "Bash",
+      foreignAgent: "",
+      input: { command: "touch marker; echo hi", description: "x" },
+      cwd: "/home/ann/shop",
+      permissionMode: "default",
+      waitMs: 0,
+    },
+  ]);
+});
+
+test("an input that an approver edited replaces that of the model", async () => {
+  const { answer } = answering(() =>
+    begun({ $typeName: "opencode.tool.v1.BeginCallRequest", input: { command: "ls" } } as never),
+  );
+  expect(await answer(hook("PreToolUse", "Bash"))).toMatchObject({
+    hookSpecificOutput: { permissionDecision: "allow", updatedInput: { command: "ls" } },
+  });
+  expect(await answer(hook("PermissionRequest", "Bash"))).toMatchObject({
+    hookSpecificOutput: { decision: { behavior: "allow", updatedInput: { command: "ls" } } },
+  });
+});
+
+test("a refusal is a denial with the reason; PermissionRequest has its own form", async () => {
+  const refused: Answer = () => ({
+    case: "refused",
+    value: { $typeName: "opencode.tool.v1.Refused", reason: 5, message: "Rejected by ann: no" },
+  });
+  expect(await answering(refused).answer(hook("PreToolUse", "Bash"))).toMatchObject({
+    hookSpecificOutput: { permissionDecision: "deny", permissionDecisionReason: "Rejected by ann: no" },
+  });
+  expect(await answering(refused).answer(hook("PermissionRequest", "Bash"))).toEqual({
+    hookSpecificOutput: {
+      hookEventName: "PermissionRequest",
+      decision: { behavior: "deny", message: "Rejected by ann: no" },
+    },
+  });
+});
+
+const waiting: Answer = () => ({
+  case: "waiting",
+  value: { $typeName: "opencode.tool.v1.Waiting", permissions: [], lastSeq: 1n },
+});
+
+test("a use that nobody answered in time is denied, and the text names the way back", async () => {
+  expect(await answering(waiting).answer(hook("PreToolUse", "Bash"))).toMatchObject({
+    hookSpecificOutput: {
+      permissionDecision: "deny",
+      permissionDecisionReason: "not answered yet; if it is approved later, repeat the same call",
+    },
+  });
+});
+
+test("only with defer a use that waits is deferred", async () => {
+  expect(await answering(waiting, { defers: true }).answer(hook("PreToolUse", "Bash"))).toMatchObject({
+    hookSpecificOutput: { permissionDecision: "defer" },
+  });
+});
+
+test("a response without an outcome is no decision", async () => {
+  const { answer } = answering(() => ({ case: undefined }));
+  await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow("answered without a decision");
+});
+
+test("PermissionRequest takes the decision of PreToolUse of the last minute, and asks otherwise", async () => {
+  const pre = hook("PreToolUse", "Bash");
+  const request = JSON.stringify({ ...JSON.parse(pre), hook_event_name: "PermissionRequest", tool_use_id: undefined });
+  const recent = answering(begun, { ageMs: 59_000 });
+  await recent.answer(pre);
+  expect(await recent.answer(request)).toMatchObject({ hookSpecificOutput: { decision: { behavior: "allow" } } });
+  expect(recent.begins).toHaveLength(1);
+
+  const old = answering(begun, { ageMs: 61_000 });
+  await old.answer(pre);
+  await old.answer(request);
+  expect(old.begins).toHaveLength(2);
+  const other = JSON.stringify({ ...JSON.parse(request), tool_input: { command: "touch other" } });
+  await recent.answer(other);
+  expect(recent.begins).toHaveLength(2);
+});
+
+test("each recorded use is reported with its result, exit code and the digest of its input", async () => {
+  const { answer, finishes } = answering(begun);
+  for (const { text, event } of recordedClaudeHooks("/home/ann/shop")) {
+    if (event !== "PermissionRequest") await answer(text);
+  }
+  const bash = { assignment, inputDigest: expect.stringMatching(/^[0-9a-f]{64}$/) };
+  expect(finishes).toMatchObject([
+    { ...bash, result: { case: "output", value: "hi" }, exit: 0 },
+    { ...bash, result: { case: "error", value: "Exit code 1\nout\nerr" }, exit: 1 },
+    { result: { case: "output", value: "one\ntwo\n" } },
+    { result: { case: "output", value: "/home/ann/shop/a.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+three" } },
+    { result: { case: "output", value: "/home/ann/shop/b.txt" } },
+    { ...bash, result: { case: "output", value: "" }, exit: 0 },
+    { result: { case: "output", value: "done" } },
+    { result: { case: "output", value: "" } },
+  ]);
+  // The last one runs in the background and has no exit code yet.
+  expect(finishes.at(-1)?.exit).toBeUndefined();
+  expect(new Set(finishes.map(({ inputDigest }) => inputDigest)).size).toBe(8);
+});
+
+test("a subagent is named by its type and id", async () => {
+  const { answer, begins } = answering(begun);
+  for (const { text, event } of recordedClaudeHooks("/home/ann/shop")) {
+    if (event === "PreToolUse") await answer(text);
+  }
+  expect(begins.map(({ foreignAgent }) => foreignAgent).filter(Boolean)).toEqual([
+    expect.stringMatching(/^general-purpose#a[0-9a-f]+$/),
+  ]);
+});
+
+test("a result without a known decision is not reported, and the person is informed", async () => {
+  const { answer, finishes } = answering(begun);
+  expect(await answer(hook("PostToolUse", "Bash"))).toMatchObject({ systemMessage: expect.stringContaining("Bash") });
+  expect(finishes).toEqual([]);
+});
+
+test("only existing tools of our own MCP server are not asked", async () => {
+  const { answer, begins } = answering(begun);
+  const of = (tool: string) => JSON.stringify({ ...JSON.parse(hook("PreToolUse", "Bash")), tool_name: tool });
+  expect(await answer(of("mcp__random__read"))).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+  expect(begins).toEqual([]);
+  await answer(of("mcp__random__invented"));
+  await answer(of("mcp__other__read"));
+  expect(begins.map(({ foreignTool }) => foreignTool)).toEqual(["mcp__random__invented", "mcp__other__read"]);
+});
+
+test.each([
+  ["not JSON", "is not JSON"],
+  ["[]", "is not a JSON object"],
+  ["{}", "has no hook_event_name"],
+  ['{"hook_event_name":"Stop"}', 'hook_event_name is "Stop"'],
+  ['{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/"}', "has no tool_name"],
+  [
+    '{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/","tool_name":"Bash","tool_input":[]}',
+    "has no tool_input",
+  ],
+])("the input %s is refused", (text, reason) => {
+  expect(() => readClaudeHook(text)).toThrow(reason);
+});
+
+test("a failure has the form of its event: two deny, and a tool that ran gets a message", () => {
+  expect(denyClaude("PreToolUse", "why")).toMatchObject({ hookSpecificOutput: { permissionDecision: "deny" } });
+  expect(denyClaude("PermissionRequest", "why")).toMatchObject({
+    hookSpecificOutput: { decision: { behavior: "deny" } },
+  });
+  expect(denyClaude("PostToolUseFailure", "why")).toEqual({ systemMessage: "why" });
+});
+
+test("an output of more than 512 KiB is cut between characters, and the cut is marked", () => {
+  const text = "é".repeat(300_000);
+  const cut = cutOutput(text);
+  expect(Buffer.byteLength(cut)).toBeLessThanOrEqual(524_288);
+  expect(cut).toMatch(/é\n\[cut by the sender: 600000 bytes in all\]$/);
+  expect(cutOutput("short")).toBe("short");
+});

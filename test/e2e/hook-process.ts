@@ -1,0 +1,52 @@
+import { execFile } from "node:child_process";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { onTestFinished } from "vitest";
+
+/** The end of `toolgate hook`. */
+export interface HookEnd {
+  code: number;
+  stdout: string;
+  stderr: string;
+  /** The JSON on stdout. */
+  answer: Record<string, unknown>;
+}
+
+/** A user of the operating system whose agent has hooks, with a private home. */
+export interface HookHome {
+  readonly home: string;
+  /** A file with a token for the service. */
+  readonly tokenFile: string;
+  /** Runs `toolgate hook KIND` with an input. */
+  run(args: readonly string[], input: string): Promise<HookEnd>;
+}
+
+/** Creates a home for one test. */
+export function createHookHome(token: string): HookHome {
+  const home = mkdtempSync(join(tmpdir(), "toolgate-hook-"));
+  onTestFinished(() => rmSync(home, { recursive: true, force: true }));
+  const tokenFile = join(home, "token");
+  writeFileSync(tokenFile, `${token}\n`, { mode: 0o600 });
+  return { home, tokenFile, run: (args, input) => runHookProcess(home, args, input) };
+}
+
+const entry = join(import.meta.dirname, "../../src/main.ts");
+/** Caches compiled code, since most of a start is compiling. */
+const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_modules/.cache/node") };
+
+function runHookProcess(home: string, args: readonly string[], input: string): Promise<HookEnd> {
+  return new Promise((resolve, reject) => {
+    const env = { PATH: process.env.PATH, HOME: home, ...compiled };
+    const child = execFile(process.execPath, [entry, "hook", ...args], { env }, (error, stdout, stderr) => {
+      try {
+        const code = typeof error?.code === "number" ? error.code : 0;
+        resolve({ code, stdout, stderr, answer: JSON.parse(stdout) });
+      } catch {
+        reject(new Error(`the hook printed no JSON:\n${stdout}\n${stderr}`));
+      }
+    });
+    // A hook that refuses before it has read everything closes the pipe.
+    child.stdin?.on("error", () => undefined).end(input);
+  });
+}
