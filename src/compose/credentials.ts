@@ -9,7 +9,7 @@ import type { ServiceStore } from "./store.ts";
 /** Opens the credentials of a service; replaces the approver token of an earlier version by its hash. */
 export async function openCredentialParts(config: Config, { calls, credentials: table }: ServiceStore, log: Logger) {
   const adoptedApprover = await adoptApprover(config, table, calls.now(), log);
-  return { credentials: createCredentials(table, calls.now), adoptedApprover };
+  return { credentials: createCredentials(table, calls.now, () => config.tokens), adoptedApprover };
 }
 
 /**

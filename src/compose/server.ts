@@ -114,6 +114,7 @@ export async function startServer(
     async reload(next) {
       await checkConfiguredPolicy(next, log);
       replace(next);
+      credentials.endInvalid();
       replica.nameAgents();
       await agreement.compare();
     },

@@ -32,6 +32,6 @@ export interface Principal {
    * from this machine; `hidden` if the user cannot be seen.
    */
   user?: number | "hidden";
-  /** Aborted when the credential is revoked or expires; absent if it can do neither while the service runs. */
+  /** Aborted when the credential is revoked, expires, or a reload removes or changes it; absent without authentication. */
   ended?: AbortSignal;
 }

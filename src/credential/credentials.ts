@@ -1,4 +1,3 @@
-import { timingSafeEqual } from "node:crypto";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
@@ -11,6 +10,7 @@ import {
   newToken,
   signedInBy,
 } from "./credential.ts";
+import { type ConfiguredToken, createKnownCredentials, type KnownCredentials } from "./known-credentials.ts";
 import type { CredentialTable } from "./ports.ts";
 import { type CodeRights, createSignInCodes } from "./sign-in-codes.ts";
 
@@ -27,9 +27,7 @@ interface SignInRequest extends Pick<Credential, "label" | "uid"> {
 }
 
 /** The credentials of the table, and the codes with which people get one. */
-export interface Credentials {
-  /** Returns the principal whose token has this SHA-256; undefined if it is unknown, revoked or expired. */
-  principalOf(sha256: Buffer): Principal | undefined;
+export interface Credentials extends KnownCredentials {
   /** Creates a code for a person; without a creator it gives the role approver. */
   createCode(creator?: Principal): { code: string; expires: number };
   /**
@@ -50,41 +48,18 @@ export interface Credentials {
   refresh(): Promise<void>;
 }
 
-/** A credential in memory. */
-interface KnownCredential {
-  credential: Credential;
-  digest: Buffer;
-  principal: Principal;
-  ending: AbortController;
-}
-
-/** Creates the credentials over a table; `now` is ms since the epoch. */
-export function createCredentials(table: CredentialTable, now: () => number): Credentials {
+/** Creates the credentials over a table and the configured tokens; `now` is ms since the epoch. */
+export function createCredentials(
+  table: CredentialTable,
+  now: () => number,
+  configured: () => readonly ConfiguredToken[] = () => noTokens,
+): Credentials {
   const codes = createSignInCodes(now);
   const failures = createFailureCount(now);
-  let read: readonly Credential[] = [];
-  let known = new Map<string, KnownCredential>();
-
-  /** Follows the table: ends what is no longer valid. */
-  function follow(): void {
-    const current = table.current();
-    if (current !== read) {
-      const before = known;
-      known = new Map(current.map((credential) => [credential.sha256, knownOf(credential, before)]));
-      read = current;
-      for (const [sha256, { ending }] of before) if (!known.has(sha256)) ending.abort(credentialEnded());
-    }
-    for (const { credential, ending } of known.values())
-      if (endOf(credential) <= now() && !ending.signal.aborted) ending.abort(credentialEnded());
-  }
+  const known = createKnownCredentials(table, configured, now);
 
   return {
-    principalOf(sha256) {
-      follow();
-      // Every hash is compared, whichever fits, so that time reveals nothing.
-      const [match] = [...known.values()].filter(({ digest }) => timingSafeEqual(digest, sha256));
-      return match === undefined || endOf(match.credential) <= now() ? undefined : match.principal;
-    },
+    ...known,
     createCode(creator) {
       if (creator === undefined) return codes.create(approverRights);
       const { roles, agents, workspaces, id, lineage } = creator;
@@ -116,25 +91,16 @@ export function createCredentials(table: CredentialTable, now: () => number): Cr
     async revoke(id) {
       const revoked = await table.revoke(id, now());
       if (revoked === undefined) throw noSuchCredential(id);
-      follow();
+      known.endInvalid();
       return revoked;
     },
     async refresh() {
       await table.refresh();
-      follow();
+      known.endInvalid();
       const old = table.current().filter((credential) => endOf(credential) + memoryMs <= now());
       if (old.length > 0) await table.remove(old.map(({ id }) => id));
     },
   };
-}
-
-function knownOf(credential: Credential, before: ReadonlyMap<string, KnownCredential>): KnownCredential {
-  const { id, roles, agents, workspaces, sha256, lineage = [id] as const } = credential;
-  const former = before.get(sha256)?.ending;
-  const ending = former === undefined || former.signal.aborted ? new AbortController() : former;
-  const rights = { id, roles: new Set(roles), agents, workspaces, lineage };
-  const principal = { ...rights, answersOwn: false, ended: ending.signal };
-  return { credential, digest: Buffer.from(sha256, "hex"), principal, ending };
 }
 
 /** Counts failed sign-ins of the last minute; returns the refusal of the next one. Valid codes are not counted, so that no one can lock a person out. */
@@ -158,10 +124,6 @@ function createFailureCount(now: () => number) {
   };
 }
 
-function credentialEnded(): RequestError {
-  return new RequestError(ErrorReason.UNAUTHENTICATED, "the credential was revoked or has expired; sign in again");
-}
-
 function noSuchCredential(id: string): RequestError {
   return new RequestError(
     ErrorReason.NO_SUCH_CREDENTIAL,
@@ -177,6 +139,7 @@ const approverRights: CodeRights = {
   endsAt: Number.POSITIVE_INFINITY,
 };
 
+const noTokens: readonly ConfiguredToken[] = [];
 const dayMs = 86_400_000;
 /** Time for which a sign-in is valid. */
 const signInMs = 30 * dayMs;

@@ -218,3 +218,19 @@ test("a file that is no table is refused at the start; while it is served no cre
   await writeFile(file, before);
   expect(credentials.principalOf(digest(token))).toBeDefined();
 });
+
+test("a configured token ends when it is removed or gets other rights, and goes on if the configuration is only read again", async () => {
+  const tokenOf = (id: string, roles: readonly Role[]) => ({
+    ...{ id, roles, agents: ["*"], workspaces: ["*"] },
+    sha256: hashOfSecret(id),
+  });
+  const first = [tokenOf("stays", ["caller"]), tokenOf("changes", ["approver"]), tokenOf("goes", ["caller"])];
+  let configured = first;
+  const credentials = createCredentials(openCredentialFile(await newFile()), Date.now, () => configured);
+  const [stays, changes, goes] = first.map(({ id }) => credentials.principalOf(digest(id)));
+  configured = [tokenOf("stays", ["caller"]), tokenOf("changes", ["caller"])];
+  credentials.endInvalid();
+  expect([stays, changes, goes].map((each) => each?.ended?.aborted)).toEqual([false, true, true]);
+  expect(credentials.principalOf(digest("changes"))).toMatchObject({ roles: new Set(["caller"]) });
+  expect(credentials.principalOf(digest("goes"))).toBeUndefined();
+});

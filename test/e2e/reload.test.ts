@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test, vi } from "vitest";
-import { bearer, connect, refusal } from "./clients.ts";
+import { bearer, connect, kinds, type Opens, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { type Service, startService } from "./service.ts";
 
@@ -50,11 +50,48 @@ test.each([
   expect(await service.stop()).toBe(0);
 });
 
+test("SIGHUP ends what a removed token has open, and nothing of another token", async () => {
+  const service = await startService();
+  const agent = connect(service, "stranger");
+  const sessionId = await agent.newSession();
+  const kept = [undefined, web].map((kind) =>
+    read(connect(service, "approver", kind).tools.watchSession({ sessionId })),
+  );
+  const open = async (kind?: Opens) => {
+    const { tools, permissions } = connect(service, "stranger", kind);
+    const watchMany = tools.watchMany({ watches: [{ watch: { case: "session", value: { sessionId } } }] });
+    const execute = tools.executeTool({ sessionId, callId: "asks", ...echo });
+    const streams = [tools.watchSession({ sessionId }), permissions.watchPermissions({}), watchMany, execute];
+    const ends = streams.map((stream) => {
+      const messages = stream[Symbol.asyncIterator]() as AsyncIterator<unknown>;
+      return { begun: messages.next(), end: refusal(drained(messages)) };
+    });
+    await Promise.all(ends.map(({ begun }) => begun));
+    return ends.map(({ end }) => end);
+  };
+  const ends = [...(await open()), ...(await open(web))];
+  ends.push(refusal(agent.tools.callTool({ sessionId, callId: "waits", ...echo, waitMs: 60_000 })));
+  await kept[0]?.until("permissionAsked");
+  await edit(service, (text) => text.replace("stranger-token-for-tests", "another-token-for-tests"));
+  await hangUp(service, "configuration reloaded");
+  for (const end of await Promise.all(ends))
+    expect(end).toMatchObject({ code: Code.Unauthenticated, reason: "UNAUTHENTICATED" });
+  await connect(service, "admin").tools.cancelTool({ sessionId, callId: "asks" });
+  for (const stream of kept) expect((await stream.until("permissionSettled")).sessionId).toBe(sessionId);
+});
+
 test("SIGHUP names settings that need a restart", async () => {
   const service = await startService();
   await edit(service, (text) => `ask_ms = 5000\n${text}`);
   await hangUp(service, "settings changed that need a restart: askMs");
 });
+
+/** A client that Connect's router serves; the others are served directly. */
+const web = kinds["gRPC-Web over HTTP/2"];
+
+async function drained(messages: AsyncIterator<unknown>): Promise<void> {
+  while (!(await messages.next()).done);
+}
 
 const edit = async ({ config }: Service, change: (text: string) => string) =>
   writeFile(config, change(await readFile(config, "utf8")));

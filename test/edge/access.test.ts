@@ -156,7 +156,7 @@ test("without authentication every client is one principal with all roles", asyn
 test("a request that arrives while the server drains is refused with the reason, whatever its token", () => {
   const gate = createAccessGate(
     createAuthenticate({
-      config: { tokens: [], insecureNoAuth: true },
+      config: { insecureNoAuth: true },
       credentials: { principalOf: () => undefined },
       browser: { cookieName: () => "toolgate" },
     }),

@@ -32,6 +32,7 @@ export async function startServer(
   const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
   const logFile = join(directory, "toolgate.log");
   const log = createLogger({ level: "info", file: logFile });
+  const config = { ...defaults, ...given.config };
   // Missing functions are served as unimplemented.
   const services = {
     tools: { ...serverInfo, ...tools },
@@ -41,9 +42,13 @@ export async function startServer(
     agents: {},
   } as Services;
   const listener = await startEdge({
-    config: { ...defaults, ...given.config },
+    config,
     services: () => services,
-    credentials: createCredentials(openCredentialFile(join(directory, "credentials.json")), Date.now),
+    credentials: createCredentials(
+      openCredentialFile(join(directory, "credentials.json")),
+      Date.now,
+      () => config.tokens,
+    ),
     storeId: () => "sto_test",
     encoded: { bytesOf: () => undefined },
     ready: given.ready ?? (async () => true),

@@ -1,4 +1,4 @@
-import { hash, timingSafeEqual } from "node:crypto";
+import { hash } from "node:crypto";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../../config/config.ts";
 import type { Principal, Role } from "../../core/principal.ts";
@@ -10,44 +10,28 @@ import type { RequestHeaders } from "./edge-context.ts";
 /** Returns the principal of a request by its headers; throws UNAUTHENTICATED if the token is missing or unknown. */
 export type Authenticate = (headers: RequestHeaders) => Principal;
 
-/** Creates the authentication by the configured tokens, which a reload replaces, and the table of credentials. */
+/** Creates the authentication by the configured tokens and the table of credentials. */
 export function createAuthenticate({
   config,
   credentials,
   browser,
 }: {
-  config: Pick<Config, "tokens" | "insecureNoAuth">;
+  config: Pick<Config, "insecureNoAuth">;
   credentials: Pick<Credentials, "principalOf">;
   browser: BrowserSignIn;
 }): Authenticate {
-  let of: Config["tokens"] = [];
-  let known: ReturnType<typeof knownTokens> = [];
-
   return (headers) => {
     if (config.insecureNoAuth) return anonymous;
-    if (config.tokens !== of) {
-      of = config.tokens;
-      known = knownTokens(of);
-    }
     const authorization = headers.get("authorization");
     const token = authorization === null ? browserTokenOf(headers, browser) : bearer(authorization);
     if (token === undefined) throw tokenNeeded();
-    const presented = hash("sha256", token, "buffer");
-    // Every token is compared, whichever fits, so that time reveals nothing.
-    const [match] = known.filter(({ digest }) => timingSafeEqual(digest, presented));
-    const principal = match?.principal ?? credentials.principalOf(presented);
+    const principal = credentials.principalOf(hash("sha256", token, "buffer"));
     if (principal !== undefined) return principal;
     throw unauthenticated(
       "the token is not known, was revoked or has expired; sign in again, or check that it is one of this server's",
     );
   };
 }
-
-const knownTokens = (tokens: Config["tokens"]) =>
-  tokens.map(({ id, roles, agents, workspaces, sha256 }) => ({
-    digest: Buffer.from(sha256, "hex"),
-    principal: { id, roles: new Set(roles), agents, workspaces, lineage: [id] as const, answersOwn: false },
-  }));
 
 /** Principal of every request while authentication is off. */
 const anonymous: Principal = {

@@ -29,6 +29,7 @@ import type { Handler, Request, Response } from "../http/handler.ts";
 import { sendWhole } from "../http/mounts.ts";
 import type { RpcOptions } from "./direct.ts";
 import { failureResponse, toConnectError } from "./errors.ts";
+import { linkedSignal } from "./linked-signal.ts";
 import { type BodyLimits, streamBody } from "./request-body.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
@@ -187,7 +188,7 @@ function edgeContextOf(handler: HandlerContext, limits: EdgeLimits): EdgeContext
   const { requestHeader: headers, values } = handler;
   const principal = values.get(principalKey);
   if (principal === undefined) throw new Error("a request bypassed the access gate");
-  const signal = principal.ended ? AbortSignal.any([handler.signal, principal.ended]) : handler.signal;
+  const signal = linkedSignal(handler.signal, principal.ended);
   const timeoutMs = handler.timeoutMs();
   const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
   const trace = traceContextOf(headers);

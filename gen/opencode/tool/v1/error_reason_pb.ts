@@ -187,8 +187,9 @@ export const ErrorReason = {
   REPLY_ID_REUSED: 19,
 
   /**
-   * ERROR_REASON_UNAUTHENTICATED (unauthenticated): the token is missing or unknown. Send it as `authorization: Bearer
-   * TOKEN`.
+   * ERROR_REASON_UNAUTHENTICATED (unauthenticated): the token is missing, unknown, revoked or expired. Send it as
+   * `authorization: Bearer TOKEN`. An open request or stream ends so when its token is revoked, expires, or is removed or
+   * changed in the configuration; the calls go on.
    *
    * @generated from enum value: ERROR_REASON_UNAUTHENTICATED = 20;
    */
