@@ -37,6 +37,8 @@ const replica = createReplica({
       maxTimeoutMs: 3_600_000,
       openAsks: 100,
       runningCalls: 64,
+      reportMs: 600_000,
+      collectMs: 600_000,
     },
     unattended: "wait",
     workspaces: new Map([["default", import.meta.dirname]]),

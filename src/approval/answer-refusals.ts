@@ -44,7 +44,10 @@ function outcomeName(outcome: PermissionOutcome): string {
 }
 
 /** The session has no permission request of that ID. */
-export function noSuchPermission({ sessionId, permissionId }: PermissionResponse): RequestError {
+export function noSuchPermission({
+  sessionId,
+  permissionId,
+}: Pick<PermissionResponse, "sessionId" | "permissionId">): RequestError {
   return new RequestError(
     ErrorReason.NO_SUCH_PERMISSION,
     `session ${sessionId} has no permission request ${permissionId}; ListPermissions shows the open ones`,

@@ -47,9 +47,10 @@ export interface Accepted {
 }
 
 /** The caller as stored with a call, and the user of the operating system from which it called, where that counts. */
-type Caller = Pick<CallSpec, "principal" | "person"> & { callerUid: number | undefined };
+export type Caller = Pick<CallSpec, "principal" | "person"> & { callerUid: number | undefined };
 
-function callerOf({ id: principal, lineage: [person], user }: Principal): Caller {
+/** Returns the caller of a principal's request. */
+export function callerOfRequest({ id: principal, lineage: [person], user }: Principal): Caller {
   const callerUid = typeof user === "number" ? user : undefined;
   return { principal, person: person === principal ? undefined : person, callerUid };
 }
@@ -78,7 +79,7 @@ async function openAndEnter(
   checkSize("metadata", request.metadata, 64 * 1024);
   const opened = await sessions.open(principal, request.sessionId || (await newSession(engine, principal)), "call");
   const agent = sessions.agentFor(principal, request.agent, opened.session);
-  return await enterCall(engine, { ...request, agent }, opened, callerOf(principal), { trace });
+  return await enterCall(engine, { ...request, agent }, opened, callerOfRequest(principal), { trace });
 }
 
 async function newSession({ sessions }: Engine, principal: Principal): Promise<string> {

@@ -35,17 +35,37 @@ interface Approval {
  * carries the start mark. An attempt retains no memory while its asks are open, which may take hours.
  */
 export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
-  const approval: Approval = {
-    tool,
-    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
-    subject: subjectOf(call, tool),
-    isAsking: call.record.part.permissionIds.length > 0,
-  };
+  const approval = newApproval(engine, call, tool);
   for (;;) {
     call.signal.throwIfAborted();
     const step = approval.isAsking ? waitForAnswers(engine, call, approval) : attemptStart(engine, call, approval);
     const approved = await step.catch((cause: unknown) => pauseIfUnavailable(engine, call, cause));
     if (approved) return approved;
+  }
+}
+
+function newApproval(engine: Engine, call: Running, tool: Tool): Approval {
+  return {
+    tool,
+    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
+    subject: subjectOf(call, tool),
+    isAsking: call.record.part.permissionIds.length > 0,
+  };
+}
+
+/**
+ * Steps 4 to 7 of a delegated call: like `approveCall`, but the call does not wait here. Returns when its start mark is written
+ * or when it waits for answers, without an owner.
+ */
+export async function approveDelegated(engine: Engine, call: Running, tool: Tool): Promise<void> {
+  const approval = newApproval(engine, call, tool);
+  for (;;) {
+    call.signal.throwIfAborted();
+    const attempt = attemptStart(engine, call, approval).catch((cause) => pauseIfUnavailable(engine, call, cause));
+    if (await attempt) return;
+    // Throws if asks are open: they were opened in the step that ended the lease.
+    if (approval.isAsking) await refreshCall(engine, call);
+    approval.isAsking = false;
   }
 }
 
@@ -117,7 +137,7 @@ export async function writeStartMark(
   judged: Judged,
   approved: readonly PermissionRequest[],
 ): Promise<boolean> {
-  const { store } = engine;
+  const { limits, store } = engine;
   const { plan, verdict } = judged;
   call.signal.throwIfAborted();
   // Without the lease another replica can still claim the call; once it is marked none can.
@@ -132,6 +152,9 @@ export async function writeStartMark(
     grantIds: [...new Set(verdict.decisions.flatMap(({ grantId }) => grantId || []))],
     part,
     decisions: [allowedRecord(call.record, judged, approved)],
+    ...(call.assignment !== undefined && {
+      delegated: { assignment: call.assignment, reportMs: limits.reportMs },
+    }),
   });
   if (outcome === "retry") return false;
   if (outcome === "fenced") {

@@ -129,7 +129,7 @@ export function requestFor(
       agent: part.agent,
       requester: part.requester,
       digest,
-      expires: store.now() + limits.askMs,
+      expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
       preview,
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },
@@ -156,6 +156,7 @@ export async function openPermissionRequests(
     withdraw: stale.map(({ request }) => request.id),
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
+    ...(call.record.spec.delegated && { dueMs: limits.askMs }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
   if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);

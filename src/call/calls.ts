@@ -1,11 +1,14 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { BeginCallRequest, FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { type Accepted, acceptCall, type CallRequest, makeCalls } from "./accept.ts";
+import { beginCall } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import type { Engine, EngineParts } from "./engine.ts";
+import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
@@ -62,6 +65,11 @@ export function createCalls(parts: EngineParts) {
   return {
     open: (principal: Principal, request: CallRequest, trace?: TraceContext) =>
       acceptCall(engine, principal, request, trace),
+    /** Accepts a call that its host runs, or attaches to it, and waits for the decision. */
+    begin: (principal: Principal, request: BeginCallRequest, signal: AbortSignal, trace?: TraceContext) =>
+      beginCall(engine, principal, request, signal, trace),
+    /** Ends a call that its host ran with the reported result. */
+    finish: (principal: Principal, request: FinishCallRequest) => finishDelegated(engine, principal, request),
     getRecord,
     wait: (call: Pick<CallRecord, "ref">, ms: number, signal: AbortSignal) => waitForEnd(engine, call, ms, signal),
     events: (call: Pick<Accepted, "record">, afterSeq: number, signal: AbortSignal) =>

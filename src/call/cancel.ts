@@ -1,8 +1,10 @@
-import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { create } from "@bufbuild/protobuf";
+import { ToolErrorReason, type ToolPart, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
+import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
 import { failed, isTerminal } from "./state.ts";
 
@@ -14,6 +16,8 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (!record) throw new Error(`call ${ref.callId} is gone while it was cancelled`);
     if (isTerminal(record.part)) return record.part;
+    if (record.spec.delegated && record.part.state.case === "running")
+      return await wishCancelled(engine, record, reason);
     const run = runs.get(runKeyOf(ref));
     if (record.part.state.case === "pending") {
       const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
@@ -35,6 +39,12 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     await store.requestCancel(ref, reason);
     await waitForEnd(engine, record, 60_000, new AbortController().signal);
   }
+}
+
+/** Records the wish to cancel a delegated call that runs: nothing here can stop it, so its state stays as it is. */
+async function wishCancelled({ store }: Engine, { ref, part }: CallRecord, reason: string): Promise<ToolPart> {
+  await store.requestCancel(ref, reason, create(ToolPartSchema, { ...part, cancelRequested: true }));
+  return (await store.getCall(ref.sessionId, ref.callId))?.part ?? part;
 }
 
 /** Aborts runs of this replica that another replica was asked to cancel. Calls that have not started were ended there. */

@@ -1,11 +1,12 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolExecutor, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AnswerEffects } from "../approval/answer-effects.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { RequestError } from "../core/request-error.ts";
 import { difference } from "../policy/display.ts";
 import { InvalidInput } from "../tool/errors.ts";
+import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
 import { checkSize } from "./check-size.ts";
@@ -14,9 +15,11 @@ import { edited, inputOf } from "./state.ts";
 /** Creates the function that applies an approver's edit to a call: only input that the call's tool accepts replaces its input. */
 export function createInputEdit({
   registry,
+  foreign,
   inputBytes,
 }: {
   registry: Registry;
+  foreign: ForeignTools;
   inputBytes: number;
 }): AnswerEffects["replaceInput"] {
   return ({ part, workspace }, input, by) => {
@@ -24,7 +27,8 @@ export function createInputEdit({
     if (canonicalJson(before) === canonicalJson(input)) return "no difference";
     checkSize("input", input, Math.min(inputBytes, maxEditedBytes));
     if (!part.originalInput) checkSize("the original input", before, maxEditedBytes);
-    decode(registry.get(part.tool, workspace), part.tool, input);
+    const isDelegated = part.executor === ToolExecutor.DELEGATED;
+    decode(isDelegated ? foreign.tool(part.tool) : registry.get(part.tool, workspace), part.tool, input);
     return { part: edited(part, input, by), difference: difference(before, input) };
   };
 }

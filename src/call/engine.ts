@@ -1,5 +1,6 @@
 import type { AskStore } from "../approval/ports.ts";
 import type { Logger } from "../core/logger.ts";
+import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { ChildCall, ChildResult, ToolContext } from "../tool/tool.ts";
@@ -35,6 +36,9 @@ export interface CallLimits {
   /** Deadline of a body for which neither the call nor its plan sets one, and the longest that a call may set. */
   timeoutMs: number;
   maxTimeoutMs: number;
+  /** Time in which the host of a delegated call must report, and in which a request must collect its approval. */
+  reportMs: number;
+  collectMs: number;
 }
 
 /** Families of ports that the engine uses. */
@@ -55,7 +59,9 @@ export interface EngineParts extends Planning {
   sessions: Sessions;
   /** Reads the asks of a call, settled ones included. */
   asksOf: AskStore["asksOf"];
+  getAsk: AskStore["getAsk"];
   registry: Registry;
+  foreign: ForeignTools;
   hooks: HookChain;
   observer: CallObserver;
   limits: CallLimits;

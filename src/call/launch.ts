@@ -18,19 +18,20 @@ export function launchCall(
 ): void {
   const { runs } = engine;
   const key = runKeyOf(record.ref);
-  const call = newRunning(engine, record, opened, leaseConfirmed, gate);
+  const call = newRunning(engine, record, opened, leaseConfirmed, { gate });
   const done = runCall(engine, call, ready).finally(() => {
     if (runs.get(key)?.call === call) runs.delete(key);
   });
   runs.set(key, { call, done });
 }
 
-function newRunning(
+/** Creates the state of a run, for a call at a fence. */
+export function newRunning(
   engine: Engine,
   record: CallRecord,
   opened: OpenSession,
   leaseConfirmed: number,
-  gate: StartGate | undefined,
+  { gate, assignment }: Pick<Running, "assignment"> & { gate?: StartGate | undefined } = {},
 ): Running {
   const { hooks, observer, store } = engine;
   const controller = new AbortController();
@@ -44,6 +45,7 @@ function newRunning(
     leaseConfirmed,
     isStarting: record.part.state.case !== "pending",
     gate,
+    ...(assignment !== undefined && { assignment }),
     observed: observer.began(record),
     hooks: createCallHooks(hooks, record.part, {
       stored: record.hooked,

@@ -1,12 +1,14 @@
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { releaseDelegated } from "./attempt-delegated.ts";
 import { startsWithOthers } from "./children.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs } from "./follow.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
+import { recoverDelegated } from "./recover-delegated.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, isLeaseValid, isTaken, whileClaiming } from "./runs.ts";
 import { failed, isTerminal } from "./state.ts";
@@ -48,6 +50,7 @@ async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number):
   const record = await store.getCall(ref.sessionId, ref.callId);
   if (!record || isTerminal(record.part) || record.owner !== replicaId) return;
   if (isTaken(engine, ref) || engine.isDraining) return;
+  if (record.spec.delegated) return await releaseDelegated(engine, record);
   if (record.part.state.case === "running") return await loseCall(engine, record, lostText(record.attempts));
   if (startsWithOthers(record.part)) return await loseCall(engine, record, unclaimedText);
   const opened = await sessions.load(ref.sessionId);
@@ -78,6 +81,7 @@ async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall
   const { store } = engine;
   const record = await store.getCall(ref.sessionId, ref.callId);
   if (record?.owner !== "" || isTerminal(record.part)) return;
+  if (record.spec.delegated) return await recoverDelegated(engine, record);
   const waits = record.part.permissionIds.length > 0;
   if (!waits && (await beforeDrain(engine, claimCall(engine, record)))) return;
   if (started) await loseCall(engine, record, lostText(record.attempts));

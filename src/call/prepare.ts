@@ -55,10 +55,10 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
 }
 
 /** Step 1, resolve: returns the registration that serves now. Later registrations do not affect the call. */
-export function resolveTool({ registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
+export function resolveTool({ foreign, registry }: Engine, { part, spec }: Described, opened: OpenSession): Tool {
   const workspace = workspaceRoot(opened.workspace.name);
   checkGuards(registry, workspace);
-  const tool = registry.get(part.tool, workspace);
+  const tool = spec.delegated ? foreign.tool(part.tool, spec.delegated) : registry.get(part.tool, workspace);
   if (!tool) {
     const known = registry.list(workspace).map(({ name }) => name);
     const [meant] = similar(part.tool, known, 1);

@@ -29,6 +29,10 @@ export interface Running {
   isStarting: boolean;
   /** Holds the start back until the other calls of an atomic batch may start too. */
   readonly gate: StartGate | undefined;
+  /** Hash of the assignment that the start of a delegated call gives out. */
+  readonly assignment?: string;
+  /** Records of a host's report, which the end of the call adds to the audit. */
+  reports?: readonly DecisionRecord[];
   readonly observed: CallObservation;
   readonly hooks: CallHooks;
   /** The resolved tool. */

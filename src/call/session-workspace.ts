@@ -27,13 +27,17 @@ export async function openNamedWorkspace(
 }
 
 /** Returns the name of the innermost of some roots that contains a directory, links resolved; undefined if none does. */
-export async function rootContaining(
-  roots: readonly (readonly [name: string, directory: string])[],
-  directory: string,
-): Promise<string | undefined> {
+export async function rootContaining(roots: readonly NamedRoot[], directory: string): Promise<string | undefined> {
   if (!isAbsolute(directory) || directory.includes("\0")) return undefined;
   const place = await realpath(directory).catch(() => undefined);
-  if (place === undefined) return undefined;
+  return place === undefined ? undefined : rootAround(roots, place);
+}
+
+/** Name and directory of a workspace root. */
+type NamedRoot = readonly [name: string, directory: string];
+
+/** Returns the name of the innermost of some roots that contains a canonical path; undefined if none does. */
+export function rootAround(roots: readonly NamedRoot[], place: string): string | undefined {
   const holding = roots.filter(
     ([, root]) => place === root || place.startsWith(root.endsWith(sep) ? root : root + sep),
   );

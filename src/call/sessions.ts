@@ -7,7 +7,7 @@ import type { Workspace } from "../tool/workspace.ts";
 import { createSession } from "./new-session.ts";
 import type { SessionStore, StoreClock, StoreMembership } from "./ports.ts";
 import { mayAccess, readsAll, type SessionAccess } from "./session-access.ts";
-import { openNamedWorkspace, rootContaining } from "./session-workspace.ts";
+import { openNamedWorkspace, rootAround, rootContaining } from "./session-workspace.ts";
 
 /** A session and its ancestors, root first. Only fields that never change are reliable: not `closed` and `last_seq`. */
 export interface KnownSession {
@@ -46,6 +46,8 @@ export interface Sessions {
   checkStore(expected: string): void;
   /** Throws if the principal may not act in the workspace. */
   checkWorkspace(principal: Principal, workspace: string): void;
+  /** Returns the root among those of the principal that contains a directory, the deepest if several do; throws UNKNOWN_WORKSPACE. */
+  workspaceAt(principal: Principal, directory: string): string;
   /** Opens a workspace by name; throws if the principal may not act in it. */
   openNamed(principal: Principal, workspace: string): Promise<Workspace>;
   create(principal: Principal, request: CreateSessionRequest): Promise<Session>;
@@ -101,10 +103,9 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
   }
 
   const checkStore = (expected: string) => checkStoreId(store.storeId, expected);
-  const rootOf = (principal: Principal, directory: string) => {
-    const usable = Object.entries(workspaces).filter(([name]) => mayUseWorkspace(principal, name));
-    return rootContaining(usable, directory);
-  };
+  const usableBy = (principal: Principal) =>
+    Object.entries(workspaces).filter(([name]) => mayUseWorkspace(principal, name));
+  const rootOf = (principal: Principal, directory: string) => rootContaining(usableBy(principal), directory);
   const agentFor: Sessions["agentFor"] = (principal, requested, session) =>
     checkAgent(agents, principal, requested || session?.agent || "build");
 
@@ -120,6 +121,12 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
     agentFor,
     checkStore,
     checkWorkspace,
+    workspaceAt(principal, directory) {
+      const usable = usableBy(principal);
+      const found = rootAround(usable, directory);
+      if (found === undefined) throw outsideWorkspaces(principal, usable, directory);
+      return found;
+    },
     openNamed,
     create: (principal, request) =>
       createSession({ store, agentFor, checkStore, look, openNamed, rootOf }, principal, request),
@@ -146,6 +153,19 @@ function checkWorkspace(principal: Principal, workspace: string): void {
     ErrorReason.UNKNOWN_WORKSPACE,
     `this token may not act in workspace "${workspace}"; it may in: ${principal.workspaces.join(", ")}`,
     { workspace },
+  );
+}
+
+function outsideWorkspaces(
+  { id }: Principal,
+  usable: readonly (readonly [name: string, directory: string])[],
+  directory: string,
+): RequestError {
+  const places = usable.map(([name, root]) => `${name} (${root})`).join(", ") || "none";
+  return new RequestError(
+    ErrorReason.UNKNOWN_WORKSPACE,
+    `the directory ${directory} lies in no workspace of the token "${id}"; it may act in: ${places}. Configure the directory under [workspaces]`,
+    { workspace: directory },
   );
 }
 

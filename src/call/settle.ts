@@ -57,9 +57,14 @@ export async function boundOutput({ output: text }: ToolResult, output: CallOutp
 
 /**
  * Ends a call without a result: expected failure, refusal, abort or defect. Writes nothing for a call that is no longer ours.
- * Returns the part as stored.
+ * Returns the part as stored. `reported` is the metadata of a call that did not run here.
  */
-export async function failCall(engine: Engine, call: Running, thrown: unknown): Promise<ToolPart | undefined> {
+export async function failCall(
+  engine: Engine,
+  call: Running,
+  thrown: unknown,
+  reported?: JsonObject,
+): Promise<ToolPart | undefined> {
   const cause = call.signal.aborted ? call.signal.reason : thrown;
   if (cause instanceof CallGone || isTerminal(call.record.part)) return undefined;
   try {
@@ -67,7 +72,7 @@ export async function failCall(engine: Engine, call: Running, thrown: unknown): 
     await call.output?.end().catch(() => undefined);
     const written = call.output?.written();
     const { text: _, ...sizes } = written ?? { text: "" };
-    const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : undefined;
+    const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : reported;
     const failure = await failureAfterHooks(engine, call, cause, metadata);
     const text = [failure.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
     const error = await storeError(engine, call, text);
@@ -109,7 +114,8 @@ async function writeEnd(
   part: ToolPart,
   decisions: readonly DecisionRecord[] = [],
 ): Promise<ToolPart | undefined> {
-  const written = await store.finishCall({ ref: call.record.ref, guard: { fence: call.fence }, part, decisions });
+  const step = { ref: call.record.ref, guard: { fence: call.fence }, part };
+  const written = await store.finishCall({ ...step, decisions: [...decisions, ...(call.reports ?? [])] });
   if (written) call.record = { ...call.record, part: written };
   return written;
 }

@@ -4,6 +4,7 @@ import {
   type FilePart,
   ToolEffects,
   type ToolErrorReason,
+  type ToolExecutor,
   type ToolPart,
   ToolPartSchema,
   ToolStateCompletedSchema,
@@ -38,6 +39,7 @@ export function advance(part: ToolPart, to: State): ToolPart {
 /** Returns the part of a new call, accepted and not started. */
 export function pendingPart(
   call: Pick<ToolPart, "id" | "sessionId" | "messageId" | "callId" | "tool" | "agent" | "requester"> & {
+    executor?: ToolExecutor;
     input: JsonObject;
     metadata?: JsonObject;
     callerUid?: number | undefined;

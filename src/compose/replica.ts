@@ -16,6 +16,7 @@ import type { ConfiguredRules } from "../policy/layers.ts";
 import { createHooks } from "../tool/hooks.ts";
 import { byName, createRegistry } from "../tool/registry.ts";
 import type { Tool } from "../tool/tool.ts";
+import { createForeignTools } from "../tools/foreign/foreign-tools.ts";
 import { createPolicyParts, type PolicyConfig } from "./policy.ts";
 
 /** The settings of a replica. */
@@ -49,11 +50,14 @@ export function createReplica({
   const registry = createRegistry(config);
   registry.register(byName(tools));
   const hooks = createHooks();
+  const foreign = createForeignTools();
   const {
     calls: callStore,
     permissions: asks,
     outputs,
-  } = notifyEnds(store, (part) => observer.ended({ part, isKnownTool: registry.knows(part.tool) }));
+  } = notifyEnds(store, (part) =>
+    observer.ended({ part, isKnownTool: registry.knows(part.tool) || foreign.isMapped(part.tool) }),
+  );
   const now = callStore.now;
   const { policy, layersFor, policyDigest } = createPolicyParts(config, rules, connectorFiles);
   const permissions = createPermissions({
@@ -64,7 +68,7 @@ export function createReplica({
     newId: (prefix) => newId(prefix, now()),
     effects: {
       fail: (part, reason, error) => failed(part, { reason, error }, now()),
-      replaceInput: createInputEdit({ registry, inputBytes: config.limits.inputBytes }),
+      replaceInput: createInputEdit({ registry, foreign, inputBytes: config.limits.inputBytes }),
     },
   });
   const planning = createPlanning({ permissions, policy, layersFor, policyDigest, lines: createLineAnalysis({ log }) });
@@ -81,8 +85,10 @@ export function createReplica({
     outputs,
     sessions,
     asksOf: asks.asksOf,
+    getAsk: asks.getAsk,
     ...planning,
     registry,
+    foreign,
     hooks,
     observer,
     limits: { ...config.limits, askMs: config.askMs, leaseMs: config.leaseMs },

@@ -33,6 +33,8 @@ export function serverInfo(config: Config, sandbox: Sandbox) {
       askMs: BigInt(askMs),
       openAsks: limits.openAsks,
       runningCalls: limits.runningCalls,
+      reportMs: BigInt(limits.reportMs),
+      collectMs: BigInt(limits.collectMs),
     }),
   };
 }

@@ -115,6 +115,8 @@ const settings = strictTable({
     max_timeout_ms: milliseconds(day).optional(),
     open_asks: count.optional(),
     running_calls: count.optional(),
+    report_ms: milliseconds(day).optional(),
+    collect_ms: milliseconds(day).optional(),
     connections: count.optional(),
     connections_per_address: count.optional(),
     connections_from_loopback: count.optional(),

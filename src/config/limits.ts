@@ -14,6 +14,10 @@ export interface ReplicaLimits {
   openAsks: number;
   /** Maximum number of open calls of one session. */
   runningCalls: number;
+  /** Time in which the host of a delegated call must report its result. */
+  reportMs: number;
+  /** Time in which a request must collect the approval of a delegated call. */
+  collectMs: number;
 }
 
 /** Limits of connections and of what clients without a token may send. */
@@ -46,6 +50,8 @@ export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
     maxTimeoutMs: limits.max_timeout_ms ?? 3_600_000,
     openAsks: limits.open_asks ?? 100,
     runningCalls: limits.running_calls ?? 64,
+    reportMs: limits.report_ms ?? 600_000,
+    collectMs: limits.collect_ms ?? 600_000,
     connections: limits.connections ?? 1_024,
     connectionsPerAddress: limits.connections_per_address ?? 64,
     connectionsFromLoopback: limits.connections_from_loopback ?? 512,

@@ -16,7 +16,7 @@ export function logEnd(log: Logger, part: ToolPart): void {
     agent,
     ...(requester && { requester: requesterForLog(requester) }),
     duration: durationMs ?? 0,
-    success,
+    ...(success !== undefined && { success }),
     ...(reason !== undefined && { reason }),
     ...(commandFailure && { exit: commandFailure.exit, signal: commandFailure.signal }),
     args: forLog(state?.input ?? {}),

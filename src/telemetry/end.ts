@@ -1,10 +1,10 @@
-import { type ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, ToolErrorReasonSchema, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { type CommandExit, commandFailureOf } from "../core/command-failure.ts";
 
 /** Outcome of a call for log, metrics and spans. */
 export interface CallEnding {
-  /** False for an error, and for a completed call whose command failed. */
-  success: boolean;
+  /** False for an error, and for a completed call whose command failed; absent if the outcome is not known. */
+  success?: boolean;
   /** Reason of an error as one word, such as `timeout`. */
   reason?: string;
   /** The end of the command of a completed call, if that failed. */
@@ -22,8 +22,9 @@ export function describeEnd({ state }: ToolPart): CallEnding {
   const size = metadata?.originalSize;
   const commandFailure = state.case === "completed" ? commandFailureOf(metadata) : undefined;
   const ran = state.case === "completed" || (time !== undefined && time.end > time.start);
+  const isUnknown = state.case === "error" && state.value.reason === ToolErrorReason.NOT_REPORTED;
   return {
-    success: state.case === "completed" && commandFailure === undefined,
+    ...(!isUnknown && { success: state.case === "completed" && commandFailure === undefined }),
     ...(commandFailure && { commandFailure }),
     ...(state.case === "error" && { reason: wordOf(state.value.reason) }),
     ...(ran && time && { durationMs: time.end - time.start }),

@@ -1,4 +1,4 @@
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { describeEnd } from "./end.ts";
 import { formatFamilies } from "./families.ts";
 import { createHistogram, type Histogram } from "./histogram.ts";
@@ -24,6 +24,8 @@ export function createMetrics() {
       count: 0,
       errors: new Map<string, number>(),
       commandFailures: 0,
+      notReported: 0,
+      changedInputs: 0,
       durations: createHistogram(durationBounds),
       waits: createHistogram(waitBounds),
       inputBytes: 0,
@@ -38,8 +40,13 @@ export function createMetrics() {
   return {
     /** Counts the end of a call. The name of an unknown tool comes from the caller and must not become a label. */
     ended({ part, isKnownTool }: { part: ToolPart; isKnownTool: boolean }): void {
-      const { reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
+      const { success, reason, commandFailure, durationMs, outputBytes } = describeEnd(part);
       const tally = tallyOf(isKnownTool ? part.tool : unknownTool);
+      if (success === undefined) {
+        tally.notReported += 1;
+        return;
+      }
+      if (ranAnotherInput(part)) tally.changedInputs += 1;
       tally.count += 1;
       tally.inputBytes += Buffer.byteLength(JSON.stringify(part.state.value?.input ?? {}));
       tally.outputBytes += outputBytes;
@@ -77,10 +84,19 @@ interface Tally {
   count: number;
   errors: Map<string, number>;
   commandFailures: number;
+  /** Delegated calls without a report; they count nowhere else. */
+  notReported: number;
+  /** Delegated calls whose host reported that another input ran. */
+  changedInputs: number;
   durations: Histogram;
   waits: Histogram;
   inputBytes: number;
   outputBytes: number;
+}
+
+/** Tests for a delegated call whose host reported that it ran another input than the approved one. */
+function ranAnotherInput({ reportedBy, state }: ToolPart): boolean {
+  return reportedBy !== "" && state.case === "error" && state.value.reason === ToolErrorReason.CHANGED_AFTER_APPROVAL;
 }
 
 /** Label of unknown tools; no tool can have this name. */
@@ -100,8 +116,20 @@ const families: readonly CallFamily[] = [
   {
     name: "toolgate_calls_total",
     type: "counter",
-    help: "Calls that ended.",
+    help: "Calls that ended, without those whose outcome was not reported.",
     samples: ({ count }, label) => [`{${label}} ${count}`],
+  },
+  {
+    name: "toolgate_calls_not_reported_total",
+    type: "counter",
+    help: "Calls that an agent began and whose outcome it did not report.",
+    samples: ({ notReported }, label) => (notReported === 0 ? [] : [`{${label}} ${notReported}`]),
+  },
+  {
+    name: "toolgate_changed_inputs_total",
+    type: "counter",
+    help: "Calls whose agent reported that it ran another input than the approved one. Any increase is an alert.",
+    samples: ({ changedInputs }, label) => (changedInputs === 0 ? [] : [`{${label}} ${changedInputs}`]),
   },
   {
     name: "toolgate_call_errors_total",

@@ -67,6 +67,8 @@ export function defineTool<const Input extends ValueSchema, P extends Plan = Pla
 interface Binding {
   name?: string;
   source?: string;
+  /** The name is that of an agent's own tool, `KIND:Tool`; such a tool cannot be registered. */
+  isForeign?: true;
 }
 
 /** A tool as `defineTool` made it. */
@@ -108,15 +110,22 @@ export function bindTool(name: string, value: unknown, source?: string): Tool {
   return known.bind({ name, ...(source !== undefined && { source }) });
 }
 
+/** Returns a tool that `defineTool` made without a name as the tool of an agent, under a name such as `KIND:Tool`. */
+export function bindForeignTool(name: string, tool: Tool): Tool {
+  const known = made.get(tool);
+  if (known === undefined || known.declaredName !== undefined) throw new TypeError(`"${name}" is no unnamed tool`);
+  return known.bind({ name, isForeign: true });
+}
+
 function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.ZodType>(
   config: ToolConfig<Input, P, Output>,
-  { name: boundName, source }: Binding,
+  { name: boundName, source, isForeign }: Binding,
 ): Tool {
   const { permissionVersion = "1", timeoutMs, execute, toModelOutput } = config;
   const name = boundName ?? "";
   const plan = config.plan ?? ((input) => wholeInput(name, input));
   if (boundName !== undefined) {
-    checkName(name);
+    if (!isForeign) checkName(name);
     checkPermissions({ ...config, name });
   }
   const input = inputCodec(name, config.input);

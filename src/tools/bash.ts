@@ -163,6 +163,9 @@ function environmentOf(added: Readonly<Record<string, string>>) {
   };
 }
 
+/** Returns the search path of commands to which nobody adds variables. */
+export const commandSearchPath = () => environmentOf({}).PATH;
+
 /** Selects the variables of the service's environment that commands inherit: none that could hold a secret. */
 function inherited(): Record<string, string> & { PATH: string } {
   const names = ["HOME", "LANG", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR", "PATH"];

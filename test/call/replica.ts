@@ -39,6 +39,8 @@ export async function startReplica({ tools, leaseMs = 60_000, through = () => ({
         maxTimeoutMs: 60_000,
         openAsks: 10,
         runningCalls: 10,
+        reportMs: 600_000,
+        collectMs: 600_000,
       },
       unattended: "wait",
       workspaces: new Map([["default", directory]]),

@@ -201,7 +201,7 @@ test("an approver does not revoke an admin", async () => {
   expect(missing).toMatchObject({ code: Code.NotFound, reason: "NO_SUCH_CREDENTIAL" });
 });
 
-test("a host and a worker see only the service itself until their rpcs exist", async () => {
+test("a host and a worker call no tools here", async () => {
   for (const role of ["host", "worker"]) {
     const { token } = await as("approver-token-for-tests").createToken({ roles: [role] });
     expect((await infoOf(token)).roles).toEqual([role]);

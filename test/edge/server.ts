@@ -103,6 +103,8 @@ const defaults: Config = {
     maxTimeoutMs: 3_600_000,
     openAsks: 100,
     runningCalls: 64,
+    reportMs: 600_000,
+    collectMs: 600_000,
     connections: 1_024,
     connectionsPerAddress: 64,
     connectionsFromLoopback: 512,

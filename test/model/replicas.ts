@@ -34,6 +34,8 @@ const limits = {
   maxTimeoutMs: 600_000,
   openAsks: 1_000,
   runningCalls: 1_000,
+  reportMs: 600_000,
+  collectMs: 600_000,
 };
 
 /** Starts replicas over one store, without timers and network: time passes only when a test advances it. */

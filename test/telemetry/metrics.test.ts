@@ -28,7 +28,7 @@ test("the metrics are in the text format of Prometheus", () => {
   metrics.ended({ part: failed('x"}\n1', Reason.UNKNOWN_TOOL), isKnownTool: false });
   const text = metrics.text();
   for (const lines of [
-    "# HELP toolgate_calls_total Calls that ended.\n# TYPE toolgate_calls_total counter\n",
+    "# HELP toolgate_calls_total Calls that ended, without those whose outcome was not reported.\n# TYPE toolgate_calls_total counter\n",
     'toolgate_calls_total{tool="(unknown)"} 1\ntoolgate_calls_total{tool="bash"} 3\ntoolgate_calls_total{tool="read"} 1\n',
     'toolgate_call_errors_total{tool="bash",reason="timeout"} 1\ntoolgate_call_errors_total{tool="bash",reason="rejected"} 1\n',
     "# TYPE toolgate_call_duration_seconds histogram\n",

@@ -110,6 +110,7 @@ function cancelOnLeave(
   return () => signal.removeEventListener("abort", leave);
 }
 
-async function openPermissions(asksOf: ToolServiceDomain["asksOf"], call: CallRef) {
+/** Lists the open permission requests of a call. */
+export async function openPermissions(asksOf: ToolServiceDomain["asksOf"], call: CallRef) {
   return (await asksOf(call)).filter(({ settled }) => !settled).map(({ request }) => request);
 }

@@ -1,5 +1,5 @@
 import type { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { notServed } from "./request-failure.ts";
+import { beginCallRpc, finishCallRpc } from "./delegated-calls.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { callToolRpc, cancelToolRpc, executeToolRpc, getToolPartRpc, listToolPartsRpc } from "./tool-calls.ts";
 import { getServerInfoRpc, getToolStatsRpc, listToolsRpc, planToolRpc } from "./tool-catalog.ts";
@@ -13,12 +13,8 @@ export function toolService(domain: ToolServiceDomain): Omit<ServiceFunctions<ty
     planTool: (request, context) => planToolRpc(domain, request, context),
     callTool: (request, context) => callToolRpc(domain, request, context),
     executeTool: (request, context) => executeToolRpc(domain, request, context),
-    beginCall: () => {
-      throw notServed("unimplemented", "ToolService/BeginCall is not implemented");
-    },
-    finishCall: () => {
-      throw notServed("unimplemented", "ToolService/FinishCall is not implemented");
-    },
+    beginCall: (request, context) => beginCallRpc(domain, request, context),
+    finishCall: (request, context) => finishCallRpc(domain, request, context),
     cancelTool: (request, context) => cancelToolRpc(domain, request, context),
     getToolPart: (request, context) => getToolPartRpc(domain, request, context),
     listToolParts: (request, context) => listToolPartsRpc(domain, request, context),

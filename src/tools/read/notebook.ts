@@ -7,6 +7,11 @@ export function notebookText(json: string): string | undefined {
   return notebook?.cells.map((cell, index) => cellText(cell, index + 1)).join("\n");
 }
 
+/** Returns the source of a cell; empty if there is none with that id. */
+export function cellSource(json: string, id: string | undefined): string {
+  return parse(json)?.cells.find((cell) => cell.id === id)?.source ?? "";
+}
+
 function parse(json: string) {
   try {
     return notebookSchema.parse(JSON.parse(json));
@@ -28,7 +33,12 @@ const output = z.object({
   traceback: z.array(z.string()).optional(),
 });
 
-const cell = z.object({ cell_type: z.string(), source: text, outputs: z.array(output).optional() });
+const cell = z.object({
+  id: z.string().optional(),
+  cell_type: z.string(),
+  source: text,
+  outputs: z.array(output).optional(),
+});
 
 const notebookSchema = z.object({ nbformat: z.int(), cells: z.array(cell) });
 

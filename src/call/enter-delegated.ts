@@ -1,0 +1,185 @@
+import { hash } from "node:crypto";
+import type { JsonObject } from "@bufbuild/protobuf";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { ToolExecutor } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { BeginCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { noSuchPermission } from "../approval/answer-refusals.ts";
+import { canonicalJson } from "../core/canonical-json.ts";
+import { newId } from "../core/ids.ts";
+import type { Principal } from "../core/principal.ts";
+import { foreignName } from "../tool/foreign-tools.ts";
+import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
+import type { TraceContext } from "../tool/tool.ts";
+import { callerOfRequest, checkAttach } from "./accept.ts";
+import { isAskApproved } from "./asks.ts";
+import { attemptDelegated, type Beginner } from "./attempt-delegated.ts";
+import { checkSize } from "./check-size.ts";
+import type { HostedSession } from "./delegated-session.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord, Delegation } from "./ports.ts";
+import { collectableUntil } from "./recover-delegated.ts";
+import { digestOfRequest } from "./request-digest.ts";
+import { whileClaiming } from "./runs.ts";
+import type { OpenSession } from "./sessions.ts";
+import { pendingPart } from "./state.ts";
+
+/** A use of a tool, as its host describes it. */
+interface ForeignUse {
+  readonly request: BeginCallRequest;
+  readonly input: JsonObject;
+  /** Digest of tool, input and directory: an equal one is the same use again. */
+  readonly digest: string;
+  readonly delegation: Delegation;
+}
+
+/** An accepted call, and the first attempt to start it if this request made it. */
+interface Entered {
+  record: CallRecord;
+  opened: OpenSession;
+  attempt?: Promise<void>;
+}
+
+/** Accepts the call, or finds the one that the request attaches to: named by its ids, or approved after its own request gave up. */
+export async function enterDelegated(
+  engine: Engine,
+  principal: Principal,
+  request: BeginCallRequest,
+  hosted: HostedSession,
+  { trace, ...beginner }: Beginner & { trace?: TraceContext | undefined },
+): Promise<Entered> {
+  const { opened } = hosted;
+  const use = describeUse(engine, request, hosted);
+  const named = await findNamed(engine, opened, use);
+  if (typeof named !== "string") return attached(opened, named, use);
+  const approved = await findApproved(engine, opened, use);
+  if (approved) return attached(opened, approved, use);
+  const { limits, replicaId, store } = engine;
+  const call = newCall(engine, principal, use, hosted, { callId: named, trace });
+  const sent = performance.now();
+  const step = { ...call, owner: replicaId, leaseMs: limits.leaseMs, maxOpenCalls: limits.runningCalls };
+  const { record, created } = await whileClaiming(engine, call.ref, () => store.openCall(step));
+  const entered = attached(opened, record, use);
+  return created ? { ...entered, attempt: attemptDelegated(engine, record, entered.opened, sent, beginner) } : entered;
+}
+
+function describeUse({ limits }: Engine, request: BeginCallRequest, { place }: HostedSession): ForeignUse {
+  const input = request.input ?? {};
+  const canonical = canonicalJson(input);
+  if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
+  const { kind, foreignTool: tool, deadlineMs } = request;
+  return {
+    request,
+    input,
+    digest: digestOfRequest(foreignName({ kind, tool }), `${canonical}\n${place.directory}`),
+    delegation: {
+      kind,
+      tool,
+      ...place,
+      askMs: deadlineMs === 0 ? limits.askMs : Math.min(deadlineMs, limits.askMs),
+      collectMs: limits.collectMs,
+    },
+  };
+}
+
+/** Checks that the request is the same use, and opens the workspace as its host sees it. */
+function attached(opened: OpenSession, record: CallRecord, { digest }: ForeignUse): Entered {
+  checkAttach(record, digest);
+  const isDiskShared = record.spec.delegated?.isDiskShared === true;
+  return { record, opened: isDiskShared ? opened : { ...opened, workspace: lexicalWorkspace(opened.workspace) } };
+}
+
+/** Finds the call that the request names; otherwise returns the id for a new one. */
+async function findNamed(engine: Engine, { session }: OpenSession, use: ForeignUse): Promise<CallRecord | string> {
+  const { store, getAsk } = engine;
+  const { resume, foreignCallId } = use.request;
+  if (resume !== "") {
+    const ask = await getAsk(session.id, resume);
+    const record = ask && (await store.getCall(session.id, ask.call.callId));
+    if (!record) throw noSuchPermission({ sessionId: session.id, permissionId: resume });
+    return record;
+  }
+  if (foreignCallId !== "") return (await store.getCall(session.id, foreignCallId)) ?? foreignCallId;
+  return await findUnnamed(engine, session.id, use.digest);
+}
+
+/** Finds the waiting call of a use without an id, or the id for a new one. Of such calls only the last one can wait. */
+async function findUnnamed({ store }: Engine, sessionId: string, digest: string): Promise<CallRecord | string> {
+  const idOf = (count: number) => `call_${hash("sha256", `${sessionId}\n${digest}\n${count}`, "hex").slice(0, 32)}`;
+  const find = (count: number) => store.getCall(sessionId, idOf(count));
+  let [low, high] = [0, 1];
+  while (await find(high - 1)) {
+    low = high;
+    high *= 2;
+  }
+  while (low < high - 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (await find(middle - 1)) low = middle;
+    else high = middle;
+  }
+  const last = low === 0 ? undefined : await find(low - 1);
+  return last?.part.state.case === "pending" ? last : idOf(low);
+}
+
+/** Finds an approved call of the same use whose own request gave up. */
+async function findApproved(
+  { asksOf, store }: Engine,
+  { session }: OpenSession,
+  { digest }: ForeignUse,
+): Promise<CallRecord | undefined> {
+  for (const record of await store.listCalls({ sessionId: session.id, open: true, limit: 1_000 })) {
+    const { owner, part, ref, spec } = record;
+    if (spec.requestDigest !== digest || part.state.case !== "pending") continue;
+    if (owner !== "" || part.permissionIds.length > 0) continue;
+    const asks = await asksOf(ref);
+    const isAnswered = asks.some(
+      (ask) => isAskApproved(ask, asks) || ask.settled?.outcome === PermissionOutcome.EDITED,
+    );
+    if (isAnswered && collectableUntil(record, asks) > store.now()) return record;
+  }
+  return undefined;
+}
+
+/** Builds the pending part and the spec of a new call. */
+function newCall(
+  { foreign, sessions, store }: Engine,
+  principal: Principal,
+  { request, input, digest, delegation }: ForeignUse,
+  { opened: { session } }: HostedSession,
+  { callId, trace }: { callId: string; trace: TraceContext | undefined },
+): Pick<CallRecord, "ref" | "part" | "spec"> {
+  const now = store.now();
+  const { callerUid, ...caller } = callerOfRequest(principal);
+  const { permissionMode } = request;
+  const agent = sessions.agentFor(principal, "", session);
+  const name = foreignName(delegation);
+  return {
+    ref: { root: session.rootSessionId, sessionId: session.id, callId },
+    part: pendingPart({
+      callerUid,
+      id: newId("prt", now),
+      sessionId: session.id,
+      messageId: newId("msg", now),
+      callId,
+      tool: name,
+      agent,
+      requester: session.requester,
+      input,
+      executor: ToolExecutor.DELEGATED,
+      metadata: {
+        directory: delegation.directory,
+        ...(permissionMode !== "" && { permissionMode }),
+      },
+    }),
+    spec: {
+      ...caller,
+      requestDigest: digest,
+      timeoutMs: 0,
+      providerId: "",
+      modelId: "",
+      definitionId: foreign.tool(name).definition.definitionId,
+      accepted: now,
+      delegated: delegation,
+      ...(trace && { trace }),
+    },
+  };
+}

@@ -1,0 +1,37 @@
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AskRecord } from "../approval/ports.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord } from "./ports.ts";
+import { failed } from "./state.ts";
+
+/** Ends a delegated call whose time is over. Nobody here runs it, so it is neither claimed nor lost; until then it stays as it is. */
+export async function recoverDelegated(engine: Engine, record: CallRecord): Promise<void> {
+  const { asksOf, store } = engine;
+  const { part, ref } = record;
+  if (part.state.case === "running") return await endUnreported(engine, record);
+  if (part.permissionIds.length > 0) return;
+  if (collectableUntil(record, await asksOf(ref)) <= store.now()) await expireUncollected(engine, record);
+}
+
+/** Returns the time until which a request may collect the call's approval. */
+export function collectableUntil({ spec }: CallRecord, asks: readonly AskRecord[]): number {
+  const answered = asks.map(({ settled }) => settled?.time ?? 0);
+  return Math.max(spec.accepted, ...answered) + (spec.delegated?.collectMs ?? 0);
+}
+
+/** Ends a call that was approved, or never decided, and that no request collected. Returns false if it has changed since it was read. */
+export async function expireUncollected({ store }: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+  const error =
+    "The call was not begun: its agent no longer waited for the answer. It was not run. Call the tool again if it is still needed.";
+  const expired = failed(part, { reason: ToolErrorReason.EXPIRED, error }, store.now());
+  return (await store.finishCall({ ref, guard: { version }, part: expired })) !== undefined;
+}
+
+async function endUnreported({ limits, store }: Engine, { ref, part, version }: CallRecord): Promise<void> {
+  const start = part.state.case === "running" ? (part.state.value.time?.start ?? 0) : 0;
+  if (start + limits.reportMs > store.now()) return;
+  const error = `The call was approved and begun, but its agent did not report a result within ${limits.reportMs} ms. It may have had none, some or all of its effects: look at what it did before you repeat it.`;
+  const reason = ToolErrorReason.NOT_REPORTED;
+  const ended = failed(part, { reason, error, effects: ToolEffects.UNKNOWN }, store.now());
+  await store.finishCall({ ref, guard: { version }, part: ended });
+}
