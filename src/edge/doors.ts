@@ -1,6 +1,6 @@
 import type { Authenticate } from "./api/authenticate.ts";
 import { consoleDoor } from "./http/console-files.ts";
-import type { Refuse } from "./http/guard.ts";
+import type { Refuse } from "./http/handler.ts";
 import type { Mount } from "./http/mounts.ts";
 import { probeDoor } from "./http/probes.ts";
 import { type SignInDoorOptions, signInDoor } from "./http/sign-in.ts";

@@ -15,13 +15,14 @@ import { openDoors } from "./doors.ts";
 import { edgeMetrics } from "./edge-metrics.ts";
 import { createByteBudget } from "./http/byte-budget.ts";
 import { createConnectionCaps } from "./http/connection-caps.ts";
-import { createHttpGuard, type Refuse } from "./http/guard.ts";
+import { createHttpGuard } from "./http/guard.ts";
 import type { Request } from "./http/handler.ts";
 import { createListener, type Listener } from "./http/listener.ts";
-import { dispatch, sendWhole } from "./http/mounts.ts";
+import { dispatch } from "./http/mounts.ts";
 import { capPublicRequests } from "./http/public-requests.ts";
 import { createReadiness } from "./http/readiness.ts";
-import { connectFailure, failureResponse } from "./rpc/errors.ts";
+import { connectFailure } from "./rpc/errors.ts";
+import { createRefuse } from "./rpc/refusal.ts";
 
 /** Options of the edge. */
 export interface EdgeOptions {
@@ -78,19 +79,11 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const hasToken = createTokenCheck(authenticate);
   const served = capPublicRequests(
     { maxCount: config.limits.requestsWithoutToken, hasToken, refuse },
-    dispatch(mounts),
+    dispatch(mounts, refuse),
   );
   const handler = createHttpGuard(config, refuse, served);
   const { bodyMs } = config.limits;
   return createListener({ config, caps, handler, onClose: () => shutdown.abort(draining()), log, headersMs, bodyMs });
-}
-
-/** Creates the refusal of requests outside of an rpc, in Connect's JSON form. */
-function createRefuse({ failureOf }: Failures): Refuse {
-  return (error, response) => {
-    const { status, body } = failureResponse(failureOf(error, "http"));
-    sendWhole(response, status, "application/json", body);
-  };
 }
 
 /** Creates the check whether a request has a valid token; without authentication every request counts as having one. */

@@ -5,6 +5,9 @@ import type { EdgeContext } from "../../src/edge/api/edge-context.ts";
 import { type FailureDetail, RequestFailure, type Status, statusNumbers } from "../../src/edge/api/request-failure.ts";
 import { type Rpc, rpcsOf } from "../../src/edge/api/rpc.ts";
 
+/** An error that a request of the suite defines; every other failure is the edge's. */
+export class DefinedError extends RequestFailure {}
+
 /** Lists the rpcs of connectrpc.conformance.v1.ConformanceService; it answers each request as the request defines. */
 export function conformanceRpcs(service: DescService, registry: Registry): Rpc[] {
   const requestInfo = registry.getMessage("connectrpc.conformance.v1.ConformancePayload.RequestInfo");
@@ -23,7 +26,7 @@ export function conformanceRpcs(service: DescService, registry: Registry): Rpc[]
     });
   const failure = ({ code, message = "", details }: ConformanceError, info?: Message): RequestFailure => {
     const messages = [...details.map((detail) => anyUnpack(detail, registry)), info];
-    return new RequestFailure(statusOf(code), message, {
+    return new DefinedError(statusOf(code), message, {
       details: messages.flatMap((value): FailureDetail[] => {
         const desc = value && registry.getMessage(value.$typeName);
         return value === undefined || desc === undefined ? [] : [{ desc, value }];

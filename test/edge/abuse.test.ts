@@ -25,6 +25,8 @@ const limits = (changed: Partial<ReturnType<typeof readLimits>>) => ({
   config: { limits: { ...readLimits(), ...changed } },
 });
 const authorization = "Bearer caller-token";
+/** A limit that no attack here reaches. */
+const unlimited = 1_073_741_824;
 
 describe("bodies", () => {
   test("that never end are counted while their clients stay, and not after they left", async () => {
@@ -60,6 +62,13 @@ describe("bodies", () => {
     first.close();
   });
 
+  test("without that budget hold as many bytes as clients send", async () => {
+    const server = await startServer({}, limits({ requestBytes: 20_000, bufferedBytes: unlimited }));
+    const session = open(server.url);
+    for (let count = 0; count < 10; count += 1) post(session, rpc, { authorization }).write(unfinished(15_000));
+    await until(async () => (await bufferedBytes(server.url)) === 150_000);
+  });
+
   test.each(["application/grpc", "application/grpc-web", "application/proto"])(
     "of public rpcs by %s are refused above 4 KiB, and no other ones",
     async (type) => {
@@ -77,21 +86,56 @@ describe("bodies", () => {
     },
   );
 
+  test("of public rpcs without that limit hold what a client without a token sends", async () => {
+    const server = await startServer({}, limits({ publicRequestBytes: 4_194_304 }));
+    const session = open(server.url);
+    for (let count = 0; count < 8; count += 1) post(session, check).write(unfinished(60_000));
+    await until(async () => (await bufferedBytes(server.url)) > 400_000);
+  });
+
+  test("of refused requests are not read: a client without a token occupies no memory at any other rpc", async () => {
+    const server = await startServer();
+    const session = open(server.url);
+    const stream = post(session, rpc);
+    stream.write(unfinished(60_000));
+    expect(await ended(stream)).toMatchObject({ code: Code.Unauthenticated });
+    expect(await bufferedBytes(server.url)).toBe(0);
+    // The same bytes with a token are read, and counted.
+    post(session, rpc, { authorization }).write(unfinished(60_000));
+    await until(async () => (await bufferedBytes(server.url)) === 60_000);
+  });
+
   test.each(["application/grpc", "application/grpc-web"])(
     "by %s that do not arrive in time are refused as BODY_TIMEOUT, and their stream is closed",
     async (type) => {
       const server = await startServer({}, limits({ bodyMs: 50 }));
       const session = open(server.url);
-      for (const path of [rpc, check]) {
+      const refused = [rpc, check].map(async (path) => {
         const stream = post(session, path, { authorization, "content-type": type });
         stream.write(Buffer.from([0, 0]));
         const { reason } = await ended(stream);
-        expect([path, reason]).toEqual([path, "BODY_TIMEOUT"]);
         if (!stream.closed) await once(stream, "close");
-      }
+        return reason;
+      });
+      expect(await Promise.all(refused)).toEqual(["BODY_TIMEOUT", "BODY_TIMEOUT"]);
       expect(await bufferedBytes(server.url)).toBe(0);
     },
   );
+
+  test("without that deadline keep their streams and bytes", async () => {
+    const server = await startServer({}, limits({ bodyMs: 3_600_000 }));
+    const session = open(server.url);
+    let refusedCount = 0;
+    for (let count = 0; count < 50; count += 1) {
+      const stream = post(session, check).on("response", () => {
+        refusedCount += 1;
+      });
+      stream.write(Buffer.from([0, 0]));
+    }
+    // Of one connection 16 requests without a token stay open, with two bytes each.
+    await until(async () => refusedCount === 34);
+    expect(await bufferedBytes(server.url)).toBe(32);
+  });
 });
 
 describe("connections", () => {
@@ -103,6 +147,12 @@ describe("connections", () => {
     expect(await isClosed(server.url)).toBe(true);
     first.destroy();
     await until(async () => !(await isClosed(server.url)));
+  });
+
+  test("without that cap are as many as a client opens", async () => {
+    const server = await startServer({}, limits({ connectionsFromLoopback: 100 }));
+    for (let count = 0; count < 50; count += 1) await healthy(server.url);
+    expect(await metric(server.url, "toolgate_connections")).toBeGreaterThanOrEqual(50);
   });
 
   test("from a trusted proxy count in total only", async () => {
@@ -126,6 +176,10 @@ describe("connections", () => {
     refused.on("error", () => undefined);
     await once(refused, "close");
     expect(admitted.destroyed).toBe(false);
+    admitted.destroy();
+    await once(admitted, "close");
+    // Below the cap the same client gets its handshake.
+    await until(() => isHandshaken(port, certificates.ca.cert));
   });
 
   test("that were refused are counted and logged once", async () => {
@@ -143,19 +197,20 @@ describe("connections", () => {
 
 describe("open requests of a connection", () => {
   const watch = "/grpc.health.v1.Health/Watch";
-  const status = async (stream: ClientHttp2Stream) => (await once(stream, "response"))[0][":status"];
-
   test("without a token are capped, and one that ends makes place for another", async () => {
     const server = await startServer({}, limits({ requestsWithoutToken: 3 }));
     const session = open(server.url);
     const [first] = await watching(session, 3);
-    const refused = post(session, watch);
-    expect(await status(refused)).toBe(429);
-    expect(Buffer.concat(await refused.toArray()).toString()).toContain("OVERLOADED");
+    expect(await ended(post(session, watch))).toMatchObject({ code: Code.ResourceExhausted, reason: "OVERLOADED" });
     await watching(session, 3, { authorization });
     await watching(open(server.url), 3);
     first?.close();
-    await until(async () => (await status(post(session, "/healthz", { ":method": "GET" }))) === 200);
+    await until(async () => (await ended(post(session, "/healthz", { ":method": "GET" }))).reason === undefined);
+  });
+
+  test("without a token and without that cap are as many as HTTP/2 allows", async () => {
+    const server = await startServer({}, limits({ requestsWithoutToken: 10_000 }));
+    await watching(open(server.url), 99);
   });
 
   test("are not capped while authentication is off", async () => {
@@ -168,7 +223,7 @@ describe("open requests of a connection", () => {
     const streams = Array.from({ length: count }, () => post(session, watch, headers));
     for (const stream of streams) {
       stream.end(Buffer.alloc(5));
-      expect(await status(stream)).toBe(200);
+      await once(stream, "data");
     }
     return streams;
   }
@@ -216,6 +271,11 @@ describe("reflection", () => {
         if (answer.case === "fileDescriptorResponse") fileCounts.push(answer.value.fileDescriptorProto.length);
     }
     expect(encoded.length).toBe(new Set(encoded).size);
+    // Without the index that all streams share, each of them encodes every file.
+    const files = encoded.length;
+    for (let stream = 0; stream < 5; stream += 1)
+      reflectionService([ToolService.file, file_grpc_health_v1_health], { budget: counted, encode });
+    expect(encoded.length).toBe(6 * files);
     expect(fileCounts.length).toBe(500);
     expect(fileCounts.filter((count) => count > 1)).toHaveLength(5);
     expect(counted.usedBytes).toBe(0);
@@ -236,19 +296,31 @@ describe("reflection", () => {
   });
 
   test("takes no more than 4 KiB of questions on a stream", async () => {
-    const server = await startServer();
-    const client = createClient(ServerReflection, createGrpcTransport({ baseUrl: server.url }));
+    const { answered, error } = await askOften(await startServer());
+    expect(error?.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "REQUEST_TOO_LARGE" }]);
+    expect(answered).toBeLessThan(128);
+  });
+
+  test("without that limit answers every question of a stream", async () => {
+    const { answered, error } = await askOften(await startServer({}, limits({ publicRequestBytes: 4_194_304 })));
+    expect([answered, error]).toEqual([1_000, undefined]);
+  });
+
+  /** Asks 1,000 times on one stream, and counts the answers. */
+  async function askOften({ url }: { url: string }) {
+    const client = createClient(ServerReflection, createGrpcTransport({ baseUrl: url }));
     async function* questions() {
       for (let asked = 0; asked < 1_000; asked += 1)
         yield { messageRequest: { case: "fileContainingSymbol" as const, value: ToolService.typeName } };
     }
     let answered = 0;
-    const error = await (async () => {
+    try {
       for await (const _ of client.serverReflectionInfo(questions())) answered += 1;
-    })().catch((cause) => ConnectError.from(cause));
-    expect(error?.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "REQUEST_TOO_LARGE" }]);
-    expect(answered).toBeLessThan(128);
-  });
+      return { answered, error: undefined };
+    } catch (cause) {
+      return { answered, error: ConnectError.from(cause) };
+    }
+  }
 });
 
 test("one probe of the store answers all that ask meanwhile, and the next question starts another", async () => {
@@ -267,6 +339,11 @@ test("one probe of the store answers all that ask meanwhile, and the next questi
   expect(probes.length).toBe(2);
   probes[1]?.resolve(false);
   expect(await again).toContain("the store cannot write");
+  // Without the shared probe each question is a write to the store.
+  probes.length = 0;
+  for (let asked = 0; asked < 200; asked += 1)
+    void createReadiness({ ready, agrees: () => true }, new AbortController().signal).problem();
+  expect(probes.length).toBe(200);
 });
 
 function open(url: string): ClientHttp2Session {
@@ -321,9 +398,21 @@ async function ended(stream: ClientHttp2Stream): Promise<{ code: number; reason:
   };
 }
 
-async function bufferedBytes(url: string): Promise<number> {
+function bufferedBytes(url: string): Promise<number> {
+  return metric(url, "toolgate_buffered_bytes");
+}
+
+async function metric(url: string, name: string): Promise<number> {
   const response = await fetch(`${url}/metrics`, { headers: { authorization: "Bearer admin-token" } });
-  return Number(/^toolgate_buffered_bytes (\d+)$/m.exec(await response.text())?.[1]);
+  return Number(new RegExp(`^${name} (\\d+)$`, "m").exec(await response.text())?.[1]);
+}
+
+/** Returns whether a client gets its TLS handshake. */
+async function isHandshaken(port: number, ca: string | Buffer): Promise<boolean> {
+  const socket = tlsConnect({ port, host: "127.0.0.1", ca });
+  onTestFinished(() => void socket.destroy());
+  socket.on("error", () => undefined);
+  return await Promise.race([once(socket, "secureConnect").then(() => true), once(socket, "close").then(() => false)]);
 }
 
 /** Opens a connection and waits until it answers. */

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { request as http1Request } from "node:http";
 import { connect as http2Connect } from "node:http2";
 import { connect } from "node:net";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { startServer } from "./server.ts";
 
 const rpc = "/opencode.tool.v1.ToolService/GetServerInfo";
@@ -121,6 +121,19 @@ describe("a misbehaving client", () => {
     });
     await Promise.all(sockets.map((socket) => once(socket, "close")));
     expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
+  });
+
+  test("keeps its connections while it may be silent for an hour", async () => {
+    const server = await startServer({}, { headersMs: 3_600_000 });
+    const sockets = ["", "PR", "PRI * HTTP", "POS", "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "].map((begin) => {
+      const socket = connect(Number(new URL(server.url).port), "127.0.0.1").resume();
+      onTestFinished(() => void socket.destroy());
+      if (begin !== "") socket.write(begin);
+      return socket;
+    });
+    // As long as the other tests give it.
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(sockets.map(({ closed }) => closed)).toEqual(sockets.map(() => false));
   });
 
   test("is cut without an answer when it begins with neither HTTP/1.1 nor HTTP/2", async () => {

@@ -7,15 +7,17 @@ const mount = (path: string, methods?: readonly string[]): Mount => ({
   ...(methods && { methods }),
   handle: (_request, response) => response.end(path),
 });
-const handler = dispatch([mount("/"), mount("/page", ["GET"]), mount("/a.b.Service/"), mount("/a.b.Service/own")]);
+const mounts = [mount("/"), mount("/page", ["GET"]), mount("/a.b.Service/"), mount("/a.b.Service/own")];
 
 /** Returns the mount that serves a request, or the status of the refusal. */
 function serve(method: string, url: string): unknown {
   let served: unknown;
+  const handler = dispatch(mounts, (_error, _request, _response, httpStatus) => {
+    served = httpStatus;
+  });
   const response = {
-    statusCode: 200,
-    end(this: { statusCode: number }, body?: string) {
-      served = body ?? this.statusCode;
+    end(body: string) {
+      served = body;
     },
   };
   // Only the members that a dispatch uses.

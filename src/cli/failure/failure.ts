@@ -180,5 +180,6 @@ const nextSteps: Record<string, NextStep | undefined> = {
   OVERLOADED: () => "try again in a moment with the same ids: nothing is run twice",
   BODY_TIMEOUT: () => "send the whole request sooner, and try again with the same ids",
   NOT_SERVED: () => "check the address: this server has nothing at that path",
+  DEADLINE_PASSED: () => "try again with the same ids and a later deadline: nothing is run twice",
   HOST_REFUSED: () => "use a host name that the server's configuration lists",
 };

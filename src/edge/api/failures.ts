@@ -100,6 +100,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NO_SUCH_ASSIGNMENT: "not_found",
   ALREADY_BEGUN: "failed_precondition",
   NO_SUCH_CONNECTOR: "not_found",
+  DEADLINE_PASSED: "deadline_exceeded",
 };
 
 function refusal(error: RequestError): RequestFailure {
@@ -126,6 +127,7 @@ function isConnectionLoss(error: unknown): boolean {
 
 const connectionLosses: ReadonlySet<unknown> = new Set([
   "ECONNRESET",
+  "ERR_STREAM_DESTROYED",
   "ERR_STREAM_PREMATURE_CLOSE",
   "ERR_HTTP2_INVALID_STREAM",
 ]);

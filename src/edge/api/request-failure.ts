@@ -65,7 +65,9 @@ export function clientLeft(): RequestFailure {
 
 /** Returns the abort reason of a request whose deadline has passed. */
 export function deadlinePassed(): RequestFailure {
-  return new RequestFailure("deadline_exceeded", "the deadline has passed");
+  const message =
+    "the deadline that the client set has passed; send the request again with the same ids to attach to it";
+  return new RequestFailure("deadline_exceeded", message, { reason: ErrorReason.DEADLINE_PASSED });
 }
 
 /** Returns the refusal of a request that is over the size limit. */
@@ -99,8 +101,8 @@ export function overloaded(limit: string, fact: string): RequestFailure {
   );
 }
 
-/** Returns the refusal of an rpc, a service or a compression that this server does not have. */
-export function notServed(status: "unimplemented" | "not_found", message: string): RequestFailure {
+/** Returns the refusal of an rpc, a service, a compression or a form of request that this server does not have. */
+export function notServed(status: "unimplemented" | "not_found" | "unknown", message: string): RequestFailure {
   return new RequestFailure(status, message, { reason: ErrorReason.NOT_SERVED });
 }
 

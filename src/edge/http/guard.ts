@@ -2,11 +2,8 @@ import { cors } from "@connectrpc/connect";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import type { Config } from "../../config/config.ts";
 import { RequestError } from "../../core/request-error.ts";
-import type { Handler, Request, Response } from "./handler.ts";
+import type { Handler, Refuse, Request, Response } from "./handler.ts";
 import { sendWhole } from "./mounts.ts";
-
-/** Sends the refusal of a request that reached no rpc. */
-export type Refuse = (error: unknown, response: Response) => void;
 
 /** Creates the guard before all doors: it refuses unknown hosts and answers the preflight requests of web pages. */
 export function createHttpGuard(
@@ -18,11 +15,11 @@ export function createHttpGuard(
   const knownOrigins = new Set(origins);
 
   return (request, response) => {
-    if (countHosts(request) > 1) return refuse(manyHosts(), response);
+    if (countHosts(request) > 1) return refuse(manyHosts(), request, response);
     // HTTP/2 has the host in another place; what follows reads it from the header of HTTP/1.1.
     request.headers.host ??= authorityOf(request);
     const unknown = hostsOf(request).find((host) => !knownHosts.has(lower(withoutPort(host))));
-    if (unknown !== undefined) return refuse(hostRefused(unknown), response);
+    if (unknown !== undefined) return refuse(hostRefused(unknown), request, response);
     const isAllowed = allowOrigin(request, response, knownOrigins);
     if (request.method === "OPTIONS") return preflight(response, isAllowed);
     next(request, response);

@@ -9,3 +9,6 @@ export type Response = ServerResponse | Http2ServerResponse;
 
 /** Answers a request. */
 export type Handler = (request: Request, response: Response) => void;
+
+/** Sends the refusal of a request that reached no rpc; `httpStatus` replaces the status that follows from the error. */
+export type Refuse = (error: unknown, request: Request, response: Response, httpStatus?: number) => void;

@@ -1,4 +1,5 @@
-import type { Handler, Request, Response } from "./handler.ts";
+import { notServed } from "../api/request-failure.ts";
+import type { Handler, Refuse, Response } from "./handler.ts";
 
 /** A place on the listener that a handler serves. */
 export interface Mount {
@@ -9,8 +10,8 @@ export interface Mount {
   handle: Handler;
 }
 
-/** Creates a handler that dispatches by path; it answers 404 where nothing is mounted. */
-export function dispatch(mounts: readonly Mount[]): Handler {
+/** Creates a handler that dispatches by path; it refuses with 404 where nothing is mounted. */
+export function dispatch(mounts: readonly Mount[], refuse: Refuse): Handler {
   const exact = new Map(mounts.map((mount) => [mount.path, mount]));
   const prefixes = mounts.filter(({ path }) => path.endsWith("/") && path !== "/");
   return (request, response) => {
@@ -18,13 +19,8 @@ export function dispatch(mounts: readonly Mount[]): Handler {
     const mount = exact.get(path) ?? prefixes.find((prefix) => path.startsWith(prefix.path));
     const isServed = mount !== undefined && (mount.methods?.includes(request.method ?? "") ?? true);
     if (isServed) mount.handle(request, response);
-    else notFound(request, response);
+    else refuse(notServed("unimplemented", `${request.method} ${path} is not served here`), request, response, 404);
   };
-}
-
-function notFound(_request: Request, response: Response): void {
-  response.statusCode = 404;
-  response.end();
 }
 
 /** Sends a whole response. */

@@ -1,7 +1,6 @@
 import { checkReadsMetrics } from "../api/access.ts";
 import type { Authenticate } from "../api/authenticate.ts";
-import type { Refuse } from "./guard.ts";
-import type { Response } from "./handler.ts";
+import type { Refuse, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
 import type { Readiness } from "./readiness.ts";
 
@@ -22,13 +21,14 @@ export function probeDoor({
     { path: "/readyz", handle: (_request, response) => void sendReadiness(response, readiness) },
     {
       path: "/metrics",
-      handle({ headers }, response) {
+      handle(request, response) {
+        const { headers } = request;
         try {
           checkReadsMetrics(
             authenticate({ get: (name) => (name === "authorization" ? headers.authorization : null) ?? null }),
           );
         } catch (error) {
-          return refuse(error, response);
+          return refuse(error, request, response);
         }
         void sendMetrics(response, metrics);
       },

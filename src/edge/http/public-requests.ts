@@ -1,6 +1,5 @@
 import { overloaded } from "../api/request-failure.ts";
-import type { Refuse } from "./guard.ts";
-import type { Handler, Request } from "./handler.ts";
+import type { Handler, Refuse, Request } from "./handler.ts";
 
 /**
  * Creates the cap on open requests without a token: it refuses one more of a connection. A request is open until its response is
@@ -17,7 +16,7 @@ export function capPublicRequests(
     const openCount = openCounts.get(connection) ?? 0;
     if (openCount >= maxCount) {
       const fact = `this connection has ${maxCount} open requests without a token`;
-      return refuse(overloaded("requests_without_token", fact), response);
+      return refuse(overloaded("requests_without_token", fact), request, response);
     }
     openCounts.set(connection, openCount + 1);
     response.once("close", () => openCounts.set(connection, (openCounts.get(connection) ?? 1) - 1));

@@ -7,8 +7,7 @@ import { type BrowserSignIn, checkOwnPage, newBrowserToken } from "../api/browse
 import type { EdgeLimits, RequestHeaders } from "../api/edge-context.ts";
 import { readBody } from "../rpc/request-body.ts";
 import type { ByteBudget } from "./byte-budget.ts";
-import type { Refuse } from "./guard.ts";
-import type { Handler, Request, Response } from "./handler.ts";
+import type { Handler, Refuse, Request, Response } from "./handler.ts";
 import { type Mount, sendWhole } from "./mounts.ts";
 
 /** Options of the door. */
@@ -47,7 +46,7 @@ function serve(options: SignInDoorOptions, run: Serve): Handler {
         throw unusable("the content type must be application/json");
       await run(options, headers, request, response);
     };
-    check().catch((error: unknown) => options.refuse(error, response));
+    check().catch((error: unknown) => options.refuse(error, request, response));
   };
 }
 

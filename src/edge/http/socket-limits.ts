@@ -39,3 +39,6 @@ export const http2Limits = {
 
 /** Time after which an HTTP/2 connection without traffic is closed. */
 export const http2IdleMs = 120_000;
+
+/** Time that a client has to end the stream of a request after the response, until the server closes it. */
+export const refusedStreamMs = 1_000;

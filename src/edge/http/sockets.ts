@@ -19,7 +19,7 @@ import type { Tls } from "../../config/config.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import { detectHttpVersion } from "./first-bytes.ts";
 import type { Handler } from "./handler.ts";
-import { http1Limits, http2IdleMs, http2Limits, tlsOptions } from "./socket-limits.ts";
+import { http1Limits, http2IdleMs, http2Limits, refusedStreamMs, tlsOptions } from "./socket-limits.ts";
 
 /** One port for HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export interface Sockets {
@@ -92,10 +92,17 @@ function trackResponse(port: Port, request: IncomingMessage, response: ServerRes
   });
 }
 
-/** Closes an HTTP/2 stream after its response: a client whose request is refused may never end it. */
+/**
+ * Closes an HTTP/2 stream after its response: a client whose request is refused may never end it. The stream stays open until
+ * more of the request arrives, or for `refusedStreamMs`, so that the frames that are on their way are still checked.
+ */
 function endRefusedStream(request: Http2ServerRequest, { stream }: Http2ServerResponse): void {
   stream.once("wantTrailers", () => {
-    if (!request.complete) inTwoTurns(() => stream.close(constants.NGHTTP2_NO_ERROR));
+    if (request.complete) return;
+    const close = () => inTwoTurns(() => stream.close(constants.NGHTTP2_NO_ERROR));
+    const timer = setTimeout(close, refusedStreamMs);
+    stream.once("close", () => clearTimeout(timer));
+    request.once("data", close).resume();
   });
 }
 

@@ -9,7 +9,7 @@ import { clientLeft } from "../api/request-failure.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { type Mount, sendWhole } from "../http/mounts.ts";
-import { failureResponse } from "../rpc/errors.ts";
+import { httpStatusOf } from "../rpc/errors.ts";
 import { readBody } from "../rpc/request-body.ts";
 import type { LocalApiOptions } from "./local-api.ts";
 import type { McpExchange, McpHandler, McpHandlerOptions } from "./mcp-handler.ts";
@@ -110,7 +110,7 @@ function refuseMcp({ failures, log }: McpDoorOptions, error: unknown, response: 
     return;
   }
   const failure = failures.failureOf(error, "/mcp");
-  const { status } = failureResponse(failure);
+  const status = httpStatusOf(failure);
   if (status === 401) response.setHeader("www-authenticate", "Bearer");
   const body = { jsonrpc: "2.0", id: null, error: { code: -32_000, message: failure.message } };
   sendWhole(response, status, "application/json", JSON.stringify(body));

@@ -8,7 +8,7 @@ import {
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
-import { type Compression, compressedFlag, type UniversalHandler } from "@connectrpc/connect/protocol";
+import type { UniversalHandler } from "@connectrpc/connect/protocol";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
 import { peerOf, type SocketEnds } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
@@ -16,25 +16,21 @@ import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import {
-  notOneMessage,
-  notServed,
-  RequestFailure,
-  requestTooLarge,
-  unreadableRequest,
-} from "../api/request-failure.ts";
+import { notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
-import { sendWhole } from "../http/mounts.ts";
+import { checkedBody, isSingleRequest, type RoutedRpc } from "./checked-body.ts";
 import type { RpcOptions } from "./direct.ts";
-import { failureResponse, toConnectError } from "./errors.ts";
+import { toConnectError } from "./errors.ts";
 import { linkedSignal } from "./linked-signal.ts";
-import { type BodyLimits, streamBody } from "./request-body.ts";
+import { sendRefusal } from "./refusal.ts";
+import { checkCompression, checkTimeout, refuseLarge, reportUnreadable } from "./router-refusals.ts";
+import { envelopeBytes } from "./single-message.ts";
 
 /** Creates a handler for all forms that Connect's router serves: Connect, gRPC and gRPC-Web. */
 export function createConnectHandler(options: RpcOptions): Handler {
-  const { rpcs, failures, limits, budget, log } = options;
+  const { rpcs, failures, limits, log } = options;
   const [open, gated] = [rpcs.filter(({ isPublic }) => isPublic), rpcs.filter(({ isPublic }) => !isPublic)];
   const handlers = new Map(
     [
@@ -46,17 +42,22 @@ export function createConnectHandler(options: RpcOptions): Handler {
   return (request, response) => {
     const route = handlers.get((request.url ?? "").split("?", 1)[0] ?? "");
     if (route === undefined) return sendNotServed(request, response, failures);
-    const { handler, bounds } = route;
+    const { handler } = route;
     let hasLeft = false;
     response.once("close", () => {
       hasLeft = true;
     });
-    const body = reportErrors(checkedBody(request, { ...bounds, budget }), (error) =>
+    const body = reportErrors(checkedBody(request, route), (error) =>
       toConnectError(failures.failureOf(error, nameOfRpc(handler.method))),
     );
     const values = createContextValues().set(socketKey, request.socket);
     handler({ ...universalRequestFromNodeRequest(request, response, undefined, values), body })
-      .then((answer) => universalResponseToNodeResponse(answer, response))
+      .then((answer) => {
+        const fact = refusedForms.get(answer.status);
+        if (fact === undefined) return universalResponseToNodeResponse(answer, response);
+        const failure = failures.failureOf(notServed("unknown", fact), nameOfRpc(handler.method));
+        sendRefusal({ request, response }, failure, answer.status);
+      })
       .catch((error: unknown) => {
         if (hasLeft || ConnectError.from(error).code === Code.Aborted) return;
         log.error("a response broke off", { error, rpc: nameOfRpc(handler.method) });
@@ -69,14 +70,19 @@ export function createConnectHandler(options: RpcOptions): Handler {
 function sendNotServed(request: Request, response: Response, { failureOf }: Failures): void {
   const name = (request.url ?? "").slice(1);
   const failure = failureOf(notServed("unimplemented", `${name} is not an rpc of this server`), name);
-  const { body } = failureResponse(failure);
-  sendWhole(response, 404, "application/json", body);
+  sendRefusal({ request, response }, failure, 404);
 }
 
-/** A handler of Connect's router and the bounds on the body of its requests. */
-interface Route {
+/** Explains the HTTP statuses with which Connect refuses a request that has no form of the rpc; it sends no body with them. */
+const refusedForms: ReadonlyMap<number, string> = new Map([
+  [405, "an rpc is called by POST"],
+  [415, "the rpc is not served by this content type; use application/json, or the one of gRPC, gRPC-Web or Connect"],
+  [505, "the rpc is not served over this version of HTTP; use HTTP/2"],
+]);
+
+/** A handler of Connect's router and how the bodies of its requests are read. */
+interface Route extends RoutedRpc {
   handler: UniversalHandler;
-  bounds: Omit<BodyLimits, "budget">;
 }
 
 /** Creates the routes of rpcs that share an access. */
@@ -84,9 +90,11 @@ function createRoutes(
   options: RpcOptions,
   { rpcs, admit, readMaxBytes }: { rpcs: readonly Rpc[]; admit: AccessGate; readMaxBytes: number },
 ): Route[] {
-  const { checkMessage, failures, limits, compression, jsonOptions, shutdownSignal } = options;
-  const report = (error: unknown) => toConnectError(failures.failureOf(error, "decompress"));
-  const available = compression.acceptCompression.map((one) => refuseLarge(one, report));
+  const { checkMessage, limits, compression, jsonOptions, budget, shutdownSignal } = options;
+  const failures = refuseLarge(options.failures, readMaxBytes);
+  const available = compression.acceptCompression.map((one) =>
+    reportUnreadable(one, (error) => toConnectError(failures.failureOf(error, "decompress"))),
+  );
   const router = createConnectRouter({
     acceptCompression: available,
     compressMinBytes: compression.compressMinBytes,
@@ -99,6 +107,7 @@ function createRoutes(
       try {
         values.set(principalKey, admit({ rpc: method, headers: requestHeader, signal }));
         checkCompression(requestHeader, available);
+        checkTimeout(requestHeader, limits);
       } catch (error) {
         throw toConnectError(failures.failureOf(error, nameOfRpc(method), signal));
       }
@@ -107,65 +116,17 @@ function createRoutes(
   const isPublic = new Map(rpcs.map((rpc) => [rpc.method, rpc.isPublic]));
   for (const rpc of rpcs) routeRpc(router, rpc, limits);
   return router.handlers.map((handler) => {
-    const isLong = isPublic.get(handler.method) === false && !isSingleRequest(handler.method);
-    const maxBytes = isLong ? Number.POSITIVE_INFINITY : readMaxBytes + envelopeBytes;
-    return { handler, bounds: { maxBytes, maxMs: isLong ? limits.maxDeadlineMs : limits.bodyMs } };
+    const { method } = handler;
+    const isLong = isPublic.get(method) === false && !isSingleRequest(method);
+    const maxBytes = isLong ? Number.POSITIVE_INFINITY : readMaxBytes + (isSingleRequest(method) ? 0 : envelopeBytes);
+    const maxMs = isLong ? limits.maxDeadlineMs : limits.bodyMs;
+    return { handler, method, limits: { maxBytes, maxMs, budget }, compressions: available, jsonOptions };
   });
-}
-
-function isSingleRequest({ methodKind }: DescMethod): boolean {
-  return methodKind === "unary" || methodKind === "server_streaming";
-}
-
-/** Returns a compression that refuses with REQUEST_TOO_LARGE what Connect refuses without a reason. */
-function refuseLarge(compression: Compression, report: (error: unknown) => ConnectError): Compression {
-  return {
-    ...compression,
-    async decompress(bytes, readMaxBytes) {
-      try {
-        return await compression.decompress(bytes, readMaxBytes);
-      } catch (error) {
-        const isLarge = error instanceof ConnectError && error.code === Code.ResourceExhausted;
-        throw isLarge ? report(requestTooLarge(readMaxBytes)) : error;
-      }
-    },
-  };
-}
-
-/** Refuses a request in a compression that this server does not have. */
-function checkCompression(headers: Headers, available: readonly Compression[]): void {
-  const names = ["identity", ...available.map(({ name }) => name)];
-  for (const header of ["grpc-encoding", "content-encoding", "connect-content-encoding"]) {
-    const encoding = headers.get(header);
-    if (encoding === null || names.includes(encoding)) continue;
-    throw notServed(
-      "unimplemented",
-      `the request has ${header} "${encoding}", which is not served; use ${names.join(", ")}`,
-    );
-  }
 }
 
 const principalKey = createContextKey<Principal | undefined>(undefined, { description: "principal" });
 
 const socketKey = createContextKey<SocketEnds>({}, { description: "ends of the connection" });
-
-/** Size of what precedes a message in gRPC, gRPC-Web and Connect's streams. */
-const envelopeBytes = 5;
-
-/** Passes a body on; refuses one whose first message is compressed although no header says how. */
-async function* checkedBody(request: Request, limits: BodyLimits): AsyncGenerator<Uint8Array> {
-  const { "content-type": type = "", ...headers } = request.headers;
-  const encoding = headers["grpc-encoding"] ?? headers["connect-content-encoding"] ?? "identity";
-  let isChecked = encoding !== "identity" || !/^application\/(grpc|connect)/.test(type);
-  for await (const chunk of streamBody(request, limits)) {
-    const [flags] = chunk;
-    if (!isChecked && flags !== undefined) {
-      isChecked = true;
-      if ((flags & compressedFlag) !== 0) throw notOneMessage("internal", "it is compressed, and no header says how");
-    }
-    yield chunk;
-  }
-}
 
 async function* reportErrors(
   body: AsyncIterable<Uint8Array>,

@@ -1,13 +1,4 @@
-import {
-  create,
-  type DescMessage,
-  type DescMethod,
-  fromBinary,
-  fromJsonString,
-  type Message,
-  type MessageInitShape,
-  toJsonString,
-} from "@bufbuild/protobuf";
+import { create, type DescMessage, type Message, type MessageInitShape, toJsonString } from "@bufbuild/protobuf";
 import { encodeMessage, type KnownBytes } from "../../core/encode-message.ts";
 import type { Logger } from "../../core/logger.ts";
 import { peerOf } from "../../core/peer-uid.ts";
@@ -15,13 +6,14 @@ import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits, ListedHeaders } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { clientLeft, deadlinePassed, unreadableRequest } from "../api/request-failure.ts";
+import { clientLeft, deadlinePassed } from "../api/request-failure.ts";
 import { ResponseMetadata } from "../api/response-metadata.ts";
 import { nameOfRpc, type Rpc, type SingleRequestRpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { ByteBudget } from "../http/byte-budget.ts";
 import type { Request, Response } from "../http/handler.ts";
 import { toConnectError } from "./errors.ts";
+import { parseMessage } from "./parse-message.ts";
 import { selectWire } from "./select-wire.ts";
 import type { JsonOptions, ResponseCompression, Wire, WireResponse } from "./wire.ts";
 
@@ -110,7 +102,8 @@ async function serveRpc(options: RpcOptions, { rpc, wire, request, response, abo
     const deadline = timeoutMs === undefined ? undefined : Date.now() + timeoutMs;
     const maxBytes = isPublic ? limits.publicRequestBytes : limits.requestBytes;
     const body = await wire.read(request, { maxBytes, maxMs: limits.bodyMs, budget });
-    const message = parse(method, wire, body, options.jsonOptions);
+    const { isBinary } = wire;
+    const message = parseMessage(method.input, body, { isBinary, jsonOptions: options.jsonOptions });
     checkMessage(method.input, message);
     const trace = traceContextOf(headers);
     const context = {
@@ -138,14 +131,6 @@ async function respond(
     context.signal.throwIfAborted();
   }
   await sent.end();
-}
-
-function parse({ input }: DescMethod, { isBinary }: Wire, message: Buffer, jsonOptions: JsonOptions): Message {
-  try {
-    return isBinary ? fromBinary(input, message) : fromJsonString(input, message.toString(), jsonOptions);
-  } catch (cause) {
-    throw unreadableRequest(cause);
-  }
 }
 
 function encode(

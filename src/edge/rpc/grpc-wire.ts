@@ -1,7 +1,7 @@
 import { type Compression, compressedFlag } from "@connectrpc/connect/protocol";
 import { contentTypeProto, grpcStatusOk, parseTimeout, setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
-import { notOneMessage } from "../api/request-failure.ts";
 import { readBody } from "./request-body.ts";
+import { announcedBytes, envelopeBytes, singleMessage } from "./single-message.ts";
 import { headerValue, negotiateCompression, type Sink, type Wire } from "./wire.ts";
 
 /** gRPC over HTTP, as https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md specifies it. */
@@ -10,8 +10,8 @@ export const grpcWire: Wire = {
   timeoutOf: ({ headers }, maxMs) => parseTimeout(headerValue(headers["grpc-timeout"]), maxMs),
 
   async read(request, limits) {
-    const announcedIn = (begin: Buffer) => (begin.length < envelopeBytes ? 0 : begin.readUInt32BE(1));
-    return messageIn(await readBody(request, limits, { envelopeBytes, announcedIn }));
+    const body = await readBody(request, limits, { envelopeBytes, announcedIn: announcedBytes });
+    return singleMessage(body, false).message;
   },
 
   respond({ request: { headers }, response, signal, metadata }, { compression: offered }) {
@@ -49,19 +49,6 @@ export const grpcWire: Wire = {
     };
   },
 };
-
-/** Size of what precedes each message of gRPC: a byte of flags, then the length in four bytes. */
-const envelopeBytes = 5;
-
-/** Returns the message of a body, which must hold exactly one, uncompressed. */
-function messageIn(body: Buffer): Buffer {
-  if (body.length === 0) throw notOneMessage("unimplemented", "it has none");
-  const length = body.length < envelopeBytes ? Number.POSITIVE_INFINITY : body.readUInt32BE(1);
-  if (body.length < envelopeBytes + length) throw notOneMessage("invalid_argument", "it ends in the middle of one");
-  if (body.length > envelopeBytes + length) throw notOneMessage("unimplemented", "it has more than one");
-  if (body[0] !== 0) throw notOneMessage("internal", "it is compressed, and no grpc-encoding says how");
-  return body.subarray(envelopeBytes);
-}
 
 async function envelope(
   message: Uint8Array,

@@ -12,13 +12,15 @@ import type { UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/error_reason.proto.
  */
 export const file_opencode_tool_v1_error_reason: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL2Vycm9yX3JlYXNvbi5wcm90bxIQb3BlbmNvZGUudG9vbC52MSq7CgoLRXJyb3JSZWFzb24SHAoYRVJST1JfUkVBU09OX1VOU1BFQ0lGSUVEEAASIAocRVJST1JfUkVBU09OX0lOVkFMSURfTUVTU0FHRRABEh4KGkVSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAISHQoZRVJST1JfUkVBU09OX1VOS05PV05fVE9PTBADEh4KGkVSUk9SX1JFQVNPTl9VTktOT1dOX0FHRU5UEAQSIgoeRVJST1JfUkVBU09OX1VOS05PV05fV09SS1NQQUNFEAUSIAocRVJST1JfUkVBU09OX05PX1NVQ0hfU0VTU0lPThAGEh0KGUVSUk9SX1JFQVNPTl9OT19TVUNIX0NBTEwQBxIjCh9FUlJPUl9SRUFTT05fTk9fU1VDSF9QRVJNSVNTSU9OEAgSHgoaRVJST1JfUkVBU09OX05PX1NVQ0hfR1JBTlQQCRIfChtFUlJPUl9SRUFTT05fTk9fU1VDSF9PVVRQVVQQChIfChtFUlJPUl9SRUFTT05fQ0FMTF9JRF9SRVVTRUQQCxIgChxFUlJPUl9SRUFTT05fU0VTU0lPTl9ESUZGRVJTEAwSHwobRVJST1JfUkVBU09OX1NFU1NJT05fQ0xPU0VEEA0SHQoZRVJST1JfUkVBU09OX0NBTExfRVhQSVJFRBAOEiEKHUVSUk9SX1JFQVNPTl9BTFJFQURZX0FOU1dFUkVEEA8SGwoXRVJST1JfUkVBU09OX0FTS19DTE9TRUQQEBIcChhFUlJPUl9SRUFTT05fQVNLX0NIQU5HRUQQERIZChVFUlJPUl9SRUFTT05fTk9fT0ZGRVIQEhIgChxFUlJPUl9SRUFTT05fUkVQTFlfSURfUkVVU0VEEBMSIAocRVJST1JfUkVBU09OX1VOQVVUSEVOVElDQVRFRBAUEh0KGUVSUk9SX1JFQVNPTl9ST0xFX01JU1NJTkcQFRIZChVFUlJPUl9SRUFTT05fT1dOX0NBTEwQFhIfChtFUlJPUl9SRUFTT05fUVVPVEFfRVhDRUVERUQQFxIgChxFUlJPUl9SRUFTT05fSElTVE9SWV9UUklNTUVEEBgSHgoaRVJST1JfUkVBU09OX1NUT1JFX0NIQU5HRUQQGRIiCh5FUlJPUl9SRUFTT05fU1RPUkVfVU5BVkFJTEFCTEUQGhIZChVFUlJPUl9SRUFTT05fRFJBSU5JTkcQGxIeChpFUlJPUl9SRUFTT05fSU5WQUxJRF9SQU5HRRAcEh0KGUVSUk9SX1JFQVNPTl9IT1NUX1JFRlVTRUQQHRIcChhFUlJPUl9SRUFTT05fSE9PS19GQUlMRUQQHhIdChlFUlJPUl9SRUFTT05fTk9UX0VESVRBQkxFEB8SIgoeRVJST1JfUkVBU09OX1JFUVVFU1RfVE9PX0xBUkdFECASGwoXRVJST1JfUkVBU09OX09WRVJMT0FERUQQIRIdChlFUlJPUl9SRUFTT05fQk9EWV9USU1FT1VUECISGwoXRVJST1JfUkVBU09OX05PVF9TRVJWRUQQIxIfChtFUlJPUl9SRUFTT05fT1JJR0lOX1JFRlVTRUQQKBIjCh9FUlJPUl9SRUFTT05fTk9fU1VDSF9DUkVERU5USUFMECkSIwofRVJST1JfUkVBU09OX05PX1NVQ0hfQVNTSUdOTUVOVBAqEh4KGkVSUk9SX1JFQVNPTl9BTFJFQURZX0JFR1VOECsSIgoeRVJST1JfUkVBU09OX05PX1NVQ0hfQ09OTkVDVE9SEDBiBnByb3RvMw");
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL2Vycm9yX3JlYXNvbi5wcm90bxIQb3BlbmNvZGUudG9vbC52MSrdCgoLRXJyb3JSZWFzb24SHAoYRVJST1JfUkVBU09OX1VOU1BFQ0lGSUVEEAASIAocRVJST1JfUkVBU09OX0lOVkFMSURfTUVTU0FHRRABEh4KGkVSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAISHQoZRVJST1JfUkVBU09OX1VOS05PV05fVE9PTBADEh4KGkVSUk9SX1JFQVNPTl9VTktOT1dOX0FHRU5UEAQSIgoeRVJST1JfUkVBU09OX1VOS05PV05fV09SS1NQQUNFEAUSIAocRVJST1JfUkVBU09OX05PX1NVQ0hfU0VTU0lPThAGEh0KGUVSUk9SX1JFQVNPTl9OT19TVUNIX0NBTEwQBxIjCh9FUlJPUl9SRUFTT05fTk9fU1VDSF9QRVJNSVNTSU9OEAgSHgoaRVJST1JfUkVBU09OX05PX1NVQ0hfR1JBTlQQCRIfChtFUlJPUl9SRUFTT05fTk9fU1VDSF9PVVRQVVQQChIfChtFUlJPUl9SRUFTT05fQ0FMTF9JRF9SRVVTRUQQCxIgChxFUlJPUl9SRUFTT05fU0VTU0lPTl9ESUZGRVJTEAwSHwobRVJST1JfUkVBU09OX1NFU1NJT05fQ0xPU0VEEA0SHQoZRVJST1JfUkVBU09OX0NBTExfRVhQSVJFRBAOEiEKHUVSUk9SX1JFQVNPTl9BTFJFQURZX0FOU1dFUkVEEA8SGwoXRVJST1JfUkVBU09OX0FTS19DTE9TRUQQEBIcChhFUlJPUl9SRUFTT05fQVNLX0NIQU5HRUQQERIZChVFUlJPUl9SRUFTT05fTk9fT0ZGRVIQEhIgChxFUlJPUl9SRUFTT05fUkVQTFlfSURfUkVVU0VEEBMSIAocRVJST1JfUkVBU09OX1VOQVVUSEVOVElDQVRFRBAUEh0KGUVSUk9SX1JFQVNPTl9ST0xFX01JU1NJTkcQFRIZChVFUlJPUl9SRUFTT05fT1dOX0NBTEwQFhIfChtFUlJPUl9SRUFTT05fUVVPVEFfRVhDRUVERUQQFxIgChxFUlJPUl9SRUFTT05fSElTVE9SWV9UUklNTUVEEBgSHgoaRVJST1JfUkVBU09OX1NUT1JFX0NIQU5HRUQQGRIiCh5FUlJPUl9SRUFTT05fU1RPUkVfVU5BVkFJTEFCTEUQGhIZChVFUlJPUl9SRUFTT05fRFJBSU5JTkcQGxIeChpFUlJPUl9SRUFTT05fSU5WQUxJRF9SQU5HRRAcEh0KGUVSUk9SX1JFQVNPTl9IT1NUX1JFRlVTRUQQHRIcChhFUlJPUl9SRUFTT05fSE9PS19GQUlMRUQQHhIdChlFUlJPUl9SRUFTT05fTk9UX0VESVRBQkxFEB8SIgoeRVJST1JfUkVBU09OX1JFUVVFU1RfVE9PX0xBUkdFECASGwoXRVJST1JfUkVBU09OX09WRVJMT0FERUQQIRIdChlFUlJPUl9SRUFTT05fQk9EWV9USU1FT1VUECISGwoXRVJST1JfUkVBU09OX05PVF9TRVJWRUQQIxIfChtFUlJPUl9SRUFTT05fT1JJR0lOX1JFRlVTRUQQKBIjCh9FUlJPUl9SRUFTT05fTk9fU1VDSF9DUkVERU5USUFMECkSIwofRVJST1JfUkVBU09OX05PX1NVQ0hfQVNTSUdOTUVOVBAqEh4KGkVSUk9SX1JFQVNPTl9BTFJFQURZX0JFR1VOECsSIgoeRVJST1JfUkVBU09OX05PX1NVQ0hfQ09OTkVDVE9SEDASIAocRVJST1JfUkVBU09OX0RFQURMSU5FX1BBU1NFRBAzYgZwcm90bzM");
 
 /**
  * ErrorReason is the machine-readable cause of a failed rpc. It is sent as google.rpc.ErrorInfo in the error's details:
  * `reason` is the value's name without its prefix, `domain` is "opencode.tool.v1", and `metadata` has the entries that
  * each value names. For a watch of WatchMany that fails, it is in the WatchEnd.
- * An error with the code `internal` has no reason and hides its text; send its `request_id` to the operator.
+ * An error with the code `internal` has no reason and hides its text; send its `request_id` to the operator. `canceled`
+ * has none either: only a client that left gets it.
+ * It comes in the form of the request's protocol, also if the request reached no rpc; as JSON if the form is unknown.
  *
  * Example: {"reason": "CALL_ID_REUSED", "domain": "opencode.tool.v1", "metadata": {"call_id": "c1", "tool": "bash"}}
  *
@@ -311,8 +313,10 @@ export const ErrorReason = {
   BODY_TIMEOUT: 34,
 
   /**
-   * ERROR_REASON_NOT_SERVED (unimplemented): this service does not have the rpc or the compression of the request; in
-   * a health check, which then fails as not_found, the service that it names.
+   * ERROR_REASON_NOT_SERVED (unimplemented): this service does not have the rpc or the compression of the request. In a
+   * health check, which then fails as not_found, it does not have the service that the check names. A request by
+   * another method than POST, with another content type, or over a version of HTTP that the rpc does not support fails
+   * as `unknown` instead, with the HTTP status 405, 415 or 505.
    *
    * @generated from enum value: ERROR_REASON_NOT_SERVED = 35;
    */
@@ -355,13 +359,23 @@ export const ErrorReason = {
    * @generated from enum value: ERROR_REASON_NO_SUCH_CONNECTOR = 48;
    */
   NO_SUCH_CONNECTOR: 48,
+
+  /**
+   * ERROR_REASON_DEADLINE_PASSED (deadline_exceeded): the deadline that the client set passed before the response. What
+   * was accepted before goes on: a call keeps running, and the same ids attach to it.
+   *
+   * @generated from enum value: ERROR_REASON_DEADLINE_PASSED = 51;
+   */
+  DEADLINE_PASSED: 51,
 } as const;
 
 /**
  * ErrorReason is the machine-readable cause of a failed rpc. It is sent as google.rpc.ErrorInfo in the error's details:
  * `reason` is the value's name without its prefix, `domain` is "opencode.tool.v1", and `metadata` has the entries that
  * each value names. For a watch of WatchMany that fails, it is in the WatchEnd.
- * An error with the code `internal` has no reason and hides its text; send its `request_id` to the operator.
+ * An error with the code `internal` has no reason and hides its text; send its `request_id` to the operator. `canceled`
+ * has none either: only a client that left gets it.
+ * It comes in the form of the request's protocol, also if the request reached no rpc; as JSON if the form is unknown.
  *
  * Example: {"reason": "CALL_ID_REUSED", "domain": "opencode.tool.v1", "metadata": {"call_id": "c1", "tool": "bash"}}
  *
