@@ -8,11 +8,13 @@ export default defineConfig({
     // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
     // install.
     exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**"],
+    // npm run test:breadth runs all cases of the files that take only samples here.
+    provide: { isBroad: false },
     globalSetup: ["test/programs.ts", "test/builds.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.
     isolate: false,
-    // Tests wait for processes and browsers more than they compute, so two cores serve three workers.
-    maxWorkers: 3,
+    // Tests wait for processes and browsers more than they compute, so two cores serve four workers.
+    maxWorkers: 4,
     // Only what hangs takes so long: many tests start processes, and a busy machine starts them slowly.
     testTimeout: 120_000,
     hookTimeout: 120_000,

@@ -7,7 +7,7 @@ import { connect, refusal } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
 import { type Asking, ask } from "./ask.ts";
 import { answer, passTime, patience, untilArmed, untilLive, useBrowsers } from "./browser.ts";
-import { stores, useServiceOn } from "./stores.ts";
+import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
@@ -27,7 +27,7 @@ async function reply(service: Service, asking: Asking, how: PermissionReply, mes
   return permissionId;
 }
 
-describe.each(stores)("a link to a request, on %s", (store) => {
+describe.each(storesOf("SQLite"))("a link to a request, on %s", (store) => {
   const service = useServiceOn(store);
 
   test("names it by its id alone, while it is open and after its settlement, for those who may read its session", async () => {

@@ -6,7 +6,7 @@ import { connect } from "../e2e/clients.ts";
 import { read } from "../e2e/reading.ts";
 import { useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
-import { stores, useServiceOn } from "./stores.ts";
+import { storesOf, useServiceOn } from "./stores.ts";
 
 const settings = `
 [permission.bash]
@@ -15,7 +15,7 @@ const settings = `
 `;
 const browsers = useBrowsers();
 
-describe.each(stores)("the policy pages, on %s", (store) => {
+describe.each(storesOf("SQLite"))("the policy pages, on %s", (store) => {
   const service = useServiceOn(store, { settings });
   const write = (filePath: string) => ({ tool: "write", input: { filePath, content: "x\n" } });
 

@@ -4,12 +4,12 @@ import { describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { useBrowsers } from "./browser.ts";
-import { stores, useServiceOn } from "./stores.ts";
+import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 const free = '[permission]\n"*" = "allow"\n';
 
-describe.each(stores)("a session, on %s", (store) => {
+describe.each(storesOf("Redis"))("a session, on %s", (store) => {
   const service = useServiceOn(store, { settings: free });
 
   async function begin(input: { command: string }, waitMs = 30_000) {

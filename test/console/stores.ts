@@ -1,12 +1,17 @@
 import { afterAll, beforeAll } from "vitest";
+import { casesOf } from "../breadth.ts";
 import { createService, type Service, type ServiceOptions, unconfined } from "../e2e/service.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
 /** The stores that a service can use. */
 export const stores = ["SQLite", "Redis"] as const;
+type StoreName = (typeof stores)[number];
+
+/** The stores for the tests of a file: `npm test` takes only the sample. */
+export const storesOf = (sample: StoreName) => casesOf(stores, [sample]);
 
 /** Starts one service on a store for all tests of a block; it keeps its address when it restarts. */
-export function useServiceOn(store: (typeof stores)[number], { settings = "" }: ServiceOptions = {}): () => Service {
+export function useServiceOn(store: StoreName, { settings = "" }: ServiceOptions = {}): () => Service {
   let redis: RedisServers | undefined;
   let service: Service | undefined;
   beforeAll(async () => {

@@ -5,11 +5,11 @@ import { beforeAll, describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { answer, useBrowsers } from "./browser.ts";
 import { findings, sticksOut } from "./findings.ts";
-import { stores, useServiceOn } from "./stores.ts";
+import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(stores)("the tools pages, on %s", (store) => {
+describe.each(storesOf("SQLite"))("the tools pages, on %s", (store) => {
   const service = useServiceOn(store);
 
   /** A tool with every kind of input; it returns its input. */

@@ -7,11 +7,11 @@ import { WatchManyRequestSchema } from "../../gen/opencode/tool/v1/tool_service_
 import { connect } from "../e2e/clients.ts";
 import { ask } from "./ask.ts";
 import { answer, passTime, streamsOf, untilLive, useBrowsers } from "./browser.ts";
-import { stores, useServiceOn } from "./stores.ts";
+import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
 
-describe.each(stores)("visible windows of one browser, on %s", (store) => {
+describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (store) => {
   const service = useServiceOn(store);
   const numbers = [1, 2, 3, 4];
 

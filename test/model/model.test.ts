@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Store } from "../../src/call/ports.ts";
+import { casesOf, isBroad } from "../breadth.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { runs } from "./commands.ts";
 import type { Act } from "./model.ts";
@@ -12,7 +13,12 @@ import { createWorld, type World } from "./world.ts";
 const { TOOLGATE_LONG, TOOLGATE_SEED = Date.now() } = process.env;
 const isLong = TOOLGATE_LONG === "1";
 const seed = Number(TOOLGATE_SEED);
-const runsOf = (numRuns: number) => ({ seed, numRuns: isLong ? 20_000 : numRuns, endOnFailure: !isLong });
+/** `npm test` makes a quarter of the runs. */
+const runsOf = (numRuns: number) => ({
+  seed,
+  numRuns: isLong ? 20_000 : numRuns / (isBroad ? 1 : 4),
+  endOnFailure: !isLong,
+});
 const timeout = isLong ? 3 * 3_600_000 : 120_000;
 
 type Tamper = Setting["tamper"];
@@ -69,7 +75,7 @@ async function inWorld(setting: Setting, work: (world: World) => Promise<void>):
 }
 
 describe("under concurrent acts and replica deaths the service does what its model allows", () => {
-  test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(50)), timeout);
+  test("a grant that is revoked starts nothing", () => fc.assert(revocation(inSqlite), runsOf(40)), timeout);
 
   test("on SQLite", () => fc.assert(anything(inSqlite), runsOf(100)), timeout);
 
@@ -83,48 +89,58 @@ describe("under concurrent acts and replica deaths the service does what its mod
   });
 });
 
-describe("a store that breaks a promise is detected", () => {
-  test("two answers to one ask win", () =>
-    expectFound(anything, ({ permissions }) => ({
+/** Broken promises of a store, each with the property that detects it. */
+const broken: readonly [string, typeof anything | typeof death, (ports: Store) => Partial<Store>][] = [
+  [
+    "two answers to one ask win",
+    anything,
+    ({ permissions }) => ({
       permissions: over(permissions, {
         settle: async (settlement) => {
           const result = await permissions.settle(settlement);
           return result.result === "lost" ? { result: "won" } : result;
         },
       }),
-    })));
-
-  test("a body is entered without a start mark", () =>
-    expectFound(death, ({ calls }) => ({
+    }),
+  ],
+  [
+    "a body is entered without a start mark",
+    death,
+    ({ calls }) => ({
       calls: over(calls, {
         openCall: ({ start: _, ...call }) => calls.openCall(call),
         startCall: async () => "started",
       }),
-    })));
-
-  test("a call starts that relies on a revoked grant", () =>
-    expectFound(revocation, ({ calls }) => ({
+    }),
+  ],
+  [
+    "a call starts that relies on a revoked grant",
+    revocation,
+    ({ calls }) => ({
       calls: over(calls, { startCall: ({ rulesVersion: _, ...step }) => calls.startCall(step) }),
-    })));
-
-  test("leases of the living lapse", () =>
-    expectFound(anything, ({ calls }) => ({ calls: over(calls, { renewLeases: async () => [] }) })));
-
-  test("an event is left out", () =>
-    expectFound(anything, ({ calls }) => ({
+    }),
+  ],
+  ["leases of the living lapse", anything, ({ calls }) => ({ calls: over(calls, { renewLeases: async () => [] }) })],
+  [
+    "an event is left out",
+    anything,
+    ({ calls }) => ({
       calls: over(calls, {
         readLog: async (...asked) => {
           const page = await calls.readLog(...asked);
           return { ...page, events: page.events.filter(({ seq }) => seq !== 7n) };
         },
       }),
-    })));
+    }),
+  ],
+];
 
-  async function expectFound(property: typeof anything | typeof death, breaks: (ports: Store) => Partial<Store>) {
+describe("a store that breaks a promise is detected", () => {
+  test.each(casesOf(broken, broken.slice(1, 3)))("%s", async (_promise, property, breaks) => {
     const tampered = property(inSqlite, (ports) => ({ ...ports, ...breaks(ports) }));
     const { failed } = await fc.check<unknown[]>(tampered, { seed, numRuns: 1_000, endOnFailure: true });
     expect(failed).toBe(true);
-  }
+  });
 });
 
 /** Returns a port with some methods replaced; the others keep their own object. */

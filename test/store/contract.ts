@@ -1,4 +1,5 @@
 import { afterEach, describe } from "vitest";
+import { casesOf } from "../breadth.ts";
 import { asksContract } from "./contract/asks.ts";
 import { auditContract } from "./contract/audit.ts";
 import { delegatedContract } from "./contract/delegated.ts";
@@ -16,8 +17,33 @@ import { toolMemoryContract } from "./contract/tool-memory.ts";
 import { transitionsContract } from "./contract/transitions.ts";
 import type { OpenedStore, OpenStore } from "./fixture.ts";
 
-/** Contract of every store: one suite per family of ports, and one for the guards of all transitions. */
-export function storeContract(name: string, open: OpenStore): void {
+/** One suite per family of ports, and one for the guards of all transitions. */
+const suites = {
+  SessionStore: sessionsContract,
+  CallTransitions: transitionsContract,
+  "delegated calls": delegatedContract,
+  CallRecordReader: recordsContract,
+  LeaseStore: leasesContract,
+  "AskOpener and AskStore": asksContract,
+  "AskStore.settle": settleContract,
+  GrantStore: grantsContract,
+  AuditLog: auditContract,
+  EventLog: logContract,
+  OutputStore: outputContract,
+  ToolMemory: toolMemoryContract,
+  StoreMembership: membershipContract,
+  Retention: retentionContract,
+  guards: guardsContract,
+};
+
+/** The name of a suite of the contract. */
+export type Suite = keyof typeof suites;
+const allSuites = Object.keys(suites) as Suite[];
+/** Suites that together take every step of a store. */
+export const everyStep: readonly Suite[] = ["CallTransitions", "StoreMembership", "Retention", "guards"];
+
+/** Contract of every store; `npm test` runs only the suites of the sample. */
+export function storeContract(name: string, open: OpenStore, sample: readonly Suite[] = allSuites): void {
   const opened: OpenedStore[] = [];
   const openTracked: OpenStore = async (options) => {
     const store = await open(options);
@@ -29,20 +55,6 @@ export function storeContract(name: string, open: OpenStore): void {
     afterEach(async () => {
       for (const store of opened.splice(0)) await store.close();
     });
-    describe("SessionStore", () => sessionsContract(openTracked));
-    describe("CallTransitions", () => transitionsContract(openTracked));
-    describe("delegated calls", () => delegatedContract(openTracked));
-    describe("CallRecordReader", () => recordsContract(openTracked));
-    describe("LeaseStore", () => leasesContract(openTracked));
-    describe("AskOpener and AskStore", () => asksContract(openTracked));
-    describe("AskStore.settle", () => settleContract(openTracked));
-    describe("GrantStore", () => grantsContract(openTracked));
-    describe("AuditLog", () => auditContract(openTracked));
-    describe("EventLog", () => logContract(openTracked));
-    describe("OutputStore", () => outputContract(openTracked));
-    describe("ToolMemory", () => toolMemoryContract(openTracked));
-    describe("StoreMembership", () => membershipContract(openTracked));
-    describe("Retention", () => retentionContract(openTracked));
-    describe("guards", () => guardsContract(openTracked));
+    for (const suite of casesOf(allSuites, sample)) describe(suite, () => suites[suite](openTracked));
   });
 }

@@ -2,7 +2,7 @@ import { setImmediate } from "node:timers/promises";
 import { afterAll, describe, expect, test } from "vitest";
 import { GrantScope } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import { storeContract } from "./contract.ts";
+import { everyStep, storeContract } from "./contract.ts";
 import { addSession, callRef, grant, logOf, openAskedCall, saveGrant } from "./fixture.ts";
 import { startCluster } from "./redis-server.ts";
 import { openIn, quiet } from "./redis-store.ts";
@@ -10,7 +10,7 @@ import { openIn, quiet } from "./redis-store.ts";
 const cluster = await startCluster();
 afterAll(() => cluster.stop());
 
-storeContract("redis cluster", ({ limits } = {}) => openIn(cluster.url, { ...(limits && { limits }) }));
+storeContract("redis cluster", ({ limits } = {}) => openIn(cluster.url, { ...(limits && { limits }) }), everyStep);
 
 describe("redis cluster", () => {
   test("shares a workspace's grants between trees on all masters, and lists the trees together", async () => {

@@ -8,7 +8,7 @@ import type { Link } from "../../src/store/redis/link.ts";
 import { type Reply, replyList } from "../../src/store/redis/reply.ts";
 import { loadScripts, readNames, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
-import { storeContract } from "./contract.ts";
+import { everyStep, storeContract } from "./contract.ts";
 import { startCuttingProxy } from "./cutting-proxy.ts";
 import { startRedis } from "./redis-server.ts";
 import { openIn, quiet } from "./redis-store.ts";
@@ -65,7 +65,11 @@ describe("every step sent twice", () => {
     },
   });
 
-  storeContract("redis", ({ limits } = {}) => openIn(server.url, { through: twice, ...(limits && { limits }) }));
+  storeContract(
+    "redis",
+    ({ limits } = {}) => openIn(server.url, { through: twice, ...(limits && { limits }) }),
+    everyStep,
+  );
 
   test("has covered every script", () => {
     expect([...sent].sort()).toEqual([...transitions, ...repeatable].sort());
@@ -100,8 +104,10 @@ describe("every answer lost", () => {
     },
   });
 
-  storeContract("redis", ({ limits } = {}) =>
-    openIn(`redis+unix://${proxy.path}`, { through: cut, ...(limits && { limits }) }),
+  storeContract(
+    "redis",
+    ({ limits } = {}) => openIn(`redis+unix://${proxy.path}`, { through: cut, ...(limits && { limits }) }),
+    everyStep,
   );
 
   test("has covered every script: an answer was lost after the step was applied", () => {
