@@ -68,14 +68,16 @@ async function attempt(engine: Engine, call: Running): Promise<void> {
     await failCall(engine, call, cause);
   } finally {
     call.observed.over(call.record.part);
-    await releaseDelegated(engine, call.record).catch((error: unknown) => {
-      // Renewal finds the lease without a run, and releases it.
-      engine.log.warn("the lease of a delegated call could not be released yet", {
-        error,
-        callId: call.record.ref.callId,
-      });
-    });
+    if (call.record.part.state.case === "pending") await tryRelease(engine, call.record);
   }
+}
+
+/** Releases a call; if that fails, renewal finds the lease without a run and releases it. */
+async function tryRelease(engine: Engine, record: CallRecord): Promise<void> {
+  await releaseDelegated(engine, record).catch((error: unknown) => {
+    const { callId } = record.ref;
+    engine.log.warn("the lease of a delegated call could not be released yet", { error, callId });
+  });
 }
 
 /** Ends this replica's lease on a delegated call, if it still holds it: the call goes on waiting without an owner. */

@@ -3,7 +3,7 @@ import type { ExplainPermissionRequest, ListRulesRequest } from "../../gen/openc
 import type { Ask } from "../core/ask.ts";
 import type { Principal } from "../core/principal.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { knownPermissions } from "../policy/known-permissions.ts";
+import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
 import type { LayerRules, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import { similar } from "../tool/similar.ts";
@@ -70,7 +70,7 @@ async function explainPattern(
 function nearestPermission({ registry }: PlannerParts, permission: string, { wide, narrow }: Layers): string {
   const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map((rule) => rule.permission));
   const known = knownPermissions(registry.common());
-  if (known.includes(permission) || named.includes(permission)) return "";
+  if (known.includes(permission) || named.includes(permission) || isForeignPermission(permission)) return "";
   const [nearest] = similar(permission, known, 1);
   return nearest === undefined ? "" : `; no tool asks for the permission "${permission}": did you mean "${nearest}"?`;
 }

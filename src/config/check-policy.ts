@@ -1,7 +1,7 @@
 import { relative, resolve } from "node:path";
 import { closest } from "fastest-levenshtein";
 import { type PermissionDecision, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { type AskingTool, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
+import { type AskingTool, isForeignPermission, knownPermissions, permissionsOf } from "../policy/known-permissions.ts";
 import { createLayers } from "../policy/layers.ts";
 import { strictestOf } from "../policy/opinion.ts";
 import { createPolicy } from "../policy/policy.ts";
@@ -99,7 +99,7 @@ function createJudge(policy: WrittenPolicy, { home, dataDirectory }: { home: str
 function unknownNames({ rules, lineOf }: WrittenRules, tools: readonly AskingTool[]): Finding[] {
   const known = knownPermissions(tools);
   return rules.flatMap(({ permission }, i): Finding[] => {
-    if (!isLiteral(permission) || known.includes(permission)) return [];
+    if (!isLiteral(permission) || known.includes(permission) || isForeignPermission(permission)) return [];
     const tool = tools.find(({ name }) => name === permission);
     const [meant] = tool ? permissionsOf(tool) : [];
     const hint =

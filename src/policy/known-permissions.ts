@@ -20,6 +20,11 @@ export function knownPermissions(tools: readonly AskingTool[]): string[] {
   return [...new Set([...tools.flatMap(permissionsOf), ...enginePermissions, ...opencodePermissions])].sort();
 }
 
+/** Reports whether a permission is that of an agent's own tool, `KIND:Tool`, of which any may exist. */
+export function isForeignPermission(permission: string): boolean {
+  return /^[a-z][a-z0-9-]*:/.test(permission);
+}
+
 /** Reports whether an agent may see a tool: it asks for nothing, or at least one of its permissions is not denied as a whole. */
 export function isListed(tool: AskingTool, isDenied: (permission: string) => boolean): boolean {
   const permissions = permissionsOf(tool);

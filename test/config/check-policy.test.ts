@@ -60,7 +60,9 @@ describe("a test of a policy", () => {
 
 test("an unknown permission is reported with the nearest known one, or with the permission of the tool of that name", async () => {
   expect(
-    await findings('[permission]\nbahs = "deny"\n"mcp_*" = "ask"\nmcp_x = "ask"\n[agent.a.permission]\nwrite = "deny"'),
+    await findings(
+      '[permission]\nbahs = "deny"\n"mcp_*" = "ask"\nmcp_x = "ask"\n[agent.a.permission]\nwrite = "deny"\n"claude:Monitor" = "deny"',
+    ),
   ).toEqual([
     '2 warning unknown permission "bahs": the nearest known one is "bash"',
     expect.stringMatching(/^4 warning unknown permission "mcp_x"/),

@@ -27,12 +27,14 @@ describe.each(Object.entries(stores))("delegated calls on %s", (_, openStore) =>
   let service: Service;
   let stopStore: () => Promise<unknown>;
   let settings: (limits: string) => string;
+  let storeSetting = "";
   const approver = () => clientOf(PermissionService, service.url, "approver-token-for-tests");
   const host = (session = newSession()) => hostOf(service, session);
 
   beforeAll(async () => {
     const { setting, stop } = await openStore();
     stopStore = stop;
+    storeSetting = setting;
     const rules = '[permission.bash]\n"echo *" = "allow"\n"rm *" = "deny"\n';
     settings = (limits: string) => `${setting}lease_ms = 2000\n${limits}${rules}${hostTokens}`;
     service = createService({ settings: settings("") });
@@ -174,6 +176,38 @@ describe.each(Object.entries(stores))("delegated calls on %s", (_, openStore) =>
     const result = { case: "output", value: "hi" } as const;
     const finished = await agent.tools.finishCall({ assignment: begun.assignment, result });
     expect(finished.part).toMatchObject({ cancelRequested: true, state: { case: "completed" } });
+  });
+
+  test("an approval is collected at another replica while the first one waits, and both agree on the end", async () => {
+    // SQLite serves one replica.
+    if (storeSetting === "") return;
+    const shared = createService({ settings: settings(""), flags: ["--workspace", service.workspace] });
+    try {
+      await shared.start();
+      const session = newSession();
+      const [here, there] = [host(session), hostOf({ url: shared.url, workspace: service.workspace }, session)];
+      const call = { foreignCallId: "c1", waitMs: 20_000 };
+      const waiting = await here.waiting("Bash", { command: "make" }, { foreignCallId: "c1" });
+      const live = [here, there].map((each) =>
+        each.send("Bash", { command: "make" }, call).then(
+          ({ outcome }) => (outcome.case === "begun" ? outcome.value.assignment : ""),
+          async (cause: unknown) => (await refusal(Promise.reject(cause))).reason ?? "",
+        ),
+      );
+      await answerFirst(clientOf(PermissionService, shared.url, "approver-token-for-tests"), waiting);
+      const outcomes = await Promise.all(live);
+      const assignment = outcomes.find((outcome) => /^[0-9a-f]{32}$/.test(outcome)) ?? "";
+      expect(outcomes.toSorted()).toEqual([assignment, "ALREADY_BEGUN"].toSorted());
+      // Either replica takes the report.
+      const result = { case: "output", value: "made" } as const;
+      const [one, other] = await Promise.all(
+        [here, there].map(({ tools }) => tools.finishCall({ assignment, result })),
+      );
+      expect(one?.part).toMatchObject({ state: { case: "completed" } });
+      expect(other?.part).toEqual(one?.part);
+    } finally {
+      await shared.close();
+    }
   });
 
   test("a restart loses neither a wait nor a begun call", async () => {
