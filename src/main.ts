@@ -10,6 +10,7 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => {
 process.exitCode = await runCli(process.argv.slice(2), {
   io: process,
   version: packageJson.version,
+  program: [process.execPath, import.meta.filename],
   async loadService() {
     const local = await import("./compose/local-service.ts");
     return {

@@ -1,5 +1,6 @@
 complete -c toolgate -f
 complete -c toolgate -n '__fish_use_subcommand' -f -a serve -d 'start the service'
+complete -c toolgate -n '__fish_use_subcommand' -f -a install -d 'install the service as a systemd unit with its own user'
 complete -c toolgate -n '__fish_use_subcommand' -f -a demo -d 'show an agent that asks, and answer it yourself'
 complete -c toolgate -n '__fish_use_subcommand' -f -a call -d 'run a tool on a server'
 complete -c toolgate -n '__fish_use_subcommand' -f -a run -d 'run a tool here, without a server'
@@ -9,6 +10,8 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a trust -d 'let a workspace\
 complete -c toolgate -n '__fish_use_subcommand' -f -a login -d 'sign this terminal in as an approver, or get a code for another device'
 complete -c toolgate -n '__fish_use_subcommand' -f -a logout -d 'sign this terminal out'
 complete -c toolgate -n '__fish_use_subcommand' -f -a token -d 'create, list and revoke tokens'
+complete -c toolgate -n '__fish_use_subcommand' -f -a connect -d 'let Claude Code, opencode or an MCP client ask here'
+complete -c toolgate -n '__fish_use_subcommand' -f -a disconnect -d 'remove what `connect` wrote for an agent'
 complete -c toolgate -n '__fish_use_subcommand' -f -a inbox -d 'show open permission requests live, and answer them'
 complete -c toolgate -n '__fish_use_subcommand' -f -a top -d 'show running and waiting calls live'
 complete -c toolgate -n '__fish_use_subcommand' -f -a asks -d 'list open permission requests'
@@ -46,6 +49,10 @@ complete -c toolgate -n '__fish_seen_subcommand_from serve' -l allow-insecure-li
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l unattended -x -a 'wait deny' -d 'permission requests wait for a person, or are denied at once'
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l log-level -x -a 'debug info warn error' -d 'what to log'
 complete -c toolgate -n '__fish_seen_subcommand_from serve' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from install' -l workspace -rF -d 'a directory that tools work in (repeatable; default: the current one)'
+complete -c toolgate -n '__fish_seen_subcommand_from install' -l yes -d 'also run the commands that give the service access to the workspaces'
+complete -c toolgate -n '__fish_seen_subcommand_from install' -l root -rF -d 'write the files into this directory instead of /, and run nothing'
+complete -c toolgate -n '__fish_seen_subcommand_from install' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from demo' -l auto -d 'let it answer itself'
 complete -c toolgate -n '__fish_seen_subcommand_from demo' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from call' -l session -x -d 'the session to call in (default: a new one)'
@@ -93,6 +100,23 @@ complete -c toolgate -n '__fish_seen_subcommand_from list' -l help -s h -d 'disp
 complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l data -rF -d 'change the table of this data directory, without asking the service'
 complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l config -rF -d 'the configuration that names the data directory or the store'
 complete -c toolgate -n '__fish_seen_subcommand_from revoke' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a opencode
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -f -a mcp
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l check -d 'verify what was connected: files, service, tokens and the agent\'s native tools'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l list -d 'list the connectors that the service knows'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l yes -d 'write the files without a question'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l user -x -d 'the user as which the agent runs; only for root (default: yourself)'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l workspace -x -d 'a workspace root in which it may ask (repeatable; default: all)'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l agent-program -rF -d 'the agent\'s program for the canary (default: the one in PATH)'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l no-canary -d 'do not run the agent to see which of its tools ask'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l http-hook -d 'claude only: it sends requests instead of running our command, and cannot verify the service'
+complete -c toolgate -n '__fish_seen_subcommand_from connect' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a opencode
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a mcp
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -l user -x -d 'the user as which the agent runs; only for root (default: yourself)'
+complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from inbox' -l session -x -d 'only those of this session and its descendants'
 complete -c toolgate -n '__fish_seen_subcommand_from inbox' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from top' -l help -s h -d 'display help for command'

@@ -19,6 +19,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/serve.ts")).defineServe,
   },
   {
+    name: "install",
+    summary: "install the service as a systemd unit with its own user",
+    load: async () => (await import("./commands/install.ts")).defineInstall,
+  },
+  {
     name: "demo",
     summary: "show an agent that asks, and answer it yourself",
     load: async () => (await import("./commands/demo.ts")).defineDemo,
@@ -62,6 +67,16 @@ export const commands: readonly CommandEntry[] = [
     name: "token",
     summary: "create, list and revoke tokens",
     load: async () => (await import("./commands/token.ts")).defineToken,
+  },
+  {
+    name: "connect",
+    summary: "let Claude Code, opencode or an MCP client ask here",
+    load: async () => (await import("./commands/connect.ts")).defineConnect,
+  },
+  {
+    name: "disconnect",
+    summary: "remove what `connect` wrote for an agent",
+    load: async () => (await import("./commands/disconnect.ts")).defineDisconnect,
   },
   {
     name: "inbox",

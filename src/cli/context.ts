@@ -133,6 +133,8 @@ export interface LocalService {
 export interface CliContext {
   readonly io: CliProcess;
   readonly version: string;
+  /** The words that run this program, by absolute paths, for the configuration of agents. */
+  readonly program: readonly string[];
   /** Loads the service; commands that only talk to one do not pay for it. */
   loadService(): Promise<LocalService>;
   /** Sets the exit code of the command line. */

@@ -39,7 +39,7 @@ export async function openVerifiedSocket(
   const host = hostname.replace(/^\[|\]$/g, "");
   if (protocol === "https:") return openTls(url, { host, port: Number(port || 443) }, proof, certificates);
   const socket = connectTcp({ host, port: Number(port || 80) });
-  await connected(socket, "connect", url);
+  await whenConnected(socket, "connect", url);
   try {
     await checkOwner(socket, url, proof.uid);
     return socket;
@@ -49,7 +49,8 @@ export async function openVerifiedSocket(
   }
 }
 
-async function connected(socket: Socket, event: "connect" | "secureConnect", url: string): Promise<void> {
+/** Resolves when the socket is open; otherwise no service answers there. */
+export async function whenConnected(socket: Socket, event: "connect" | "secureConnect", url: string): Promise<void> {
   try {
     await once(socket, event, { signal: AbortSignal.timeout(connectMs) });
   } catch (cause) {
@@ -91,7 +92,7 @@ async function openTls(
     // A pinned certificate needs no authority.
     rejectUnauthorized: certificate === undefined,
   });
-  await connected(socket, "secureConnect", url);
+  await whenConnected(socket, "secureConnect", url);
   const actual = socket.getPeerCertificate().fingerprint256 ?? "";
   if (certificate === undefined || digitsOf(actual) === digitsOf(certificate)) return socket;
   socket.destroy();

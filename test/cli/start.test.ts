@@ -49,7 +49,7 @@ test.each(["bash", "zsh", "fish"] as const)(
   "gen/completion/toolgate.%s is what `npm run generate` writes",
   async (shell) => {
     const io = process;
-    const context = { io, version: "", loadService: fakeService(io), setExitCode: () => {} };
+    const context = { io, version: "", program: [], loadService: fakeService(io), setExitCode: () => {} };
     const program = await createProgram(context, () => true);
     expect((await toolgate(["completion", shell])).stdout).toBe(completionScripts[shell](program));
   },

@@ -32,7 +32,7 @@ export function startToolgate(args: readonly string[], environment: Record<strin
   const printed = createPrinted();
   const stdin = Object.assign(Readable.from(input === "" ? [] : [input]), { isTTY: false });
   const io: CliProcess = { stdin, stdout: printed.stdout, stderr: printed.stderr, env: environment };
-  const code = runCli(args, { io, version: "0.0.0", loadService: fakeService(io) });
+  const code = runCli(args, { io, version: "0.0.0", program: [process.execPath, entry], loadService: fakeService(io) });
   return printed.running(code);
 }
 

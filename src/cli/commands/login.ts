@@ -4,6 +4,7 @@ import type { Command } from "commander";
 import { CreateCodeResponseSchema } from "../../../gen/opencode/tool/v1/credential_service_pb.ts";
 import { loginFileOf, saveLogin } from "../../client/stored-logins.ts";
 import { withScreen, withServer } from "../command.ts";
+import { enforcementLine, enforcementWord } from "../connect/show.ts";
 import {
   connectServer,
   readCertificates,
@@ -47,13 +48,23 @@ export function defineLogin(command: Command, context: CliContext): void {
     );
 }
 
-async function signIn({ url, credentials }: ServerConnection, screen: Screen, code: string): Promise<void> {
+async function signIn(connection: ServerConnection, screen: Screen, code: string): Promise<void> {
+  const { url, credentials } = connection;
   const label = `${userInfo().username}@${hostname()}`;
   const { token, credential, storeId } = await credentials.signIn({ code, label });
   const { env } = screen.io;
   saveLogin(url, { storeId, id: credential?.id ?? "", token, expires: credential?.expires ?? 0 }, env);
-  if (screen.json) screen.write(`${JSON.stringify({ server: url, principal: credential?.id })}\n`);
-  else screen.write(`signed in at ${url} as ${credential?.id}, stored in ${loginFileOf(env)}\n`);
+  const signedIn = connection.as({ value: token, source: "the new sign-in was sent" });
+  try {
+    const { enforcement } = await signedIn.tools.getServerInfo({});
+    const state = { state: enforcementWord(enforcement), reason: enforcement?.reason ?? "" };
+    if (screen.json)
+      screen.write(`${JSON.stringify({ server: url, principal: credential?.id, enforcement: state })}\n`);
+    else screen.write(`signed in at ${url} as ${credential?.id}, stored in ${loginFileOf(env)}\n`);
+    screen.note(`for agents that run as ${userInfo().username}, ${enforcementLine(enforcement, screen.paint.err)}`);
+  } finally {
+    signedIn.close();
+  }
 }
 
 async function printNewCode({ url, credentials }: ServerConnection, screen: Screen): Promise<undefined> {

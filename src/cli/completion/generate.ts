@@ -8,6 +8,7 @@ const folder = join(import.meta.dirname, "../../../gen/completion");
 const context = {
   io: process,
   version: "",
+  program: [],
   loadService: () => Promise.reject(new Error("the generator runs no command")),
   setExitCode: () => {},
 };

@@ -47,9 +47,10 @@ export function commandFailure(error: unknown, server?: Server): CommandFailure 
   return { message: terminalSafe(message), next: nextAfter(error), exitCode: exitCodes.failed };
 }
 
-/** Errors of the configuration and the store contain their next step; errors of the system are looked up by code. */
+/** Errors of the configuration, the store and of an unverified service contain their next step; errors of the system are looked up by code. */
 function nextAfter(error: unknown): string {
-  if (error instanceof Error && ["ConfigError", "StoreUnusable"].includes(error.name)) return "";
+  if (error instanceof Error && ["ConfigError", "PeerError", "ServiceAwayError", "StoreUnusable"].includes(error.name))
+    return "";
   const code = error instanceof Error && "code" in error ? String(error.code) : "";
   return nextByCode.get(code) ?? "this is unexpected: see the log in the data directory, and report it with that log";
 }

@@ -1,0 +1,100 @@
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { JsonObject } from "@bufbuild/protobuf";
+
+/** A use of a tool that the model asks for. */
+export interface ToolUse {
+  /** Sent as the ID of the use; absent: a new one. */
+  readonly id?: string;
+  readonly tool: string;
+  readonly input: JsonObject;
+}
+
+/** A request of an agent to its model. */
+export interface ModelRequest {
+  readonly model: string;
+  readonly messages: readonly { readonly role: string; readonly content: unknown }[];
+  readonly tools?: readonly unknown[];
+}
+
+/** A model that follows a script instead of thinking. */
+export interface MockModel {
+  readonly url: string;
+  close(): void;
+}
+
+/** The protocols of models. */
+export type ModelProtocol = "anthropic" | "openai";
+
+/** Chooses what the model answers: a use of a tool, or undefined for the text "done". */
+export type NextUse = (request: ModelRequest) => ToolUse | undefined;
+
+/** Serves a model on this machine, for agents that are pointed to it. */
+export async function startMockModel(protocol: ModelProtocol, next: NextUse): Promise<MockModel> {
+  let count = 0;
+  const server = createServer(async (request, response) => {
+    if (request.method !== "POST" || request.url?.includes("count_tokens")) return void response.writeHead(404).end();
+    const body = await readJson(request);
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    replies[protocol](response, body, `${process.pid}_${count++}`, next(body));
+    response.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const address = server.address();
+  return {
+    url: `http://127.0.0.1:${typeof address === "object" ? address?.port : ""}`,
+    close() {
+      server.close();
+      server.closeAllConnections();
+    },
+  };
+}
+
+type Reply = (response: ServerResponse, request: ModelRequest, id: string, use: ToolUse | undefined) => void;
+
+const replies: Readonly<Record<ModelProtocol, Reply>> = { anthropic: replyAnthropic, openai: replyOpenAi };
+
+/** Answers as the Messages API of Anthropic does. */
+function replyAnthropic(...[response, { model }, id, use]: Parameters<Reply>): void {
+  const send = (type: string, data: object) =>
+    response.write(`event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`);
+  const usage = { input_tokens: 1, output_tokens: 1 };
+  const message = { id: `msg_${id}`, type: "message", role: "assistant", model, content: [], usage };
+  send("message_start", { message: { ...message, stop_reason: null, stop_sequence: null } });
+  const block = use
+    ? { type: "tool_use", id: use.id ?? `toolu_${id}`, name: use.tool, input: {} }
+    : { type: "text", text: "" };
+  send("content_block_start", { index: 0, content_block: block });
+  const delta = use
+    ? { type: "input_json_delta", partial_json: JSON.stringify(use.input) }
+    : { type: "text_delta", text: "done" };
+  send("content_block_delta", { index: 0, delta });
+  send("content_block_stop", { index: 0 });
+  send("message_delta", { delta: { stop_reason: use ? "tool_use" : "end_turn", stop_sequence: null }, usage });
+  send("message_stop", {});
+}
+
+/** Answers as OpenAI's chat completions do. */
+function replyOpenAi(...[response, { model }, id, use]: Parameters<Reply>): void {
+  const send = (delta: object, finish_reason: string | null = null) => {
+    const choices = [{ index: 0, delta, finish_reason }];
+    const chunk = { id, object: "chat.completion.chunk", created: 1, model, choices };
+    response.write(`data: ${JSON.stringify(chunk)}\n\n`);
+  };
+  const call = (fn: ToolUse) => ({ name: fn.tool, arguments: JSON.stringify(fn.input) });
+  if (use)
+    send({
+      role: "assistant",
+      tool_calls: [{ index: 0, id: use.id ?? `call_${id}`, type: "function", function: call(use) }],
+    });
+  else send({ role: "assistant", content: "done" });
+  send({}, use ? "tool_calls" : "stop");
+  response.write("data: [DONE]\n\n");
+}
+
+async function readJson(request: IncomingMessage): Promise<ModelRequest> {
+  const pieces: Buffer[] = [];
+  for await (const piece of request) pieces.push(piece);
+  return JSON.parse(Buffer.concat(pieces).toString());
+}

@@ -1,0 +1,173 @@
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { type AgentUser, asAgentUser } from "../connect/agent-user.ts";
+import type { CanaryResult } from "../connect/record.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { type AgentProgram, prepareCanaryDirectory } from "./agent-programs.ts";
+import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
+import { sampleInput } from "./sample-input.ts";
+
+/** What a canary works with. */
+export interface CanaryOptions {
+  readonly agent: AgentProgram;
+  /** The program to run, by its path. */
+  readonly program: string;
+  readonly user: AgentUser;
+  readonly mcpName: string;
+  /** ID of the credential of the agent's hook: its sessions are those of the canary. */
+  readonly principal: string;
+  /** A connection that can approve, with which the canary rejects what it asked. */
+  readonly approver: ServerConnection;
+  /** A directory in a workspace of the service; the canary works in a new directory below. */
+  readonly directory: string;
+}
+
+/**
+ * Runs the agent against a mock model that uses each of its native tools once, with harmless inputs, and rejects each request
+ * that arrives. A use that the service recorded asks; one that it did not record ran unasked.
+ */
+export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
+  const { agent, program, user } = options;
+  const directory = asAgentUser(user, () => {
+    const made = mkdtempSync(join(options.directory, ".toolgate-canary-"));
+    prepareCanaryDirectory(made);
+    return made;
+  });
+  const script = createScript(options, directory);
+  const model = await startMockModel(agent.protocol, script.next);
+  const over = new AbortController();
+  const rejecting = rejectAll(options, over.signal);
+  try {
+    const ended = await runAgent(options, model.url, directory);
+    over.abort();
+    const problem = await rejecting;
+    const recorded = await recordedCalls(options);
+    const rows = script.rows(recorded);
+    const known = rows.map(({ tool }) => tool);
+    const disabled = rows.length === 0 ? [] : agent.knownTools.filter((tool) => !known.includes(tool));
+    return {
+      program,
+      checked: Date.now(),
+      problem: problem ?? (rows.length === 0 ? ended : script.refusal()),
+      rows: [...rows, ...disabled.map((tool) => ({ tool, result: "disabled" as const }))],
+    };
+  } finally {
+    over.abort();
+    model.close();
+    asAgentUser(user, () => rmSync(directory, { recursive: true, force: true }));
+  }
+}
+
+/** Creates the script of the model: one use of each native tool, in the order in which the agent offers them. */
+function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
+  let uses: (ToolUse & { id: string })[] = [];
+  const results = new Map<string, string>();
+  return {
+    next(request: ModelRequest): ToolUse | undefined {
+      const offered = (request.tools ?? []).flatMap((tool) => agent.toolOf(tool) ?? []);
+      // A request without tools is for a title or a summary.
+      if (offered.length === 0) return undefined;
+      if (uses.length === 0)
+        uses = offered
+          .filter(({ name }) => !agent.isForeign(name, mcpName))
+          .map(({ name, schema }, i) => ({ id: `canary_${i}`, tool: name, input: sampleInput(schema, directory) }));
+      const step = request.messages.filter(({ role }) => role === "assistant").length;
+      const before = uses[step - 1];
+      if (before !== undefined) results.set(before.id, JSON.stringify(request.messages.at(-1)));
+      return uses[step];
+    },
+    rows: (recorded: ReadonlySet<string>): CanaryResult["rows"] =>
+      uses.map(({ id, tool }) => ({ tool, result: resultOf(recorded.has(id), results.get(id)) })),
+    /** Returns why the hook refused without a call, if it did. */
+    refusal: () => {
+      for (const text of results.values()) {
+        const found = ownRefusal.exec(text);
+        if (found !== null) return found[0].replaceAll('\\"', '"');
+      }
+      return "";
+    },
+  };
+}
+
+/** What a hook says that could not ask. */
+const ownRefusal = /Toolgate: .*?Nothing was run/;
+
+/** What agents say of a use that did not reach the tool. */
+const notUsed = /InputValidationError|invalid arguments|No such tool|unavailable tool|not available/i;
+
+function resultOf(isRecorded: boolean, result: string | undefined): CanaryResult["rows"][number]["result"] {
+  if (isRecorded) return "asks";
+  return result === undefined || ownRefusal.test(result) || notUsed.test(result) ? "not verified" : "runs unasked";
+}
+
+/** Runs the agent to its end, as its user; returns the end of what it printed. */
+async function runAgent({ agent, program, user }: CanaryOptions, url: string, cwd: string): Promise<string> {
+  const { env, home, uid, gid } = user;
+  const kept = ["PATH", "LANG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR"].flatMap((name) => {
+    const value = env[name];
+    return value === undefined ? [] : [[name, value] as const];
+  });
+  const child = spawn(program, agent.args, {
+    cwd,
+    env: { ...Object.fromEntries(kept), HOME: home, TERM: "dumb", ...agent.env(url, user) },
+    stdio: ["ignore", "pipe", "pipe"],
+    detached: true,
+    ...(process.getuid?.() === 0 && uid !== 0 && { uid, gid }),
+  });
+  let printed = "";
+  for (const stream of [child.stdout, child.stderr])
+    stream.on("data", (piece: Buffer) => {
+      printed = (printed + piece.toString()).slice(-2_000);
+    });
+  // Its own process group, so that nothing that it started outlives it.
+  const stop = () => {
+    try {
+      if (child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
+    } catch {
+      // It has ended.
+    }
+  };
+  const timer = setTimeout(stop, maxRunMs);
+  const ended = Promise.withResolvers<string>();
+  child.on("error", (error) => ended.resolve(error.message));
+  child.on("close", () => ended.resolve(printed.trim() || "it printed nothing"));
+  try {
+    return await ended.promise;
+  } finally {
+    clearTimeout(timer);
+    stop();
+  }
+}
+
+/** Rejects the requests of the canary until it is over; returns why that failed, if it did. */
+async function rejectAll({ approver, principal }: CanaryOptions, signal: AbortSignal): Promise<string | undefined> {
+  let problem: string | undefined;
+  while (!signal.aborted) {
+    try {
+      for (const { id, sessionId } of (await approver.permissions.listPermissions({})).permissions) {
+        const { session } = await approver.sessions.getSession({ sessionId });
+        if (session?.owner !== principal) continue;
+        const answer = { reply: PermissionReply.REJECT, message: "canary of `toolgate connect`" };
+        await approver.permissions.respondToPermission({ sessionId, permissionId: id, ...answer });
+      }
+    } catch (error) {
+      problem ??= error instanceof Error ? error.message : String(error);
+    }
+    await sleep(pollMs, undefined, { signal }).catch(() => undefined);
+  }
+  return problem;
+}
+
+/** Returns the IDs of the calls that the service recorded for the canary. */
+async function recordedCalls({ approver, principal }: CanaryOptions): Promise<ReadonlySet<string>> {
+  const { sessions } = await approver.sessions.listSessions({});
+  const own = sessions.filter(({ owner }) => owner === principal);
+  const parts = await Promise.all(own.map(({ id }) => approver.tools.listToolParts({ sessionId: id })));
+  return new Set(parts.flatMap(({ parts }) => parts.map(({ callId }) => callId)));
+}
+
+const pollMs = 200;
+const maxRunMs = 180_000;

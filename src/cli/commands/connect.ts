@@ -1,0 +1,257 @@
+import { createInterface } from "node:readline/promises";
+import { Argument, type Command } from "commander";
+import { ConnectorSchema } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { findPeerProof } from "../../client/find-peer-proof.ts";
+import { agentPrograms } from "../canary/agent-programs.ts";
+import { findAgentProgram } from "../canary/find-agent-program.ts";
+import { runCanary } from "../canary/run-canary.ts";
+import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
+import { httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
+import { type AgentUser, findAgentUser } from "../connect/agent-user.ts";
+import { checkConnector } from "../connect/check-connector.ts";
+import { alreadyConnected, type ConnectorOptions, makeConnector, planConnector } from "../connect/connect-agent.ts";
+import { diffOf } from "../connect/file-change.ts";
+import {
+  type AgentKind,
+  agentKinds,
+  type CanaryResult,
+  type ConnectRecord,
+  readRecord,
+  writeRecord,
+} from "../connect/record.ts";
+import { canaryLines, enforcementLine, enforcementWord } from "../connect/show.ts";
+import {
+  connectServer,
+  findServerToken,
+  readCertificates,
+  type ServerConnection,
+  serverUrl,
+} from "../connection/connection.ts";
+import type { CliContext, CliProcess } from "../context.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { commandFailure, UsageError } from "../failure/failure.ts";
+import { hasTerminal } from "../terminal/prompt.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+
+/** Options of `toolgate connect`. */
+interface ConnectFlags extends GlobalOptions {
+  check?: boolean;
+  list?: boolean;
+  yes?: boolean;
+  user?: string;
+  workspace: string[];
+  agentProgram?: string;
+  canary: boolean;
+  httpHook?: boolean;
+}
+
+/** Defines `toolgate connect`. */
+export function defineConnect(command: Command, context: CliContext): void {
+  command
+    .description(
+      "Let an agent of another program ask here before it uses its tools, and give it the tools of the service",
+    )
+    .addArgument(new Argument("[agent]", "the kind of agent").choices(agentKinds))
+    .option("--check", "verify what was connected: files, service, tokens and the agent's native tools")
+    .option("--list", "list the connectors that the service knows")
+    .option("--yes", "write the files without a question")
+    .option("--user <name>", "the user as which the agent runs; only for root (default: yourself)")
+    .option("--workspace <name>", "a workspace root in which it may ask (repeatable; default: all)", collect, [])
+    .option("--agent-program <file>", "the agent's program for the canary (default: the one in PATH)")
+    .option("--no-canary", "do not run the agent to see which of its tools ask")
+    .option(
+      "--http-hook",
+      "claude only: it sends requests instead of running our command, and cannot verify the service",
+    )
+    .addHelpText("after", connectHelp)
+    .action((kind: AgentKind | undefined, _: unknown, self: Command) => {
+      const flags = self.optsWithGlobals<ConnectFlags>();
+      if (flags.list) return withServer(context, self, "approver", (server, screen) => listConnectors(server, screen));
+      if (flags.check) return checkAll(context, self, kind, flags);
+      return withServer(context, self, "approver", (server, screen) =>
+        connectAgent(context, server, screen, { kind, flags }),
+      );
+    });
+}
+
+async function listConnectors(server: ServerConnection, screen: Screen): Promise<undefined> {
+  const { connectors } = await server.agents.listConnectors({});
+  for (const connector of connectors)
+    screen.show(ConnectorSchema, connector, (paint) => [
+      `${paint("bold", terminalLine(connector.id))}  ${terminalLine(`${connector.kind} of ${connector.place}`)}`,
+      `  ${enforcementLine(connector.enforcement, paint)}`,
+    ]);
+  if (connectors.length === 0) screen.note("no agent is connected");
+  return undefined;
+}
+
+async function connectAgent(
+  { program }: CliContext,
+  approver: ServerConnection,
+  screen: Screen,
+  { kind, flags }: { kind: AgentKind | undefined; flags: ConnectFlags },
+): Promise<number> {
+  if (kind === undefined)
+    throw new UsageError("no agent is named", `name one: toolgate connect ${agentKinds.join("|")}`);
+  if (flags.httpHook && kind !== "claude") throw new UsageError("--http-hook is for claude", "leave it out");
+  const user = findAgentUser(flags.user, screen.io);
+  const before = readRecord(kind, user);
+  if (before !== undefined) throw alreadyConnected(before);
+  const { env } = screen.io;
+  const proof = await findPeerProof(approver.url, readCertificates(flags, env));
+  const ca = flags.ca ?? (env.TOOLGATE_CA || undefined);
+  const { workspace: workspaces, httpHook: isHttpHook = false } = flags;
+  const options: ConnectorOptions = { kind, user, approver, proof, program, ca, workspaces, isHttpHook };
+  const planned = planConnector(options);
+  const secrets = planned.tokens.map(({ file }) =>
+    diffOf({ path: file, before: undefined, after: "", isSecret: true }),
+  );
+  for (const text of [...planned.changes.map(diffOf), ...secrets]) screen.note(text.trimEnd());
+  if (!flags.yes && !(await confirm(screen.io))) return exitCodes.cancelled;
+  const { record, enforcement } = await makeConnector(options, planned);
+  const canary = await canaryOf(record, { user, approver, screen, flags });
+  if (canary !== undefined) writeRecord(kind, user, { ...record, canary });
+  report(screen, { record, enforcement, canary, problems: [] });
+  if (kind === "mcp") printMcpServer(screen, options, record);
+  if (isHttpHook)
+    screen.note(`start the agent with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
+  return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
+}
+
+/** Prints the entry for the configuration of any MCP client. */
+function printMcpServer(
+  screen: Screen,
+  { program, approver, ca }: ConnectorOptions,
+  { mcpName, tokenFile }: ConnectRecord,
+): void {
+  const options = { program, server: approver.url, ca, mcpName, mcpTokenFile: tokenFile, isHttpHook: false };
+  const [command = "", ...args] = mcpCommand(options);
+  if (screen.json) return;
+  screen.note("add this to the configuration of the MCP client:");
+  screen.write(`${JSON.stringify({ mcpServers: { [mcpName]: { command, args } } }, null, 2)}\n`);
+}
+
+async function confirm(io: CliProcess): Promise<boolean> {
+  if (!hasTerminal(io))
+    throw new UsageError("there is no terminal to confirm the changes at", "add --yes to write them");
+  const reader = createInterface({ input: io.stdin, output: io.stderr });
+  try {
+    return /^y(es)?$/i.test((await reader.question("write these changes? [y/N] ")).trim());
+  } finally {
+    reader.close();
+  }
+}
+
+/** Runs the canary of a connected agent; undefined if it cannot be run. */
+async function canaryOf(
+  { kind, mcpName, credentials }: ConnectRecord,
+  {
+    user,
+    approver,
+    screen,
+    flags,
+  }: { user: AgentUser; approver: ServerConnection; screen: Screen; flags: ConnectFlags },
+): Promise<CanaryResult | undefined> {
+  if (kind === "mcp" || !flags.canary) return undefined;
+  const agent = agentPrograms[kind];
+  const program = findAgentProgram(flags.agentProgram ?? agent.name, user.env.PATH);
+  if (program === undefined) {
+    screen.note(
+      `the canary did not run: ${flags.agentProgram ?? agent.name} is not a program in PATH; name it with --agent-program FILE`,
+    );
+    return undefined;
+  }
+  screen.note(`running ${program} against a mock model, to see which of its tools ask …`);
+  const principal = credentials[0]?.id ?? "";
+  return await runCanary({ agent, program, user, mcpName, principal, approver, directory: process.cwd() });
+}
+
+/** Checks the named kind, or all that are connected. */
+async function checkAll(
+  context: CliContext,
+  command: Command,
+  kind: AgentKind | undefined,
+  flags: ConnectFlags,
+): Promise<void> {
+  await withScreen(context, command, async (screen) => {
+    const user = findAgentUser(flags.user, screen.io);
+    const kinds = kind === undefined ? agentKinds : [kind];
+    const records = kinds.flatMap((each) => readRecord(each, user) ?? []);
+    if (records.length === 0)
+      throw new UsageError(
+        `${kind ?? "no agent"} is ${kind ? "not " : ""}connected`,
+        `connect it: toolgate connect ${kind ?? agentKinds.join("|")}`,
+      );
+    let exitCode: number = exitCodes.ok;
+    for (const record of records) if (!(await checkOne(record, { user, screen, flags }))) exitCode = exitCodes.failed;
+    return exitCode;
+  });
+}
+
+async function checkOne(
+  record: ConnectRecord,
+  { user, screen, flags }: { user: AgentUser; screen: Screen; flags: ConnectFlags },
+): Promise<boolean> {
+  const { env } = screen.io;
+  const options = { ...flags, server: record.server, ...(record.ca !== undefined && { ca: record.ca }) };
+  const certificates = readCertificates(options, env);
+  const token = findServerToken("approver", options, env);
+  const approver = token.value === undefined ? undefined : connectServer(serverUrl(options, env), token, certificates);
+  try {
+    const { problems, enforcement } = await checkConnector(record, { user, approver, certificates });
+    const isUsable = approver !== undefined && problems.length === 0;
+    const canary = isUsable ? await canaryOf(record, { user, approver, screen, flags }) : undefined;
+    if (canary !== undefined) writeRecord(record.kind, user, { ...record, canary });
+    report(screen, { record, enforcement, canary: canary ?? record.canary, problems });
+    return problems.length === 0 && !canary?.rows.some(({ result }) => result === "runs unasked");
+  } catch (error) {
+    screen.fail(commandFailure(error, approver));
+    return false;
+  } finally {
+    approver?.close();
+  }
+}
+
+function report(
+  screen: Screen,
+  {
+    record: { kind, server, files, mcpName },
+    enforcement,
+    canary,
+    problems,
+  }: {
+    record: ConnectRecord;
+    enforcement: Enforcement | undefined;
+    canary: CanaryResult | undefined;
+    problems: readonly string[];
+  },
+): void {
+  const state = enforcementWord(enforcement);
+  if (screen.json) {
+    const found = { state, reason: enforcement?.reason ?? "" };
+    const paths = files.map(({ path }) => path);
+    screen.write(`${JSON.stringify({ kind, server, mcpName, files: paths, enforcement: found, problems, canary })}\n`);
+    return;
+  }
+  const paint = screen.paint.out;
+  const lines = [
+    `${paint("bold", kind)} asks at ${terminalLine(server)}`,
+    enforcementLine(enforcement, paint),
+    ...problems.map((problem) => `${paint("red", "problem")}  ${terminalLine(problem)}`),
+    ...(kind === "mcp" ? [] : canaryLines(canary, paint)),
+  ];
+  screen.write(`${lines.join("\n")}\n`);
+}
+
+const connectHelp = `
+Examples:
+  toolgate connect claude                  shows the changes as a diff, then asks
+  toolgate connect opencode --yes
+  toolgate connect mcp                     prints the entry for any MCP client
+  sudo toolgate connect claude --user ann --token-file /root/approver.token
+  toolgate connect --check
+
+It needs a sign-in or token that can approve. Where the agent's own user can approve, the approvals are only advisory: then run it
+as root with --user.`;

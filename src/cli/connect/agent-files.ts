@@ -1,0 +1,92 @@
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { shellCommand } from "../../view/words.ts";
+import type { AgentUser } from "./agent-user.ts";
+import type { JsonEntry } from "./json-entries.ts";
+import type { AgentKind } from "./record.ts";
+
+/** What a connector writes into the configuration of an agent. */
+export interface AgentFiles {
+  /** JSON files of the agent, and our entries in them. */
+  readonly json: readonly { readonly path: string; readonly entries: readonly JsonEntry[] }[];
+  /** Whole files of ours. */
+  readonly whole: readonly { readonly path: string; readonly text: string }[];
+}
+
+/** What the configuration of an agent names. */
+export interface AgentFilesOptions {
+  /** The words that run this program, by absolute paths. */
+  readonly program: readonly string[];
+  readonly server: string;
+  readonly ca: string | undefined;
+  readonly mcpName: string;
+  /** The file of the token of the MCP server. */
+  readonly mcpTokenFile: string;
+  /** True if Claude Code sends HTTP requests instead of running our command. */
+  readonly isHttpHook: boolean;
+}
+
+/** Returns what to write for a kind of agent. */
+export const agentFiles: Readonly<Record<AgentKind, (user: AgentUser, options: AgentFilesOptions) => AgentFiles>> = {
+  claude: claudeFiles,
+  opencode: opencodeFiles,
+  mcp: () => ({ json: [], whole: [] }),
+};
+
+/** Returns the command of our MCP server. */
+export function mcpCommand({ program, server, ca, mcpTokenFile }: AgentFilesOptions): string[] {
+  return [
+    ...program,
+    "mcp",
+    "--server",
+    server,
+    ...(ca === undefined ? [] : ["--ca", ca]),
+    "--token-file",
+    mcpTokenFile,
+  ];
+}
+
+/** Limit of a hook in seconds; the hook answers before it. */
+const hookTimeout = 660;
+
+/** The variable with the token of an HTTP hook, since configuration files contain no token. */
+export const httpHookVariable = "TOOLGATE_HOOK_TOKEN";
+
+function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
+  const directory = env.CLAUDE_CONFIG_DIR || join(home, ".claude");
+  const [command = "", ...args] = mcpCommand(options);
+  const hooks = ["PreToolUse", "PostToolUse", "PostToolUseFailure"].map((event) => ({
+    path: ["hooks", event],
+    value: { matcher: "*", hooks: [claudeHook(options)] },
+    isItem: true,
+  }));
+  const server = { type: "stdio", command, args };
+  return {
+    json: [
+      { path: join(directory, "settings.json"), entries: hooks },
+      {
+        path: join(env.CLAUDE_CONFIG_DIR || home, ".claude.json"),
+        entries: [{ path: ["mcpServers", options.mcpName], value: server }],
+      },
+    ],
+    whole: [],
+  };
+}
+
+function claudeHook({ program, server, isHttpHook }: AgentFilesOptions) {
+  const handling = { timeout: hookTimeout, onFailure: "block" };
+  if (!isHttpHook) {
+    const command = shellCommand(["sh", "-c", `${shellCommand([...program, "hook", "claude"])} || exit 2`]);
+    return { type: "command", command, ...handling };
+  }
+  const headers = { Authorization: `Bearer $${httpHookVariable}` };
+  return { type: "http", url: `${server}/hooks/claude`, headers, allowedEnvVars: [httpHookVariable], ...handling };
+}
+
+function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
+  const directory = join(env.XDG_CONFIG_HOME || join(home, ".config"), "opencode");
+  const names = ["opencode.jsonc", "opencode.json"].map((name) => join(directory, name));
+  const path = names.find((name) => existsSync(name)) ?? join(directory, "opencode.json");
+  const value = { type: "local", command: mcpCommand(options), enabled: true };
+  return { json: [{ path, entries: [{ path: ["mcp", options.mcpName], value }] }], whole: [] };
+}

@@ -1,0 +1,87 @@
+import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { connectVerified } from "../../client/connect.ts";
+import { openVerifiedSocket } from "../../client/verified-socket.ts";
+import type { Certificates, ServerConnection } from "../connection/connection.ts";
+import { commandFailure } from "../failure/failure.ts";
+import { type AgentUser, asAgentUser } from "./agent-user.ts";
+import { digestOfText, readIfExists } from "./file-change.ts";
+import { hasEntry } from "./json-entries.ts";
+import type { ConnectRecord, WrittenFile } from "./record.ts";
+
+/** Result of a check. */
+export interface CheckedConnector {
+  /** What is not as `connect` left it. */
+  readonly problems: readonly string[];
+  /** Whether approvals hold for the agent's user; undefined if the service did not say. */
+  readonly enforcement: Enforcement | undefined;
+}
+
+/** Verifies the files, the service at the address, the tokens, and the registration if `approver` is given. */
+export async function checkConnector(
+  record: ConnectRecord,
+  {
+    user,
+    approver,
+    certificates,
+  }: { user: AgentUser; approver: ServerConnection | undefined; certificates: Certificates },
+): Promise<CheckedConnector> {
+  const problems = asAgentUser(user, () => record.files.flatMap(problemsOf));
+  const peer = await problemOfPeer(record, certificates);
+  // A program that only answers at the address gets no token.
+  if (peer !== undefined) return { problems: [...problems, peer], enforcement: undefined };
+  let enforcement: Enforcement | undefined;
+  for (const { id, file } of record.credentials) {
+    const token = asAgentUser(user, () => readIfExists(file))?.trim();
+    const { problem, info } = await problemOfToken(record, { id, file, token }, certificates);
+    if (problem !== undefined) problems.push(problem);
+    // What the service sees of this process counts only if it runs as the agent.
+    if (user.uid === process.getuid?.()) enforcement ??= info?.enforcement;
+  }
+  if (approver === undefined) return { problems, enforcement };
+  const { connectors } = await approver.agents.listConnectors({});
+  const registered = connectors.find(({ id }) => id === record.connectorId);
+  if (registered === undefined)
+    problems.push(
+      `the service does not know the connector, so its files are not protected: connect ${record.kind} again`,
+    );
+  return { problems, enforcement: registered?.enforcement ?? enforcement };
+}
+
+function problemsOf({ path, sha256, entries }: WrittenFile): string[] {
+  const text = readIfExists(path);
+  if (text === undefined) return [`${path} is missing`];
+  if (entries === undefined) return digestOfText(text) === sha256 ? [] : [`${path} was changed`];
+  try {
+    const missing = entries.filter((entry) => !hasEntry(path, text, entry));
+    return missing.map((entry) => `${path} lacks the entry ${entry.path.join(".")}, or it was changed`);
+  } catch (error) {
+    return [error instanceof Error ? error.message : String(error)];
+  }
+}
+
+async function problemOfPeer(record: ConnectRecord, certificates: Certificates): Promise<string | undefined> {
+  try {
+    (await openVerifiedSocket(record.server, record, certificates)).destroy();
+    return undefined;
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+async function problemOfToken(
+  record: ConnectRecord,
+  { id, file, token }: { id: string; file: string; token: string | undefined },
+  certificates: Certificates,
+) {
+  if (token === undefined) return { problem: `${file} is missing` };
+  const client = await connectVerified({ url: record.server, token, ...certificates }, record);
+  try {
+    const info = await client.tools.getServerInfo({});
+    return info.principal === id ? { info } : { problem: `the token in ${file} is not that of ${id}` };
+  } catch (error) {
+    const server = { url: record.server, tokenSource: `the token in ${file} was sent`, tokenAdvice: "" };
+    return { problem: `the token in ${file} does not work: ${commandFailure(error, server).message}` };
+  } finally {
+    client.close();
+  }
+}

@@ -1,0 +1,163 @@
+import { randomBytes } from "node:crypto";
+import { hostname } from "node:os";
+import { dirname, join } from "node:path";
+import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { PeerProof } from "../../client/verified-socket.ts";
+import type { ServerConnection } from "../connection/connection.ts";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError } from "../failure/failure.ts";
+import { agentFiles } from "./agent-files.ts";
+import { type AgentUser, asAgentUser } from "./agent-user.ts";
+import { applyChanges, digestOfText, type PlannedChange, readIfExists, resolvedPath } from "./file-change.ts";
+import { addEntries } from "./json-entries.ts";
+import { type AgentKind, type ConnectRecord, recordFile, type WrittenFile, writeRecord } from "./record.ts";
+
+/** What `toolgate connect` works with. */
+export interface ConnectorOptions {
+  readonly kind: AgentKind;
+  readonly user: AgentUser;
+  /** A connection that can approve. */
+  readonly approver: ServerConnection;
+  readonly proof: PeerProof;
+  /** The words that run this program, by absolute paths. */
+  readonly program: readonly string[];
+  readonly ca: string | undefined;
+  /** Workspace roots in which the agent may ask; empty: all. */
+  readonly workspaces: readonly string[];
+  readonly isHttpHook: boolean;
+}
+
+/** A connector before anything is written. */
+export interface PlannedConnector {
+  /** The changes to show, without the tokens. */
+  readonly changes: readonly PlannedChange[];
+  readonly mcpName: string;
+  readonly tokens: readonly AgentToken[];
+  readonly written: readonly WrittenFile[];
+}
+
+/** A token that the agent gets. */
+interface AgentToken {
+  readonly role: "host" | "caller";
+  readonly file: string;
+}
+
+/** Plans the files of a connector. Nothing is written. */
+export function planConnector({ kind, user, approver, program, ca, isHttpHook }: ConnectorOptions): PlannedConnector {
+  const mcpName = `tg_${randomBytes(4).toString("hex")}`;
+  return asAgentUser(user, () => {
+    const directory = dirname(recordFile(kind, user));
+    const tokenOf = (role: AgentToken["role"]): AgentToken => ({
+      role,
+      file: join(directory, `${kind}.${role}-token`),
+    });
+    const [caller, host] = [tokenOf("caller"), tokenOf("host")];
+    const options = { program, server: approver.url, ca, mcpName, mcpTokenFile: caller.file, isHttpHook };
+    const { json, whole } = agentFiles[kind](user, options);
+    const changes: PlannedChange[] = [];
+    const written: WrittenFile[] = [];
+    for (const { path: named, entries } of json) {
+      const path = resolvedPath(named);
+      const before = readIfExists(path);
+      const after = addEntries(path, before, entries);
+      changes.push({ path, before, after });
+      written.push({
+        path,
+        sha256: digestOfText(after),
+        entries: [...entries].map(copyOfEntry),
+        ...originalOf(before),
+      });
+    }
+    for (const { path: named, text } of whole) {
+      const path = resolvedPath(named);
+      const before = readIfExists(path);
+      changes.push({ path, before, after: text });
+      written.push({ path, sha256: digestOfText(text), ...originalOf(before) });
+    }
+    return { changes, mcpName, tokens: kind === "mcp" ? [caller] : [host, caller], written };
+  });
+}
+
+const copyOfEntry = ({
+  path,
+  value,
+  isItem,
+}: {
+  path: readonly string[];
+  value: unknown;
+  isItem?: boolean | undefined;
+}) => ({
+  path: [...path],
+  value: value as NonNullable<WrittenFile["entries"]>[number]["value"],
+  ...(isItem && { isItem }),
+});
+
+/** The text before, for `disconnect`; a large one is not stored, and then only our entries are removed. */
+function originalOf(before: string | undefined): Pick<WrittenFile, "original"> {
+  if (before === undefined) return { original: null };
+  return before.length > maxOriginal ? {} : { original: before };
+}
+
+const maxOriginal = 262_144;
+
+/**
+ * Makes a planned connector: creates the tokens, writes the files, and registers them. If a file changed meanwhile, nothing is
+ * written and the tokens are revoked.
+ */
+export async function makeConnector(
+  options: ConnectorOptions,
+  { changes, mcpName, tokens, written }: PlannedConnector,
+): Promise<{ record: ConnectRecord; enforcement: Enforcement | undefined }> {
+  const { kind, user, approver, proof, ca, workspaces, isHttpHook } = options;
+  const place = `${user.name}@${hostname()}`;
+  const { storeId } = await approver.tools.getServerInfo({});
+  const issued: { id: string; file: string; token: string }[] = [];
+  for (const { role, file } of tokens) {
+    const label = `${kind}@${place}`;
+    const { token, credential } = await approver.credentials.createToken({
+      roles: [role],
+      workspaces: [...workspaces],
+      label,
+    });
+    if (credential !== undefined) issued.push({ id: credential.id, file, token });
+  }
+  try {
+    asAgentUser(user, () => {
+      const tokenChanges = issued.map(({ file: path, token }) => ({
+        ...{ path, before: readIfExists(path), after: `${token}\n`, isSecret: true },
+      }));
+      applyChanges([...changes, ...tokenChanges]);
+    });
+  } catch (error) {
+    for (const { id } of issued) await approver.credentials.revokeCredential({ id });
+    throw error;
+  }
+  const tokenFile = issued[0]?.file ?? "";
+  const files = [...written.map(({ path }) => path), ...issued.map(({ file }) => file), recordFile(kind, user)];
+  const enforced = !isHttpHook && isOtherUser(proof, user);
+  const { connector } = await approver.agents.registerConnector({
+    ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced },
+  });
+  const record: ConnectRecord = {
+    ...{ kind, server: approver.url, storeId, ...proof, ...(ca !== undefined && { ca }), tokenFile, mcpName },
+    connectorId: connector?.id ?? "",
+    credentials: issued.map(({ id, file }) => ({ id, file })),
+    files: [...written],
+  };
+  writeRecord(kind, user, record);
+  return { record, enforcement: connector?.enforcement };
+}
+
+/** Checks if the service was verified to run as another user than the agent, on the same machine. */
+function isOtherUser({ uid }: PeerProof, user: AgentUser): boolean {
+  return uid !== undefined && uid !== user.uid;
+}
+
+/** Refuses a kind that is connected already. */
+export function alreadyConnected({ kind, server }: ConnectRecord): CommandError {
+  return new CommandError(
+    `${kind} is already connected to ${server}`,
+    `check it with \`toolgate connect --check ${kind}\`, or run \`toolgate disconnect ${kind}\` first`,
+    exitCodes.failed,
+  );
+}

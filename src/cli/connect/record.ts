@@ -1,0 +1,85 @@
+import { z } from "zod";
+import { exitCodes } from "../exit-codes.ts";
+import { CommandError } from "../failure/failure.ts";
+import { connectorRecordFile } from "../hook/connector-record.ts";
+import { type AgentUser, asAgentUser } from "./agent-user.ts";
+import { applyChanges, readIfExists, resolvedPath } from "./file-change.ts";
+
+/** The kinds of agents that can be connected. */
+export const agentKinds = ["claude", "opencode", "mcp"] as const;
+
+/** A kind of agent. */
+export type AgentKind = (typeof agentKinds)[number];
+
+const json = z.json();
+
+const entry = z.object({ path: z.array(z.string()), value: json, isItem: z.boolean().optional() });
+
+const row = z.object({ tool: z.string(), result: z.enum(["asks", "runs unasked", "disabled", "not verified"]) });
+
+const schema = z.object({
+  kind: z.enum(agentKinds),
+  server: z.string(),
+  /** The user that owns the service's socket on this machine. */
+  uid: z.number().int().optional(),
+  /** The SHA-256 of the service's certificate. */
+  certificate: z.string().optional(),
+  /** The file of the authority that signed the certificate, PEM. */
+  ca: z.string().optional(),
+  /** The file of the token with which the agent asks: of the hook, or for an MCP client that of its server. */
+  tokenFile: z.string(),
+  /** The name under which the agent knows our MCP server. */
+  mcpName: z.string(),
+  connectorId: z.string(),
+  /** IDs of the agent's credentials, with the files of their tokens. */
+  credentials: z.array(z.object({ id: z.string(), file: z.string() })),
+  /** What was written. A file with entries belongs to the agent, and only the entries are ours. */
+  files: z.array(
+    z.object({
+      path: z.string(),
+      sha256: z.string(),
+      entries: z.array(entry).optional(),
+      /** The text before, if it was small enough to store; null if there was no file. */
+      original: z.string().nullable().optional(),
+    }),
+  ),
+  canary: z.object({ program: z.string(), checked: z.number(), problem: z.string(), rows: z.array(row) }).optional(),
+});
+
+/** What `toolgate connect` wrote for an agent, and what its hook must know about the service. */
+export type ConnectRecord = z.output<typeof schema>;
+
+/** A file that a connector wrote. */
+export type WrittenFile = ConnectRecord["files"][number];
+
+/** Result of a canary: what the agent does with each of its native tools. */
+export type CanaryResult = NonNullable<ConnectRecord["canary"]>;
+
+/** Returns the file of a record, with links resolved. */
+export function recordFile(kind: AgentKind, user: AgentUser): string {
+  return asAgentUser(user, () => resolvedPath(connectorRecordFile(kind, user.env)));
+}
+
+/** Reads a record; undefined if the kind is not connected. */
+export function readRecord(kind: AgentKind, user: AgentUser): ConnectRecord | undefined {
+  const file = recordFile(kind, user);
+  const text = asAgentUser(user, () => readIfExists(file));
+  if (text === undefined) return undefined;
+  try {
+    return schema.parse(JSON.parse(text));
+  } catch (cause) {
+    throw new CommandError(
+      `${file} is not a record of \`toolgate connect\``,
+      `restore it, or remove it and run \`toolgate connect ${kind}\` again`,
+      exitCodes.failed,
+      { cause },
+    );
+  }
+}
+
+/** Replaces or removes a record. */
+export function writeRecord(kind: AgentKind, user: AgentUser, record: ConnectRecord | undefined): void {
+  const path = recordFile(kind, user);
+  const after = record && `${JSON.stringify(record, null, 2)}\n`;
+  asAgentUser(user, () => applyChanges([{ path, before: readIfExists(path), after, isSecret: true }]));
+}

@@ -1,0 +1,35 @@
+import { type Enforcement, EnforcementState } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Screen } from "../terminal/screen.ts";
+import { terminalLine } from "../terminal/terminal-safe.ts";
+import { momentOf } from "../view/words.ts";
+import type { CanaryResult } from "./record.ts";
+
+/** Returns the hold of approvals in a word: enforced, advisory or unknown. */
+export function enforcementWord(enforcement: Enforcement | undefined): "enforced" | "advisory" | "unknown" {
+  if (enforcement === undefined) return "unknown";
+  return enforcement.state === EnforcementState.ENFORCED ? "enforced" : "advisory";
+}
+
+/** Describes the hold of approvals over an agent. */
+export function enforcementLine(enforcement: Enforcement | undefined, paint: Screen["paint"]["out"]): string {
+  const word = enforcementWord(enforcement);
+  const reason = enforcement?.reason ? `: ${terminalLine(enforcement.reason)}` : "";
+  return `approvals are ${paint(word === "enforced" ? "green" : "yellow", word)}${reason}`;
+}
+
+/** Describes the table of native tools. */
+export function canaryLines(canary: CanaryResult | undefined, paint: Screen["paint"]["out"]): string[] {
+  if (canary === undefined) return [`native tools  ${paint("yellow", "not verified")}: the agent was not run`];
+  const groups = Map.groupBy(canary.rows, ({ result }) => result);
+  const rows = [...groups].map(([result, rows]) => {
+    const colour = result === "asks" ? "green" : result === "runs unasked" ? "red" : "dim";
+    return `  ${paint(colour, result.padEnd(12))}  ${terminalLine(rows.map(({ tool }) => tool).join(", "))}`;
+  });
+  const problem =
+    canary.problem === "" ? [] : [`  ${paint("yellow", "problem")}       ${terminalLine(canary.problem)}`];
+  return [
+    `native tools of ${terminalLine(canary.program)}, checked at ${momentOf(canary.checked)}`,
+    ...rows,
+    ...problem,
+  ];
+}

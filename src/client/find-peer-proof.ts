@@ -1,0 +1,33 @@
+import { connect as connectTcp } from "node:net";
+import { connect as connectTls } from "node:tls";
+import { listenerUids } from "../core/peer-uid.ts";
+import { isLoopback } from "./find-token.ts";
+import { PeerError, type PeerProof, whenConnected } from "./verified-socket.ts";
+
+/** Finds what proves the service at an address: over https its valid certificate, otherwise the user that listens on this machine. */
+export async function findPeerProof(
+  url: string,
+  certificates: { ca?: string; cert?: string; key?: string },
+): Promise<PeerProof> {
+  const { protocol, hostname, port } = new URL(url);
+  const host = hostname.replace(/^\[|\]$/g, "");
+  if (protocol === "https:") {
+    const socket = connectTls({ host, port: Number(port || 443), servername: host, ...certificates });
+    await whenConnected(socket, "secureConnect", url);
+    const certificate = socket.getPeerCertificate().fingerprint256.replaceAll(":", "").toLowerCase();
+    socket.destroy();
+    return { certificate };
+  }
+  if (!isLoopback(url))
+    throw new PeerError(
+      `${url} cannot be verified: it is on another machine, and without https any program could answer there; connect to an https address`,
+    );
+  const socket = connectTcp({ host, port: Number(port || 80) });
+  await whenConnected(socket, "connect", url);
+  const [uid, ...others] = new Set(await listenerUids(socket));
+  socket.destroy();
+  if (uid !== undefined && others.length === 0) return { uid };
+  throw new PeerError(
+    `the user of the service at ${url} cannot be seen: several users listen there, it is in another network namespace, or this system has no /proc/net; connect to an https address`,
+  );
+}

@@ -1,0 +1,212 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { expect, onTestFinished, test } from "vitest";
+import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
+import { programEntry } from "../main.ts";
+import { clientOf } from "./clients.ts";
+import { useService } from "./service.ts";
+
+const service = useService();
+const approver = "approver-token-for-tests";
+const connectors = async () => (await clientOf(AgentService, service.url, approver).listConnectors({})).connectors;
+const activeTokens = async () =>
+  (await clientOf(CredentialService, service.url, approver).listCredentials({})).credentials.filter(
+    ({ revoked }) => revoked === 0,
+  );
+
+const settings = `{
+  // Ann's own choice
+  "model": "opus",
+  "hooks": {
+    "PreToolUse": [{ "matcher": "Bash", "hooks": [{ "type": "command", "command": "ann.sh" }] }],
+  },
+}
+`;
+
+/** Creates a home with settings of Claude Code, and runs commands there as an approver. */
+async function createHome(claude: string | undefined = settings) {
+  const home = await realpath(await mkdtemp(join(tmpdir(), "toolgate-connect-")));
+  const environment = { HOME: home, TOOLGATE_URL: service.url, TOOLGATE_TOKEN: approver };
+  const run = (...args: string[]) => toolgate(args, environment);
+  const file = join(home, ".claude/settings.json");
+  await mkdir(join(home, ".claude"));
+  if (claude !== undefined) await writeFile(file, claude);
+  onTestFinished(async () => {
+    for (const kind of ["claude", "opencode", "mcp"]) await run("disconnect", kind);
+    await rm(home, { recursive: true });
+  });
+  const directory = join(home, ".config/toolgate/connect");
+  const record = async (kind = "claude") => JSON.parse(await readFile(join(directory, `${kind}.json`), "utf8"));
+  return { home, environment, run, settings: file, directory, record };
+}
+
+test("connect writes hooks and an MCP server next to what is there, and disconnect restores each file", async () => {
+  const { home, run, settings: file, directory, record } = await createHome();
+  const connected = await run("connect", "claude", "--yes", "--no-canary");
+  expect(connected).toMatchObject({ code: 0 });
+  expect(connected.stderr).toContain("+++ ");
+  expect(connected.stdout).toContain("claude asks at ");
+  expect(connected.stdout).toContain("approvals are advisory: agent and service run as the same user");
+  const written = await readFile(file, "utf8");
+  expect(written).toContain("// Ann's own choice");
+  expect(written).toContain("ann.sh");
+  const { hooks } = JSON.parse(written.replace(/\/\/.*/, "").replaceAll(/,(\s*[}\]])/g, "$1"));
+  expect(Object.keys(hooks)).toEqual(["PreToolUse", "PostToolUse", "PostToolUseFailure"]);
+  const [hook] = hooks.PreToolUse[1].hooks;
+  expect(hook).toMatchObject({ type: "command", timeout: 660, onFailure: "block" });
+  expect(hook.command).toMatch(/^sh -c '\/.+ \/.+ hook claude \|\| exit 2'$/);
+
+  const { mcpName, files } = await record();
+  const { mcpServers } = JSON.parse(await readFile(join(home, ".claude.json"), "utf8"));
+  expect(mcpName).toMatch(/^tg_[0-9a-f]{8}$/);
+  expect(mcpServers[mcpName].args).toEqual(
+    expect.arrayContaining(["mcp", "--server", service.url, "--token-file", join(directory, "claude.caller-token")]),
+  );
+  for (const name of await readdir(directory)) {
+    expect((await stat(join(directory, name))).mode & 0o777).toBe(0o600);
+    if (!name.endsWith("-token")) continue;
+    const token = (await readFile(join(directory, name), "utf8")).trim();
+    for (const { path } of files) expect(await readFile(path, "utf8")).not.toContain(token);
+  }
+  const [connector] = await connectors();
+  expect(connector).toMatchObject({ kind: "claude", mcpName });
+  expect(connector?.files).toEqual(expect.arrayContaining([file, join(directory, "claude.host-token")]));
+  expect((await activeTokens()).map(({ roles }) => roles).toSorted()).toEqual([["caller"], ["host"]]);
+  expect(await run("connect", "claude", "--yes")).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining("claude is already connected"),
+  });
+
+  expect(await run("disconnect", "claude")).toMatchObject({ code: 0 });
+  expect(await readFile(file, "utf8")).toBe(settings);
+  expect(await readdir(home)).not.toContain(".claude.json");
+  expect(await readdir(directory)).toEqual([]);
+  expect(await connectors()).toEqual([]);
+  expect(await activeTokens()).toEqual([]);
+});
+
+test("disconnect removes only its own entries from a file that was edited since", async () => {
+  const { run, settings: file } = await createHome();
+  await run("connect", "claude", "--yes", "--no-canary");
+  const edited = (await readFile(file, "utf8")).replace("opus", "haiku");
+  await writeFile(file, edited);
+  expect(await run("disconnect", "claude")).toMatchObject({ code: 0 });
+  const left = await readFile(file, "utf8");
+  expect(left).toContain("haiku");
+  expect(left).toContain("// Ann's own choice");
+  expect(left).toContain("ann.sh");
+  expect(left).not.toContain("hook claude");
+  expect(left).not.toContain("PostToolUse");
+});
+
+test("a file that changed after the question is not overwritten, and the tokens are revoked", async () => {
+  const { environment, settings: file } = await createHome();
+  const running = startAtTerminal(["connect", "claude", "--no-canary"], environment);
+  await running.sees("write these changes? [y/N]");
+  await writeFile(file, "{}");
+  running.child.stdin?.write("y\r");
+  const { code, stdout } = await running.finished;
+  expect(code).toBe(1);
+  expect(stdout).toContain("has changed since the change was planned, so nothing was written");
+  expect(await readFile(file, "utf8")).toBe("{}");
+  expect(await activeTokens()).toEqual([]);
+});
+
+test("nothing is written without a yes, nor into a file that is not JSON", async () => {
+  const { run, settings: file } = await createHome('{\n  "a": [}\n');
+  expect(await run("connect", "claude", "--yes")).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining(`${file}, line 2: this is not a JSON object, so nothing was written`),
+  });
+  await writeFile(file, "{}");
+  expect(await run("connect", "claude")).toMatchObject({ code: 2, stderr: expect.stringContaining("add --yes") });
+  expect(await readFile(file, "utf8")).toBe("{}");
+  expect(await activeTokens()).toEqual([]);
+});
+
+test("check names each thing that is not as connect left it", async () => {
+  const { run, settings: file, directory, record } = await createHome();
+  expect(await run("connect", "--check")).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining("no agent is connected"),
+  });
+  await run("connect", "claude", "--yes", "--no-canary");
+  const sound = await run("connect", "--check", "claude", "--no-canary");
+  expect(sound).toMatchObject({ code: 0, stdout: expect.not.stringContaining("problem") });
+
+  await writeFile(file, "{}");
+  const { credentials, connectorId } = await record();
+  await clientOf(CredentialService, service.url, approver).revokeCredential({ id: credentials[0].id });
+  await clientOf(AgentService, service.url, approver).unregisterConnector({ id: connectorId });
+  const { code, stdout } = await run("connect", "--check", "--no-canary", "--json");
+  const { problems, enforcement } = JSON.parse(stdout);
+  expect(code).toBe(1);
+  expect(enforcement.state).toBe("advisory");
+  expect(problems).toEqual([
+    `${file} lacks the entry hooks.PreToolUse, or it was changed`,
+    `${file} lacks the entry hooks.PostToolUse, or it was changed`,
+    `${file} lacks the entry hooks.PostToolUseFailure, or it was changed`,
+    expect.stringMatching(`the token in ${directory}/claude.host-token does not work: .*revoked`),
+    "the service does not know the connector, so its files are not protected: connect claude again",
+  ]);
+});
+
+test("check sends no token to a program of another user at the recorded address", async () => {
+  const { run, directory, record } = await createHome();
+  await run("connect", "claude", "--yes", "--no-canary");
+  await writeFile(join(directory, "claude.json"), JSON.stringify({ ...(await record()), uid: 61_009 }));
+  const { code, stdout } = await run("connect", "--check", "--no-canary", "--json");
+  expect(code).toBe(1);
+  expect(JSON.parse(stdout).problems).toEqual([
+    expect.stringContaining(`its user is ${process.getuid?.()}, but 61009 is recorded`),
+  ]);
+});
+
+test("connect mcp prints an entry for any MCP client, and opencode gets one in its configuration", async () => {
+  const { home, run, directory } = await createHome();
+  const { code, stdout } = await run("connect", "mcp", "--yes");
+  expect(code).toBe(0);
+  const { mcpServers } = JSON.parse(stdout.slice(stdout.indexOf("{")));
+  const [[name, { args }]] = Object.entries<{ args: string[] }>(mcpServers) as [[string, { args: string[] }]];
+  expect(name).toMatch(/^tg_/);
+  expect(args).toContain(join(directory, "mcp.caller-token"));
+
+  await mkdir(join(home, ".config/opencode"), { recursive: true });
+  const file = join(home, ".config/opencode/opencode.jsonc");
+  await writeFile(file, '{\n  // mine\n  "theme": "dark"\n}\n');
+  expect(await run("connect", "opencode", "--yes", "--no-canary")).toMatchObject({ code: 0 });
+  expect(await readFile(file, "utf8")).toContain("// mine");
+  expect(await readFile(file, "utf8")).toContain('"type": "local"');
+  const listed = await run("connect", "--list");
+  expect(listed.stdout).toMatch(/opencode of .*\n.*approvals are advisory[\s\S]*mcp of /);
+});
+
+test("the canary shows which native tools ask, run unasked or are disabled, and leaves nothing behind", async () => {
+  const { home, environment, record } = await createHome("{}");
+  const program = join(import.meta.dirname, "../cli/fake-claude.mjs");
+  const flags = ["connect", "claude", "--yes", "--json", "--agent-program", program];
+  const env = { PATH: process.env.PATH, ...environment, HOME: home };
+  const child = spawn(process.execPath, [programEntry(), ...flags], { cwd: service.workspace, env });
+  const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
+  expect(stderr).toBe("");
+  const { canary } = JSON.parse(stdout);
+  expect(canary.problem).toBe("");
+  expect(canary.rows).toEqual(
+    expect.arrayContaining([
+      { tool: "Bash", result: "asks" },
+      { tool: "Write", result: "asks" },
+      { tool: "Silent", result: "runs unasked" },
+      { tool: "WebFetch", result: "disabled" },
+    ]),
+  );
+  expect(canary.rows.map(({ tool }: { tool: string }) => tool)).not.toContain("mcp__tg_1__bash");
+  expect(code).toBe(1);
+  expect((await record()).canary).toEqual(canary);
+  expect((await readdir(service.workspace)).filter((name) => name.includes("canary"))).toEqual([]);
+});
