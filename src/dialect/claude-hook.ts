@@ -7,8 +7,9 @@ export const claudeEvents = ["PreToolUse", "PermissionRequest", "PostToolUse", "
 export interface ClaudeHook {
   event: (typeof claudeEvents)[number];
   sessionId: string;
-  /** The subagent that uses the tool, as `TYPE#ID`; empty for the main agent. */
+  /** The type and the id of the subagent that uses the tool; empty for the main agent. */
   agent: string;
+  agentId: string;
   cwd: string;
   permissionMode: string;
   tool: string;
@@ -34,11 +35,11 @@ export function readClaudeHook(text: string): ClaudeHook {
   const event = claudeEvents.find((each) => each === name);
   if (event === undefined)
     throw new HookInputError(`hook_event_name is "${name}", but only ${claudeEvents.join(", ")} are handled`);
-  const agentId = optionalString(hook, "agent_id");
   return {
     event,
     sessionId: stringIn(hook, "session_id"),
-    agent: agentId === "" ? "" : `${optionalString(hook, "agent_type")}#${agentId}`,
+    agent: optionalString(hook, "agent_type"),
+    agentId: optionalString(hook, "agent_id"),
     cwd: stringIn(hook, "cwd"),
     permissionMode: optionalString(hook, "permission_mode"),
     tool: stringIn(hook, "tool_name"),

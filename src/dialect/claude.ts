@@ -27,21 +27,15 @@ export async function answerClaude(context: ClaudeContext, hook: ClaudeHook): Pr
     case "PreToolUse":
       if (await context.isOwnTool(hook.tool))
         return preToolUse("allow", "This is a tool of Toolgate, which judges the call itself.");
-      return preToolUseAnswer(context, hook, await requestDecision(context, useOf(hook)));
+      return await preToolUseAnswer(context, hook, await requestDecision(context, useOf(hook)));
     case "PermissionRequest": {
       const use = useOf(hook);
       const recent = await recentDecision(context, use, maxDecisionAgeMs);
       return permissionAnswer(use, recent ?? (await requestDecision(context, use)));
     }
-    default: {
-      if (await context.isOwnTool(hook.tool)) return {};
-      const isKnown = await reportResult(context, useOf(hook), resultOf(hook));
-      return isKnown
-        ? {}
-        : {
-            systemMessage: `Toolgate: the result of ${hook.tool} was not reported: no decision about it is known here.`,
-          };
-    }
+    default:
+      if (!(await context.isOwnTool(hook.tool))) await reportResult(context, useOf(hook), resultOf(hook));
+      return {};
   }
 }
 
@@ -58,13 +52,25 @@ export function ownClaudeTool(tool: string, mcpName: string): string | undefined
   return tool.startsWith(prefix) ? tool.slice(prefix.length) : undefined;
 }
 
+/** Returns the key under which a deferred use is remembered, for the program that resumes it. */
+export function deferredKey(sessionId: string, useId: string): string {
+  return JSON.stringify(["claude", sessionId, "deferred", useId]);
+}
+
 /** Describes why a call does not run, for the model. */
 export function denialText(decision: Exclude<UseDecision, { case: "begun" }>): string {
   return decision.case === "refused" ? decision.value.message : notAnswered;
 }
 
-function preToolUseAnswer({ defers }: ClaudeContext, hook: ClaudeHook, decision: UseDecision): JsonObject {
-  if (decision.case === "waiting" && defers) return preToolUse("defer", "An approver has not answered yet.");
+async function preToolUseAnswer(
+  { defers, memory }: ClaudeContext,
+  hook: ClaudeHook,
+  decision: UseDecision,
+): Promise<JsonObject> {
+  if (decision.case === "waiting" && defers) {
+    await memory.put(deferredKey(hook.sessionId, hook.useId), decision);
+    return preToolUse("defer", "No approver has answered yet.");
+  }
   if (decision.case !== "begun") return preToolUse("deny", denialText(decision));
   const input = decision.value.input ?? {};
   return preToolUse("allow", "Allowed by Toolgate.", isEdited(useOf(hook), input) ? { updatedInput: input } : {});
@@ -87,17 +93,13 @@ function permissionRequest(decision: JsonObject): JsonObject {
   return { hookSpecificOutput: { hookEventName: "PermissionRequest", decision } };
 }
 
-function useOf({ sessionId, agent, tool, useId, input, cwd, permissionMode }: ClaudeHook): DelegatedUse {
-  return {
-    kind: "claude",
-    foreignSession: sessionId,
-    foreignAgent: agent,
-    foreignTool: tool,
-    foreignCallId: useId,
-    input,
-    cwd,
-    permissionMode,
-  };
+/** A subagent has a session below that of the agent that started it; sessions of two subagents of one type differ. */
+function useOf({ sessionId, agent, agentId, tool, useId, input, cwd, permissionMode }: ClaudeHook): DelegatedUse {
+  const session =
+    agentId === ""
+      ? { foreignSession: sessionId }
+      : { foreignSession: `${sessionId}/${agentId}`, foreignParent: sessionId, foreignAgent: agent };
+  return { kind: "claude", ...session, foreignTool: tool, foreignCallId: useId, input, cwd, permissionMode };
 }
 
 function resultOf({ event, tool, response, error, durationMs }: ClaudeHook): DelegatedResult {

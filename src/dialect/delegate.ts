@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { setTimeout } from "node:timers/promises";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
 import type {
   BeginCallRequestSchema,
@@ -42,25 +43,54 @@ export interface DelegationContext {
   endsAt: number;
 }
 
+/** The approval was given out to another request for the same use. */
+export class AlreadyBegunError extends Error {
+  override name = "AlreadyBegunError";
+}
+
 /** A response that is none of the contract's. */
 export class NotADecision extends Error {
   override name = "NotADecision";
 }
 
-/** Requests a decision and remembers it; while the call waits it repeats the request, until the time is over. */
-export async function requestDecision(
-  { calls, memory, endsAt }: DelegationContext,
-  use: DelegatedUse,
-): Promise<UseDecision> {
+/**
+ * Requests a decision and remembers it; while the call waits it repeats the request, until the time is over. Of two hooks of one
+ * use, such as one of the user and one of the project, the first gets the approval and the other one takes it from the memory.
+ */
+export async function requestDecision(context: DelegationContext, use: DelegatedUse): Promise<UseDecision> {
+  const { memory } = context;
+  let decision: UseDecision;
+  try {
+    decision = await waitForDecision(context, use);
+  } catch (error) {
+    const twin = error instanceof AlreadyBegunError ? await twinDecision(memory, use) : undefined;
+    if (twin === undefined) throw error;
+    return twin;
+  }
+  if (decision.case === "waiting") return decision;
+  const ran = decision.case === "begun" ? (decision.value.input ?? {}) : use.input;
+  await Promise.all([memory.put(idKey(use), decision), memory.put(inputKey(use, ran), decision)]);
+  return decision;
+}
+
+async function waitForDecision({ calls, endsAt }: DelegationContext, use: DelegatedUse): Promise<UseDecision> {
   let decision = decisionIn(await calls.begin({ ...use, waitMs: 0 }));
   while (decision.case === "waiting") {
     const leftMs = Math.floor(endsAt - performance.now());
     if (leftMs < 1) return decision;
     decision = decisionIn(await calls.begin({ ...use, waitMs: Math.min(leftMs, maxRoundMs) }));
   }
-  const ran = decision.case === "begun" ? (decision.value.input ?? {}) : use.input;
-  await Promise.all([memory.put(idKey(use), decision), memory.put(inputKey(use, ran), decision)]);
   return decision;
+}
+
+/** Waits for the approval that another hook of the same use got a moment ago. */
+async function twinDecision(memory: DecisionMemory, use: DelegatedUse): Promise<UseDecision | undefined> {
+  for (let i = 0; i < maxTwinReads; i++) {
+    const found = await memory.get(idKey(use));
+    if (found?.decision.case === "begun" && found.ageMs < maxTwinAgeMs) return found.decision;
+    await setTimeout(twinReadMs);
+  }
+  return undefined;
 }
 
 /** Returns the decision of the same session, tool and input, if it is recent. */
@@ -73,21 +103,20 @@ export async function recentDecision(
   return found !== undefined && found.ageMs <= maxAgeMs ? found.decision : undefined;
 }
 
-/** Reports the result of a use that began. Returns false if no decision about it is remembered. */
+/** Reports the result of a use that began; without a remembered decision nothing is known to report. */
 export async function reportResult(
   { calls, memory }: DelegationContext,
   use: DelegatedUse,
   result: DelegatedResult,
-): Promise<boolean> {
+): Promise<void> {
   const keys = [idKey(use), inputKey(use, use.input)];
   for (const key of keys) {
     const decision = (await memory.get(key))?.decision;
     if (decision?.case !== "begun") continue;
     await calls.finish({ ...result, assignment: decision.value.assignment, inputDigest: digestOf(use.input) });
     await Promise.all(keys.map((each) => memory.remove(each)));
-    return true;
+    return;
   }
-  return false;
 }
 
 /** Checks whether an approver or a hook changed the input. */
@@ -109,12 +138,12 @@ function decisionIn({ outcome }: BeginCallResponse): UseDecision {
   throw new NotADecision("the service answered without a decision; it may be of another version");
 }
 
-function idKey({ kind, foreignSession, foreignAgent = "", foreignCallId = "" }: DelegatedUse): string {
-  return canonicalJson([kind, foreignSession, foreignAgent, "id", foreignCallId]);
+function idKey({ kind, foreignSession, foreignCallId = "" }: DelegatedUse): string {
+  return canonicalJson([kind, foreignSession, "id", foreignCallId]);
 }
 
-function inputKey({ kind, foreignSession, foreignAgent = "", foreignTool }: DelegatedUse, input: JsonObject): string {
-  return canonicalJson([kind, foreignSession, foreignAgent, "input", foreignTool, input]);
+function inputKey({ kind, foreignSession, foreignTool }: DelegatedUse, input: JsonObject): string {
+  return canonicalJson([kind, foreignSession, "input", foreignTool, input]);
 }
 
 function digestOf(input: JsonObject): string {
@@ -123,5 +152,9 @@ function digestOf(input: JsonObject): string {
 
 /** Time of one request: below what proxies allow a silent response to take. */
 const maxRoundMs = 50_000;
+const twinReadMs = 100;
+const maxTwinReads = 20;
+/** Age up to which an approval is that of a hook that runs at the same time. */
+const maxTwinAgeMs = 10_000;
 /** Size of a reported output, as the contract limits it. */
 const maxOutputBytes = 524_288;

@@ -8,7 +8,7 @@ import {
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../src/dialect/claude.ts";
 import { readClaudeHook } from "../../src/dialect/claude-hook.ts";
-import { cutOutput, type UseDecision } from "../../src/dialect/delegate.ts";
+import { AlreadyBegunError, cutOutput, type UseDecision } from "../../src/dialect/delegate.ts";
 import { recordedClaudeHook, recordedClaudeHooks } from "./recorded.ts";
 
 type Answer = (request: MessageInitShape<typeof BeginCallRequestSchema>) => BeginCallResponse["outcome"];
@@ -65,7 +65,6 @@ test("a use that begins is allowed with its own input, and nothing is left to Cl
     {
       kind: "claude",
       foreignTool: "Bash",
-      foreignAgent: "",
       input: { command: "touch marker; echo hi", description: "x" },
       cwd: "/home/ann/shop",
       permissionMode: "default",
@@ -165,20 +164,39 @@ test("each recorded use is reported with its result, exit code and the digest of
   expect(new Set(finishes.map(({ inputDigest }) => inputDigest)).size).toBe(8);
 });
 
-test("a subagent is named by its type and id", async () => {
+test("a subagent has a session below that of the main agent, and its type as name", async () => {
   const { answer, begins } = answering(begun);
   for (const { text, event } of recordedClaudeHooks("/home/ann/shop")) {
     if (event === "PreToolUse") await answer(text);
   }
-  expect(begins.map(({ foreignAgent }) => foreignAgent).filter(Boolean)).toEqual([
-    expect.stringMatching(/^general-purpose#a[0-9a-f]+$/),
+  const [{ foreignSession: main } = {}] = begins;
+  expect(begins.filter(({ foreignAgent }) => foreignAgent)).toMatchObject([
+    {
+      foreignAgent: "general-purpose",
+      foreignParent: main,
+      foreignSession: expect.stringMatching(new RegExp(`^${main}/a[0-9a-f]+$`)),
+    },
   ]);
 });
 
-test("a result without a known decision is not reported, and the person is informed", async () => {
+test("a result without a known decision is not reported", async () => {
   const { answer, finishes } = answering(begun);
-  expect(await answer(hook("PostToolUse", "Bash"))).toMatchObject({ systemMessage: expect.stringContaining("Bash") });
+  expect(await answer(hook("PostToolUse", "Bash"))).toEqual({});
   expect(finishes).toEqual([]);
+});
+
+test("of two hooks of one use the second takes the approval that the first got", async () => {
+  let count = 0;
+  const { answer } = answering((request) => {
+    count += 1;
+    if (count > 1) throw new AlreadyBegunError("it began before");
+    return begun(request);
+  });
+  const first = await answer(hook("PreToolUse", "Bash"));
+  expect(await answer(hook("PreToolUse", "Bash"))).toEqual(first);
+  // After the report the use is over.
+  await answer(hook("PostToolUse", "Bash"));
+  await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow(AlreadyBegunError);
 });
 
 test("only existing tools of our own MCP server are not asked", async () => {

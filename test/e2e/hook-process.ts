@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
+import { programEntry } from "../main.ts";
 
 /** The end of `toolgate hook`. */
 export interface HookEnd {
@@ -31,14 +32,10 @@ export function createHookHome(token: string): HookHome {
   return { home, tokenFile, run: (args, input) => runHookProcess(home, args, input) };
 }
 
-const entry = join(import.meta.dirname, "../../src/main.ts");
-/** Caches compiled code, since most of a start is compiling. */
-const compiled = { NODE_COMPILE_CACHE: join(import.meta.dirname, "../../node_modules/.cache/node") };
-
 function runHookProcess(home: string, args: readonly string[], input: string): Promise<HookEnd> {
   return new Promise((resolve, reject) => {
-    const env = { PATH: process.env.PATH, HOME: home, ...compiled };
-    const child = execFile(process.execPath, [entry, "hook", ...args], { env }, (error, stdout, stderr) => {
+    const env = { PATH: process.env.PATH, HOME: home };
+    const child = execFile(process.execPath, [programEntry(), "hook", ...args], { env }, (error, stdout, stderr) => {
       try {
         const code = typeof error?.code === "number" ? error.code : 0;
         resolve({ code, stdout, stderr, answer: JSON.parse(stdout) });

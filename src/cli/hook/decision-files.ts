@@ -12,7 +12,7 @@ export function decisionDirectory(env: NodeJS.ProcessEnv): string {
   return join(stateHome, "toolgate", "decisions");
 }
 
-/** Creates a memory in files that only this user may read; those older than a day are removed. */
+/** Creates a memory in files that only this user may read; when they are many, those older than a day are removed. */
 export function createDecisionFiles(directory: string): DecisionMemory {
   const fileOf = (key: string) => join(directory, createHash("sha256").update(key).digest("hex"));
   return {
@@ -45,7 +45,9 @@ export function createDecisionFiles(directory: string): DecisionMemory {
 }
 
 async function removeOld(directory: string): Promise<void> {
-  for (const name of await readdir(directory)) {
+  const names = await readdir(directory);
+  if (names.length < maxFiles) return;
+  for (const name of names) {
     const file = join(directory, name);
     const found = await stat(file).catch(() => undefined);
     if (found !== undefined && Date.now() - found.mtimeMs > maxAgeMs) await rm(file, { force: true });
@@ -53,3 +55,5 @@ async function removeOld(directory: string): Promise<void> {
 }
 
 const maxAgeMs = 86_400_000;
+/** Number of files below which the old ones are left: a reported use removes its own. */
+const maxFiles = 256;

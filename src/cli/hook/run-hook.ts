@@ -3,7 +3,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { connectVerified } from "../../client/connect.ts";
 import { PeerError } from "../../client/verified-socket.ts";
 import { HookInputError } from "../../dialect/claude-hook.ts";
-import { NotADecision } from "../../dialect/delegate.ts";
+import { AlreadyBegunError, NotADecision } from "../../dialect/delegate.ts";
+import { waitToolName } from "../../mcp/open-call-result.ts";
 import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
 import type { CliContext, InputStream } from "../context.ts";
 import { commandFailure, UsageError } from "../failure/failure.ts";
@@ -124,18 +125,16 @@ function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, c
   return async (tool: string) => {
     const name = mcpName === undefined ? undefined : kind.ownToolName(tool, mcpName);
     if (name === undefined) return false;
-    return name === waitTool || (await calls.toolNames()).includes(name);
+    return name === waitToolName || (await calls.toolNames()).includes(name);
   };
 }
-
-/** The tool with which an MCP client waits for a call; the service does not list it. */
-const waitTool = "toolgate_wait";
 
 function reasonOf(error: unknown, url: string): string {
   if (
     error instanceof HookInputError ||
     error instanceof PeerError ||
     error instanceof NotADecision ||
+    error instanceof AlreadyBegunError ||
     error instanceof SilentError
   )
     return `Toolgate: ${error.message}. Nothing was run.`;

@@ -1,12 +1,13 @@
 import { createHash, randomBytes } from "node:crypto";
-import { rmSync, writeFileSync } from "node:fs";
+import { realpathSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { ToolgateClient } from "../../client/connect.ts";
 import { isLoopback } from "../../client/find-token.ts";
 import { ServiceAwayError } from "../../client/verified-socket.ts";
-import type { DelegatedCalls } from "../../dialect/delegate.ts";
+import { AlreadyBegunError, type DelegatedCalls } from "../../dialect/delegate.ts";
+import { errorInfoOf } from "../failure/failure.ts";
 
 /** Rpcs of a connector over connections that are opened as needed. */
 export interface ServiceCalls extends DelegatedCalls {
@@ -36,13 +37,19 @@ export function createServiceCalls(
   };
 
   async function beginOnce(request: Parameters<DelegatedCalls["begin"]>[0]) {
-    const removeNonce = isLoopback(url) ? writeNonce(request) : undefined;
+    const waitMs = request.waitMs ?? 0;
+    // The first request accepts the call; the service remembers for the others that it sees the same files.
+    const nonce = waitMs === 0 && isLoopback(url) ? writeNonce(request) : undefined;
     try {
       const { tools } = await connected();
-      const timeoutMs = (request.waitMs ?? 0) + answerMs;
-      return await tools.beginCall({ ...request, ...(removeNonce && { noncePath: removeNonce.path }) }, { timeoutMs });
+      return await tools.beginCall(
+        { ...request, ...(nonce && { noncePath: nonce.path }) },
+        { timeoutMs: waitMs + answerMs },
+      );
+    } catch (error) {
+      throw errorInfoOf(error)?.reason === "ALREADY_BEGUN" ? new AlreadyBegunError(messageOf(error)) : error;
     } finally {
-      removeNonce?.remove();
+      nonce?.remove();
     }
   }
 
@@ -50,7 +57,7 @@ export function createServiceCalls(
     async begin(request) {
       for (;;) {
         try {
-          const response = await beginOnce(request);
+          const response = await beginOnce(located(request));
           if (response.outcome.case === "waiting") waitsSince = performance.now();
           return response;
         } catch (error) {
@@ -67,10 +74,23 @@ export function createServiceCalls(
   };
 }
 
+function messageOf(error: unknown): string {
+  return error instanceof ConnectError ? error.rawMessage : String(error);
+}
+
 /** Checks whether the service is away: it stops, starts, or the connection ended. */
 function isOutage(error: unknown): boolean {
   if (error instanceof ConnectError) return error.code === Code.Unavailable || error.code === Code.Aborted;
   return error instanceof ServiceAwayError;
+}
+
+/** Resolves links in the directory: the service compares it with the one that it resolves itself. */
+function located(request: Parameters<DelegatedCalls["begin"]>[0]) {
+  try {
+    return { ...request, cwd: realpathSync(request.cwd ?? "") };
+  } catch {
+    return request;
+  }
 }
 
 /** Writes the file that proves to the service that both see the same files, see BeginCallRequest.nonce_path. */

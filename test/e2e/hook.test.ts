@@ -1,0 +1,191 @@
+import { readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { recordedClaudeHook } from "../dialect/recorded.ts";
+import { clientOf } from "./clients.ts";
+import { createHookHome } from "./hook-process.ts";
+import { hostTokens } from "./host.ts";
+import { createService } from "./service.ts";
+
+const rules = '[permission.bash]\n"echo *" = "allow"\n"rm *" = "deny"\n';
+const service = createService({ settings: `${rules}${hostTokens}` });
+beforeAll(service.start);
+afterAll(service.close);
+
+const admin = "admin-token-for-tests";
+let count = 0;
+
+/** One session of Claude Code with a home of its user; changes of the recorded hooks are merged in. */
+function claudeSession() {
+  const home = createHookHome("host-token-for-tests");
+  const session = { session_id: `claude-${++count}` };
+  const flags = ["--server", service.url, "--token-file", home.tokenFile, "--uid", String(process.getuid?.())];
+  const hook = (event: string, tool: string, changes: object, more: readonly string[] = []) => {
+    const recorded = JSON.parse(recordedClaudeHook(service.workspace, event, tool).text);
+    return home.run(["claude", ...flags, ...more], JSON.stringify({ ...recorded, ...session, ...changes }));
+  };
+  const use = (command: string) => ({ tool_input: { command }, tool_use_id: `toolu_${++count}` });
+  return { home, hook, use };
+}
+
+/** Waits for the open request of a command. */
+async function openRequest(command: string): Promise<PermissionRequest> {
+  for await (const { event } of clientOf(PermissionService, service.url, admin).watchPermissions({})) {
+    const found = event?.event.case === "permissionAsked" ? event.event.value : undefined;
+    if (found?.patterns.some((pattern) => pattern.includes(command))) return found;
+  }
+  throw new Error("the watch ended");
+}
+
+async function answer(command: string, reply: PermissionReply, more: object = {}): Promise<void> {
+  const { id: permissionId, sessionId } = await openRequest(command);
+  await clientOf(PermissionService, service.url, admin).respondToPermission({
+    permissionId,
+    sessionId,
+    reply,
+    ...more,
+  });
+}
+
+async function partOf(callId: string) {
+  const { sessions } = await clientOf(SessionService, service.url, admin).listSessions({ pageSize: 100 });
+  for (const { id: sessionId } of sessions) {
+    const { parts } = await clientOf(ToolService, service.url, admin).listToolParts({ sessionId });
+    const part = parts.find((each) => each.callId === callId);
+    if (part) return { part, session: sessions.find(({ id }) => id === sessionId) };
+  }
+  throw new Error(`no call ${callId}`);
+}
+
+test("a use that rules allow is allowed at once, and its report completes the call", async () => {
+  const { hook, use } = claudeSession();
+  const same = use("echo hi");
+  expect(await hook("PreToolUse", "Bash", same)).toMatchObject({
+    code: 0,
+    stderr: "",
+    answer: { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "allow" } },
+  });
+  expect(readdirSync(service.workspace)).toEqual([]);
+  expect(await hook("PostToolUse", "Bash", same)).toMatchObject({ code: 0, answer: {} });
+  const { part, session } = await partOf(same.tool_use_id);
+  expect(part).toMatchObject({
+    tool: "claude:Bash",
+    reportedBy: "host",
+    metadata: { directory: service.workspace, permissionMode: "default" },
+    state: { case: "completed", value: { output: "hi", metadata: { exit: 0 } } },
+  });
+  expect(session?.requester).toMatchObject({ kind: "claude", place: service.workspace, subagent: "" });
+});
+
+test("a denied use and a rejected one are denied with the reason", async () => {
+  const { hook, use } = claudeSession();
+  const denied = await hook("PreToolUse", "Bash", use("rm -rf build"));
+  expect(denied).toMatchObject({ code: 0, answer: { hookSpecificOutput: { permissionDecision: "deny" } } });
+  const waiting = hook("PreToolUse", "Bash", use("make rejected"));
+  await answer("make rejected", PermissionReply.REJECT, { message: "Use ninja." });
+  expect((await waiting).answer).toMatchObject({
+    hookSpecificOutput: { permissionDecision: "deny", permissionDecisionReason: expect.stringContaining("Use ninja.") },
+  });
+});
+
+test("an approved use is allowed; a command that an approver edited replaces that of the model and is reported", async () => {
+  const { hook, use } = claudeSession();
+  const waiting = hook("PreToolUse", "Bash", use("make approved"));
+  await answer("make approved", PermissionReply.ONCE);
+  expect((await waiting).answer).not.toHaveProperty("hookSpecificOutput.updatedInput");
+
+  const edited = use("make draft");
+  const other = hook("PreToolUse", "Bash", edited);
+  const updatedInput = { command: "echo final" };
+  await answer("make draft", PermissionReply.ONCE, { input: updatedInput });
+  expect((await other).answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow", updatedInput } });
+  await hook("PostToolUse", "Bash", { ...edited, tool_input: updatedInput });
+  expect((await partOf(edited.tool_use_id)).part.state.case).toBe("completed");
+});
+
+test("a report of another input than the approved one ends the call with an alert", async () => {
+  const { hook, use } = claudeSession();
+  const same = use("echo one");
+  await hook("PreToolUse", "Bash", same);
+  await hook("PostToolUse", "Bash", { ...same, tool_input: { command: "echo two" } });
+  expect((await partOf(same.tool_use_id)).part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.CHANGED_AFTER_APPROVAL },
+  });
+});
+
+test("a failed use is reported with its text and exit code", async () => {
+  const { hook, use } = claudeSession();
+  const same = use("echo out; echo err >&2; false");
+  await hook("PreToolUse", "Bash", use("echo first"));
+  const waiting = hook("PreToolUse", "Bash", same);
+  await answer("false", PermissionReply.ONCE);
+  await waiting;
+  await hook("PostToolUseFailure", "Bash", same);
+  expect((await partOf(same.tool_use_id)).part.state).toMatchObject({
+    case: "error",
+    value: { reason: ToolErrorReason.FAILED, error: "Exit code 1\nout\nerr" },
+  });
+});
+
+test("a use that nobody answers in time is denied; after a late approval the same use is allowed", async () => {
+  const { hook, use } = claudeSession();
+  const late = await hook("PreToolUse", "Bash", use("make late"), ["--timeout", "6"]);
+  expect(late).toMatchObject({
+    code: 0,
+    answer: {
+      hookSpecificOutput: {
+        permissionDecision: "deny",
+        permissionDecisionReason: "not answered yet; if it is approved later, repeat the same call",
+      },
+    },
+  });
+  await answer("make late", PermissionReply.ONCE);
+  const again = await hook("PreToolUse", "Bash", use("make late"));
+  expect(again.answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+});
+
+test("a subagent has a child session", async () => {
+  const { hook, use } = claudeSession();
+  const main = use("echo main");
+  const sub = use("echo sub");
+  await hook("PreToolUse", "Bash", main);
+  await hook("PreToolUse", "Bash", { ...sub, agent_id: "a1", agent_type: "reviewer" });
+  const [{ session: root }, { session: child }] = [await partOf(main.tool_use_id), await partOf(sub.tool_use_id)];
+  expect(child).toMatchObject({ parentSessionId: root?.id, requester: { subagent: "reviewer" } });
+});
+
+test("PermissionRequest gets the decision of PreToolUse; a use that only it announced is reported, too", async () => {
+  const { hook, use } = claudeSession();
+  const { tool_input, tool_use_id } = use("echo both");
+  await hook("PreToolUse", "Bash", { tool_input, tool_use_id });
+  const request = await hook("PermissionRequest", "Bash", { tool_input });
+  expect(request).toMatchObject({ code: 0, answer: { hookSpecificOutput: { decision: { behavior: "allow" } } } });
+
+  const alone = use("echo alone");
+  await hook("PermissionRequest", "Bash", { tool_input: alone.tool_input });
+  await hook("PostToolUse", "Bash", alone);
+  const { sessions } = await clientOf(SessionService, service.url, admin).listSessions({ pageSize: 100 });
+  const parts = await Promise.all(
+    sessions.map(({ id }) => clientOf(ToolService, service.url, admin).listToolParts({ sessionId: id })),
+  );
+  const found = parts.flatMap((page) => page.parts).filter(({ state }) => state.value?.input?.command === "echo alone");
+  expect(found.map(({ state }) => state.case)).toEqual(["completed"]);
+});
+
+test("what is remembered between hooks can be read by its user only", async () => {
+  const { home, hook, use } = claudeSession();
+  await hook("PreToolUse", "Bash", use("echo secret"));
+  const directory = join(home.home, ".local/state/toolgate/decisions");
+  const files = readdirSync(directory).map((name) => join(directory, name));
+  expect(files).toHaveLength(2);
+  expect([directory, ...files].map((path) => statSync(path).mode & 0o077)).toEqual([0, 0, 0]);
+  expect(files.map((file) => readFileSync(file, "utf8"))).toEqual([
+    expect.stringContaining("assignment"),
+    expect.stringContaining("assignment"),
+  ]);
+});
