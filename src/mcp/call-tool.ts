@@ -3,18 +3,29 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import {
   type CallToolRequestParams,
   type CallToolResult,
+  type InputRequiredResult,
+  inputRequired,
   ProtocolError,
   ProtocolErrorCode,
 } from "@modelcontextprotocol/server";
-import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { apiFailureText, isLostConnection, reasonOf } from "./api-failure.ts";
+import { apiFailureText, isLostConnection } from "./api-failure.ts";
 import type { McpClient } from "./client-identity.ts";
 import { endedCallResult } from "./ended-call-result.ts";
-import { holdCall, isEnded, type LookAtCall, type McpCallView } from "./hold-call.ts";
+import { holdCall, isEnded, type LookAtCall } from "./hold-call.ts";
+import { lookById } from "./look-at-call.ts";
 import type { McpSession } from "./mcp-session.ts";
-import { openCallResult, progressText, readCallHandle, waitToolName } from "./open-call-result.ts";
+import {
+  callHandle,
+  linkText,
+  linkToRequest,
+  openCallResult,
+  progressText,
+  readCallHandle,
+  waitToolName,
+} from "./open-call-result.ts";
+import { takeUncollected } from "./take-uncollected.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
-import { type McpCall, type UncollectedCalls, uncollectedMs } from "./uncollected-calls.ts";
+import type { McpCall, UncollectedCalls } from "./uncollected-calls.ts";
 
 /** A tools/call, independent of transport and era. */
 export interface ToolsCall {
@@ -26,16 +37,23 @@ export interface ToolsCall {
   /** Address of the console. */
   readonly url: string;
   readonly params: CallToolRequestParams;
+  /** State that an earlier response gave to the client; undefined in the first round. It is of unknown origin. */
+  readonly requestState: string | undefined;
   /** Aborted when nobody waits for the response. */
   readonly signal: AbortSignal;
   /** Returns true if the abort asks for the end of the call. */
   isCancelled(): boolean;
   /** Sends a progress notification, if the client wants any. */
   progress(message: string): Promise<void>;
+  /** Shows a person a link, on a connection on which the client can be asked while its request is open. */
+  showLink?(message: string, url: string): void;
 }
 
+/** The answer to a tools/call. */
+export type ToolsAnswer = CallToolResult | InputRequiredResult;
+
 /** Runs a call, or continues one, and returns its result, or that it has none yet. */
-export async function callMcpTool(request: ToolsCall): Promise<CallToolResult> {
+export async function callMcpTool(request: ToolsCall): Promise<ToolsAnswer> {
   const { name } = request.params;
   try {
     if (name === waitToolName) return await waitForCall(request);
@@ -47,7 +65,7 @@ export async function callMcpTool(request: ToolsCall): Promise<CallToolResult> {
 }
 
 /** Waits for the call that the model names, which counts as collecting it. */
-async function waitForCall(request: ToolsCall): Promise<CallToolResult> {
+async function waitForCall(request: ToolsCall): Promise<ToolsAnswer> {
   const handle = request.params.arguments?.call_id;
   if (typeof handle !== "string" || handle === "") {
     throw new ProtocolError(
@@ -56,16 +74,18 @@ async function waitForCall(request: ToolsCall): Promise<CallToolResult> {
     );
   }
   const ref = readCallHandle(handle, request.session.sessionId);
-  const look = lookById(request, ref);
+  const look = lookById(request.api, ref);
   const call = request.uncollected.collect(ref.sessionId, ref.callId);
   return await followCall(request, ref, look, () => call && request.uncollected.add(call));
 }
 
-async function runCall(request: ToolsCall): Promise<CallToolResult> {
+async function runCall(request: ToolsCall): Promise<ToolsAnswer> {
   const { api, client, params, session, uncollected } = request;
   const { _meta: meta, name: tool } = params;
   const input = (params.arguments ?? {}) as JsonObject;
-  const known = await takeUncollected(request, { sessionId: session.sessionId, tool, input });
+  const known =
+    callOfRound(request, { tool, input }) ??
+    (await takeUncollected(request, { sessionId: session.sessionId, tool, input }));
   const call: McpCall = known ?? {
     sessionId: session.sessionId,
     callId: callIdIn(meta) ?? `call_${randomUUID().replaceAll("-", "")}`,
@@ -89,15 +109,23 @@ async function followCall(
   request: ToolsCall,
   ref: Pick<McpCall, "sessionId" | "callId">,
   look: LookAtCall,
-  leaveUncollected: () => void = () => undefined,
-): Promise<CallToolResult> {
-  const { api, era, session, signal, url } = request;
+  leaveUncollected: () => void,
+): Promise<ToolsAnswer> {
+  const { api, client, era, session, signal, url } = request;
+  const asksForLink = era === "modern" && client.opensLinks && request.requestState === undefined;
+  let isShown = false;
   const held = await holdCall(look, {
     holdMs: session.holdMs,
     signal,
-    report: (view) => request.progress(progressText(view)),
+    async report(view) {
+      const [first] = view?.permissions ?? [];
+      if (first !== undefined && !isShown) request.showLink?.(linkText(view), linkToRequest(url, first));
+      isShown ||= first !== undefined;
+      await request.progress(progressText(view));
+    },
+    isEnough: ({ permissions }) => asksForLink && permissions.length > 0,
   });
-  const { view } = held;
+  const { view, isLost } = held;
   if (view !== undefined && isEnded(view.part) && !signal.aborted)
     return await endedCallResult(view.part, { api, era, ownSessionId: session.sessionId });
   if (signal.aborted && request.isCancelled()) {
@@ -106,61 +134,20 @@ async function followCall(
   }
   // The outcome has not reached the client, so that the same call again must not run it twice.
   if (!(signal.aborted && view?.part.state.case === "running")) leaveUncollected();
-  return openCallResult({ ...held, ...ref, url });
+  const [asked] = view?.permissions ?? [];
+  if (!asksForLink || asked === undefined || isLost) return openCallResult({ ...held, ...ref, url });
+  const link = inputRequired.elicitUrl({ message: linkText(view), url: linkToRequest(url, asked) });
+  return inputRequired({ inputRequests: { approval: link }, requestState: callHandle(ref) });
 }
 
-/** Returns the uncollected call that the same request continues; undefined if there is none whose result still counts. */
-async function takeUncollected(
-  { api, uncollected }: ToolsCall,
-  request: Omit<McpCall, "callId">,
-): Promise<McpCall | undefined> {
-  for (;;) {
-    const call = uncollected.take(request);
-    if (call === undefined) return undefined;
-    const { sessionId, callId } = call;
-    const found = await api.tools.getToolPart({ sessionId, callId }).catch((error: unknown) => {
-      if (isLostConnection(error)) uncollected.add(call);
-      if (reasonOf(error) === undefined || isLostConnection(error)) throw error;
-      return undefined;
-    });
-    if (found?.part !== undefined && isCollectable(found.part)) return call;
-  }
-}
-
-/** A result counts for a time; a call that was cancelled has none. */
-function isCollectable({ state }: McpCallView["part"]): boolean {
-  if (state.case === "error" && state.value.reason === ToolErrorReason.CANCELLED) return false;
-  const end = state.case === "completed" || state.case === "error" ? state.value.time?.end : undefined;
-  return end === undefined || Date.now() - end < uncollectedMs;
-}
-
-/** Looks at a call whose input is not known, every second. */
-function lookById({ api }: ToolsCall, ref: { sessionId: string; callId: string }): LookAtCall {
-  return async (waitMs, signal) => {
-    const until = performance.now() + waitMs;
-    for (;;) {
-      const { part, permissions } = await api.tools.getToolPart(ref, { ...(signal && { signal }) });
-      if (part === undefined) throw new Error("the service sent no call");
-      const left = until - performance.now();
-      if (isEnded(part) || left <= 0) return { part, permissions };
-      await pause(Math.min(left, 1_000), signal);
-    }
-  };
-}
-
-/** Resolves after a time, or when the signal is aborted. */
-function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal?.addEventListener(
-      "abort",
-      () => {
-        clearTimeout(timer);
-        resolve();
-      },
-      { once: true },
-    );
-  });
+/** Returns the call that the client's next round continues. Its input is compared by the service. */
+function callOfRound(
+  { requestState, session, uncollected }: ToolsCall,
+  request: Pick<McpCall, "tool" | "input">,
+): McpCall | undefined {
+  if (requestState === undefined) return undefined;
+  const ref = readCallHandle(requestState, session.sessionId);
+  return uncollected.collect(ref.sessionId, ref.callId) ?? { ...ref, ...request };
 }
 
 /** Returns the host's id of the use of the tool: the same use again is then the same call. */

@@ -20,6 +20,16 @@ export interface HeldCall {
   readonly isLost: boolean;
 }
 
+/** Options of a hold. */
+export interface HoldOptions {
+  readonly holdMs: number;
+  readonly signal: AbortSignal;
+  /** Reports the call while it is held; undefined if the service does not answer. */
+  report(view: McpCallView | undefined): Promise<void>;
+  /** Returns true for a call that need not be held further. */
+  isEnough?(view: McpCallView): boolean;
+}
+
 /** The first answer comes before this time, so that a call that waits is reported at once. */
 const firstLookMs = 200;
 /** Interval of progress notifications. */
@@ -32,11 +42,7 @@ const retryMs = 1_000;
  */
 export async function holdCall(
   look: LookAtCall,
-  {
-    holdMs,
-    signal,
-    report,
-  }: { holdMs: number; signal: AbortSignal; report(view: McpCallView | undefined): Promise<void> },
+  { holdMs, signal, report, isEnough = () => false }: HoldOptions,
 ): Promise<HeldCall> {
   const until = performance.now() + holdMs;
   const left = () => Math.max(0, Math.ceil(until - performance.now()));
@@ -54,7 +60,8 @@ export async function holdCall(
       await sleep(Math.min(left(), retryMs), undefined, { signal }).catch(() => undefined);
     }
     isFirst = false;
-    if ((view !== undefined && isEnded(view.part)) || signal.aborted || left() === 0) return { view, isLost };
+    const isOver = view !== undefined && (isEnded(view.part) || isEnough(view));
+    if (isOver || signal.aborted || left() === 0) return { view, isLost };
     await report(isLost ? undefined : view);
   }
 }

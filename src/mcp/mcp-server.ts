@@ -1,6 +1,7 @@
-import { type CallToolResult, Server, type ServerContext } from "@modelcontextprotocol/server";
+import { randomUUID } from "node:crypto";
+import { Server, type ServerContext } from "@modelcontextprotocol/server";
 import { toProtocolError } from "./api-failure.ts";
-import { callMcpTool } from "./call-tool.ts";
+import { callMcpTool, type ToolsAnswer, type ToolsCall } from "./call-tool.ts";
 import { clientOf, type McpClient, unnamedClient } from "./client-identity.ts";
 import { listMcpTools } from "./list-tools.ts";
 import type { McpSession } from "./mcp-session.ts";
@@ -28,7 +29,7 @@ export interface McpScope {
 /** The meaning of an aborted request, which depends on transport and era. */
 export interface AbortRules {
   /** Runs a request with the signal that ends it. */
-  run(ctx: ServerContext, body: (signal: AbortSignal) => Promise<CallToolResult>): Promise<CallToolResult>;
+  run(ctx: ServerContext, body: (signal: AbortSignal) => Promise<ToolsAnswer>): Promise<ToolsAnswer>;
   /** Returns true if the reason of the abort asks for the end of the call. */
   isCancel(reason: unknown): boolean;
 }
@@ -48,16 +49,18 @@ export function createMcpServer(scope: McpScope): Server {
   });
   server.setRequestHandler("tools/call", async ({ params }, ctx) => {
     const session = await sessionIn(ctx);
-    return await aborts
-      .run(ctx, (signal) =>
-        callMcpTool({
-          ...{ api, era, session, uncollected, url, params, signal },
-          client: clientIn(ctx),
-          isCancelled: () => aborts.isCancel(signal.reason),
-          progress: createProgress(ctx),
-        }),
-      )
-      .catch(toProtocolError);
+    const client = clientIn(ctx);
+    const showLink = linkShower(server, era, client);
+    const answer = aborts.run(ctx, (signal) =>
+      callMcpTool({
+        ...{ api, client, era, session, uncollected, url, params, signal },
+        requestState: ctx.mcpReq.requestState<string>(),
+        isCancelled: () => aborts.isCancel(signal.reason),
+        progress: createProgress(ctx),
+        ...(showLink && { showLink }),
+      }),
+    );
+    return await answer.catch(toProtocolError);
   });
   server.setRequestHandler("resources/list", () => ({ resources: [] }));
   server.setRequestHandler("resources/templates/list", () => ({ resourceTemplates: outputTemplates }));
@@ -78,6 +81,21 @@ function createProgress({ mcpReq }: ServerContext): (message: string) => Promise
     await mcpReq.notify({ method: "notifications/progress", params: { progressToken, progress, message } });
   };
 }
+
+/**
+ * Returns a function that asks a legacy client to show a link while its call is held. Its answer decides nothing: an approver
+ * answers in the console.
+ */
+function linkShower(server: Server, era: McpScope["era"], { opensLinks }: McpClient): ToolsCall["showLink"] {
+  if (era !== "legacy" || !opensLinks) return undefined;
+  return (message, url) => {
+    const params = { mode: "url", message, url, elicitationId: randomUUID() } as const;
+    server.elicitInput(params, { timeout: linkMs }).catch(() => undefined);
+  };
+}
+
+/** Time for which a client may show a link. */
+const linkMs = 3_600_000;
 
 const instructions = [
   "These tools run in Toolgate, under a policy that people set.",

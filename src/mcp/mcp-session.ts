@@ -17,25 +17,27 @@ export interface WantedSession {
   readonly transport: "http" | "stdio";
   /** Workspace that the operator names. */
   readonly workspace?: string | undefined;
-  /** Directory in which the client works. */
-  readonly directory?: string | undefined;
+  /** Directory in which the client works, on its own machine. */
+  readonly place?: string | undefined;
+  /** True if the service is on the machine of the client, so that `place` may lie in a workspace. */
+  readonly isLocal?: boolean | undefined;
 }
 
 /** Creates the session of a client unless it exists: as the token's first agent, in its only workspace if it has one. */
 export async function openMcpSession(
   { tools, sessions }: ToolgateApi,
-  { sessionId, client, transport, workspace, directory = "" }: WantedSession,
+  { sessionId, client, transport, workspace, place = "", isLocal = false }: WantedSession,
 ): Promise<McpSession> {
   const { agents, workspaces, mcpHolds } = await tools.getServerInfo({});
   const [only, ...others] = workspaces;
   const chosen = workspace ?? (others.length === 0 ? only : undefined) ?? "";
+  const directory = isLocal ? place : "";
   const request = {
     sessionId,
     agent: agents[0] ?? "",
     title: client.name === "" ? "MCP client" : client.name,
-    metadata: {
-      mcp: { client: client.name, version: client.version, transport, ...(directory !== "" && { directory }) },
-    },
+    metadata: { mcp: { client: client.name, version: client.version, transport } },
+    ...(kindOf(client) !== "" && { requester: { kind: kindOf(client), place } }),
   };
   await sessions.createSession({ ...request, workspace: chosen, directory }).catch(async (error: unknown) => {
     // A session that exists keeps its workspace, unless the operator names another one.
@@ -43,6 +45,14 @@ export async function openMcpSession(
     await sessions.createSession(request);
   });
   return { sessionId, holdMs: holdOf(mcpHolds, client, transport) };
+}
+
+/** Returns the name of a client in the form of a kind of agent; empty for a name that has no such form. */
+function kindOf({ name }: McpClient): string {
+  return name
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9._-]+/g, "-")
+    .replace(/^[^a-z0-9]+/, "");
 }
 
 function holdOf(holds: readonly McpHold[], { name }: McpClient, transport: "http" | "stdio"): number {

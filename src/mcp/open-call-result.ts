@@ -43,6 +43,11 @@ export function progressText(view: McpCallView | undefined): string {
   return first === undefined ? "waiting to start" : `waiting for approval: ${askedFor(first)}`;
 }
 
+/** Describes to the person at the client what the link is for. */
+export function linkText(view: McpCallView | undefined): string {
+  return `Toolgate asks an approver before this runs: ${(view?.permissions ?? []).map(askedFor).join("; ")}`;
+}
+
 function stateOf({ view, isLost }: HeldCall): "unknown" | "running" | "waiting" {
   if (isLost || view === undefined) return "unknown";
   return view.part.state.case === "running" ? "running" : "waiting";

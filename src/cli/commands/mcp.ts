@@ -50,10 +50,17 @@ async function serveMcp(options: McpCommandOptions & ServerOptions, { io, versio
   const certificates = readCertificates(options, io.env);
   const api = reconnectingApi(() => connectServer(url, findServerToken("caller", options, io.env), certificates));
   const sessionId = options.session ?? newClientId("ses");
-  const directory = isLoopback(url) ? process.cwd() : undefined;
+  const [place, isLocal] = [process.cwd(), isLoopback(url)];
   let opened: Promise<McpSession> | undefined;
   const sessionOf = (client: McpClient) => {
-    opened ??= openMcpSession(api, { sessionId, client, transport: "stdio", workspace: options.workspace, directory });
+    opened ??= openMcpSession(api, {
+      sessionId,
+      client,
+      transport: "stdio",
+      workspace: options.workspace,
+      place,
+      isLocal,
+    });
     opened.catch(() => {
       opened = undefined;
     });

@@ -73,7 +73,9 @@ async function serve(
     mcpSessionId: headerOf(request, "mcp-session-id") ?? "",
     url: `${isTls ? "https" : "http"}://${headerOf(request, "host") ?? ""}`,
   };
-  const { web, json } = webRequestOf(request, body, left.signal);
+  // A credential that ends takes its streams with it.
+  const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
+  const { web, json } = webRequestOf(request, body, signal);
   const { serveExchange } = await load();
   await sendWebResponse(await serveExchange(exchange, web, json), response);
 }

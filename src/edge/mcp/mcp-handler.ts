@@ -1,10 +1,18 @@
-import { createMcpHandler, isInitializeRequest, type ServerContext } from "@modelcontextprotocol/server";
+import { AsyncLocalStorage } from "node:async_hooks";
+import {
+  CLIENT_INFO_META_KEY,
+  createMcpHandler,
+  isInitializeRequest,
+  type ServerContext,
+} from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
 import type { Logger } from "../../core/logger.ts";
+import { type McpClient, mcpClient } from "../../mcp/client-identity.ts";
 import { type AbortRules, createMcpServer, type McpScope } from "../../mcp/mcp-server.ts";
 import { createUncollectedCalls } from "../../mcp/uncollected-calls.ts";
 import { createHttpSessions } from "./http-sessions.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
+import { createListChanges } from "./list-changes.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
 
 /** Options of the handler. */
@@ -22,6 +30,11 @@ export interface McpExchange extends LocalSender {
   readonly mcpSessionId: string;
   /** Address of the console. */
   readonly url: string;
+}
+
+/** An exchange that is being served, with the client that it describes. */
+interface ServedExchange extends McpExchange {
+  readonly described: McpClient;
 }
 
 /** Serves MCP requests over HTTP. */
@@ -42,23 +55,34 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
   const sessionOf = createHttpSessions();
   const uncollected = createUncollectedCalls();
   const running = new Map<string, AbortController>();
-  const exchanges = new WeakMap<Request, McpExchange>();
+  const serving = new AsyncLocalStorage<ServedExchange>();
+  const served = () => {
+    const exchange = serving.getStore();
+    if (exchange === undefined) throw new Error("a request reached the MCP library without passing the door");
+    return exchange;
+  };
+  const bus = createListChanges(() => {
+    const exchange = served();
+    const { principal, pinned, mcpSessionId, described: client } = exchange;
+    const api = apiOf(exchange);
+    const session = () => sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId });
+    return { key: JSON.stringify([principal.id, pinned ?? "", client.name]), api, session };
+  });
   const handler = createMcpHandler(
-    ({ era, requestInfo }) => {
-      const exchange = requestInfo && exchanges.get(requestInfo);
-      if (exchange === undefined) throw new Error("a request reached the MCP library without passing the door");
+    ({ era }) => {
+      const exchange = served();
       const { principal, pinned, mcpSessionId, url } = exchange;
       const api = apiOf(exchange);
       const scope: McpScope = {
         ...{ api, era, url, uncollected, version: packageJson.version },
-        client: legacyClientOf(mcpSessionId),
+        client: exchange.described,
         sessionOf: (client) => sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId }),
         aborts: abortRules(era, exchange, { running, shutdownSignal }),
       };
       return createMcpServer(scope);
     },
     {
-      ...{ responseMode: "sse", keepAliveMs, maxSubscriptions },
+      ...{ responseMode: "sse", keepAliveMs, maxSubscriptions, bus },
       maxRequestBodySize: options.limits.requestBytes,
       onerror: (error) => log.debug("an MCP request was refused", { error: error.message }),
     },
@@ -68,13 +92,22 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
 
   return {
     async serveExchange(exchange, web, json) {
-      exchanges.set(web, exchange);
       cancelLegacy(exchange, json, running);
-      const response = await handler.fetch(web, { ...(json !== undefined && { parsedBody: json }) });
+      const described = describedIn(json) ?? legacyClientOf(exchange.mcpSessionId);
+      const response = await serving.run({ ...exchange, described }, () =>
+        handler.fetch(web, { ...(json !== undefined && { parsedBody: json }) }),
+      );
       if (response.ok && isInitializeRequest(json)) response.headers.set("mcp-session-id", newLegacySession(json));
       return response;
     },
   };
+}
+
+/** Returns the client that a modern request describes. */
+function describedIn(json: unknown): McpClient | undefined {
+  const info = fieldOf(fieldOf(fieldOf(json, "params"), "_meta"), CLIENT_INFO_META_KEY);
+  const [name, version] = [fieldOf(info, "name"), fieldOf(info, "version")];
+  return typeof name === "string" ? mcpClient({ name, version: String(version ?? "") }, undefined) : undefined;
 }
 
 /** A modern client cancels by closing the stream. A legacy client may lose its connection and come back, so that its call goes on. */

@@ -1,0 +1,211 @@
+import { once } from "node:events";
+import { access, mkdir, mkdtemp, readFile, realpath, rm } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Client } from "@modelcontextprotocol/client";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { connect } from "../e2e/clients.ts";
+import { createService, type Service, unconfined } from "../e2e/service.ts";
+import { connectHttp, connectStdio, eras, textOf } from "./clients.ts";
+
+let service: Service;
+let directory: string;
+let url: string;
+
+/** A service that has the same address after each start; it is not started yet. */
+beforeAll(async () => {
+  const probe = createServer().listen(0, "127.0.0.1");
+  await once(probe, "listening");
+  const { port } = probe.address() as AddressInfo;
+  probe.close();
+  await once(probe, "close");
+  url = `http://127.0.0.1:${port}`;
+  directory = await realpath(await mkdtemp(join(tmpdir(), "toolgate-mcp-")));
+  await mkdir(join(directory, "packages/a"), { recursive: true });
+  const settings = `mcp_hold_ms = 30000\n[mcp_hold.hasty]\nms = 300\n${unconfined}[workspace]\nshop = ${JSON.stringify(directory)}\n`;
+  service = createService({ settings, flags: ["--listen", `127.0.0.1:${port}`] });
+});
+afterAll(async () => {
+  await service.close();
+  await rm(directory, { recursive: true });
+});
+
+describe("toolgate mcp without a service", () => {
+  const clients: Client[] = [];
+  const changes: Promise<void>[] = [];
+
+  test.each(eras)("answers a %s client that Toolgate is not running", async (era) => {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const client = await connectStdio(
+      { url },
+      { era, library: { listChanged: { tools: { onChanged: () => resolve() } } } },
+    );
+    clients.push(client);
+    changes.push(promise);
+    const text = "Toolgate is not running: start it with `npx toolgate serve`";
+    await expect(client.listTools()).rejects.toThrow(text);
+    await expect(client.callTool({ name: "read", arguments: {} })).rejects.toThrow(text);
+    await expect(client.readResource({ uri: "toolgate-output:x" })).rejects.toThrow(text);
+  });
+
+  test("serves the same clients once the service is there, and notifies them", async () => {
+    await service.start();
+    await Promise.all(changes.slice(0, 1));
+    for (const client of clients) {
+      expect((await client.listTools()).tools.map(({ name }) => name)).toContain("read");
+      await client.close();
+    }
+  }, 20_000);
+});
+
+const approver = () => connect(service, "approver").permissions;
+const bash = (command: string) => ({ name: "bash", arguments: { command, description: "say" } });
+
+async function approve(): Promise<void> {
+  for (const { id, sessionId } of (await approver().listPermissions({})).permissions)
+    await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
+}
+
+const exists = (file: string) =>
+  access(join(service.workspace, file)).then(
+    () => true,
+    () => false,
+  );
+
+describe("a service that dies while a call waits", () => {
+  test("over stdio: the call goes on waiting, and runs once after the approval", async () => {
+    const client = await connectStdio(service, { era: "legacy" });
+    const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
+    const messages: string[] = [];
+    const result = client.callTool(bash("echo ran >> survived.txt"), {
+      onprogress({ message = "" }) {
+        messages.push(message);
+        begin();
+      },
+    });
+    await begun;
+    await service.kill();
+    await expect.poll(() => messages.at(-1), { timeout: 15_000 }).toContain("the connection to Toolgate is lost");
+    expect(await exists("survived.txt")).toBe(false);
+    await service.start();
+    await approve();
+    await result;
+    expect(await readFile(join(service.workspace, "survived.txt"), "utf8")).toBe("ran\n");
+    await client.close();
+  }, 40_000);
+
+  test.each(eras)(
+    "over HTTP: nothing runs for a %s client, and its request stays open",
+    async (era) => {
+      const client = await connectHttp(service, { era });
+      const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
+      const result = client.callTool(bash(`echo ran >> http-${era}.txt`), { onprogress: () => begin() });
+      // A legacy client waits until its own limit.
+      result.catch(() => undefined);
+      await begun;
+      await service.kill();
+      await service.start();
+      expect(await exists(`http-${era}.txt`)).toBe(false);
+      const { permissions } = await approver().listPermissions({});
+      expect(permissions.some(({ patterns }) => patterns.includes(`echo ran >> http-${era}.txt`))).toBe(true);
+      await client.close();
+    },
+    20_000,
+  );
+});
+
+test("a replica that drains answers its held calls before it stops", async () => {
+  const client = await connectHttp(service, { era: "modern" });
+  const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
+  const result = client.callTool(bash("echo drained"), { onprogress: () => begin() });
+  await begun;
+  const stopped = service.stop();
+  expect(textOf(await result)).toContain("toolgate_wait");
+  await stopped;
+  await service.start();
+  const requests = (await approver().listPermissions({})).permissions;
+  expect(requests.some(({ patterns }) => patterns.includes("echo drained"))).toBe(true);
+  const handle = /"call_id":"([^"]+)"/.exec(textOf(await result))?.[1];
+  await approve();
+  const again = await connectHttp(service);
+  const ended = await again.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
+  expect(textOf(ended)).toContain("drained");
+  await Promise.all([client.close(), again.close()]);
+}, 20_000);
+
+test("the workspace of a stdio client is the root that holds its directory", async () => {
+  const client = await connectStdio(service, { cwd: join(directory, "packages/a"), name: "Shop Agent" });
+  const result = await client.callTool({ name: "list", arguments: {} });
+  const sessionId = String(result._meta?.["toolgate/sessionId"]);
+  const { session } = await connect(service, "caller").sessions.getSession({ sessionId });
+  expect(session).toMatchObject({
+    workspace: "shop",
+    requester: { kind: "shop-agent", place: join(directory, "packages/a") },
+  });
+  await client.close();
+});
+
+test("a call that outlives its client is found by toolgate_wait in another session", async () => {
+  const client = await connectStdio(service, { name: "hasty" });
+  const first = await client.callTool(bash("echo outlived"));
+  await client.close();
+  await approve();
+  const other = await connectStdio(service);
+  const handle = /"call_id":"([^"]+)"/.exec(textOf(first))?.[1];
+  const ended = await other.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
+  expect(textOf(ended)).toContain("outlived");
+  await other.close();
+  const stranger = await connectHttp(service, { who: "stranger", name: "hasty" });
+  const refused = await stranger.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
+  expect([refused.isError, textOf(refused)]).toEqual([true, expect.stringContaining("NO_SUCH_SESSION")]);
+  await stranger.close();
+});
+
+describe("a client that opens links", () => {
+  const library = { capabilities: { elicitation: { url: {} } } };
+  const ways = [
+    ["modern over HTTP", connectHttp, "modern"],
+    ["legacy over stdio", connectStdio, "legacy"],
+  ] as const;
+
+  test.each(ways)(
+    "%s: gets the link to the request, which has no credential, and its answer decides nothing",
+    async (_way, open, era) => {
+      const client = await open(service, { era, library });
+      const { promise: shown, resolve: show } = Promise.withResolvers<{
+        message: string;
+        url?: string;
+        mode?: string;
+      }>();
+      client.setRequestHandler("elicitation/create", ({ params }) => {
+        show(params as { message: string });
+        return { action: "accept" };
+      });
+      const result = client.callTool(bash(`echo linked-${era}`));
+      const { message, url: link, mode } = await shown;
+      const [request] = (await approver().listPermissions({})).permissions;
+      expect({ message, link, mode }).toEqual({
+        message: `Toolgate asks an approver before this runs: bash: echo linked-${era}`,
+        link: `${service.url}/#/requests/${request?.id}`,
+        mode: "url",
+      });
+      await approve();
+      expect(textOf(await result)).toContain(`linked-${era}`);
+      await client.close();
+    },
+  );
+
+  test("one that does not say so is never asked", async () => {
+    const client = await connectHttp(service, {
+      name: "hasty",
+      library: { capabilities: { elicitation: { form: {} } } },
+    });
+    client.setRequestHandler("elicitation/create", () => {
+      throw new Error("it was asked");
+    });
+    expect(textOf(await client.callTool(bash("echo unlinked")))).toContain("Nothing has run yet");
+    await client.close();
+  });
+});
