@@ -1,6 +1,6 @@
-import { mkdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { beforeAll, describe, expect, test, vi } from "vitest";
+import { afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import {
   GrantScope,
   PermissionAction,
@@ -10,18 +10,27 @@ import {
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { main } from "../main.ts";
 import { connect } from "./clients.ts";
-import { createService, type Service, type ServiceOptions, startService } from "./service.ts";
+import { createService, type Service, type ServiceOptions, startService, useService } from "./service.ts";
 
 const root = join(import.meta.dirname, "../..");
 
+/** The service of all tests that need no settings and no restart. */
+const shared = useService();
 /** The tools without any file. */
 const builtIn = new Set<string>();
 beforeAll(async () => {
-  const service = createService();
-  await service.start();
-  for (const { name } of (await connect(service, "caller").tools.listTools({})).tools) builtIn.add(name);
-  await service.close();
+  for (const { name } of (await connect(shared, "caller").tools.listTools({})).tools) builtIn.add(name);
 });
+afterEach(async () => {
+  await removeFiles(dirname(shared.config), ["data", "toolgate.toml", "workspace"]);
+  await removeFiles(shared.workspace);
+});
+
+/** Empties a folder. */
+async function removeFiles(folder: string, except: readonly string[] = []): Promise<void> {
+  for (const name of await readdir(folder))
+    if (!except.includes(name)) await rm(join(folder, name), { recursive: true });
+}
 
 /** Writes files into the folder of the user's own configuration. */
 async function writeTools(service: Pick<Service, "config">, files: Record<string, string>): Promise<void> {
@@ -35,9 +44,9 @@ async function writeFiles(folder: string, files: Record<string, string>): Promis
   }
 }
 
-/** A running service that has tools of the user's. */
+/** A running service that has tools of the user's; a new one only for options. */
 async function serveWith(files: Record<string, string>, options?: ServiceOptions): Promise<Service> {
-  const service = await startService(options);
+  const service = options === undefined ? shared : await startService(options);
   await writeTools(service, files);
   return service;
 }
@@ -261,12 +270,12 @@ export default Tool.define("my_custom_tool", async () => ({
       "lib/word.ts": 'export { word } from "./deep";',
       "lib/deep.ts": 'export const word: string = "one";',
     };
-    const idOf = async (changed: Record<string, string>) => {
-      const service = await serveWith({ ...files, ...changed });
+    const idOf = async (changed: Record<string, string>, options?: ServiceOptions) => {
+      const service = await serveWith({ ...files, ...changed }, options);
       return (await list(service)).tools.find(({ name }) => name === "count")?.definitionId;
     };
     const first = await idOf({});
-    expect(await idOf({ "tool/other.ts": hello })).toBe(first);
+    expect(await idOf({ "tool/other.ts": hello }, {})).toBe(first);
     expect(await idOf({ "lib/deep.ts": 'export const word: string = "two";' })).not.toBe(first);
     expect(await idOf({ "tool/end.ts": files["tool/end.ts"].replace("!", "?") })).not.toBe(first);
   });
@@ -292,7 +301,7 @@ export default { description: "Waits.", args: {}, async execute(_, ctx) {
 });
 
 test("a tool of npm's @opencode-ai/plugin loads unchanged, with the package's own zod", async () => {
-  const service = await startService();
+  const service = shared;
   const packages = join(dirname(service.config), "node_modules/@opencode-ai");
   await mkdir(packages, { recursive: true });
   await symlink(join(root, "node_modules/@opencode-ai/plugin"), join(packages, "plugin"));
@@ -576,8 +585,8 @@ describe("a guard that is not loaded", () => {
   };
   const echo = (service: Service) => call(service, "echo", { text: "x" });
 
-  async function serveWorkspace(settings = ""): Promise<Service> {
-    const service = await startService({ settings });
+  async function serveWorkspace(settings?: string): Promise<Service> {
+    const service = settings === undefined ? shared : await startService({ settings });
     await writeFiles(service.workspace, { ".opencode/plugin/notify.ts": plugin, ".opencode/plugins/guard.js": plugin });
     return service;
   }
@@ -592,7 +601,7 @@ describe("a guard that is not loaded", () => {
   });
 
   test("of a trusted workspace denies each call, plan and explanation, until it is gone", async () => {
-    const service = await serveWorkspace();
+    const service = await serveWorkspace("");
     await trust(service);
     expect(await echo(service)).toMatchObject(denied);
     const { tools, permissions } = connect(service, "caller");
