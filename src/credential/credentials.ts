@@ -78,7 +78,10 @@ export function createCredentials(
       const expires = Math.min(now() + signInMs, rights.endsAt);
       const signedIn = signedInBy(rights.issuer, newCredential(token, rights, { label, expires, created: now() }));
       const credential = uid === undefined ? signedIn : { ...signedIn, uid };
-      await table.add(credential);
+      await table.add(credential).catch((error: unknown) => {
+        codes.giveBack(code);
+        throw error;
+      });
       return { token, credential };
     },
     async create(creator, rights, fields) {

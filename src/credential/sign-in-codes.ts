@@ -14,6 +14,8 @@ export interface SignInCodes {
   create(rights: CodeRights): { code: string; expires: number };
   /** Takes a code: returns its rights once, afterwards undefined. */
   take(code: string): CodeRights | undefined;
+  /** Makes a code that was taken valid again, until the time at which it expires: its credential could not be stored. */
+  giveBack(code: string): void;
 }
 
 /** Time for which a code is valid. */
@@ -21,10 +23,15 @@ export const codeMs = 600_000;
 
 /** Creates the codes; `now` is ms since the epoch. */
 export function createSignInCodes(now: () => number): SignInCodes {
-  const codes = new Map<string, { rights: CodeRights; expires: number }>();
+  const codes = new Map<string, { rights: CodeRights; expires: number; isTaken: boolean }>();
 
   function dropExpired(): void {
     for (const [hash, { expires }] of codes) if (expires <= now()) codes.delete(hash);
+  }
+
+  function find(code: string) {
+    dropExpired();
+    return codes.get(hashOfCode(code));
   }
 
   return {
@@ -34,15 +41,18 @@ export function createSignInCodes(now: () => number): SignInCodes {
       if (codes.size >= maxCodes && oldest !== undefined) codes.delete(oldest);
       const code = randomText(16).replaceAll(/(.{4})(?=.)/g, "$1-");
       const expires = now() + codeMs;
-      codes.set(hashOfCode(code), { rights, expires });
+      codes.set(hashOfCode(code), { rights, expires, isTaken: false });
       return { code, expires };
     },
     take(code) {
-      dropExpired();
-      const hash = hashOfCode(code);
-      const found = codes.get(hash);
-      codes.delete(hash);
-      return found?.rights;
+      const found = find(code);
+      if (found === undefined || found.isTaken) return undefined;
+      found.isTaken = true;
+      return found.rights;
+    },
+    giveBack(code) {
+      const found = find(code);
+      if (found) found.isTaken = false;
     },
   };
 }

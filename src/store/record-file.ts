@@ -3,6 +3,7 @@ import { mkdir, open, rename, rm, stat } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { StoreUnusable } from "./errors.ts";
+import { storeFull } from "./refusals.ts";
 
 /** A table of records in a file. */
 export interface RecordFile<T> {
@@ -75,10 +76,15 @@ export function openRecordFile<T>(
         }),
       );
       writing = done.catch(() => undefined);
-      return done;
+      return done.catch((cause: unknown) => {
+        throw isDiskFull(cause) ? storeFull(cause) : cause;
+      });
     },
   };
 }
+
+const isDiskFull = (error: unknown) =>
+  error instanceof Error && "code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT");
 
 const absent = "absent";
 
@@ -91,7 +97,23 @@ function markOf(file: string): string {
 /** Writes a file and its directory entry durably. */
 async function replace(file: string, text: string): Promise<void> {
   const next = `${file}.${process.pid}.new`;
-  const written = await open(next, "w", 0o600);
+  try {
+    await writeDurably(next, text);
+    await rename(next, file);
+  } catch (error) {
+    await rm(next, { force: true }).catch(() => undefined);
+    throw error;
+  }
+  const directory = await open(dirname(file), "r");
+  try {
+    await directory.sync();
+  } finally {
+    await directory.close();
+  }
+}
+
+async function writeDurably(file: string, text: string): Promise<void> {
+  const written = await open(file, "w", 0o600);
   try {
     // Run by root, a command must leave a file that the service can read.
     const { uid, gid } = await stat(dirname(file));
@@ -100,13 +122,6 @@ async function replace(file: string, text: string): Promise<void> {
     await written.sync();
   } finally {
     await written.close();
-  }
-  await rename(next, file);
-  const directory = await open(dirname(file), "r");
-  try {
-    await directory.sync();
-  } finally {
-    await directory.close();
   }
 }
 

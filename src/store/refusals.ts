@@ -10,11 +10,13 @@ export function sessionClosed(sessionId: string): RequestError {
   );
 }
 
-/** Refuses new work while the disk of the store is almost full. */
-export function storeFull(): RequestError {
+/** Refuses new work while the disk of the store is almost full, and what could not be written for that `cause`. */
+export function storeFull(cause?: unknown): RequestError {
   return new RequestError(
     ErrorReason.STORE_UNAVAILABLE,
     "the store is not available (its disk is almost full): nothing was changed; free space in the data directory, then try again with the same ids",
+    {},
+    { cause },
   );
 }
 

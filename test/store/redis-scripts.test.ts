@@ -26,9 +26,10 @@ afterAll(async () => {
 
 const folder = join(import.meta.dirname, "../../src/store/redis/scripts");
 const files = readdirSync(folder).map((file) => file.replace(".lua", ""));
-const steps = files.filter((name) => name !== "prelude" && !name.startsWith("read_"));
+const steps = files.filter((name) => name !== "prelude" && !name.startsWith("read_")).concat("refuse_ask");
 /** Scripts whose answer is stored under the id of the operation. */
-const isTransition = (name: string) => /^-- KEYS +op,/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
+const isTransition = (name: string) =>
+  name === "refuse_ask" || /^-- KEYS +op,/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
 const transitions = steps.filter(isTransition).sort();
 /** Scripts that are repeatable without an operation id, except the one that the link runs before the store is open. */
 const repeatable = steps.filter((name) => !isTransition(name) && name !== "set_store_id").sort();

@@ -1,4 +1,5 @@
 import type { Logger } from "../../core/logger.ts";
+import { createRepeatedFailure } from "../../core/repeated-failure.ts";
 import { type Client, connectRedis, createCork } from "./client.ts";
 import type { Keys } from "./keys.ts";
 import type { Reply } from "./reply.ts";
@@ -13,6 +14,8 @@ export interface Connection {
   readonly scripts: ReadonlyMap<StepName | ReadName, Script>;
   /** Corks the sockets until the end of the turn, so that its commands go out together. */
   readonly cork: () => void;
+  /** Logs that Redis refuses writes since it has reached maxmemory, once and then each ten seconds. */
+  readonly fullness: ReturnType<typeof createRepeatedFailure<Error>>;
   /** Called when a connection is lost. */
   readonly breakListeners: (() => void)[];
   /** Called when the contents were lost. */
@@ -35,8 +38,14 @@ export type Argument = string | number | Uint8Array;
 export function createConnection(options: { address: RedisAddress; keys: Keys; log: Logger }): Connection {
   const { address, keys, log } = options;
   const client = connectRedis(address, "commands", log);
+  const fullness = createRepeatedFailure<Error>((error, count) =>
+    log.error(
+      "Redis has reached its maxmemory: new calls are refused, and open ones can only end; raise maxmemory, or remove other data",
+      { error, count },
+    ),
+  );
   return {
-    ...{ client, keys, log, scripts: loadScripts(), cork: createCork(client) },
+    ...{ client, keys, log, scripts: loadScripts(), cork: createCork(client), fullness },
     ...{ breakListeners: [], lossListeners: [], storeId: "", losses: 0, verifiedLosses: -1 },
     ...{ verifying: undefined, isClosed: false, clockOffsetMs: 0 },
   };

@@ -4,7 +4,7 @@ import { type Connection, createConnection, encodeStep, evaluateScript, sendComm
 import { isVerified, verifyContents } from "./contents.ts";
 import type { Keys } from "./keys.ts";
 import { type Reply, replyList } from "./reply.ts";
-import { attemptCommand, patienceMs } from "./retry.ts";
+import { attemptCommand, noteRefusal, patienceMs } from "./retry.ts";
 import type { ReadName, StepName } from "./scripts.ts";
 import { checkServers } from "./server-check.ts";
 import type { RedisAddress } from "./url.ts";
@@ -119,7 +119,13 @@ function linkOver(
 /** Returns true if the contents are verified and a write succeeds, which a full Redis refuses. */
 async function probe(connection: Connection): Promise<boolean> {
   await verifyContents(connection);
-  await sendCommand(connection, "set", connection.keys.probe, `${performance.now()}`, "PX", 60_000);
+  await sendCommand(connection, "set", connection.keys.probe, `${performance.now()}`, "PX", 60_000).catch(
+    (error: unknown) => {
+      noteRefusal(connection, error);
+      throw error;
+    },
+  );
+  if (connection.fullness.succeeded()) connection.log.warn("Redis has memory again: new calls are accepted");
   return isVerified(connection);
 }
 

@@ -23,6 +23,7 @@ export async function attemptCommand(
       return await work();
     } catch (error) {
       if (isDefect(error)) throw error;
+      noteRefusal(connection, error);
       if (failures > 0 && performance.now() >= deadline) throw unavailable(error);
       await pause();
     }
@@ -47,9 +48,23 @@ const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
 const isDefect = (error: unknown) =>
   error instanceof Error && error.name === "ReplyError" && /^(ERR|WRONGTYPE)/.test(error.message);
 
+/** Logs the refusal of a write by a Redis that has reached maxmemory. */
+export function noteRefusal({ fullness }: Connection, error: unknown): void {
+  if (isFull(error)) fullness.failed(error);
+}
+
+/** Returns true for the refusal of a write by a Redis that has reached maxmemory. */
+const isFull = (error: unknown): error is Error => error instanceof Error && error.message.startsWith("OOM ");
+
+/** Describes a failure, without the script and line in which it occurred. */
+function causeOf(cause: unknown): string {
+  if (isFull(cause)) return "Redis has reached its maxmemory";
+  return (cause instanceof Error ? cause.message : String(cause)).replace(/ script: [0-9a-f]+, on .*$/s, "");
+}
+
 /** Refuses with STORE_UNAVAILABLE after a failure of Redis or of the connection. */
 function unavailable(cause: unknown): RequestError {
-  const fact = cause instanceof Error ? cause.message : String(cause);
+  const fact = causeOf(cause);
   return new RequestError(
     ErrorReason.STORE_UNAVAILABLE,
     `the store is not available (${fact}): try again with the same ids`,

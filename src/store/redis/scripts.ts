@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { assets } from "../../core/assets.ts";
 
-/** The scripts that write, each named after its file and its transition. */
+/** The scripts that write, each named after its transition and, but for `refuse_ask`, its file. */
 export const stepNames = [
   "adopt_grant",
   "agree_on_policy",
@@ -27,6 +27,7 @@ export const stepNames = [
   "prepare_call",
   "raise_rules",
   "record_events",
+  "refuse_ask",
   "release_calls",
   "renew_leases",
   "request_cancel",
@@ -51,6 +52,15 @@ export const readNames = [
 export type StepName = (typeof stepNames)[number];
 export type ReadName = (typeof readNames)[number];
 
+/**
+ * Steps that end open work, or hold it until it ends. A Redis that has reached maxmemory runs them too: they are bounded by what is
+ * open. All other steps that write are refused there before their first write.
+ */
+const stepsOnFullStore: ReadonlySet<StepName> = new Set(["finish_call", "refuse_ask", "renew_leases"]);
+
+/** A settlement that refuses is the same script as one that approves, which adds grants and inputs. */
+const fileOf = (name: StepName) => (name === "refuse_ask" ? "settle_ask" : name);
+
 /** A script and its digest, by which Redis finds it. */
 export interface Script {
   source: string;
@@ -63,7 +73,10 @@ export function loadScripts(): ReadonlyMap<StepName | ReadName, Script> {
   const prelude = read("prelude");
   const script = (source: string) => ({ source, sha: createHash("sha1").update(source).digest("hex") });
   return new Map([
-    ...stepNames.map((name) => [name, script(prelude + read(name))] as const),
+    ...stepNames.map((name) => {
+      const flags = stepsOnFullStore.has(name) ? "#!lua flags=allow-oom\n" : "";
+      return [name, script(flags + prelude + read(fileOf(name)))] as const;
+    }),
     ...readNames.map((name) => [name, script(read(name))] as const),
   ]);
 }

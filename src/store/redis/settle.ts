@@ -1,5 +1,5 @@
 import { toBinary } from "@bufbuild/protobuf";
-import { type Grant, GrantSchema, GrantScope } from "../../../gen/opencode/tool/v1/permission_pb.ts";
+import { type Grant, GrantSchema, GrantScope, PermissionOutcome } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Logger } from "../../core/logger.ts";
@@ -48,7 +48,8 @@ export async function runSettlement(context: SettleContext, settlement: Settleme
   for (const grant of saved) await slots.announce(root, grant);
 
   const names = settlementKeys(context, settlement, lineage);
-  const [result, winner] = replyList(await runStep("settle_ask", root, names, values, given, settlement.decisions));
+  const step = refuses(settlement) ? "refuse_ask" : "settle_ask";
+  const [result, winner] = replyList(await runStep(step, root, names, values, given, settlement.decisions));
   switch (text(result)) {
     case "won":
       for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
@@ -97,6 +98,14 @@ async function drainNow({ slots, log }: SettleContext, root: string): Promise<vo
     log.warn("a grant could not be moved to its workspace's slot yet; it will be retried", { error, sessionId: root });
   });
 }
+
+/** Returns true for a settlement that only ends: it saves no grant and changes no input. */
+function refuses({ settled }: Settlement): boolean {
+  return settled.every(({ outcome }) => refusals.has(outcome));
+}
+
+const { REJECT, EXPIRED, DENIED, WITHDRAWN } = PermissionOutcome;
+const refusals: ReadonlySet<PermissionOutcome> = new Set([REJECT, EXPIRED, DENIED, WITHDRAWN]);
 
 const isWide = ({ scope }: Grant) => scope !== GrantScope.SESSION;
 const hasEnded = (part: ToolPart | undefined) => part !== undefined && part.state.case !== "pending";
