@@ -4,6 +4,7 @@ import type { Ask } from "../core/ask.ts";
 import type { Principal } from "../core/principal.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { isForeignPermission, knownPermissions } from "../policy/known-permissions.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { LayerRules, Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import { similar } from "../tool/similar.ts";
@@ -11,7 +12,7 @@ import { resolvePlanPaths } from "./ask-paths.ts";
 import { checkSize } from "./check-size.ts";
 import { guardDecision } from "./guard-decision.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
-import { expandAsks } from "./planning.ts";
+import { expandAsks, readLines } from "./planning.ts";
 
 /** Explains which rule decides, for each pattern, by the analysis with which the engine judges calls. */
 export async function explainPermission(
@@ -30,11 +31,13 @@ export async function explainPermission(
     const decisions = patterns.map((pattern) => guardDecision(request.permission, pattern, guard));
     return { action: PermissionAction.DENY, decisions };
   }
-  const layers = questionLayers(parts, ruleSubject(parts, principal, scope, request.agent), request);
+  const steps = createMatchSteps();
+  const layers = { ...questionLayers(parts, ruleSubject(parts, principal, scope, request.agent), request), steps };
   const hint = nearestPermission(parts, request.permission, layers);
   const decisions: PermissionDecision[] = [];
   for (const pattern of request.patterns)
     decisions.push(...(await explainPattern(parts, scope, principal.id, request.permission, pattern, layers)));
+  parts.lines.charge(principal.id, steps.used() / stepsPerMs);
   for (const decision of decisions) decision.reason += hint;
   return { action: decisions.length === 0 ? PermissionAction.ASK : strictest(decisions), decisions };
 }
@@ -59,6 +62,7 @@ async function explainPattern(
     ? { asks: [ask] }
     : await resolvePlanPaths({ asks: [ask] }, workspace).catch(() => ({ asks: [ask] }));
   const asks = await expandAsks(parts, principal, resolved.asks, layers, workspace);
+  await readLines(parts, principal, asks);
   const judged = asks.flatMap((one) =>
     parts.policy.judge(one, layers).filter(({ action }) => !one.restricts || action !== PermissionAction.ALLOW),
   );

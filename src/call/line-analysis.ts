@@ -4,12 +4,14 @@ import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
-import { type Command, isSimpleLine, knowsLine, rememberLine, unreadLine } from "../policy/shell/command.ts";
+import { isSimpleLine, knowsLine, type LineReading, rememberLine, unreadLine } from "../policy/shell/command.ts";
 
 /** Reads command lines in a thread, so that a hostile one delays no other caller. */
 export interface LineAnalysis {
   /** Reads lines for a principal; the policy finds the results. A line that takes too long counts as not understood. */
   read(principal: string, lines: readonly string[]): Promise<void>;
+  /** Counts the time of other work for a principal, such as matching its rules; what is usual for a call is free. */
+  charge(principal: string, ms: number): void;
   /** Refuses a principal that has used up its time. */
   checkBudget(principal: string): void;
 }
@@ -18,15 +20,18 @@ export interface LineAnalysis {
 export interface AnalysisLimits {
   /** Time for one line. */
   lineMs: number;
-  /** Time for the lines of one principal in each window. */
+  /** Time for the lines and the rules of one principal in each window. */
   budgetMs: number;
   windowMs: number;
 }
 
+/** A call with common rules takes less. */
+const freeMs = 5;
+
 const defaults: AnalysisLimits = { lineMs: 200, budgetMs: 2_000, windowMs: 10_000 };
 
 /** A line as the thread read it: the line and the texts of its commands, each with what was understood. */
-export type LineReading = readonly (readonly [text: string, commands: Command[]])[];
+export type ThreadReading = readonly (readonly [text: string, reading: LineReading])[];
 
 /** Creates the analysis of a replica. All replicas of a process share one thread. */
 export function createLineAnalysis({
@@ -50,18 +55,23 @@ export function createLineAnalysis({
     return recent.reduce((sum, { ms }) => sum + ms, 0);
   }
 
+  function spend(principal: string, ms: number): void {
+    spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
+  }
+
   async function readLine(principal: string, line: string): Promise<void> {
     if (isSimpleLine(line) || knowsLine(line)) return;
     if (usedBy(principal) >= limits.budgetMs) {
-      rememberLine(line, unreadLine(line, `${principal} has used up its time for analysis`), { once: true });
+      const commands = unreadLine(line, `${principal} has used up its time for analysis`);
+      rememberLine(line, { commands, once: true });
       return;
     }
     const { reading, ms } = await thread.run(line, limits.lineMs, now);
-    spent.set(principal, [...(spent.get(principal) ?? []), { at: now(), ms }]);
-    if (reading) for (const [text, commands] of reading) rememberLine(text, commands);
+    spend(principal, ms);
+    if (reading) for (const [text, found] of reading) rememberLine(text, found);
     else {
       log.warn("the analysis of a command line was stopped, so the line asks", { principal, duration: Math.round(ms) });
-      rememberLine(line, unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`));
+      rememberLine(line, { commands: unreadLine(line, `its analysis takes longer than ${limits.lineMs} ms`) });
     }
   }
 
@@ -69,11 +79,14 @@ export function createLineAnalysis({
     async read(principal, lines) {
       for (const line of new Set(lines)) await readLine(principal, line);
     },
+    charge(principal, ms) {
+      if (ms >= freeMs) spend(principal, ms);
+    },
     checkBudget(principal) {
       if (usedBy(principal) < limits.budgetMs) return;
       throw new RequestError(
         ErrorReason.QUOTA_EXCEEDED,
-        `${principal} used ${limits.budgetMs} ms of command line analysis within ${limits.windowMs / 1_000} s; wait, or send simpler command lines`,
+        `${principal} used ${limits.budgetMs} ms of analysis within ${limits.windowMs / 1_000} s; wait, or send simpler command lines and fewer rules`,
         { limit: "analysis_ms" },
       );
     },
@@ -82,7 +95,7 @@ export function createLineAnalysis({
 
 /** A thread that reads one line at a time. */
 interface AnalysisThread {
-  run(line: string, maxMs: number, now: () => number): Promise<{ reading?: LineReading; ms: number }>;
+  run(line: string, maxMs: number, now: () => number): Promise<{ reading?: ThreadReading; ms: number }>;
 }
 
 const threads = new Map<string, AnalysisThread>();
@@ -123,7 +136,7 @@ function createThread(entry: URL): AnalysisThread {
     thread.postMessage(line);
     try {
       const [reading] = await once(thread, "message", { signal: AbortSignal.any([timer, ended.signal]) });
-      return { reading: reading as LineReading, ms: now() - began };
+      return { reading: reading as ThreadReading, ms: now() - began };
     } catch {
       worker = undefined;
       await thread.terminate();

@@ -9,6 +9,7 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { isListed } from "../policy/known-permissions.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import { HookFailure } from "../tool/errors.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
 import type { Tool } from "../tool/tool.ts";
@@ -20,20 +21,21 @@ export async function listTools(
   principal: Principal,
   request: ListToolsRequest,
 ): Promise<{ tools: ToolDefinition[]; workspace: string }> {
-  const { layersFor, policy, registry, sessions } = parts;
+  const { layersFor, lines, policy, registry, sessions } = parts;
+  lines.checkBudget(principal.id);
   const opened = request.sessionId === "" ? undefined : await sessions.open(principal, request.sessionId, "read");
   if (opened === undefined) sessions.checkWorkspace(principal, "default");
   const { session, ancestors = [] } = opened ?? {};
   const agent = sessions.agentFor(principal, request.agent, session);
   const workspace = workspaceRoot(opened?.workspace.name ?? "default");
-  const layers = layersFor({
-    session,
-    ancestors,
-    agent,
-    ...(opened && { workspace, directory: opened.workspace.directory }),
-  });
+  const steps = createMatchSteps();
+  const layers = {
+    ...layersFor({ session, ancestors, agent, ...(opened && { workspace, directory: opened.workspace.directory }) }),
+    steps,
+  };
   const offered = offeredTo(request, registry.list(workspace));
   const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
+  lines.charge(principal.id, steps.used() / stepsPerMs);
   return { tools: await Promise.all(visible.map((tool) => definitionFor(parts, request, tool))), workspace };
 }
 

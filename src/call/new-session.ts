@@ -9,7 +9,7 @@ import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { checkRules } from "../policy/layers.ts";
-import { checkSize } from "./check-size.ts";
+import { checkKeys, checkSize } from "./check-size.ts";
 import type { SessionStore, StoreClock } from "./ports.ts";
 
 /** Dependencies of the creation of a session. */
@@ -17,7 +17,7 @@ interface NewSessionParts {
   store: Pick<SessionStore, "createSession"> & StoreClock;
   agentFor(principal: Principal, requested: string): string;
   checkStore(expected: string): void;
-  look(principal: Principal, id: string, access: "call"): Promise<{ session: Session }>;
+  look(principal: Principal, id: string, access: "call"): Promise<{ session: Session; ancestors: readonly Session[] }>;
   openNamed(principal: Principal, workspace: string): Promise<unknown>;
   /** Returns the name of the innermost root, of those that the principal may use, that contains a directory. */
   rootOf(principal: Principal, directory: string): Promise<string | undefined>;
@@ -30,9 +30,11 @@ export async function createSession(
   request: CreateSessionRequest,
 ): Promise<Session> {
   checkStore(request.expectedStoreId);
+  checkKeys("metadata", request.metadata);
   checkSize("metadata", request.metadata, 64 * 1024);
   checkRules("rules", request.rules);
   const parent = request.parentSessionId === "" ? undefined : await look(principal, request.parentSessionId, "call");
+  if (parent) checkLists([...parent.ancestors, parent.session, request]);
   const now = store.now();
   const id = request.sessionId || newId("ses", now);
   const holding = request.directory === "" ? undefined : await rootOf(principal, request.directory);
@@ -60,6 +62,19 @@ export async function createSession(
   }
   return session;
 }
+
+/** Refuses a session below so many others with rules that judging its calls would take long. */
+function checkLists(chain: readonly { rules: readonly unknown[] }[]): void {
+  const count = chain.filter(({ rules }) => rules.length > 0).length;
+  if (count <= maxRuleLists) return;
+  throw new RequestError(
+    ErrorReason.INVALID_MESSAGE,
+    `rules would be list ${count} of this session and those above it, over the limit of ${maxRuleLists}; create it without rules, or higher up`,
+    { field: "rules" },
+  );
+}
+
+const maxRuleLists = 32;
 
 function sessionDiffers(sessionId: string, field: string): RequestError {
   const name = field === "parentSessionId" ? "parent_session_id" : field;

@@ -6,6 +6,7 @@ import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
 import { visible } from "../policy/display.ts";
 import type { LayersFor } from "../policy/layers.ts";
+import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";
 import type { Policy } from "../policy/policy.ts";
 import type { Entry } from "../policy/shell/glob.ts";
@@ -71,20 +72,25 @@ export async function judgeCall(
     repeats,
     request,
     grants,
-    layers = planning.layersFor(subject),
+    layers: collected = planning.layersFor(subject),
     principal,
   }: JudgedBy & Repetition & { principal: string },
 ): Promise<Judged> {
+  const steps = createMatchSteps();
+  const layers = { ...collected, steps };
   const { workspace, files } = rememberPaths(ctx.workspace);
   const made = await makePlan(tool, input, { ...ctx, workspace }, { repeats, request });
   const plan = await withinPlanningTime(resolvePlanPaths(made, files));
   const asks = await expandAsks(planning, principal, plan.asks, layers, workspace);
+  // Meanwhile other lines may have taken the place of these.
+  await readLines(planning, principal, asks);
   const outside = asks.filter(({ permission }) => permission === "external_directory");
   const verdict = await planning.permissions.decide(
     asks,
     subject,
     grants === undefined ? { layers } : { layers, grants },
   );
+  planning.lines.charge(principal, steps.used() / stepsPerMs);
   return {
     // Only an approval is bound to the programs that run.
     plan: verdict.action === PermissionAction.ASK ? await bindPrograms(plan, asks) : plan,
@@ -130,9 +136,21 @@ export async function expandAsks(
     tracked: trackedFiles,
   };
   const asks: ExpandedAsk[] = [];
-  for (const { permission, patterns } of planned) if (permission === "bash") await lines.read(principal, patterns);
-  for (const ask of planned) asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
+  for (const ask of planned) {
+    await readLines({ lines }, principal, [ask]);
+    asks.push(...(await withinPlanningTime(policy.expand(ask, layers, files))));
+  }
   return asks;
+}
+
+/** Reads the command lines of asks where they are not known, so that the policy does not read them by itself. */
+export async function readLines(
+  { lines }: Pick<Planning, "lines">,
+  principal: string,
+  asks: readonly ExpandedAsk[],
+): Promise<void> {
+  for (const { permission, patterns, line } of asks)
+    if (permission === "bash") await lines.read(principal, line === undefined ? patterns : [line]);
 }
 
 /** Binds the plan to the scripts and programs that its commands would run. */

@@ -66,8 +66,8 @@ export function createWorkspaceRules({
     return now;
   }
 
-  return ({ root, directory }, agent) =>
-    directoriesOf(root, directory).flatMap((level): LayerRules[] => {
+  return ({ root, directory }, agent) => {
+    const lists = directoriesOf(root, directory).flatMap((level): LayerRules[] => {
       const file = join(level, workspaceFile);
       const found = read(file, root);
       if (found === undefined) return [];
@@ -77,7 +77,16 @@ export function createWorkspaceRules({
       const widens = isTrusted && found.problem === undefined ? ({ widens: true } as const) : {};
       return [{ layer: PermissionLayer.WORKSPACE, source, rules: found.rulesFor(agent), ...problem, ...widens }];
     });
+    return lists.length > maxFiles ? [tooManyFiles(lists.length)] : lists;
+  };
 }
+
+function tooManyFiles(count: number): LayerRules {
+  const problem = `${count} policy files from the root of the workspace down, over the limit of ${maxFiles}`;
+  return { layer: PermissionLayer.WORKSPACE, source: visible(workspaceFile), rules: none, problem };
+}
+
+const maxFiles = 32;
 
 /** A policy file in the cache. */
 interface PolicyFile {

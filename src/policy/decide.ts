@@ -10,13 +10,15 @@ import { type Address, readAddress } from "./address.ts";
 import { addressCaution, caution, hiddenText } from "./caution.ts";
 import type { CompiledRules } from "./compiled-rules.ts";
 import type { ConnectorFiles } from "./connector-files.ts";
+import { noMatch, noPattern, notRestricted, protectedBy, tooLarge, unreadableRules } from "./fixed-opinions.ts";
 import type { FileGuard } from "./guard.ts";
 import { createMatchCache, findNarrowerRule, matchRule } from "./match-rule.ts";
+import { type MatchSteps, TooManySteps } from "./match-steps.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
 import { namedParts, refusedAddress } from "./named-address.ts";
 import { describe, type Match, type Opinion, opinionBy, strictestOf } from "./opinion.ts";
 import { targetOf } from "./rule-list.ts";
-import { readCommandOf } from "./shell/command.ts";
+import { type Command, readCommandOf } from "./shell/command.ts";
 import { judgeCommand } from "./shell/judge.ts";
 import { firstMatchOfEach, type TracedMatch, traceOf } from "./trace.ts";
 
@@ -33,18 +35,40 @@ export function decidePattern(
   ask: ExpandedAsk,
   at: number,
   layers: Layers,
-  { analyse }: { analyse: boolean },
+  { analyse, steps }: { analyse: boolean; steps: MatchSteps },
 ): PermissionDecision {
-  const { compiled, guard } = state;
-  const { permission, patterns, paths } = ask;
+  const { permission, patterns } = ask;
   const pattern = patterns[at] ?? "";
   const address = permission === "webfetch" ? readAddress(pattern) : undefined;
   const commands = analyse && permission === "bash" ? readCommandOf(pattern, ask.line ?? pattern) : undefined;
-  const refused = guard(ask, at, commands) ?? (address && refusedAddress(compiled, address, ask.leadsTo, layers));
-  if (refused) return toDecision(permission, pattern, protectedBy(refused));
+  const protectedFile = state.guard(ask, at, commands);
+  if (protectedFile) return toDecision(permission, pattern, protectedBy(protectedFile));
+  try {
+    return decideByRules(state, ask, at, layers, { commands, address, steps });
+  } catch (cause) {
+    if (cause instanceof TooManySteps) return toDecision(permission, pattern, tooLarge);
+    throw cause;
+  }
+}
 
+function decideByRules(
+  state: PolicyState,
+  ask: ExpandedAsk,
+  at: number,
+  layers: Layers,
+  {
+    commands,
+    address,
+    steps,
+  }: { commands: readonly Command[] | undefined; address: Address | undefined; steps: MatchSteps },
+): PermissionDecision {
+  const { compiled } = state;
+  const { permission, patterns, paths } = ask;
+  const pattern = patterns[at] ?? "";
+  const refused = address && refusedAddress(compiled, address, ask.leadsTo, layers);
+  if (refused) return toDecision(permission, pattern, protectedBy(refused));
   const line = ask.line ?? pattern;
-  const matchRules = createMatchCache(compiled);
+  const matchRules = createMatchCache(compiled, steps);
   const matchesOf = (group: readonly LayerRules[], text: string) =>
     matchRules(group, targetOf(permission, text, paths?.[at]));
   const opinionOf = (group: readonly LayerRules[], unmatched?: Opinion): Opinion | undefined => {
@@ -80,8 +104,13 @@ function besideMatches(opinion: Opinion, matches: readonly TracedMatch[]): Opini
 }
 
 /** Decides on an ask without patterns, which no rule may allow. */
-export function decideWithoutPattern(state: PolicyState, ask: ExpandedAsk, layers: Layers): PermissionDecision {
-  const decision = decidePattern(state, { ...ask, patterns: [""] }, 0, layers, { analyse: true });
+export function decideWithoutPattern(
+  state: PolicyState,
+  ask: ExpandedAsk,
+  layers: Layers,
+  steps: MatchSteps,
+): PermissionDecision {
+  const decision = decidePattern(state, { ...ask, patterns: [""] }, 0, layers, { analyse: true, steps });
   return decision.action === PermissionAction.ALLOW ? toDecision(ask.permission, "", noPattern) : decision;
 }
 
@@ -90,10 +119,25 @@ export function decideLine(
   { compiled }: PolicyState,
   { line, patterns }: ExpandedAsk,
   layers: Layers,
+  steps: MatchSteps,
 ): PermissionDecision[] {
   if (line === undefined || patterns.length === 1) return [];
+  try {
+    return decideWholeLine(compiled, line, layers, steps);
+  } catch (cause) {
+    if (cause instanceof TooManySteps) return [toDecision("bash", line, tooLarge)];
+    throw cause;
+  }
+}
+
+function decideWholeLine(
+  compiled: CompiledRules,
+  line: string,
+  layers: Layers,
+  steps: MatchSteps,
+): PermissionDecision[] {
   const matches = [layers.wide, ...layers.narrow.map((list) => [list])].map((group) =>
-    matchRule(compiled, group, targetOf("bash", line)),
+    matchRule(compiled, group, targetOf("bash", line), steps),
   );
   const stricter = matches
     .filter((match) => match !== undefined)
@@ -132,42 +176,6 @@ function cautionFor(
   if (!address) return caution(ask, at, connectorFiles);
   if (action === PermissionAction.ASK) return undefined;
   return addressCaution(address, namedParts(compiled, address, undefined, layers).port);
-}
-
-const noMatch: Opinion = {
-  action: PermissionAction.ASK,
-  layer: PermissionLayer.UNSPECIFIED,
-  reason: "no rule matches: ask",
-  code: PermissionReason.NO_RULE,
-};
-const noPattern: Opinion = {
-  ...noMatch,
-  reason: "nothing says what would be touched: ask",
-  code: PermissionReason.NO_PATTERN,
-};
-const notRestricted: Opinion = {
-  action: PermissionAction.ALLOW,
-  layer: PermissionLayer.UNSPECIFIED,
-  reason: "no rule asks or denies it",
-  code: PermissionReason.NO_RULE,
-};
-
-function protectedBy(reason: string): Opinion {
-  return {
-    action: PermissionAction.DENY,
-    layer: PermissionLayer.ENGINE,
-    reason: `engine: ${reason}`,
-    code: PermissionReason.PROTECTED,
-  };
-}
-
-function unreadableRules(problem: string): Opinion {
-  return {
-    action: PermissionAction.ASK,
-    layer: PermissionLayer.WORKSPACE,
-    reason: `${problem}: everything asks`,
-    code: PermissionReason.BROKEN_POLICY,
-  };
 }
 
 function toDecision(

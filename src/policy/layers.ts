@@ -60,8 +60,18 @@ export function createLayers(
   };
 }
 
-/** Refuses rules of a request that a configuration could not have either. */
+/** The size of all patterns of one list that a request brings: a thousand rules of common length. */
+const maxListBytes = 262_144;
+
+/** Refuses rules of a request that a configuration could not have either, and lists that take long to compile. */
 export function checkRules(field: string, rules: readonly Rule[]): void {
+  const bytes = rules.reduce((sum, { permission, pattern }) => sum + permission.length + Buffer.byteLength(pattern), 0);
+  if (bytes > maxListBytes)
+    throw new RequestError(
+      ErrorReason.INVALID_MESSAGE,
+      `${field} has ${bytes} bytes of permissions and patterns, over the limit of ${maxListBytes}; send fewer or shorter rules`,
+      { field },
+    );
   for (const [i, rule] of rules.entries()) {
     const problem = ruleProblem(rule);
     if (problem)

@@ -1,12 +1,19 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { CompiledRules } from "./compiled-rules.ts";
+import type { MatchSteps } from "./match-steps.ts";
 import type { LayerRules, Layers } from "./model.ts";
 import type { Match } from "./opinion.ts";
 import type { Placed, Target } from "./rule-list.ts";
 
 /** Finds the rule that decides: the last match in lists that count as one. Undefined if no rule matches. */
-export function matchRule(compiled: CompiledRules, group: readonly LayerRules[], target: Target): Match | undefined {
+export function matchRule(
+  compiled: CompiledRules,
+  group: readonly LayerRules[],
+  target: Target,
+  steps: MatchSteps,
+): Match | undefined {
   for (const list of group.toReversed()) {
+    steps.spend(compiled(list.rules).stepsFor(target));
     const placed = compiled(list.rules).last(target);
     if (placed) return toMatch(list, placed);
   }
@@ -17,16 +24,16 @@ export function matchRule(compiled: CompiledRules, group: readonly LayerRules[],
 export type MatchRules = (group: readonly LayerRules[], target: Target) => readonly Match[];
 
 /** Creates a `MatchRules` that caches by text, for one decision: a command has many texts, and each is matched often. */
-export function createMatchCache(compiled: CompiledRules): MatchRules {
+export function createMatchCache(compiled: CompiledRules, steps: MatchSteps): MatchRules {
   const known = new Map<LayerRules, Map<string, readonly Match[]>>();
   const matchesIn = (list: LayerRules, target: Target): readonly Match[] => {
     const ofList = known.get(list) ?? new Map<string, readonly Match[]>();
     known.set(list, ofList);
-    const matches =
-      ofList.get(target.text) ??
-      compiled(list.rules)
-        .all(target)
-        .map((placed) => toMatch(list, placed));
+    const before = ofList.get(target.text);
+    if (before) return before;
+    const rules = compiled(list.rules);
+    steps.spend(rules.stepsFor(target));
+    const matches = rules.all(target).map((placed) => toMatch(list, placed));
     ofList.set(target.text, matches);
     return matches;
   };

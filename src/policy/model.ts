@@ -1,6 +1,7 @@
 import type { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
+import type { MatchSteps } from "./match-steps.ts";
 import type { Rule } from "./rules.ts";
 
 /** An ask with the findings of the command analysis; see `expand`. */
@@ -44,4 +45,6 @@ export interface Layers {
   wide: readonly LayerRules[];
   /** Count separately: a list without a match has no opinion, and the strictest of all lists wins. Of INHERITED lists only denials count. */
   narrow: readonly LayerRules[];
+  /** The budget for all decisions by these layers; absent: each ask has a separate one. */
+  steps?: MatchSteps;
 }

@@ -1,17 +1,16 @@
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { allowedFiles } from "./allowed-files.ts";
 import { canAsk } from "./can-ask.ts";
 import { createCompiledRules } from "./compiled-rules.ts";
 import { createConnectorFiles } from "./connector-files.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
-import { matchRule } from "./match-rule.ts";
+import { createMatchSteps } from "./match-steps.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
-import { protectedFile } from "./protected-files.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
-import { targetOf } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 import { expand } from "./shell/expand.ts";
-import type { Allowed, Files, MayAccess } from "./shell/touched.ts";
+import type { Files } from "./shell/touched.ts";
 
 export { strictest } from "./opinion.ts";
 
@@ -46,9 +45,10 @@ export function createPolicy({
     expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, allowedFiles(state, layers), home),
     /** Judges an ask: one decision for each pattern. An ask without patterns gets one, which is never ALLOW. */
     judge(ask: ExpandedAsk, layers: Layers): PermissionDecision[] {
-      if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers)];
-      const decisions = ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: true }));
-      return [...decisions, ...decideLine(state, ask, layers)];
+      const steps = layers.steps ?? createMatchSteps();
+      if (ask.patterns.length === 0) return [decideWithoutPattern(state, ask, layers, steps)];
+      const decisions = ask.patterns.map((_, at) => decidePattern(state, ask, at, layers, { analyse: true, steps }));
+      return [...decisions, ...decideLine(state, ask, layers, steps)];
     },
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
@@ -65,44 +65,12 @@ export function createPolicy({
     hides(layers: Layers, permission: string): boolean {
       const rules = [...layers.wide, ...layers.narrow].flatMap(rulesAbout(permission));
       const patterns = ["*", ...rules.map(({ pattern }) => pattern)];
+      const steps = layers.steps ?? createMatchSteps();
       return patterns.every(
         (_, at) =>
-          decidePattern(state, { permission, patterns }, at, layers, { analyse: false }).action ===
+          decidePattern(state, { permission, patterns }, at, layers, { analyse: false, steps }).action ===
           PermissionAction.DENY,
       );
     },
-  };
-}
-
-/** Creates the quick filters for many files: which of them rules do not restrict, so that they need no decision. */
-function allowedFiles(state: PolicyState, layers: Layers): Allowed {
-  return {
-    read: mayAccess(state, layers, "read", PermissionAction.ALLOW),
-    edit: mayAccess(state, layers, "edit", PermissionAction.ALLOW),
-    notDeniedEdit: mayAccess(state, layers, "edit", PermissionAction.ASK),
-  };
-}
-
-/** Creates the filter of files for which no rule has a stricter action than `worst`. */
-function mayAccess(
-  { compiled, connectorFiles }: Pick<PolicyState, "compiled" | "connectorFiles">,
-  { wide, narrow }: Layers,
-  permission: "read" | "edit",
-  worst: PermissionAction,
-): MayAccess {
-  const restricts = ({ rules }: LayerRules) =>
-    compiled(rules)
-      .about(permission)
-      .some(({ rule }) => rule.action > worst);
-  const groups = [wide, ...narrow.map((list) => [list])].filter((group) => group.some(restricts));
-  if (groups.length === 0) return undefined;
-  const isProtected = (...file: [permission: string, path: string]) =>
-    (protectedFile(...file) ?? connectorFiles.describe(...file)) !== undefined;
-  return ({ pattern, absolute }) => {
-    if (worst === PermissionAction.ALLOW && isProtected(permission, absolute)) return false;
-    const target = targetOf(permission, pattern, absolute);
-    return groups.every(
-      (group) => (matchRule(compiled, group, target)?.rule.action ?? PermissionAction.ALLOW) <= worst,
-    );
   };
 }

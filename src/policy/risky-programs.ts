@@ -81,7 +81,7 @@ const rows: readonly Row[] = [
     NETWORK,
   ],
   ["pnpm yarn bun", /^(dlx|x|create|init|install|i|add|update|up|upgrade)\b/, DOWNLOADED_CODE, NETWORK],
-  ["yarn pnpm bun", /^(--\S+ ?)*$/, DOWNLOADED_CODE, NETWORK],
+  ["yarn pnpm bun", /^(--\S+( |$))*$/, DOWNLOADED_CODE, NETWORK],
   ["pip pipx conda mamba", /^(install|run|create|update|upgrade|inject)\b/, DOWNLOADED_CODE, NETWORK],
   ["python", /^-m pip install\b/, DOWNLOADED_CODE, NETWORK],
   [

@@ -1,7 +1,7 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { addressTest, readAddress } from "./address.ts";
 import { expandHome, type Rule } from "./rules.ts";
-import { foldCase, isLiteral, matcher, toSlashes } from "./wildcard.ts";
+import { foldCase, isLiteral, matcher, scansOf, toSlashes } from "./wildcard.ts";
 
 /** A rule and its index in its list. */
 export interface Placed {
@@ -25,6 +25,8 @@ export interface RuleList {
   last(target: Target): Placed | undefined;
   /** Returns every rule that matches, in order. */
   all(target: Target): readonly Placed[];
+  /** Returns an upper bound of the characters that `last` or `all` compare. */
+  stepsFor(target: Target): number;
   /** Returns every rule about a permission, in order. */
   about(permission: string): readonly Placed[];
 }
@@ -71,41 +73,57 @@ export function compileRules(rules: readonly Rule[], home: string): RuleList {
     if (target.permission === "webfetch") return (rule) => rule.meetsAddress(target.text);
     return (rule) => rule.meetsText(target.text);
   };
+  const groupsFor = (target: Target): readonly RuleGroup[] => {
+    const { all, byWord, anyWord } = bucketOf(target.permission);
+    if (isPathKind(target.permission) || target.permission === "webfetch") return [all];
+    const worded = byWord.get(firstWord(target.text));
+    return worded ? [worded, anyWord] : [anyWord];
+  };
   return {
-    about: (permission) => bucketOf(permission).rules,
+    about: (permission) => bucketOf(permission).all.rules,
+    stepsFor: (target) =>
+      groupsFor(target).reduce((sum, { rules, scans }) => sum + rules.length + scans * target.text.length, 0),
     last(target) {
-      const { rules, byWord, anyWord } = bucketOf(target.permission);
       const meets = testFor(target);
-      if (isPathKind(target.permission) || target.permission === "webfetch") return rules.findLast(meets);
-      const worded = byWord.get(firstWord(target.text))?.findLast(meets);
-      const other = anyWord.findLast(meets);
-      return worded && other ? (worded.index > other.index ? worded : other) : (worded ?? other);
+      const found = groupsFor(target).flatMap(({ rules }) => rules.findLast(meets) ?? []);
+      return found.length > 1 ? found.reduce((one, other) => (one.index > other.index ? one : other)) : found[0];
     },
     all(target) {
-      const { rules, byWord, anyWord } = bucketOf(target.permission);
       const meets = testFor(target);
-      if (isPathKind(target.permission) || target.permission === "webfetch") return rules.filter(meets);
-      const worded = byWord.get(firstWord(target.text))?.filter(meets) ?? [];
-      return [...worded, ...anyWord.filter(meets)].sort((one, other) => one.index - other.index);
+      return groupsFor(target)
+        .flatMap(({ rules }) => rules.filter(meets))
+        .sort((one, other) => one.index - other.index);
     },
   };
 }
 
+/** Rules that are tried together. */
+interface RuleGroup {
+  rules: readonly CompiledRule[];
+  /** The number of times that they look at each character of a text. */
+  scans: number;
+}
+
 /** The rules about one permission: all, those with a literal first word by that word, and the rest. */
 interface Bucket {
-  rules: readonly CompiledRule[];
-  byWord: ReadonlyMap<string, CompiledRule[]>;
-  anyWord: readonly CompiledRule[];
+  all: RuleGroup;
+  byWord: ReadonlyMap<string, RuleGroup>;
+  anyWord: RuleGroup;
 }
 
 function bucket(rules: readonly CompiledRule[], permission: string): Bucket {
   const about = rules.filter((rule) => rule.isAbout(permission));
   const hasWord = ({ rule }: CompiledRule) => isLiteral(firstWord(rule.pattern));
+  const byWord = Map.groupBy(about.filter(hasWord), ({ rule }) => firstWord(rule.pattern));
   return {
-    rules: about,
-    byWord: Map.groupBy(about.filter(hasWord), ({ rule }) => firstWord(rule.pattern)),
-    anyWord: about.filter((rule) => !hasWord(rule)),
+    all: groupOf(about),
+    byWord: new Map([...byWord].map(([word, alike]) => [word, groupOf(alike)])),
+    anyWord: groupOf(about.filter((rule) => !hasWord(rule))),
   };
+}
+
+function groupOf(rules: readonly CompiledRule[]): RuleGroup {
+  return { rules, scans: rules.reduce((sum, { rule }) => sum + scansOf(rule.pattern), 0) };
 }
 
 function firstWord(text: string): string {

@@ -31,6 +31,14 @@ export function matcher(pattern: string): (text: string) => boolean {
   return (text) => whole(text) || withoutTail(text);
 }
 
+/** Returns how often a matcher of a pattern may look at each character of a text; 0 if it compares only the ends. */
+export function scansOf(pattern: string): number {
+  const pieces = pattern.replace(/ \*$/, "*").split("*");
+  if (pieces.length < 3) return 0;
+  const runs = pieces.slice(1, -1).join("*").split("?").length;
+  return pattern.endsWith(" *") ? 2 * runs : runs;
+}
+
 /** Checks if a pattern has no wildcard. */
 export function isLiteral(pattern: string): boolean {
   return !pattern.includes("*") && !pattern.includes("?");
@@ -99,27 +107,40 @@ function searchFor(piece: string): (text: string, from: number) => number {
 
 /** Scans a text for a literal (Knuth–Morris–Pratt), forwards only: `from` never decreases. */
 function scanFor(literal: string): (text: string) => (from: number) => number {
-  const fallback: number[] = [];
-  const extend = (matched: number, unit: string | undefined) => {
-    let length = matched;
-    while (length > 0 && literal[length] !== unit) length = fallback[length - 1] ?? 0;
-    return literal[length] === unit ? length + 1 : 0;
-  };
-  for (let i = 0; i < literal.length; i++) fallback.push(i === 0 ? 0 : extend(fallback[i - 1] ?? 0, literal[i]));
+  let known: readonly number[] | undefined;
   return (text) => {
-    let read = 0;
-    let matched = 0;
-    let found = -1;
-    return (from) => {
-      if (from > read) [read, matched] = [from, 0];
-      while (found < from) {
-        if (read >= text.length) return -1;
-        matched = extend(matched, text[read++]);
-        if (matched < literal.length) continue;
-        found = read - literal.length;
-        matched = fallback[matched - 1] ?? 0;
-      }
-      return found;
-    };
+    known ??= fallbacksOf(literal);
+    return scan(literal, known, text);
   };
+}
+
+function scan(literal: string, fallback: readonly number[], text: string): (from: number) => number {
+  let read = 0;
+  let matched = 0;
+  let found = -1;
+  return (from) => {
+    if (from > read) [read, matched] = [from, 0];
+    while (found < from) {
+      if (read >= text.length) return -1;
+      matched = extend(literal, fallback, matched, text[read++]);
+      if (matched < literal.length) continue;
+      found = read - literal.length;
+      matched = fallback[matched - 1] ?? 0;
+    }
+    return found;
+  };
+}
+
+/** Returns, for each beginning of a literal, the length of the longest shorter one with which it ends. */
+function fallbacksOf(literal: string): readonly number[] {
+  const fallback: number[] = [];
+  for (let i = 0; i < literal.length; i++)
+    fallback.push(i === 0 ? 0 : extend(literal, fallback, fallback[i - 1] ?? 0, literal[i]));
+  return fallback;
+}
+
+function extend(literal: string, fallback: readonly number[], matched: number, unit: string | undefined): number {
+  let length = matched;
+  while (length > 0 && literal[length] !== unit) length = fallback[length - 1] ?? 0;
+  return literal[length] === unit ? length + 1 : 0;
 }

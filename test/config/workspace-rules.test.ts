@@ -36,6 +36,21 @@ test("a workspace without a policy file has no list", async () => {
   expect(await read()).toEqual([]);
 });
 
+test("more policy files above a directory than can be judged make everything ask", async () => {
+  const { root, read } = workspace();
+  let directory = root;
+  for (let level = 0; level < 33; level++) {
+    mkdirSync(join(directory, ".opencode"), { recursive: true });
+    writeFileSync(join(directory, ".opencode/config.toml"), '[permission]\nread = "ask"');
+    if (level === 31) expect(await read("build", directory)).toHaveLength(32);
+    if (level === 32) break;
+    directory = join(directory, "a");
+  }
+  expect(await read("build", directory)).toMatchObject([
+    { rules: [], problem: expect.stringContaining("33 policy files") },
+  ]);
+});
+
 test("rules for all come before those for the agent", async () => {
   const { file, read } = workspace();
   writeFileSync(file, '[agent.plan.permission]\nread = "allow"\n[permission]\nread = "deny"\nedit = "ask"');

@@ -1,5 +1,6 @@
 import { mkdir, symlink } from "node:fs/promises";
 import { join } from "node:path";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
 import { PermissionAction, PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -164,4 +165,41 @@ test("a watcher reads every session and changes none", async () => {
     watcher.permissions.revokeGrant({ grantId: "grt_1" }),
   ];
   for (const attempt of refused) expect(await refusal(attempt)).toMatchObject({ reason: "ROLE_MISSING" });
+});
+
+test("metadata with too many keys or levels is refused before anything else looks at it", async () => {
+  const { tools, sessions } = connect(service, "caller");
+  const wide = Object.fromEntries(Array.from({ length: 10_001 }, (_, i) => [`k${i}`, 0]));
+  let deep: JsonObject = {};
+  for (let level = 0; level < 101; level++) deep = { a: deep };
+  for (const [metadata, why] of [
+    [wide, "metadata has more than 10000 keys"],
+    [deep, "recursion depth of 100"],
+  ] as const) {
+    const refused = { reason: "INVALID_MESSAGE", message: expect.stringContaining(why) };
+    expect(await refusal(tools.callTool({ tool: "echo", input: { text: "x" }, metadata }))).toMatchObject(refused);
+    expect(await refusal(sessions.createSession({ metadata }))).toMatchObject(refused);
+  }
+});
+
+test("rules of a request have a size, and a chain of sessions a number of lists", async () => {
+  const agent = connect(service, "caller");
+  const rules = [rule("bash", "x *", PermissionAction.DENY)];
+  const large = Array.from({ length: 100 }, (_, i) => rule("bash", `${"x".repeat(3_000)}${i}`, PermissionAction.DENY));
+  for (const request of [
+    agent.sessions.createSession({ rules: large }),
+    agent.permissions.explainPermission({ permission: "bash", patterns: ["x"], rules: large }),
+    agent.tools.planTool({ tool: "echo", input: { text: "x" }, rules: large }),
+  ])
+    expect(await refusal(request)).toMatchObject({
+      reason: "INVALID_MESSAGE",
+      message: expect.stringContaining("over the limit of 262144"),
+    });
+  let parentSessionId = "";
+  for (let i = 0; i < 32; i++) parentSessionId = await agent.newSession({ parentSessionId, rules });
+  expect(await refusal(agent.sessions.createSession({ parentSessionId, rules }))).toMatchObject({
+    reason: "INVALID_MESSAGE",
+    message: expect.stringContaining("over the limit of 32"),
+  });
+  await agent.newSession({ parentSessionId });
 });

@@ -113,3 +113,8 @@ test("parts are short, escaped and on one line; the end of a long one is in sigh
   const many = Array.from({ length: 9 }, (_, i) => `rm ${i}`);
   expect(mergeRisks([{ kind: RiskKind.DELETE, parts: many }])[0]?.parts).toHaveLength(5);
 });
+
+test("a command with many options is read in one pass: the patterns of risks do not go back for each of them", () => {
+  const line = `yarn ${"--a".repeat(80)} test`;
+  expect(risksOfCommands(readCommands(line))).toEqual([]);
+});

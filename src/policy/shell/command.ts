@@ -1,3 +1,4 @@
+import type { RiskFound } from "../model.ts";
 import { effectsOf, mayRunItsWords, movesPaths, programOf } from "./behaviour.ts";
 import type { Danger, Inner, Use } from "./effects.ts";
 import { type CommandLine, type Join, Opaque, type SimpleCommand, type Word } from "./line.ts";
@@ -39,7 +40,7 @@ export interface Command {
 
 /** Reads a command line into its commands, at least one. Never throws: a line that it does not understand is one opaque command. */
 export function readCommands(text: string): Command[] {
-  const known = readings.get(text)?.commands;
+  const known = readingOf(text)?.commands;
   if (known) return known;
   if (isTooDeep(text)) return unreadLine(text, `more than ${maxNesting} brackets within each other`);
   try {
@@ -52,22 +53,36 @@ export function readCommands(text: string): Command[] {
   }
 }
 
-/** Lines that were read elsewhere, the latest ones. */
-const readings = new Map<string, { commands: Command[]; once: boolean }>();
+/** A line that another thread has read. */
+export interface LineReading {
+  commands: Command[];
+  /** Absent where the line was not read. */
+  risks?: readonly RiskFound[];
+  /** It counts until the line is read again. */
+  once?: boolean;
+}
+
+/** Readings by line, the latest ones. */
+const readings = new Map<string, LineReading>();
 const maxReadings = 256;
 
-/** Stores what was understood of a line that was read in another thread; with `once` it counts until the line is read again. */
-export function rememberLine(text: string, commands: Command[], { once = false }: { once?: boolean } = {}): void {
+/** Stores what was understood of a line that was read in another thread. */
+export function rememberLine(text: string, reading: LineReading): void {
   readings.delete(text);
-  readings.set(text, { commands, once });
+  readings.set(text, reading);
   const [oldest] = readings.keys();
   if (readings.size > maxReadings && oldest !== undefined) readings.delete(oldest);
-  lastLine = undefined;
+}
+
+/** Returns the reading of a line; undefined if it is not known. */
+export function readingOf(text: string): LineReading | undefined {
+  return readings.get(text);
 }
 
 /** Checks if a line need not be read again. */
 export function knowsLine(text: string): boolean {
-  return readings.get(text)?.once === false;
+  const reading = readings.get(text);
+  return reading !== undefined && reading.once !== true;
 }
 
 /** Checks if a line is short and has nothing that nests, so that reading it costs little. A line over the limit is not read at all. */
@@ -123,9 +138,15 @@ function commandsOf(line: CommandLine, below: string, depth: number): Command[] 
 
 /** Reads one command of a line, by its text, with what the rest of the line means for it. */
 export function readCommandOf(text: string, line: string): Command[] {
-  if (lastLine?.text !== line) lastLine = { text: line, commands: readCommands(line) };
-  const same = lastLine.commands.filter((command) => command.text === text);
+  const same = commandsOfLine(line).filter((command) => command.text === text);
   return same.length === 0 ? readCommands(text) : same.map((command) => ({ ...command, directory: "" }));
+}
+
+function commandsOfLine(line: string): Command[] {
+  const known = readingOf(line)?.commands;
+  if (known) return known;
+  if (lastLine?.text !== line) lastLine = { text: line, commands: readCommands(line) };
+  return lastLine.commands;
 }
 
 /** The commands of a line are judged one by one, one after the other. */

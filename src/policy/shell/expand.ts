@@ -1,7 +1,7 @@
 import { dirname, join } from "node:path";
 import type { ExpandedAsk } from "../model.ts";
 import { mergeRisks, risksOfCommands } from "../risk.ts";
-import { type Command, readCommands } from "./command.ts";
+import { type Command, readCommands, readingOf } from "./command.ts";
 import { madeNames, nameCaution } from "./glob-names.ts";
 import { type Allowed, addScript, addUse, asksOf, canBePath, createTouched, type Files } from "./touched.ts";
 
@@ -48,7 +48,7 @@ export async function expand(ask: ExpandedAsk, files: Files, allowed: Allowed, h
     ...(runs.length > 0 && { runs }),
     programs: [...programs],
   };
-  const risks = mergeRisks(lines.flatMap(({ commands }) => risksOfCommands(commands)));
+  const risks = mergeRisks(lines.flatMap(({ line, commands }) => readingOf(line)?.risks ?? risksOfCommands(commands)));
   return [...asksOf(touched), itself, ...others].map((found) => ({
     ...found,
     ...(risks.length > 0 && { risks }),

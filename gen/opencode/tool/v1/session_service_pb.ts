@@ -153,7 +153,8 @@ export type CreateSessionRequest = Message<"opencode.tool.v1.CreateSessionReques
   agent: string;
 
   /**
-   * rules narrow what calls may do; see Session.rules.
+   * rules narrow what calls may do; see Session.rules. Their permissions and patterns have at most 256 KiB together. At most
+   * 32 sessions of a chain have rules.
    *
    * @generated from field: repeated opencode.tool.v1.PermissionRule rules = 4;
    */
@@ -174,7 +175,7 @@ export type CreateSessionRequest = Message<"opencode.tool.v1.CreateSessionReques
   title: string;
 
   /**
-   * metadata is data of the caller that is stored and returned, at most 64 KiB.
+   * metadata is data of the caller that is stored and returned: at most 64 KiB, 10,000 keys and 100 levels.
    *
    * @generated from field: google.protobuf.Struct metadata = 7;
    */

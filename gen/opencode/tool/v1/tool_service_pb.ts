@@ -590,7 +590,8 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
   input?: JsonObject | undefined;
 
   /**
-   * rules are appended as the last layer, for this request only.
+   * rules are appended as the last layer, for this request only. Their permissions and patterns have at most 256 KiB
+   * together. Where matching them with the text would take too many steps, the decision is ASK, as ENGINE.
    *
    * @generated from field: repeated opencode.tool.v1.PermissionRule rules = 5;
    */
