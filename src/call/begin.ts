@@ -60,7 +60,7 @@ export async function beginCall(
   );
   const begin = { ref: entered.record.ref, opened: entered.opened, assignment, signal };
   await entered.attempt;
-  return await decideWithin(engine, begin, request.waitMs ?? defaultWaitMs);
+  return decisionOf(entered.record, assignment) ?? (await decideWithin(engine, begin, request.waitMs ?? defaultWaitMs));
 }
 
 /** Waits until the call is decided or the time is over; tries to start it whenever it waits for no answer. */

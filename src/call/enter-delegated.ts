@@ -7,6 +7,7 @@ import { noSuchPermission } from "../approval/answer-refusals.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
 import { foreignName } from "../tool/foreign-tools.ts";
 import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
 import type { TraceContext } from "../tool/tool.ts";
@@ -17,6 +18,7 @@ import { checkSize } from "./check-size.ts";
 import type { HostedSession } from "./delegated-session.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord, Delegation } from "./ports.ts";
+import { prepareStart } from "./prepare.ts";
 import { collectableUntil } from "./recover-delegated.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import { whileClaiming } from "./runs.ts";
@@ -53,13 +55,42 @@ export async function enterDelegated(
   if (typeof named !== "string") return attached(opened, named, use);
   const approved = await findApproved(engine, opened, use);
   if (approved) return attached(opened, approved, use);
-  const { limits, replicaId, store } = engine;
   const call = newCall(engine, principal, use, hosted, { callId: named, trace });
+  return await openDelegated(engine, call, opened, use, beginner);
+}
+
+/** Accepts a new call. One that rules allow without an ask is accepted and started in one step. */
+async function openDelegated(
+  engine: Engine,
+  call: Pick<CallRecord, "ref" | "part" | "spec">,
+  opened: OpenSession,
+  use: ForeignUse,
+  beginner: Beginner,
+): Promise<Entered> {
+  const { limits, observer, registry, replicaId, store } = engine;
+  await registry.refresh(workspaceRoot(opened.workspace.name));
+  const ready = await prepareStart(engine, call, atHost(opened, call));
+  // Nothing starts for a requester that has left.
+  beginner.signal.throwIfAborted();
   const sent = performance.now();
-  const step = { ...call, owner: replicaId, leaseMs: limits.leaseMs, maxOpenCalls: limits.runningCalls };
-  const { record, created } = await whileClaiming(engine, call.ref, () => store.openCall(step));
+  const { record, created } = await whileClaiming(engine, call.ref, () =>
+    store.openCall({
+      ...call,
+      start: ready?.start,
+      decisions: ready && [ready.decision],
+      maxRepeats: ready?.maxRepeats,
+      owner: replicaId,
+      leaseMs: limits.leaseMs,
+      maxOpenCalls: limits.runningCalls,
+      delegated: ready && { assignment: beginner.assignment.hash, reportMs: limits.reportMs },
+    }),
+  );
   const entered = attached(opened, record, use);
-  return created ? { ...entered, attempt: attemptDelegated(engine, record, entered.opened, sent, beginner) } : entered;
+  if (!created) return entered;
+  if (record.attempts === 0)
+    return { ...entered, attempt: attemptDelegated(engine, record, entered.opened, sent, beginner) };
+  observer.began(record).over(record.part);
+  return entered;
 }
 
 function describeUse({ limits }: Engine, request: BeginCallRequest, { place }: HostedSession): ForeignUse {
@@ -81,11 +112,16 @@ function describeUse({ limits }: Engine, request: BeginCallRequest, { place }: H
   };
 }
 
-/** Checks that the request is the same use, and opens the workspace as its host sees it. */
+/** Checks that the request is the same use. */
 function attached(opened: OpenSession, record: CallRecord, { digest }: ForeignUse): Entered {
   checkAttach(record, digest);
-  const isDiskShared = record.spec.delegated?.isDiskShared === true;
-  return { record, opened: isDiskShared ? opened : { ...opened, workspace: lexicalWorkspace(opened.workspace) } };
+  return { record, opened: atHost(opened, record) };
+}
+
+/** Opens the workspace of a call as its host sees it. */
+function atHost(opened: OpenSession, { spec }: Pick<CallRecord, "spec">): OpenSession {
+  if (spec.delegated?.isDiskShared) return opened;
+  return { ...opened, workspace: lexicalWorkspace(opened.workspace) };
 }
 
 /** Finds the call that the request names; otherwise returns the id for a new one. */

@@ -59,6 +59,14 @@ export interface OpenCallStep {
   maxOpenCalls: number;
   /** Decisions that the start rests on; added to the audit only if the call starts. */
   decisions?: readonly DecisionRecord[] | undefined;
+  /** For a delegated call that may start in the same step. */
+  delegated?: HostStart | undefined;
+}
+
+/** Start of a delegated call: the hash of its assignment, and the time until recovery checks it. */
+export interface HostStart {
+  assignment: string;
+  reportMs: number;
 }
 
 /** Arguments of `startCall`. */
@@ -72,8 +80,8 @@ export interface StartCallStep {
   /** The running part. */
   part: ToolPart;
   decisions?: readonly DecisionRecord[];
-  /** For a delegated call: the hash of its assignment, and the time until recovery checks it. */
-  delegated?: { assignment: string; reportMs: number };
+  /** For a delegated call. */
+  delegated?: HostStart;
 }
 
 /** Arguments of `finishCall`. */

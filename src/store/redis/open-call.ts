@@ -1,7 +1,7 @@
 import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { sessionClosed, tooManyCalls } from "../refusals.ts";
-import { callStepKeys, type RedisCallContext } from "./call-context.ts";
+import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodePart } from "./parts.ts";
 import { number, replyList, text } from "./reply.ts";
@@ -22,14 +22,17 @@ export async function runOpenCall(
   const names = {
     ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
     ...callStepKeys(context, ref),
+    ...(opened.delegated && { callOf: tree.callOf }),
   };
   const values = {
     ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, maxRepeats },
     request: spec.requestDigest,
     spec: JSON.stringify(spec),
     collectMs: spec.delegated?.collectMs,
+    ...opened.delegated,
   };
 
+  if (opened.delegated) await pointToAssigned(context, root, opened.delegated);
   for (let generation = await live.enter(root); ; ) {
     const [result, value, last, repeats, begun] = replyList(
       await runStep("open_call", root, names, { ...values, generation }, bytes, opened.decisions),
@@ -37,12 +40,14 @@ export async function runOpenCall(
     switch (text(result)) {
       case "opened": {
         const openedSeq = number(value);
-        held.add(owner, ref);
         const started = number(begun);
+        const assignment = started === 1 ? opened.delegated?.assignment : undefined;
+        if (assignment === undefined) held.add(owner, ref);
         const { part: written } = started === 1 && start ? start : pending;
         const part = { ...written, revision: BigInt(number(last)) };
         const versions = { version: 1 + started, epoch: 1, attempts: started, repeats: number(repeats) };
-        return { record: { ref, part, spec, openedSeq, owner, ...versions }, created: true };
+        const holder = assignment === undefined ? { owner } : { owner: "", assignment };
+        return { record: { ref, part, spec, openedSeq, ...holder, ...versions }, created: true };
       }
       case "generation":
         generation = await live.reenter(root, number(value));

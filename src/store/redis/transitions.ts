@@ -11,7 +11,7 @@ import type {
 import { checkEnded } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { callStepKeys, type RedisCallContext } from "./call-context.ts";
+import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
@@ -95,11 +95,7 @@ export async function runStartCall(
   const { version, rulesVersion, grantIds = [], delegated } = started;
   const { grants, used, leases, callOf } = context.keys.tree(ref.root);
   const name = callName(ref);
-  if (delegated) {
-    // The pointer is written before the start, so that the call is found by every assignment that is given out.
-    const { link, keys } = context;
-    await link.run("point_to", { pointer: keys.root(delegated.assignment) }, { seen: "", target: ref.root });
-  }
+  if (delegated) await pointToAssigned(context, ref.root, delegated);
   const { bytes } = encodePart(ref.sessionId, name, started.part);
   const values = { session: ref.sessionId, name, owner, epoch, version, rulesVersion, grantIds, ...delegated };
   const names = { ...callStepKeys(context, ref), grants, used, leases, ...(delegated && { callOf }) };

@@ -1,4 +1,5 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { HostStart } from "../../call/ports.ts";
 import { checkEnded } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import type { OpenCallRow } from "./open-calls.ts";
@@ -17,6 +18,17 @@ export function raiseCallVersion(
   const version = call.version + 1;
   callSql.setVersion.run(version, call.ordinal);
   openCalls.set(step, { ...call, ...change, version });
+}
+
+/** Stores the assignment of a delegated call that starts, and returns the end of its lease. */
+export function startAtHost(
+  { callSql }: Pick<Tables, "callSql">,
+  step: Step,
+  ordinal: number,
+  { assignment, reportMs }: HostStart,
+): Pick<OpenCallRow, "owner" | "leaseUntil"> {
+  callSql.assign.run(assignment, ordinal);
+  return { owner: "", leaseUntil: step.now + reportMs };
 }
 
 /** Makes the change of a settled ask: recovery checks a delegated call again when its approval was not collected in time. */

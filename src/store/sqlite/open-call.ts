@@ -2,6 +2,7 @@ import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { sessionClosed, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
+import { startAtHost } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
 import { writePart } from "./parts.ts";
 import type { SessionHead } from "./sessions.ts";
@@ -48,10 +49,24 @@ export function applyOpenCall(
   head.latest = { request: spec.requestDigest, repeats };
   const leaseUntil = step.now + leaseMs;
   const collectMs = spec.delegated?.collectMs ?? 0;
-  const guards = { started: started === 1, asked: false, owner, leaseUntil, settled: 0, collectMs };
-  openCalls.set(step, { ordinal, ref, ...versions, ...guards });
+  const delegated = started === 1 ? opened.delegated : undefined;
+  const held = delegated ? startAtHost(tables, step, ordinal, delegated) : { owner, leaseUntil };
+  openCalls.set(step, {
+    ordinal,
+    ref,
+    ...versions,
+    started: started === 1,
+    asked: false,
+    ...held,
+    settled: 0,
+    collectMs,
+  });
   if (started === 1) audit.append(step, ref.root, opened.decisions);
-  return { record: { ref, part, spec, openedSeq, ...versions, owner, attempts: started, repeats }, created: true };
+  const assigned = delegated && { assignment: delegated.assignment };
+  return {
+    record: { ref, part, spec, openedSeq, ...versions, owner: held.owner, attempts: started, repeats, ...assigned },
+    created: true,
+  };
 }
 
 /** Predicts `repeats` of the session's next call, if it is this request; see the port. */

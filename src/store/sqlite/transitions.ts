@@ -2,7 +2,7 @@ import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallTransitions, EventLog, FinishCallStep, OpenAsksStep, StartCallStep } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { tooManyAsks } from "../refusals.ts";
-import { endCallRow, hasRulesVersion, raiseCallVersion } from "./call-rows.ts";
+import { endCallRow, hasRulesVersion, raiseCallVersion, startAtHost } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
 import { writePart } from "./parts.ts";
 import type { SqliteTables } from "./tables.ts";
@@ -70,8 +70,7 @@ export function applyStartCall(
   const { snapshot } = writePart(step, log, call.ref.sessionId, started.part);
   callSql.start.run(version, snapshot, call.ordinal);
   const { delegated } = started;
-  if (delegated) callSql.assign.run(delegated.assignment, call.ordinal);
-  const runsElsewhere = delegated ? { owner: "", leaseUntil: step.now + delegated.reportMs } : {};
+  const runsElsewhere = delegated ? startAtHost(tables, step, call.ordinal, delegated) : {};
   openCalls.set(step, { ...call, version, started: true, ...runsElsewhere });
   grants.use(step, started.grantIds ?? []);
   audit.append(step, call.ref.root, started.decisions);

@@ -77,6 +77,25 @@ export function delegatedContract(open: OpenStore): void {
     expect(await store.calls.orphans()).toMatchObject([{ ref, started: true }]);
   });
 
+  test("accepts and starts a delegated call in one step, without an owner", async () => {
+    const store = await open();
+    await addSession(store);
+    const delegated = { assignment: "hash_1", reportMs };
+    const spec = callSpec({ delegated: delegation });
+    const record = await openCall(store, ref, { start: running(ref), spec, delegated });
+    expect(record).toMatchObject({ owner: "", attempts: 1, version: 2, assignment: "hash_1" });
+    expect(await recordOf(store, ref)).toEqual(record);
+    expect(await store.calls.findAssigned("hash_1")).toEqual(record);
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([]);
+    // A repeated call is accepted only: it may ask.
+    const second = callRef("call_2");
+    const repeated = { start: running(second), spec, maxRepeats: 0, delegated: { assignment: "hash_2", reportMs } };
+    expect(await openCall(store, second, repeated)).toMatchObject({ owner, attempts: 0 });
+    expect(await store.calls.findAssigned("hash_2")).toBeUndefined();
+    store.advance(reportMs);
+    expect(await store.calls.orphans()).toContainEqual(expect.objectContaining({ ref, started: true }));
+  });
+
   test("finds a delegated call by its assignment, also after its end and after it was opened again", async () => {
     const store = await open();
     const { version } = await openStarted(store);

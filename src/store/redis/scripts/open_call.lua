@@ -1,7 +1,8 @@
 -- open_call: accepts a call under a lease.
--- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>
--- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, collectMs (of a
---        delegated call); bytes: event <name>, and (where it may start in the same step) event start, snapshot start
+-- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment)
+-- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
+--        delegated call collectMs, and assignment and reportMs where it may start; bytes: event <name>, and (where it may start
+--        in the same step) event start, snapshot start
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
 --        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
@@ -30,6 +31,7 @@ end
 redis.call('ZADD', K.calls, seq, step.callId)
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)
+if started == 1 and step.assignment then start_at_host(call, step.name) end
 for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end
 -- The decisions are those of the start.
 if started == 0 then step.decided = {} end

@@ -170,6 +170,15 @@ local function end_call(session, call_id, name, waiting)
   return seq
 end
 
+-- Ends the lease of a delegated call that starts, and stores the hash of its assignment.
+local function start_at_host(call, name)
+  local due = now + step.reportMs
+  redis.call('HSET', call, 'assignment', step.assignment, 'owner', '', 'lease', due)
+  redis.call('ZADD', K.leases, due, name)
+  redis.call('HSET', K.callOf, step.assignment, name)
+  keep(K.callOf)
+end
+
 -- Answers a step that wrote nothing.
 local function answer(result)
   return { result, {} }

@@ -12,12 +12,7 @@ if step.rulesVersion and step.rulesVersion ~= rules then return answer('retry') 
 write_part(step.session, step.name)
 redis.call('HSET', key, 'version', call.version + 1, 'started', 1)
 redis.call('HINCRBY', key, 'attempts', 1)
-if step.assignment then
-  redis.call('HSET', key, 'assignment', step.assignment, 'owner', '', 'lease', now + step.reportMs)
-  redis.call('ZADD', K.leases, now + step.reportMs, step.name)
-  redis.call('HSET', K.callOf, step.assignment, step.name)
-  keep(K.callOf)
-end
+if step.assignment then start_at_host(key, step.name) end
 -- The last use of wider grants was written when they were adopted.
 for _, id in ipairs(step.grantIds) do
   if redis.call('HEXISTS', K.grants, id) == 1 then
