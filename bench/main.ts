@@ -2,6 +2,7 @@
 import { parseArgs } from "node:util";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { type LinesPlan, measureLines } from "./lines.ts";
 import { writeSection } from "./page.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
@@ -19,6 +20,7 @@ npm run bench -- --tools            only the tools, beside the least that does t
 npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
+npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
@@ -54,6 +56,9 @@ const shortTools: ToolsPlan = { rounds: 2, files: 1_000, share: 0.1, outputBytes
 
 const fullPermission: PermissionPlan = { decisions: 100_000, readings: 2_000 };
 const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
+
+const fullLines: LinesPlan = { rounds: 5, besideMs: 10_000 };
+const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
 
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
@@ -92,6 +97,7 @@ function selectSections(): Section[] {
   const extra: Section[] = [
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
     ["compare", compare],
+    ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["tests", (_, print) => measureTests(print)],
   ];
@@ -152,6 +158,7 @@ function readOptions() {
       permission: flag,
       scale: flag,
       pipeline: flag,
+      lines: flag,
       start: flag,
       tests: flag,
       peers: flag,
