@@ -169,6 +169,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from verify' -F
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -l session -x -d 'only the tree of this session'
 complete -c toolgate -n '__fish_seen_subcommand_from verify' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a opencode
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l uid -x -d 'the user that owns the service\'s socket on this machine'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l certificate -x -d 'the SHA-256 of the certificate of an https service'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l timeout -x -d 'the agent\'s limit for the hook; the answer comes 5 s earlier'

@@ -77,7 +77,8 @@ export function objectIn(object: JsonObject, field: string): JsonObject {
   throw new HookInputError(`the input of the hook has no ${field}`);
 }
 
-function optionalString(object: JsonObject, field: string): string {
+/** Returns a field that is a text, otherwise an empty one. */
+export function optionalString(object: JsonObject, field: string): string {
   const value = object[field];
   return typeof value === "string" ? value : "";
 }

@@ -129,5 +129,15 @@ test.each([
 
 test("a kind of agent that is unknown ends with the blocking code", async () => {
   const { run } = createHookHome("");
-  await expect(run(["unknown"], pre())).rejects.toThrow("Allowed choices are claude");
+  await expect(run(["unknown"], pre())).rejects.toThrow("Allowed choices are claude, opencode");
+});
+
+test("every failure of a hook of opencode is its plugin's denial, unless the tool ran already", async () => {
+  const { run, tokenFile } = createHookHome("");
+  const away = ["opencode", "--server", "http://127.0.0.1:9", "--token-file", tokenFile, ...uid];
+  const use = { session: "s", call: "c", tool: "bash", input: {}, cwd: "/" };
+  const deny = { decision: "deny", reason: expect.stringContaining("Nothing was run") };
+  expect(await run(away, JSON.stringify({ ...use, event: "before" }))).toMatchObject({ code: 2, answer: deny });
+  expect(await run(away, JSON.stringify({ ...use, event: "other" }))).toMatchObject({ code: 2, answer: deny });
+  expect(await run(away, JSON.stringify({ ...use, event: "after" }))).toMatchObject({ code: 0 });
 });

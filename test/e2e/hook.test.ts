@@ -177,6 +177,28 @@ test("PermissionRequest gets the decision of PreToolUse; a use that only it anno
   expect(found.map(({ state }) => state.case)).toEqual(["completed"]);
 });
 
+test("a use of opencode is decided, reported and denied like one of Claude Code", async () => {
+  const { run, tokenFile } = createHookHome("host-token-for-tests");
+  const flags = ["--server", service.url, "--token-file", tokenFile, "--uid", String(process.getuid?.())];
+  const use = { session: "ses_1", call: "call_1", tool: "bash", cwd: service.workspace };
+  const send = (hook: object) => run(["opencode", ...flags], JSON.stringify({ ...use, ...hook }));
+  const input = { command: "echo hi", description: "Greet" };
+  expect(await send({ event: "before", input })).toMatchObject({ code: 0, answer: { decision: "allow", input } });
+  await send({ event: "after", input, output: "hi", exit: 0 });
+  expect((await partOf("call_1")).part).toMatchObject({
+    tool: "opencode:bash",
+    state: { case: "completed", value: { output: "hi" } },
+  });
+  const child = { session: "ses_2", parent: "ses_1", agent: "explore", call: "call_2" };
+  await send({ ...child, event: "before", input });
+  const { session } = await partOf("call_2");
+  expect(session).toMatchObject({ requester: { kind: "opencode", subagent: "explore" } });
+  await send({ ...child, event: "failed", input, error: "it broke" });
+  expect((await partOf("call_2")).part.state).toMatchObject({ case: "error", value: { error: "it broke" } });
+  const denied = await send({ event: "before", call: "call_3", input: { command: "rm -rf build" } });
+  expect(denied).toMatchObject({ code: 0, answer: { decision: "deny", reason: expect.stringContaining("rm") } });
+});
+
 test("what is remembered between hooks can be read by its user only", async () => {
   const { home, hook, use } = claudeSession();
   await hook("PreToolUse", "Bash", use("echo secret"));

@@ -1,6 +1,13 @@
 import { Argument, type Command } from "commander";
 import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
 import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
+import {
+  answerOpencode,
+  denyOpencode,
+  type OpencodeHook,
+  ownOpencodeTool,
+  readOpencodeHook,
+} from "../../dialect/opencode.ts";
 import type { CliContext } from "../context.ts";
 import { type HookKind, type HookOptions, runHook } from "../hook/run-hook.ts";
 import { wholeNumber } from "./call.ts";
@@ -19,7 +26,10 @@ export function defineHook(command: Command, context: CliContext): void {
       wholeNumber,
     )
     .addHelpText("after", hookHelp)
-    .action((agent: keyof typeof kinds) => runHook(context, kinds[agent], command.optsWithGlobals<HookOptions>()));
+    .action((agent: keyof typeof kinds) => {
+      const options = command.optsWithGlobals<HookOptions>();
+      return agent === "claude" ? runHook(context, claude, options) : runHook(context, opencode, options);
+    });
 }
 
 const claude: HookKind<ClaudeHook> = {
@@ -31,7 +41,16 @@ const claude: HookKind<ClaudeHook> = {
   ownToolName: ownClaudeTool,
 };
 
-const kinds = { claude };
+const opencode: HookKind<OpencodeHook> = {
+  name: "opencode",
+  read: readOpencodeHook,
+  answer: answerOpencode,
+  deny: (_hook, reason) => denyOpencode(reason),
+  blocks: (hook) => hook === undefined || hook.event === "before",
+  ownToolName: ownOpencodeTool,
+};
+
+const kinds = { claude, opencode };
 
 const hookHelp = `
 \`toolgate connect\` writes this command into the configuration of the agent, and the file with the server, the token and the

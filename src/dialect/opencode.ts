@@ -1,0 +1,79 @@
+import type { JsonObject } from "@bufbuild/protobuf";
+import { denialText } from "./claude.ts";
+import { HookInputError, objectIn, optionalString, readObject, stringIn } from "./claude-hook.ts";
+import {
+  cutOutput,
+  type DelegatedResult,
+  type DelegatedUse,
+  type DelegationContext,
+  reportResult,
+  requestDecision,
+} from "./delegate.ts";
+
+/** What our plugin for opencode sends about one use of a tool. */
+export interface OpencodeHook {
+  event: "before" | "after" | "failed";
+  use: DelegatedUse;
+  result: DelegatedResult;
+}
+
+/** What a hook of opencode works with. */
+export interface OpencodeContext extends DelegationContext {
+  /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
+  isOwnTool(tool: string): Promise<boolean>;
+}
+
+/** Reads the JSON of our plugin. */
+export function readOpencodeHook(text: string): OpencodeHook {
+  const hook = readObject(text);
+  const event = stringIn(hook, "event");
+  if (event !== "before" && event !== "after" && event !== "failed")
+    throw new HookInputError(`event is "${event}", but only before, after and failed are handled`);
+  const parent = optionalString(hook, "parent");
+  return {
+    event,
+    use: {
+      kind: "opencode",
+      foreignSession: stringIn(hook, "session"),
+      // A subagent has a session whose parent is that of the agent that started it.
+      ...(parent !== "" && { foreignParent: parent, foreignAgent: optionalString(hook, "agent") }),
+      foreignTool: stringIn(hook, "tool"),
+      foreignCallId: stringIn(hook, "call"),
+      input: objectIn(hook, "input"),
+      cwd: stringIn(hook, "cwd"),
+    },
+    result: {
+      result:
+        event === "failed"
+          ? { case: "error", value: cutOutput(optionalString(hook, "error")) }
+          : { case: "output", value: cutOutput(optionalString(hook, "output")) },
+      ...(typeof hook.exit === "number" && { exit: hook.exit }),
+    },
+  };
+}
+
+/** Answers a hook with the JSON that our plugin expects. */
+export async function answerOpencode(
+  context: OpencodeContext,
+  { event, use, result }: OpencodeHook,
+): Promise<JsonObject> {
+  const isOwn = await context.isOwnTool(use.foreignTool);
+  if (event !== "before") {
+    if (!isOwn) await reportResult(context, use, result);
+    return {};
+  }
+  if (isOwn) return { decision: "allow", input: use.input };
+  const decision = await requestDecision(context, use);
+  if (decision.case !== "begun") return denyOpencode(denialText(decision));
+  return { decision: "allow", input: decision.value.input ?? {} };
+}
+
+/** Answers a hook that failed, or whose use is refused: nothing runs. */
+export function denyOpencode(reason: string): JsonObject {
+  return { decision: "deny", reason };
+}
+
+/** Returns the name that a tool of our MCP server has there; undefined for other tools. */
+export function ownOpencodeTool(tool: string, mcpName: string): string | undefined {
+  return tool.startsWith(`${mcpName}_`) ? tool.slice(mcpName.length + 1) : undefined;
+}

@@ -1,0 +1,123 @@
+import { existsSync } from "node:fs";
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
+import type { PermissionReply, PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { opencodePlugin } from "../../src/dialect/opencode-plugin.ts";
+import { clientOf } from "../e2e/clients.ts";
+import type { Service } from "../e2e/service.ts";
+import { programEntry } from "../main.ts";
+import { type AgentPlace, type AgentRun, createPlace, runClaude, runOpencode } from "./agents.ts";
+import { type MockModel, type Script, serveAnthropic, serveOpenAi } from "./mock-models.ts";
+
+/** What a connector is configured with; each field can be wrong. */
+export interface ConnectorOptions {
+  server: string;
+  token: string;
+  /** The agent's limit in seconds; the hook answers 5 s before. */
+  timeout: number;
+  /** The program, in place of ours. */
+  program: readonly string[];
+}
+
+/** One way in which an agent asks here. */
+export interface Connector {
+  /** A use of the agent's own tool that leaves the file `marker`. */
+  script(command: string): Script;
+  serve(script: Script): Promise<MockModel>;
+  /** Runs the agent to its end. Without options it has no connector, and its own rules allow the tool. */
+  run(place: AgentPlace, model: MockModel, options?: ConnectorOptions): Promise<AgentRun>;
+}
+
+/** The words that run our program. */
+export const ownProgram = [process.execPath, programEntry()];
+
+async function hookCommand(place: AgentPlace, kind: string, options: ConnectorOptions): Promise<string[]> {
+  const tokenFile = join(place.home, "token");
+  await writeFile(tokenFile, options.token, { mode: 0o600 });
+  const { program, server, timeout } = options;
+  const flags = ["--server", server, "--token-file", tokenFile, "--uid", `${process.getuid?.()}`];
+  return [...program, "hook", kind, ...flags, "--timeout", `${timeout}`];
+}
+
+/** Writes a file of settings with hooks for `--settings`; returns its path. */
+export async function claudeSettings(place: AgentPlace, hook: object): Promise<string> {
+  const events = ["PreToolUse", "PostToolUse", "PostToolUseFailure"];
+  const hooks = Object.fromEntries(events.map((event) => [event, [{ matcher: "*", hooks: [hook] }]]));
+  const file = join(place.home, "settings.json");
+  await writeFile(file, JSON.stringify({ hooks }));
+  return file;
+}
+
+const bash = { description: "leaves a marker" };
+
+/** The connectors that run a command of ours. */
+export const commandConnectors: Readonly<Record<string, Connector>> = {
+  "the command hook of Claude Code": {
+    script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
+    serve: serveAnthropic,
+    async run(place, model, options) {
+      // The rule would let the tool run without the hook.
+      const rule = ["--allowedTools", "Bash"];
+      if (options === undefined) return await runClaude(place, model, rule);
+      const words = (await hookCommand(place, "claude", options)).join(" ");
+      const hook = { type: "command", command: `sh -c '${words} || exit 2'`, onFailure: "block" };
+      const settings = await claudeSettings(place, { ...hook, timeout: options.timeout });
+      return await runClaude(place, model, ["--settings", settings, ...rule]);
+    },
+  },
+  "the plugin of opencode": {
+    script: (command) => [["go", [{ tool: "bash", input: { command, ...bash } }]]],
+    serve: serveOpenAi,
+    async run(place, model, options) {
+      if (options !== undefined) {
+        const directory = join(place.home, ".config/opencode/plugin");
+        await mkdir(directory, { recursive: true });
+        await writeFile(join(directory, "toolgate.js"), opencodePlugin(await hookCommand(place, "opencode", options)));
+      }
+      return await runOpencode(place, model);
+    },
+  },
+};
+
+/** A run of an agent that uses one tool. */
+export interface ToolRun extends AgentRun {
+  hasMarker: boolean;
+  /** The results of tools that reached the model. */
+  results: readonly string[];
+}
+
+/** Runs an agent in a workspace, with a tool that leaves a marker if it runs. */
+export async function runTool(
+  connector: Connector,
+  workspace: string,
+  options?: ConnectorOptions,
+  command = "touch marker",
+): Promise<ToolRun> {
+  const place = await createPlace(workspace);
+  const model = await connector.serve(connector.script(command));
+  const run = await connector.run(place, model, options);
+  return { ...run, hasMarker: existsSync(join(workspace, "marker")), results: model.results };
+}
+
+/** Waits for the next open request of a service. */
+export async function nextRequest(service: Service): Promise<PermissionRequest> {
+  const { watchPermissions } = clientOf(PermissionService, service.url, "approver-token-for-tests");
+  for await (const { event } of watchPermissions({})) {
+    if (event?.event.case === "permissionAsked") return event.event.value;
+  }
+  throw new Error("the watch ended");
+}
+
+/** Waits for the next open request and answers it. */
+export async function answerNext(
+  service: Service,
+  reply: PermissionReply,
+  more: object = {},
+): Promise<PermissionRequest> {
+  const request = await nextRequest(service);
+  const { id: permissionId, sessionId } = request;
+  const approver = clientOf(PermissionService, service.url, "approver-token-for-tests");
+  await approver.respondToPermission({ permissionId, sessionId, reply, ...more });
+  return request;
+}
