@@ -282,6 +282,20 @@ describe("reflection", () => {
     expect(Math.max(...counted.seen)).toBeGreaterThan(10_000);
   });
 
+  test("returns the bytes of answers that a client leaves unread", async () => {
+    const server = await startServer();
+    const session = open(server.url);
+    const asked = envelopeOf(question.messageRequest.value.length + 2);
+    const text = Buffer.from(
+      `\x22${String.fromCharCode(question.messageRequest.value.length)}${question.messageRequest.value}`,
+    );
+    for (let stream = 0; stream < 10; stream += 1)
+      post(session, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").write(Buffer.concat([asked, text]));
+    await until(async () => (await bufferedBytes(server.url)) > 500_000);
+    session.destroy();
+    await until(async () => (await bufferedBytes(server.url)) === 0);
+  });
+
   test("answers v1alpha as well as v1", async () => {
     const server = await startServer();
     const transport = createGrpcTransport({ baseUrl: server.url });

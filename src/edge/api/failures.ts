@@ -126,7 +126,9 @@ function isConnectionLoss(error: unknown): boolean {
 }
 
 const connectionLosses: ReadonlySet<unknown> = new Set([
+  "ECANCELED",
   "ECONNRESET",
+  "EPIPE",
   "ERR_STREAM_DESTROYED",
   "ERR_STREAM_PREMATURE_CLOSE",
   "ERR_HTTP2_INVALID_STREAM",

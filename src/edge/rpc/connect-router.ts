@@ -8,7 +8,7 @@ import {
   type HandlerContext,
   type Interceptor,
 } from "@connectrpc/connect";
-import type { UniversalHandler } from "@connectrpc/connect/protocol";
+import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
 import { universalRequestFromNodeRequest, universalResponseToNodeResponse } from "@connectrpc/connect-node";
 import { peerOf, type SocketEnds } from "../../core/peer-uid.ts";
 import type { Principal } from "../../core/principal.ts";
@@ -16,7 +16,7 @@ import { type AccessGate, publicPrincipal } from "../api/access.ts";
 import type { CheckMessage } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
 import type { Failures } from "../api/failures.ts";
-import { notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
+import { clientLeft, notServed, RequestFailure, unreadableRequest } from "../api/request-failure.ts";
 import { nameOfRpc, type Rpc } from "../api/rpc.ts";
 import { traceContextOf } from "../api/trace-context.ts";
 import type { Handler, Request, Response } from "../http/handler.ts";
@@ -54,7 +54,7 @@ export function createConnectHandler(options: RpcOptions): Handler {
     handler({ ...universalRequestFromNodeRequest(request, response, undefined, values), body })
       .then((answer) => {
         const fact = refusedForms.get(answer.status);
-        if (fact === undefined) return universalResponseToNodeResponse(answer, response);
+        if (fact === undefined) return universalResponseToNodeResponse(endWithClient(answer, response), response);
         const failure = failures.failureOf(notServed("unknown", fact), nameOfRpc(handler.method));
         sendRefusal({ request, response }, failure, answer.status);
       })
@@ -64,6 +64,19 @@ export function createConnectHandler(options: RpcOptions): Handler {
         response.destroy();
       });
   };
+}
+
+/**
+ * Returns an answer whose stream ends when its client leaves. Connect waits for ever for a client that leaves while it does not
+ * read, and the stream would hold what it has reserved.
+ */
+function endWithClient(answer: UniversalServerResponse, response: Response): UniversalServerResponse {
+  const messages = answer.body?.[Symbol.asyncIterator]();
+  if (messages === undefined) return answer;
+  response.once("close", () => {
+    if (!response.writableEnded) messages.throw?.(toConnectError(clientLeft())).catch(() => undefined);
+  });
+  return { ...answer, body: { [Symbol.asyncIterator]: () => messages } };
 }
 
 /** Refuses a path below a service that names none of its rpcs. */

@@ -69,19 +69,29 @@ export async function* streamBody(
   const chunks: AsyncIterator<Buffer> = request.iterator({ destroyOnReturn: false });
   let size = 0;
   let reserved = 0;
+  let isReleased = false;
+  const release = () => {
+    if (isReleased) return;
+    isReleased = true;
+    clearTimeout(timer);
+    budget.release(reserved);
+  };
+  // A consumer that stops without a word, such as one whose client left, must not hold the bytes.
+  request.once("close", release);
   try {
     for (;;) {
       const next = await Promise.race([chunks.next(), expired.promise]);
       if (next.done === true) return;
       size += next.value.length;
       if (size > maxBytes) throw requestTooLarge(maxBytes);
-      budget.reserve(next.value.length);
-      reserved += next.value.length;
+      if (!isReleased) {
+        budget.reserve(next.value.length);
+        reserved += next.value.length;
+      }
       yield next.value;
     }
   } finally {
-    clearTimeout(timer);
-    budget.release(reserved);
+    release();
     // The rest is discarded: the next request on an HTTP/1.1 connection waits behind it.
     const left = chunks.return?.() ?? Promise.resolve();
     left.catch(() => undefined).then(() => request.resume());
