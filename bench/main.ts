@@ -1,5 +1,6 @@
 /** `npm run bench`: measures the cost of a call here and at other servers, side by side on this machine. */
 import { parseArgs } from "node:util";
+import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
@@ -15,10 +16,11 @@ import { measureStart } from "./start.ts";
 import { measureTests } from "./tests.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
 
-const usage = `npm run bench                       tools, permission, peers, then scale: about 20 minutes
+const usage = `npm run bench                       tools, permission, peers, scale, then attacks: about 20 minutes
 npm run bench -- --tools            only the tools, beside the least that does the same
 npm run bench -- --permission       only decisions and command lines: some seconds
 npm run bench -- --scale            only replicas, permission requests, watchers and long sessions
+npm run bench -- --attacks          only a healthy caller during attacks, beside bare node:http2: a minute
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --start            only the CPU time of short command lines
@@ -63,6 +65,9 @@ const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
 
+const fullAttacks: AttacksPlan = { quietMs: 1_000, attackMs: 2_500, restMs: 1_000 };
+const shortAttacks: AttacksPlan = { quietMs: 100, attackMs: 500, restMs: 200 };
+
 type Print = (text: string) => void;
 
 const options = readOptions();
@@ -93,6 +98,7 @@ function selectSections(): Section[] {
     ["permission", async (_, print) => measurePermission(quick ? shortPermission : fullPermission, print)],
     ["peers", measurePeers],
     ["scale", (processes, print) => measureScale(processes, quick ? shortScale : fullScale, print)],
+    ["attacks", (processes, print) => measureAttacks(processes, quick ? shortAttacks : fullAttacks, print)],
   ];
   const extra: Section[] = [
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
@@ -156,6 +162,7 @@ function readOptions() {
     const sections = {
       tools: flag,
       permission: flag,
+      attacks: flag,
       scale: flag,
       pipeline: flag,
       lines: flag,

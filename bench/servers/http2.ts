@@ -4,9 +4,13 @@ import { announce } from "./announce.ts";
 
 const server = createServer();
 server.on("stream", (stream) => {
+  // A client that leaves must not end the server.
+  stream.on("error", () => undefined);
   const chunks: Buffer[] = [];
   stream.on("data", (chunk: Buffer) => chunks.push(chunk));
-  stream.on("end", () => answer(stream, Buffer.concat(chunks)));
+  stream.on("end", () => {
+    if (!stream.destroyed) answer(stream, Buffer.concat(chunks));
+  });
 });
 announce(server);
 
