@@ -10,6 +10,7 @@ import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { ToolFailure } from "../tool/errors.ts";
+import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
 import { assignmentHash } from "./attempt-delegated.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
 import { decidedCall } from "./decision-records.ts";
@@ -54,9 +55,11 @@ async function writeReport(
 ): Promise<void> {
   const { inputDigest } = request;
   const part = { ...record.part, reportedBy: principal.id, reportedInputDigest: inputDigest };
-  const opened = await engine.sessions.load(record.ref.sessionId);
-  if (!opened) throw noSuchAssignment();
-  const call = newRunning(engine, { ...record, part }, opened, performance.now());
+  const known = await engine.sessions.find(record.ref.sessionId);
+  if (!known) throw noSuchAssignment();
+  // A report opens no file, so that any replica takes it, also one that does not serve the workspace.
+  const workspace = lexicalWorkspace({ name: known.session.workspace, directory: "/" });
+  const call = newRunning(engine, { ...record, part }, { ...known, workspace }, performance.now());
   call.tool = engine.foreign.tool(part.tool);
   call.reports = [reportRecord(principal, record, request, false)];
   try {

@@ -66,6 +66,9 @@ describe.each(Object.entries(stores))("delegated calls on %s", (_, openStore) =>
     });
     const again = await agent.tools.finishCall({ ...report, result: { case: "error", value: "other" } });
     expect(again.part).toEqual(part);
+    expect(await reportsOf(begun.sessionId)).toMatchObject([
+      { by: "host", callId: "toolu_1", digest: inputDigest(input), report: { failed: false, late: false } },
+    ]);
   });
 
   test("a denied call is refused with the reason, and a rejected one with the advice", async () => {
