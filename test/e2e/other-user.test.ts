@@ -56,6 +56,18 @@ test("the shell of an agent cannot answer its own request, even with the token o
   expect(done.part?.state.case).toBe("completed");
 });
 
+test("nor can it answer the request of a hook", async () => {
+  const created = await clientOf(CredentialService, service.url, approver).createToken({ roles: ["host"] });
+  const { outcome } = await clientOf(ToolService, service.url, created.token).beginCall({
+    ...{ kind: "claude", foreignSession: "s1", foreignTool: "Bash", foreignCallId: "toolu_1", cwd: service.workspace },
+    ...{ input: { command: "touch delegated" }, waitMs: 2_000 },
+  });
+  const [request] = outcome.case === "waiting" ? outcome.value.permissions : [];
+  if (request === undefined) throw new Error(`it did not ask: ${outcome.case}`);
+  const own = connect(service, "deputy").permissions.respondToPermission(answer(request.id, request.sessionId));
+  expect(await refusal(own)).toMatchObject({ reason: "OWN_CALL" });
+});
+
 test("a client that hides its user by closing its end of the connection cannot answer", async () => {
   const { request } = await ask("touch hidden");
   const body = JSON.stringify({ ...answer(request.id, request.sessionId), reply: "PERMISSION_REPLY_ONCE" });

@@ -1,5 +1,3 @@
-import { mkdirSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
 import type { AgentUser } from "../connect/agent-user.ts";
 import type { ModelProtocol } from "./mock-model.ts";
 
@@ -32,6 +30,8 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
       ANTHROPIC_API_KEY: "none",
       CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: "1",
       DISABLE_AUTOUPDATER: "1",
+      // Offers all tools at once.
+      ENABLE_TOOL_SEARCH: "false",
       ...(uid === 0 && { IS_SANDBOX: "1" }),
     }),
     toolOf(offered) {
@@ -71,10 +71,4 @@ function opencodeModel(url: string) {
 
 function fieldsOf(value: unknown): Readonly<Record<string, unknown>> {
   return typeof value === "object" && value !== null ? { ...value } : {};
-}
-
-/** Creates the files that the sample inputs name, so that tools reach their own work. */
-export function prepareCanaryDirectory(directory: string): void {
-  mkdirSync(directory, { recursive: true, mode: 0o755 });
-  writeFileSync(join(directory, "canary.txt"), "canary\n");
 }

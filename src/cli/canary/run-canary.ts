@@ -1,14 +1,15 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { type AgentUser, asAgentUser } from "../connect/agent-user.ts";
 import type { CanaryResult } from "../connect/record.ts";
 import type { ServerConnection } from "../connection/connection.ts";
-import { type AgentProgram, prepareCanaryDirectory } from "./agent-programs.ts";
+import type { AgentProgram } from "./agent-programs.ts";
 import { type ModelRequest, startMockModel, type ToolUse } from "./mock-model.ts";
-import { sampleInput } from "./sample-input.ts";
+import { changesText, existingFileIn, sampleInput } from "./sample-input.ts";
 
 /** What a canary works with. */
 export interface CanaryOptions {
@@ -33,7 +34,7 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const { agent, program, user } = options;
   const directory = asAgentUser(user, () => {
     const made = mkdtempSync(join(options.directory, ".toolgate-canary-"));
-    prepareCanaryDirectory(made);
+    writeFileSync(existingFileIn(made), "canary\n");
     return made;
   });
   const script = createScript(options, directory);
@@ -61,7 +62,7 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   }
 }
 
-/** Creates the script of the model: one use of each native tool, in the order in which the agent offers them. */
+/** Creates the script of the model: one use of each native tool. Changes of a text come last, since some agents must read it first. */
 function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
   let uses: (ToolUse & { id: string })[] = [];
   const results = new Map<string, string>();
@@ -73,10 +74,12 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
       if (uses.length === 0)
         uses = offered
           .filter(({ name }) => !agent.isForeign(name, mcpName))
+          .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)))
           .map(({ name, schema }, i) => ({ id: `canary_${i}`, tool: name, input: sampleInput(schema, directory) }));
       const step = request.messages.filter(({ role }) => role === "assistant").length;
       const before = uses[step - 1];
-      if (before !== undefined) results.set(before.id, JSON.stringify(request.messages.at(-1)));
+      const since = request.messages.slice(request.messages.findLastIndex(({ role }) => role === "assistant") + 1);
+      if (before !== undefined) results.set(before.id, JSON.stringify(since));
       return uses[step];
     },
     rows: (recorded: ReadonlySet<string>): CanaryResult["rows"] =>
@@ -96,7 +99,7 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
 const ownRefusal = /Toolgate: .*?Nothing was run/;
 
 /** What agents say of a use that did not reach the tool. */
-const notUsed = /InputValidationError|invalid arguments|No such tool|unavailable tool|not available/i;
+const notUsed = /<tool_use_error>|InputValidationError|invalid arguments|No such tool|unavailable tool|not available/i;
 
 function resultOf(isRecorded: boolean, result: string | undefined): CanaryResult["rows"][number]["result"] {
   if (isRecorded) return "asks";
@@ -151,7 +154,7 @@ async function rejectAll({ approver, principal }: CanaryOptions, signal: AbortSi
         const { session } = await approver.sessions.getSession({ sessionId });
         if (session?.owner !== principal) continue;
         const answer = { reply: PermissionReply.REJECT, message: "canary of `toolgate connect`" };
-        await approver.permissions.respondToPermission({ sessionId, permissionId: id, ...answer });
+        await unlessClosed(approver.permissions.respondToPermission({ sessionId, permissionId: id, ...answer }));
       }
     } catch (error) {
       problem ??= error instanceof Error ? error.message : String(error);
@@ -159,6 +162,13 @@ async function rejectAll({ approver, principal }: CanaryOptions, signal: AbortSi
     await sleep(pollMs, undefined, { signal }).catch(() => undefined);
   }
   return problem;
+}
+
+/** Ignores that a request is closed: the rejection of one withdraws the others of its call. */
+async function unlessClosed(answered: Promise<unknown>): Promise<void> {
+  await answered.catch((error: unknown) => {
+    if (!(error instanceof ConnectError && error.code === Code.FailedPrecondition)) throw error;
+  });
 }
 
 /** Returns the IDs of the calls that the service recorded for the canary. */

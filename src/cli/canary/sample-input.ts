@@ -17,40 +17,55 @@ interface Schema {
  * nowhere.
  */
 export function sampleInput(schema: unknown, directory: string): JsonObject {
-  const sample = sampleOf("input", isSchema(schema) ? schema : {}, directory);
+  const known = isSchema(schema) ? schema : {};
+  const file = "content" in (known.properties ?? {}) ? markerIn(directory) : existingFileIn(directory);
+  const sample = sampleOf("input", known, { directory, file });
   return typeof sample === "object" && sample !== null && !Array.isArray(sample) ? sample : {};
 }
 
-function sampleOf(name: string, schema: Schema, directory: string): JsonValue {
+function sampleOf(name: string, schema: Schema, place: Place): JsonValue {
   if (schema.const !== undefined) return schema.const;
   const [first] = schema.enum ?? [];
   if (first !== undefined) return first;
   const [option] = schema.anyOf ?? [];
-  if (option !== undefined) return sampleOf(name, option, directory);
+  if (option !== undefined) return sampleOf(name, option, place);
   const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
   if (type === "number" || type === "integer") return 1;
   if (type === "boolean") return false;
   if (type === "array") {
     const count = Math.max(schema.minItems ?? 1, 1);
-    return Array.from({ length: count }, () => sampleOf(name, schema.items ?? { type: "string" }, directory));
+    return Array.from({ length: count }, () => sampleOf(name, schema.items ?? { type: "string" }, place));
   }
-  if (type !== "object" && schema.properties === undefined) return textFor(name, directory);
+  if (type !== "object" && schema.properties === undefined) return textFor(name, place);
   const { properties = {}, required = [] } = schema;
-  return Object.fromEntries(required.map((key) => [key, sampleOf(key, properties[key] ?? {}, directory)]));
+  return Object.fromEntries(required.map((key) => [key, sampleOf(key, properties[key] ?? {}, place)]));
+}
+
+/** Where the files of the inputs are. */
+interface Place {
+  readonly directory: string;
+  readonly file: string;
 }
 
 /** Returns a text for a property by its name, which is all that shows what the tool does with it. */
-function textFor(name: string, directory: string): string {
-  if (/command|cmd|script/i.test(name)) return `touch '${markerOf(directory)}'`;
-  if (/path|file/i.test(name)) return markerOf(directory);
-  if (/url|uri/i.test(name)) return "http://127.0.0.1:9/canary";
+function textFor(name: string, { directory, file }: Place): string {
+  if (/command|cmd|^script/i.test(name)) return `touch '${markerIn(directory)}'`;
+  if (/path|file/i.test(name)) return file;
+  if (/url|uri/i.test(name)) return "https://canary.invalid/";
   if (/new_?string/i.test(name)) return "canary 2";
   return "canary";
 }
 
-/** Returns the file that a tool leaves if it runs. */
-export function markerOf(directory: string): string {
-  return `${directory}/canary-marker.txt`;
+const markerIn = (directory: string) => `${directory}/canary-marker.txt`;
+
+/** Returns the file in the canary's directory that is there from the start, with the text "canary". */
+export function existingFileIn(directory: string): string {
+  return `${directory}/canary.txt`;
+}
+
+/** Checks if a tool replaces a text by another one. */
+export function changesText(schema: unknown): boolean {
+  return Object.keys((isSchema(schema) && schema.properties) || {}).some((name) => /^old_?string$/i.test(name));
 }
 
 function isSchema(value: unknown): value is Schema {

@@ -11,16 +11,18 @@ import {
 import type { BeginOutcome } from "../../call/begin.ts";
 import { inputOf } from "../../call/state.ts";
 import type { EdgeContext } from "./edge-context.ts";
+import { callerOf, type SenderDomain } from "./sender.ts";
 import { openPermissions } from "./tool-calls.ts";
 import type { ToolServiceDomain } from "./tool-domain.ts";
 
 /** Accepts a call that the sender runs itself, and returns the decision or, after `wait_ms`, what it waits for. */
 export async function beginCallRpc(
-  domain: Pick<ToolServiceDomain, "calls" | "store" | "asksOf">,
+  domain: Pick<ToolServiceDomain, "calls" | "store" | "asksOf"> & SenderDomain,
   request: BeginCallRequest,
-  { principal, signal, trace }: EdgeContext,
+  context: EdgeContext,
 ): Promise<BeginCallResponse> {
-  const decided = await domain.calls.begin(principal, request, signal, trace);
+  const { signal, trace } = context;
+  const decided = await domain.calls.begin(await callerOf(domain, context), request, signal, trace);
   const outcome = await outcomeOf(domain, decided);
   return create(BeginCallResponseSchema, { outcome, storeId: domain.store.storeId });
 }
