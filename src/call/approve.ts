@@ -59,13 +59,14 @@ function newApproval(engine: Engine, call: Running, tool: Tool): Approval {
  */
 export async function approveDelegated(engine: Engine, call: Running, tool: Tool): Promise<void> {
   const approval = newApproval(engine, call, tool);
-  for (;;) {
+  // Another request may have opened asks before this one claimed the call.
+  while (!approval.isAsking) {
     call.signal.throwIfAborted();
     const attempt = attemptStart(engine, call, approval).catch((cause) => pauseIfUnavailable(engine, call, cause));
     if (await attempt) return;
-    // Throws if asks are open: they were opened in the step that ended the lease.
+    // Throws if this attempt opened asks: the same step ended the lease.
     if (approval.isAsking) await refreshCall(engine, call);
-    approval.isAsking = false;
+    approval.isAsking = call.record.part.permissionIds.length > 0;
   }
 }
 

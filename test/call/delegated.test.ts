@@ -61,6 +61,31 @@ test("before hooks rewrite the input that begins, permission hooks answer, and a
   });
 });
 
+test("a request that claims a call which asks meanwhile gives it back and goes on waiting", async () => {
+  let isStale = false;
+  const hosted = await startHosted(
+    {},
+    {
+      through: ({ calls }) => ({
+        async getCallWithAsks(ref) {
+          const found = await calls.getCallWithAsks(ref);
+          if (!isStale || !found) return found;
+          isStale = false;
+          return { ...found, record: { ...found.record, part: { ...found.record.part, permissionIds: [] } } };
+        },
+      }),
+    },
+  );
+  const first = await hosted.begin("Bash", { command: "make" });
+  isStale = true;
+  const again = await hosted.begin("Bash", { command: "make" });
+  expect(again).toMatchObject({ case: "waiting" });
+  if (first.case !== "waiting" || again.case !== "waiting") return;
+  expect(again.part.permissionIds).toEqual(first.part.permissionIds);
+  const { sessionId, callId } = again.ref;
+  expect(await hosted.store.calls.getCall(sessionId, callId)).toMatchObject({ owner: "", epoch: 2 });
+});
+
 test("a hook that throws stops the call before it begins", async () => {
   const hosted = await startHosted({
     "tool.execute.before": () => {
