@@ -66,7 +66,10 @@ function watchConnection(connection: Connection): () => void {
       connection.losses += 1;
       for (const forget of breakListeners) forget();
     });
-    node.on("ready", () => void verifyContents(connection).catch(() => {}));
+    node.on("ready", () => {
+      // Before the first verification other nodes are not connected yet; commands to those would wait 100 ms.
+      if (connection.storeId !== "") void verifyContents(connection).catch(() => {});
+    });
   });
   // Finds changes without an event: a replaced node, clock drift.
   const check = setInterval(() => {
