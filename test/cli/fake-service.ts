@@ -1,6 +1,6 @@
 import type { CliProcess, LocalService } from "../../src/cli/context.ts";
 
-/** Stands in for the service: prints what it was started with, and embeds the server at TEST_ENGINE_URL. */
+/** Stands in for the service: prints what it was started with, and embeds the server at TEST_ENGINE_URL. It trusts workspaces like the real one. */
 export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<LocalService> {
   return async () => ({
     async serve(flags) {
@@ -19,6 +19,9 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
     },
     checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [] }),
     openCredentials: () => Promise.reject(new Error("not used")),
-    trust: () => Promise.reject(new Error("not used")),
+    async trust(directory, flags) {
+      const { trustDirectory } = await import("../../src/compose/local-service.ts");
+      return await trustDirectory(directory, flags);
+    },
   });
 }

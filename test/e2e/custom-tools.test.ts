@@ -8,7 +8,7 @@ import {
   PermissionReason,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { main } from "../main.ts";
+import { toolgate } from "../cli/toolgate.ts";
 import { connect } from "./clients.ts";
 import { createService, type Service, type ServiceOptions, startService, useService } from "./service.ts";
 
@@ -66,7 +66,7 @@ async function call(service: Service, tool: string, input = {}, fields = {}) {
 
 async function trust(service: Service, ...flags: string[]): Promise<string> {
   const paths = ["--data", service.data, "--config", service.config];
-  const { stdout } = await main(["trust", service.workspace, ...paths, ...flags], {});
+  const { stdout } = await toolgate(["trust", service.workspace, ...paths, ...flags]);
   return stdout;
 }
 
