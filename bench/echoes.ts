@@ -3,7 +3,7 @@ import type { ToolPart } from "../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema, ToolService } from "../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Http2Client } from "./http2-client.ts";
 import type { Echo } from "./load.ts";
-import { createMcpClient } from "./mcp-client.ts";
+import { createMcpClient, createModernMcpClient } from "./mcp-client.ts";
 
 /** Calls ToolService by one protocol: in one session, each call under a new id. */
 export type Protocol = (client: Http2Client, sessionId: string) => Echo;
@@ -42,6 +42,12 @@ export const bytesByGrpc: Protocol = (client, sessionId) => {
 /** `tools/call` of an MCP server. */
 export async function callByMcp(url: string): Promise<Echo> {
   const call = await createMcpClient(url);
+  return numbered(({ tool, input }, number) => call(number, tool, input));
+}
+
+/** `tools/call` in version 2026-07-28 of the protocol. */
+export function callByModernMcp(url: string, headers: Readonly<Record<string, string>> = {}): Echo {
+  const call = createModernMcpClient(url, headers);
   return numbered(({ tool, input }, number) => call(number, tool, input));
 }
 

@@ -4,6 +4,7 @@ import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
+import { measureMcp } from "./mcp.ts";
 import { writeSection } from "./page.ts";
 import { measurePermission, type PermissionPlan } from "./permission.ts";
 import { measurePipeline } from "./pipeline/pipeline.ts";
@@ -24,6 +25,7 @@ npm run bench -- --attacks          only a healthy caller during attacks, beside
 npm run bench -- --pipeline         only the pipeline around a function that does nothing, with a profile
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --start            only the CPU time of short command lines
+npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
@@ -105,6 +107,7 @@ function selectSections(): Section[] {
     ["compare", compare],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
+    ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
     ["tests", (_, print) => measureTests(print)],
   ];
   const named: Readonly<Record<string, unknown>> = options;
@@ -167,6 +170,7 @@ function readOptions() {
       pipeline: flag,
       lines: flag,
       start: flag,
+      mcp: flag,
       tests: flag,
       peers: flag,
     };

@@ -6,23 +6,7 @@ export type McpCall = (id: number, tool: string, args: Readonly<Record<string, u
 
 /** Opens a session over kept connections of HTTP/1.1, the protocol that MCP servers speak. */
 export async function createMcpClient(url: string): Promise<McpCall> {
-  const agent = new Agent({ keepAlive: true });
-  const headers = { "content-type": "application/json", accept: "application/json, text/event-stream" };
-
-  const post = (message: object, more: Readonly<Record<string, string>> = {}) =>
-    new Promise<{ status: number | undefined; headers: IncomingHttpHeaders; body: string }>((resolve, reject) => {
-      const sent = request(url, { method: "POST", agent, headers: { ...headers, ...more } }, (response) => {
-        const chunks: Buffer[] = [];
-        response.on("data", (chunk: Buffer) => chunks.push(chunk));
-        response.on("error", reject);
-        response.on("end", () =>
-          resolve({ status: response.statusCode, headers: response.headers, body: Buffer.concat(chunks).toString() }),
-        );
-      });
-      sent.on("error", reject);
-      sent.end(JSON.stringify({ jsonrpc: "2.0", ...message }));
-    });
-
+  const post = createPost(url);
   const version = "2025-06-18";
   const params = { protocolVersion: version, capabilities: {}, clientInfo: { name: "bench", version: "1.0.0" } };
   const welcome = await post({ id: 0, method: "initialize", params });
@@ -34,6 +18,48 @@ export async function createMcpClient(url: string): Promise<McpCall> {
     if (status !== 200) throw new Error(`tools/call answered ${status}: ${body}`);
     return result.parse(JSON.parse(body)).result.content[0].text;
   };
+}
+
+/** Calls a server in version 2026-07-28 of the protocol, which has no session, over kept connections of HTTP/1.1. */
+export function createModernMcpClient(url: string, headers: Readonly<Record<string, string>> = {}): McpCall {
+  const post = createPost(url);
+  const version = "2026-07-28";
+  const _meta = {
+    "io.modelcontextprotocol/protocolVersion": version,
+    "io.modelcontextprotocol/clientInfo": { name: "bench", version: "1.0.0" },
+    "io.modelcontextprotocol/clientCapabilities": {},
+  };
+  return async (id, name, args) => {
+    const more = { ...headers, "mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": name };
+    const message = { id, method: "tools/call", params: { name, arguments: args, _meta } };
+    const { status, body } = await post(message, more);
+    const [, json] = /^data: (.*)$/m.exec(body) ?? [];
+    if (status !== 200 || json === undefined) throw new Error(`tools/call answered ${status}: ${body}`);
+    return result.parse(JSON.parse(json)).result.content[0].text;
+  };
+}
+
+type Post = (
+  message: object,
+  more?: Readonly<Record<string, string>>,
+) => Promise<{ status: number | undefined; headers: IncomingHttpHeaders; body: string }>;
+
+function createPost(url: string): Post {
+  const agent = new Agent({ keepAlive: true });
+  const headers = { "content-type": "application/json", accept: "application/json, text/event-stream" };
+  return (message, more = {}) =>
+    new Promise((resolve, reject) => {
+      const sent = request(url, { method: "POST", agent, headers: { ...headers, ...more } }, (response) => {
+        const chunks: Buffer[] = [];
+        response.on("data", (chunk: Buffer) => chunks.push(chunk));
+        response.on("error", reject);
+        response.on("end", () =>
+          resolve({ status: response.statusCode, headers: response.headers, body: Buffer.concat(chunks).toString() }),
+        );
+      });
+      sent.on("error", reject);
+      sent.end(JSON.stringify({ jsonrpc: "2.0", ...message }));
+    });
 }
 
 const result = z.object({ result: z.object({ content: z.tuple([z.object({ text: z.string() })]) }) });

@@ -21,6 +21,7 @@ import { createListener, type Listener } from "./http/listener.ts";
 import { dispatch } from "./http/mounts.ts";
 import { capPublicRequests } from "./http/public-requests.ts";
 import { createReadiness } from "./http/readiness.ts";
+import { createMcpMetrics } from "./mcp/mcp-metrics.ts";
 import { connectFailure } from "./rpc/errors.ts";
 import { createRefuse } from "./rpc/refusal.ts";
 
@@ -60,6 +61,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const refuse = createRefuse(failures);
   const budget = createByteBudget(config.limits.bufferedBytes);
   const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
+  const mcpMetrics = createMcpMetrics();
   const mounts = openDoors({
     ...options,
     services: options.services(failures),
@@ -68,7 +70,8 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     browser,
     refuse,
     budget,
-    metrics: async () => (await options.metrics()) + edgeMetrics({ budget, caps }),
+    metrics: async () => (await options.metrics()) + edgeMetrics({ budget, caps }) + mcpMetrics.text(),
+    mcpMetrics,
     failures,
     readiness: createReadiness(options, shutdown.signal),
     limits: createEdgeLimits(config.limits),

@@ -51,7 +51,9 @@ export async function holdCall(
   let isFirst = true;
   for (;;) {
     try {
-      view = isFirst ? await look(Math.min(left(), firstLookMs)) : await look(Math.min(left(), lookMs), signal);
+      view = await (isFirst
+        ? look(Math.min(left(), firstLookMs))
+        : untilAbort(look(Math.min(left(), lookMs), signal), signal));
       isLost = false;
     } catch (error) {
       if (signal.aborted) return { view, isLost };
@@ -63,6 +65,20 @@ export async function holdCall(
     const isOver = view !== undefined && (isEnded(view.part) || isEnough(view));
     if (isOver || signal.aborted || left() === 0) return { view, isLost };
     await report(isLost ? undefined : view);
+  }
+}
+
+/** Rejects as soon as the signal is aborted: a step of the store that the work waits for may take longer. */
+async function untilAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const abort = () => reject(signal.reason);
+  signal.addEventListener("abort", abort, { once: true });
+  work.catch(() => undefined);
+  try {
+    signal.throwIfAborted();
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
   }
 }
 

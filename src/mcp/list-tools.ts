@@ -3,8 +3,8 @@ import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.
 import { waitToolName } from "./open-call-result.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 
-/** Maximum number of tools on a page. */
-const pageSize = 100;
+/** Maximum number of tools on a page; large, since some clients read the first page only. */
+const pageSize = 250;
 /** Time for which a client may use a list without asking again; it may subscribe to changes. */
 const ttlMs = 5_000;
 

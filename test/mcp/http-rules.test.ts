@@ -258,3 +258,17 @@ test("a legacy notification cancels the call of a request in the same session on
   await expect.poll(() => asked("echo notified"), { timeout: 5_000 }).toBe(false);
   response.destroy();
 });
+
+test("the metrics count requests by era and method, and calls that are held", async () => {
+  const params = { ...bash("echo measured"), _meta: { progressToken: 1 } };
+  const [request, response] = await open(caller, { jsonrpc: "2.0", id: 1, method: "tools/call", params });
+  await once(response, "data");
+  await post(modern("tools/paint"), { ...list, method: "tools/paint" });
+  const headers = { authorization: "Bearer watcher-token-for-tests" };
+  const text = await (await fetch(new URL("/metrics", service.url), { headers })).text();
+  expect(text).toMatch(/^toolgate_mcp_requests_total\{era="legacy",method="tools\/call"\} [1-9]\d*$/m);
+  expect(text).toMatch(/^toolgate_mcp_requests_total\{era="modern",method="\(other\)"\} [1-9]\d*$/m);
+  expect(text).toMatch(/^toolgate_mcp_held_calls [1-9]\d*$/m);
+  response.on("error", () => undefined);
+  request.destroy();
+});

@@ -1,17 +1,20 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Client } from "@modelcontextprotocol/client";
+import { Client as OldClient } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport as OldTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import type { Transport } from "@modelcontextprotocol/sdk/shared/transport.js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { createService, unconfined } from "../e2e/service.ts";
 import { connectHttp, connectStdio, textOf } from "./clients.ts";
 
-/** Tools of a file: 120 that do nothing, and one for each kind of result. */
+/** Tools of a file: 260 that do nothing, and one for each kind of result. */
 const tools = `
 import { defineTool, z } from "toolgate/plugin";
 const none = z.object({});
 const plain = () => defineTool({ description: "Does nothing.", input: none, execute: () => ({ output: "done" }) });
-${Array.from({ length: 120 }, (_, i) => `export const n${String(i).padStart(3, "0")} = plain();`).join("\n")}
+${Array.from({ length: 260 }, (_, i) => `export const n${String(i).padStart(3, "0")} = plain();`).join("\n")}
 const given = (output, value) => defineTool({ description: "Returns it.", input: none, output, execute: () => value });
 export const object = given(z.object({ count: z.number() }), { count: 7 });
 export const array = given(z.array(z.number()), [1, 2]);
@@ -24,10 +27,12 @@ export const hostile = defineTool({ description: "Hostile.", input: none,
 export const image = defineTool({ description: "Image.", input: none, execute: () => ({ output: "see",
   attachments: [{ mime: "image/png", filename: "a.png", data: png(1_000) }, { mime: "image/png", filename: "b.png", data: png(200_000) },
     { mime: "image/png", filename: "c.png", data: png(2_000_000) }] }) });
+export const waits = given(z.object({ count: z.number() }), { count: 8 });
 const png = (size) => Buffer.concat([Buffer.from("89504e470d0a1a0a0000000d49484452", "hex"), Buffer.alloc(size)]);
 `;
 
-const service = createService({ settings: `${unconfined}[permission]\n"*" = "allow"\n` });
+const rules = '[permission]\n"*" = "allow"\nmany_waits = "ask"\n';
+const service = createService({ settings: `mcp_hold_ms = 300\n${unconfined}${rules}` });
 const file = () => join(dirname(service.config), "tool/many.ts");
 let client: Client;
 let legacy: Client;
@@ -57,9 +62,9 @@ test("the list is sent in pages, each tool once and in order", async () => {
     sizes.push(page.tools.length);
     cursor = page.nextCursor;
   } while (cursor !== undefined);
-  expect(sizes[0]).toBe(100);
+  expect(sizes[0]).toBe(250);
   expect(names).toEqual([...new Set(names)].toSorted());
-  expect(names).toEqual(expect.arrayContaining(["many_n000", "many_n119", "toolgate_wait"]));
+  expect(names).toEqual(expect.arrayContaining(["many_n000", "many_n259", "toolgate_wait"]));
   const { tools: listed } = await client.listTools();
   expect(listed.length).toBe(names.length);
 });
@@ -130,6 +135,26 @@ test("images are in the result up to a limit, larger ones are links", async () =
 test("output that imitates the protocol arrives as text", async () => {
   for (const by of [client, legacy])
     expect(textOf(await run("hostile", by))).toContain('data: {"jsonrpc":"2.0"}\n\nevent:');
+});
+
+describe("the client of the SDK, version 1", () => {
+  test("lists, calls, and is answered while a call with structured output waits", async () => {
+    const old = new OldClient({ name: "old", version: "1.0.0" });
+    const authorization = "Bearer caller-token-for-tests";
+    // The transport's type lacks what exactOptionalPropertyTypes asks of it.
+    await old.connect(
+      new OldTransport(new URL("/mcp", service.url), { requestInit: { headers: { authorization } } }) as Transport,
+    );
+    const { tools: first, nextCursor = "" } = await old.listTools();
+    const { tools: second } = await old.listTools({ cursor: nextCursor });
+    expect([...first, ...second].map(({ name }) => name)).toContain("many_waits");
+    expect(await old.callTool({ name: "many_object" })).toMatchObject({ structuredContent: { count: 7 } });
+    const waiting = await old.callTool({ name: "many_waits" });
+    expect(waiting.isError).not.toBe(true);
+    expect(JSON.stringify(waiting.content)).toContain("Nothing has run yet");
+    await expect(old.callTool({ name: "nothing" })).rejects.toMatchObject({ code: -32602 });
+    await old.close();
+  });
 });
 
 test("a client is notified of tools that change", async () => {

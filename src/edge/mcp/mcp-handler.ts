@@ -3,6 +3,7 @@ import {
   CLIENT_INFO_META_KEY,
   createMcpHandler,
   isInitializeRequest,
+  PROTOCOL_VERSION_META_KEY,
   type ServerContext,
 } from "@modelcontextprotocol/server";
 import packageJson from "../../../package.json" with { type: "json" };
@@ -14,11 +15,13 @@ import { createHttpSessions } from "./http-sessions.ts";
 import { fieldOf, legacyClientOf, newLegacySession } from "./legacy-session.ts";
 import { createListChanges } from "./list-changes.ts";
 import { createLocalApi, type LocalApiOptions, type LocalSender } from "./local-api.ts";
+import type { McpMetrics } from "./mcp-metrics.ts";
 
 /** Options of the handler. */
 export interface McpHandlerOptions {
   /** Aborted when the replica drains. */
   shutdownSignal: AbortSignal;
+  mcpMetrics: McpMetrics;
   log: Logger;
 }
 
@@ -50,7 +53,7 @@ const maxSubscriptions = 1_024;
 
 /** Creates the handler. Each request gets its own server; what requests share is here. */
 export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOptions): McpHandler {
-  const { log, shutdownSignal } = options;
+  const { log, mcpMetrics, shutdownSignal } = options;
   const apiOf = createLocalApi(options);
   const sessionOf = createHttpSessions();
   const uncollected = createUncollectedCalls();
@@ -77,7 +80,7 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
         ...{ api, era, url, uncollected, version: packageJson.version },
         client: exchange.described,
         sessionOf: (client) => sessionOf({ api, principalId: principal.id, client, pinned, mcpSessionId }),
-        aborts: abortRules(era, exchange, { running, shutdownSignal }),
+        aborts: abortRules(era, exchange, { running, shutdownSignal, mcpMetrics }),
       };
       return createMcpServer(scope);
     },
@@ -92,6 +95,7 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
 
   return {
     async serveExchange(exchange, web, json) {
+      mcpMetrics.count(eraOf(json), String(fieldOf(json, "method")));
       cancelLegacy(exchange, json, running);
       const described = describedIn(json) ?? legacyClientOf(exchange.mcpSessionId);
       const response = await serving.run({ ...exchange, described }, () =>
@@ -101,6 +105,11 @@ export function createMcpHttpHandler(options: LocalApiOptions & McpHandlerOption
       return response;
     },
   };
+}
+
+function eraOf(json: unknown): "legacy" | "modern" {
+  const meta = fieldOf(fieldOf(json, "params"), "_meta");
+  return fieldOf(meta, PROTOCOL_VERSION_META_KEY) === undefined ? "legacy" : "modern";
 }
 
 /** Returns the client that a modern request describes. */
@@ -114,7 +123,11 @@ function describedIn(json: unknown): McpClient | undefined {
 function abortRules(
   era: "legacy" | "modern",
   exchange: McpExchange,
-  { running, shutdownSignal }: { running: Map<string, AbortController>; shutdownSignal: AbortSignal },
+  {
+    running,
+    shutdownSignal,
+    mcpMetrics,
+  }: { running: Map<string, AbortController> } & Pick<McpHandlerOptions, "shutdownSignal" | "mcpMetrics">,
 ): AbortRules {
   const { ended } = exchange.principal;
   const serverReasons = [shutdownSignal, ...(ended === undefined ? [] : [ended])];
@@ -122,10 +135,12 @@ function abortRules(
     async run(ctx: ServerContext, body) {
       const cancel = new AbortController();
       const key = requestKey(exchange, ctx.mcpReq.id);
+      const release = mcpMetrics.hold();
       if (key !== undefined) running.set(key, cancel);
       try {
         return await body(AbortSignal.any([cancel.signal, ...serverReasons, ctx.mcpReq.signal]));
       } finally {
+        release();
         if (key !== undefined && running.get(key) === cancel) running.delete(key);
       }
     },
