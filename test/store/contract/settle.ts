@@ -82,7 +82,8 @@ export function settleContract(open: OpenStore): void {
     const expiry = await answer(store, ref, "per_1", { outcome: EXPIRED, by: "", expired: true });
     const reply = await answer(store, ref, "per_1");
     store.advance(askMs);
-    const results = await Promise.all([expiry, reply, expiry, reply].map((each) => store.permissions.settle(each)));
+    const results: SettleResult[] = [];
+    for (const each of [expiry, reply, expiry, reply]) results.push(await store.permissions.settle(each));
     expect(results.map(({ result }) => result)).toEqual(["won", "lost", "lost", "lost"]);
     expect(results[3]).toMatchObject({ settled: { outcome: EXPIRED } });
   });
