@@ -4,6 +4,7 @@ import {
   closeSync,
   constants,
   fstatSync,
+  fsync,
   lstatSync,
   openSync,
   readlinkSync,
@@ -71,6 +72,8 @@ export interface OpenDirectory extends Disposable {
   readonly path: string;
   /** Throws `ChangedAfterApproval` if its path leads elsewhere now. */
   check(): void;
+  /** Resolves when the names in it are on disk; at once on a file system that cannot sync a directory. */
+  sync(): Promise<void>;
 }
 
 /** Opens the directory of a canonical path; throws `ChangedAfterApproval` if the path leads elsewhere, and the errors of `open`. */
@@ -87,7 +90,13 @@ export function openDirectory(absolute: string): OpenDirectory {
     throw error;
   }
   const path = process.platform === "linux" ? `/proc/self/fd/${fd}` : absolute;
-  return { path, check, [Symbol.dispose]: () => closeSync(fd) };
+  return { path, check, sync: () => syncDirectory(fd), [Symbol.dispose]: () => closeSync(fd) };
+}
+
+async function syncDirectory(fd: number): Promise<void> {
+  await syncLater(fd).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== "EINVAL" && error.code !== "ENOTSUP") throw error;
+  });
 }
 
 function openDirectoryAt(absolute: string): number {
@@ -128,6 +137,7 @@ export async function readThrough(
 /** Maximum size that is read and written synchronously, since the thread pool takes longer. */
 export const maxSyncBytes = 65_536;
 const readLater = promisify(readWith);
+const syncLater = promisify(fsync);
 
 /** Creates the reader of an open file. */
 export function bytesOf({ fd, stats }: Pick<OpenFile, "fd" | "stats">): ReadAt {

@@ -25,7 +25,8 @@ async function importReplaceFile() {
   };
 }
 
-test("the content is on disk before the file takes its place", async () => {
+/** Records syncs and renames as they happen. */
+function recordSteps(): string[] {
   const { fsync, renameSync } = fs;
   const steps: string[] = [];
   onTestFinished(() => {
@@ -35,7 +36,8 @@ test("the content is on disk before the file takes its place", async () => {
   Object.assign(fs, {
     fsync(fd: number, done: (error: Error | null) => void) {
       const name = basename(fs.readlinkSync(`/proc/self/fd/${fd}`));
-      steps.push(`sync of ${JSON.stringify(fs.readFileSync(`/proc/self/fd/${fd}`, "utf8"))} begins`);
+      if (fs.fstatSync(fd).isFile())
+        steps.push(`sync of ${JSON.stringify(fs.readFileSync(`/proc/self/fd/${fd}`, "utf8"))} begins`);
       fsync(fd, (error) => {
         steps.push(`${name.replace(/[0-9a-f-]{36}/, "ID")} is on disk`);
         done(error);
@@ -47,11 +49,33 @@ test("the content is on disk before the file takes its place", async () => {
     },
   });
   syncBuiltinESMExports();
+  return steps;
+}
+
+test("the content is on disk before the file takes its place, and then its name, before the write is reported", async () => {
+  const steps = recordSteps();
   const replace = await importReplaceFile();
   await replace("in/a.txt", "new\n");
   const temporary = steps[1]?.split(" ")[0];
-  expect(steps).toEqual(['sync of "new\\n" begins', `${temporary} is on disk`, `${temporary} becomes a.txt`]);
+  expect(steps).toEqual([
+    'sync of "new\\n" begins',
+    `${temporary} is on disk`,
+    `${temporary} becomes a.txt`,
+    "in is on disk",
+  ]);
   expect(await readFile(join(directory, "in/a.txt"), "utf8")).toBe("new\n");
+});
+
+test("the names of new directories are on disk before the write is reported", async () => {
+  const steps = recordSteps();
+  vi.resetModules();
+  const { replaceFile } = await import("../../src/tools/fs/replace-file.ts");
+  await replaceFile({ absolute: join(directory, "in/new/deep/b.txt") }, undefined, Buffer.from("new\n"));
+  expect(steps.filter((step) => !step.startsWith("sync of") && !step.startsWith("."))).toEqual([
+    "in is on disk",
+    "new is on disk",
+    "deep is on disk",
+  ]);
 });
 
 test("a file that changes during the sync is not replaced", async () => {

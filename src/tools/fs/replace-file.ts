@@ -33,7 +33,7 @@ export async function replaceFile(
   { like = before, meanwhile = async () => {} }: { like?: BigIntStats; meanwhile?(): Promise<void> } = {},
 ): Promise<void> {
   try {
-    using directory = makeDirectory(dirname(absolute));
+    using directory = await makeDirectory(dirname(absolute));
     const target = inDirectory(directory, absolute);
     const temporary = inDirectory(directory, temporaryName(randomUUID()));
     try {
@@ -45,6 +45,8 @@ export async function replaceFile(
       await rm(temporary, { force: true }).catch(() => {});
       throw error;
     }
+    // Otherwise a power cut could bring the former file back after the call was reported as completed.
+    await directory.sync();
   } catch (error) {
     if (!(error instanceof Error && "code" in error)) throw error;
     throw new ToolFailure(`Cannot write ${absolute}: ${error.message}`, { cause: error });
@@ -87,18 +89,19 @@ export async function setAside({ absolute }: Pick<ResolvedPath, "absolute">, bef
 }
 
 /** Opens a directory; creates it and its missing parents, each inside an open one. */
-function makeDirectory(absolute: string): OpenDirectory {
+async function makeDirectory(absolute: string): Promise<OpenDirectory> {
   try {
     return openDirectory(absolute);
   } catch (error) {
     if (codeOf(error) !== "ENOENT") throw error;
   }
-  using parent = makeDirectory(dirname(absolute));
+  using parent = await makeDirectory(dirname(absolute));
   try {
     mkdirSync(inDirectory(parent, absolute));
   } catch (error) {
     if (codeOf(error) !== "EEXIST") throw error;
   }
+  await parent.sync();
   return openDirectory(absolute);
 }
 
