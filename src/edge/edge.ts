@@ -49,11 +49,14 @@ export interface EdgeOptions {
   log: Logger;
   /** Time that a client has to send the headers of a request. */
   headersMs?: number;
+  /** Time that a connection may have no request. */
+  idleMs?: number;
 }
 
 /** Starts the edge: all doors on one port, behind one guard. */
 export function startEdge(options: EdgeOptions): Promise<Listener> {
-  const { config, log, headersMs = 15_000 } = options;
+  // Idle connections stay longer than the usual 60 s of proxies: a request on one that the server closes meanwhile is lost.
+  const { config, log, headersMs = 15_000, idleMs = 75_000 } = options;
   const shutdown = new AbortController();
   const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
   const browser = createBrowserSignIn(options.storeId);
@@ -86,7 +89,8 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   );
   const handler = createHttpGuard(config, refuse, served);
   const { bodyMs } = config.limits;
-  return createListener({ config, caps, handler, onClose: () => shutdown.abort(draining()), log, headersMs, bodyMs });
+  const onClose = () => shutdown.abort(draining());
+  return createListener({ config, caps, handler, onClose, log, headersMs, bodyMs, idleMs });
 }
 
 /** Creates the check whether a request has a valid token; without authentication every request counts as having one. */

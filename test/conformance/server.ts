@@ -90,6 +90,7 @@ const listener = await createListener({
   onClose: () => undefined,
   log: logger,
   headersMs: 15_000,
+  idleMs: 75_000,
   bodyMs: limits.bodyMs,
 });
 process.once("SIGTERM", () => process.exit());

@@ -113,7 +113,7 @@ describe("a misbehaving client", () => {
   });
 
   test("is cut when it sends nothing, or only the beginning of a preface", async () => {
-    const server = await startServer({}, { headersMs: 100 });
+    const server = await startServer({}, { headersMs: 100, idleMs: 100 });
     const sockets = ["", "PR", "PRI * HTTP", "POS"].map((begin) => {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
       if (begin !== "") socket.write(begin);
@@ -124,7 +124,7 @@ describe("a misbehaving client", () => {
   });
 
   test("keeps its connections while it may be silent for an hour", async () => {
-    const server = await startServer({}, { headersMs: 3_600_000 });
+    const server = await startServer({}, { headersMs: 3_600_000, idleMs: 3_600_000 });
     const sockets = ["", "PR", "PRI * HTTP", "POS", "POST / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "].map((begin) => {
       const socket = connect(Number(new URL(server.url).port), "127.0.0.1").resume();
       onTestFinished(() => void socket.destroy());
@@ -134,6 +134,15 @@ describe("a misbehaving client", () => {
     // As long as the other tests give it.
     await new Promise((resolve) => setTimeout(resolve, 200));
     expect(sockets.map(({ closed }) => closed)).toEqual(sockets.map(() => false));
+  });
+
+  test("may open a connection in advance: the time for headers begins with the first byte", async () => {
+    const server = await startServer({}, { headersMs: 50 });
+    const socket = connect(Number(new URL(server.url).port), "127.0.0.1");
+    await once(socket, "connect");
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    socket.write("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    expect(Buffer.concat(await socket.toArray()).toString()).toContain("200 OK");
   });
 
   test("is cut without an answer when it begins with neither HTTP/1.1 nor HTTP/2", async () => {

@@ -27,6 +27,7 @@ export async function startServer(
     agrees?: () => boolean;
     consoleDirectory?: string;
     headersMs?: number;
+    idleMs?: number;
   } = {},
 ): Promise<Listener & { logged(): Promise<string> }> {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-rpc-"));
@@ -57,6 +58,7 @@ export async function startServer(
     consoleDirectory: given.consoleDirectory ?? directory,
     log,
     ...(given.headersMs === undefined ? {} : { headersMs: given.headersMs }),
+    ...(given.idleMs === undefined ? {} : { idleMs: given.idleMs }),
   });
   onTestFinished(async () => {
     await listener.close(4_000);

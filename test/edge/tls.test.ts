@@ -42,13 +42,13 @@ const known = () => ({ ca: made.ca.cert, cert: made.client.cert, key: made.clien
 
 function startTls(
   tools: Parameters<typeof startServer>[0] = {},
-  given: { requireClients?: boolean; host?: string; headersMs?: number } = {},
+  given: { requireClients?: boolean; host?: string; headersMs?: number; idleMs?: number } = {},
 ) {
   const { cert, key } = made.server;
   const tls = { cert, key, clientCa: given.requireClients ? made.ca.cert : undefined };
   const listen = { host: given.host ?? "127.0.0.1", port: 0 };
-  const { headersMs } = given;
-  return startServer(tools, { config: { tls, listen }, ...(headersMs !== undefined && { headersMs }) });
+  const { requireClients: _, host: __, ...times } = given;
+  return startServer(tools, { config: { tls, listen }, ...times });
 }
 
 describe("one port answers in TLS", () => {
@@ -203,7 +203,7 @@ describe("a misbehaving client", () => {
   });
 
   test("is cut if it does not begin the handshake, does not end it, or sends nothing after it", async () => {
-    const server = await startTls({}, { headersMs: 100 });
+    const server = await startTls({}, { headersMs: 100, idleMs: 100 });
     const silent = tcpConnect(at(server.url)).resume();
     const half = tcpConnect(at(server.url)).resume();
     half.write(beginOfHandshake);

@@ -3,12 +3,18 @@ import type { Socket } from "node:net";
 
 /**
  * Detects the version of HTTP by the first bytes of a connection, which stay unread: HTTP/2 begins with its preface, HTTP/1.1
- * with a method. A connection that begins with anything else is cut, as is one that sends neither whole in `timeoutMs`.
+ * with a method. A connection that begins with anything else is cut, as is one that does not send either of them whole within
+ * `headersMs` of its first byte. One that sends nothing is idle, and is cut after `idleMs`: clients open connections in advance,
+ * and a request that is sent while its connection is being cut is lost.
  */
-export function detectHttpVersion(socket: Socket, timeoutMs: number, onDetected: (isHttp2: boolean) => void): void {
+export function detectHttpVersion(
+  socket: Socket,
+  { idleMs, headersMs }: { idleMs: number; headersMs: number },
+  onDetected: (isHttp2: boolean) => void,
+): void {
   let head = Buffer.alloc(0);
   const cut = () => socket.destroy();
-  const timer = setTimeout(cut, timeoutMs);
+  let timer = setTimeout(cut, idleMs);
   const stop = () => {
     clearTimeout(timer);
     socket.off("end", cut).off("close", stop).off("readable", look);
@@ -16,6 +22,10 @@ export function detectHttpVersion(socket: Socket, timeoutMs: number, onDetected:
   const look = () => {
     const chunk: Buffer | null = socket.read();
     if (chunk === null) return;
+    if (head.length === 0) {
+      clearTimeout(timer);
+      timer = setTimeout(cut, headersMs);
+    }
     head = Buffer.concat([head, chunk]);
     const version = versionOf(head.toString("latin1", 0, preface.length + 2));
     if (version === "undecided") return;

@@ -2,6 +2,7 @@ import type { Config } from "../../config/config.ts";
 import type { Logger } from "../../core/logger.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import type { Handler } from "./handler.ts";
+import type { ConnectionTimes } from "./socket-limits.ts";
 import { createSockets } from "./sockets.ts";
 
 /** A server that accepts connections. */
@@ -16,7 +17,7 @@ export interface Listener {
 }
 
 /** Options of a listener. */
-export interface ListenerOptions {
+export interface ListenerOptions extends ConnectionTimes {
   config: Pick<Config, "listen" | "tls">;
   /** Caps on open connections. */
   caps: Pick<ConnectionCaps, "admit">;
@@ -24,10 +25,6 @@ export interface ListenerOptions {
   /** Called when the listener begins to close. */
   onClose: () => void;
   log: Logger;
-  /** Time that a client has to send the headers of a request. */
-  headersMs: number;
-  /** Time that a client has to send the body of a request. */
-  bodyMs: number;
 }
 
 /** Listens on one port, over HTTP/1.1 and HTTP/2, in clear or with TLS. */

@@ -12,13 +12,22 @@ export const tlsOptions = ({ cert, key, clientCa }: Tls, headersMs: number) => (
   handshakeTimeout: headersMs,
 });
 
-/** Returns the limits of an HTTP/1.1 server; a client has `headersMs` to send the headers of a request, then `bodyMs`. */
-export const http1Limits = ({ headersMs, bodyMs }: { headersMs: number; bodyMs: number }) => ({
+/** Times that a client has on a connection. */
+export interface ConnectionTimes {
+  /** For the headers of a request, from their first byte. */
+  headersMs: number;
+  /** For the body of a request. */
+  bodyMs: number;
+  /** Without a request, over HTTP/1.1 or before the first one. */
+  idleMs: number;
+}
+
+/** Returns the limits of an HTTP/1.1 server. */
+export const http1Limits = ({ headersMs, bodyMs, idleMs }: ConnectionTimes) => ({
   headersTimeout: headersMs,
   /** For the request; a response may stream for any time. */
   requestTimeout: headersMs + bodyMs,
-  /** Longer than the usual 60 s of proxies: a request on a connection that the server closes meanwhile is lost. */
-  keepAliveTimeout: 75_000,
+  keepAliveTimeout: idleMs,
   connectionsCheckingInterval: Math.min(5_000, headersMs),
   maxHeaderSize: 16_384,
   /** Detects peers that vanished without closing the connection. */

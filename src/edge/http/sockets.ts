@@ -19,7 +19,14 @@ import type { Tls } from "../../config/config.ts";
 import type { ConnectionCaps } from "./connection-caps.ts";
 import { detectHttpVersion } from "./first-bytes.ts";
 import type { Handler } from "./handler.ts";
-import { http1Limits, http2IdleMs, http2Limits, refusedStreamMs, tlsOptions } from "./socket-limits.ts";
+import {
+  type ConnectionTimes,
+  http1Limits,
+  http2IdleMs,
+  http2Limits,
+  refusedStreamMs,
+  tlsOptions,
+} from "./socket-limits.ts";
 
 /** One port for HTTP/1.1 and HTTP/2, in clear or with TLS. */
 export interface Sockets {
@@ -50,18 +57,13 @@ interface Connection {
   streams: Set<ServerHttp2Stream>;
 }
 
-/** Creates the sockets, with TLS if it is given. A client has `headersMs` to send headers, and `bodyMs` for the body. */
+/** Creates the sockets, with TLS if it is given. */
 export function createSockets(
   handler: Handler,
-  {
-    headersMs,
-    bodyMs,
-    tls,
-    caps,
-  }: { headersMs: number; bodyMs: number; tls: Tls | undefined; caps: Pick<ConnectionCaps, "admit"> },
+  { tls, caps, ...times }: ConnectionTimes & { tls: Tls | undefined; caps: Pick<ConnectionCaps, "admit"> },
 ): Sockets {
   const port: Port = {
-    http1: createListeningServer({ headersMs, bodyMs }, tls, (request, response) => {
+    http1: createListeningServer(times, tls, (request, response) => {
       trackResponse(port, request, response);
       handler(request, response);
     }),
@@ -73,7 +75,7 @@ export function createSockets(
     handshakes: new Map(),
     isClosing: false,
   };
-  acceptConnections(port, { headersMs, opened: tls === undefined ? "connection" : "secureConnection" });
+  acceptConnections(port, { times, opened: tls === undefined ? "connection" : "secureConnection" });
   if (tls !== undefined) trackHandshakes(port);
   refuseConnections(port, caps);
   return { listen: (host, number) => listen(port, host, number), close: (drainMs) => drain(port, drainMs) };
@@ -110,7 +112,7 @@ function endRefusedStream(request: Http2ServerRequest, { stream }: Http2ServerRe
  * Passes each new connection to the server for its version of HTTP. The HTTP/1.1 server listens, since it times out slow headers
  * only on sockets that it accepted itself.
  */
-function acceptConnections(port: Port, { headersMs, opened }: { headersMs: number; opened: string }): void {
+function acceptConnections(port: Port, { times, opened }: { times: ConnectionTimes; opened: string }): void {
   const { http1, connections, handshakes } = port;
   const [serveHttp1] = http1.listeners(opened);
   http1.removeAllListeners(opened);
@@ -121,7 +123,7 @@ function acceptConnections(port: Port, { headersMs, opened }: { headersMs: numbe
     socket.once("close", () => connections.delete(socket));
     // Neither server handles errors before the version is detected.
     socket.on("error", () => undefined);
-    detectHttpVersion(socket, headersMs, (isHttp2) => {
+    detectHttpVersion(socket, times, (isHttp2) => {
       if (isHttp2) serveHttp2(port, socket, connection);
       else serveHttp1?.call(http1, socket);
     });
@@ -201,11 +203,7 @@ function drain(port: Port, drainMs: number): Promise<number> {
 }
 
 /** Creates the server that listens: HTTP/1.1, in clear or with TLS. */
-function createListeningServer(
-  times: { headersMs: number; bodyMs: number },
-  tls: Tls | undefined,
-  listener: RequestListener,
-): Server {
+function createListeningServer(times: ConnectionTimes, tls: Tls | undefined, listener: RequestListener): Server {
   const limits = http1Limits(times);
   const server =
     tls === undefined
