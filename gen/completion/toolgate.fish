@@ -27,6 +27,7 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a rules -d 'show every rule 
 complete -c toolgate -n '__fish_use_subcommand' -f -a stats -d 'show call counts and durations by tool'
 complete -c toolgate -n '__fish_use_subcommand' -f -a audit -d 'export or verify the audit: every decision, in chains of hashes'
 complete -c toolgate -n '__fish_use_subcommand' -f -a hook -d 'answer a hook of an agent that asks here; `toolgate connect` writes it'
+complete -c toolgate -n '__fish_use_subcommand' -f -a mcp-approve -d 'answer the permission prompts of `claude -p`, as an MCP server'
 complete -c toolgate -n '__fish_use_subcommand' -f -a completion -d 'print a completion script for your shell'
 complete -c toolgate -l version -s V -d 'output the version number'
 complete -c toolgate -l server -x -d 'the server (default: TOOLGATE_URL, else http://127.0.0.1:7420)'
@@ -175,6 +176,11 @@ complete -c toolgate -n '__fish_seen_subcommand_from hook' -l certificate -x -d 
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l timeout -x -d 'the agent\'s limit for the hook; the answer comes 5 s earlier'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l defer -x -d 'answer `defer` when the call has waited so long; only for `toolgate claude`'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -f -a claude
+complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l uid -x -d 'the user that owns the service\'s socket on this machine'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l certificate -x -d 'the SHA-256 of the certificate of an https service'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l timeout -x -d 'the maximum time that a prompt waits'
+complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from completion' -f -a bash
 complete -c toolgate -n '__fish_seen_subcommand_from completion' -f -a zsh
 complete -c toolgate -n '__fish_seen_subcommand_from completion' -f -a fish

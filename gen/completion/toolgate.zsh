@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/completion) place="$place/$word" ;;
+      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -14,7 +14,7 @@ _toolgate() {
     --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--defer) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -49,6 +49,7 @@ _toolgate() {
     "/audit/export") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/hook") words=$'claude\nopencode\n--uid\n--certificate\n--timeout\n--defer\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/mcp-approve") words=$'claude\n--uid\n--certificate\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))

@@ -154,6 +154,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/hook.ts")).defineHook,
   },
   {
+    name: "mcp-approve",
+    summary: "answer the permission prompts of `claude -p`, as an MCP server",
+    load: async () => (await import("./commands/mcp-approve.ts")).defineMcpApprove,
+  },
+  {
     name: "completion",
     summary: "print a completion script for your shell",
     load: async () => (await import("./commands/completion.ts")).defineCompletion,

@@ -34,7 +34,7 @@ export async function answerClaude(context: ClaudeContext, hook: ClaudeHook): Pr
       return permissionAnswer(use, recent ?? (await requestDecision(context, use)));
     }
     default:
-      if (!(await context.isOwnTool(hook.tool))) await reportResult(context, useOf(hook), resultOf(hook));
+      await reportResult(context, useOf(hook), resultOf(hook));
       return {};
   }
 }

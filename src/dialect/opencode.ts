@@ -57,12 +57,11 @@ export async function answerOpencode(
   context: OpencodeContext,
   { event, use, result }: OpencodeHook,
 ): Promise<JsonObject> {
-  const isOwn = await context.isOwnTool(use.foreignTool);
   if (event !== "before") {
-    if (!isOwn) await reportResult(context, use, result);
+    await reportResult(context, use, result);
     return {};
   }
-  if (isOwn) return { decision: "allow", input: use.input };
+  if (await context.isOwnTool(use.foreignTool)) return { decision: "allow", input: use.input };
   const decision = await requestDecision(context, use);
   if (decision.case !== "begun") return denyOpencode(denialText(decision));
   return { decision: "allow", input: decision.value.input ?? {} };

@@ -40,6 +40,14 @@ async function hookCommand(place: AgentPlace, kind: string, options: ConnectorOp
   return [...program, "hook", kind, ...flags, "--timeout", `${timeout}`];
 }
 
+async function promptCommand(place: AgentPlace, options: ConnectorOptions): Promise<string[]> {
+  const [program, ...words] = await hookCommand(place, "claude", {
+    ...options,
+    timeout: Math.max(options.timeout - 5, 1),
+  });
+  return [program ?? "", ...words.map((word) => (word === "hook" ? "mcp-approve" : word))];
+}
+
 /** Writes a file of settings with hooks for `--settings`; returns its path. */
 export async function claudeSettings(place: AgentPlace, hook: object): Promise<string> {
   const events = ["PreToolUse", "PostToolUse", "PostToolUseFailure"];
@@ -51,8 +59,8 @@ export async function claudeSettings(place: AgentPlace, hook: object): Promise<s
 
 const bash = { description: "leaves a marker" };
 
-/** The connectors that run a command of ours. */
-export const commandConnectors: Readonly<Record<string, Connector>> = {
+/** The connectors that run a program of ours. */
+export const connectors: Readonly<Record<string, Connector>> = {
   "the command hook of Claude Code": {
     script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
     serve: serveAnthropic,
@@ -64,6 +72,17 @@ export const commandConnectors: Readonly<Record<string, Connector>> = {
       const hook = { type: "command", command: `sh -c '${words} || exit 2'`, onFailure: "block" };
       const settings = await claudeSettings(place, { ...hook, timeout: options.timeout });
       return await runClaude(place, model, ["--settings", settings, ...rule]);
+    },
+  },
+  "the permission prompt tool of Claude Code": {
+    script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
+    serve: serveAnthropic,
+    async run(place, model, options) {
+      if (options === undefined) return await runClaude(place, model, ["--allowedTools", "Bash"]);
+      const [command = "", ...args] = await promptCommand(place, options);
+      const config = JSON.stringify({ mcpServers: { gate: { command, args } } });
+      const tool = ["--permission-prompt-tool", "mcp__gate__approve", "--permission-mode", "manual"];
+      return await runClaude(place, model, ["--mcp-config", config, "--strict-mcp-config", ...tool]);
     },
   },
   "the plugin of opencode": {

@@ -11,7 +11,7 @@ import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { clientOf } from "../e2e/clients.ts";
 import { hostTokens } from "../e2e/host.ts";
 import { createService, startService } from "../e2e/service.ts";
-import { answerNext, commandConnectors, nextRequest, ownProgram, runTool } from "./connectors.ts";
+import { answerNext, connectors, nextRequest, ownProgram, runTool } from "./connectors.ts";
 
 const service = createService({ settings: hostTokens });
 beforeAll(service.start);
@@ -46,7 +46,7 @@ const answering = (status: number, body: Buffer) =>
       stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" })).end(body);
     });
 
-describe.each(Object.entries(commandConnectors))("%s", (_name, connector) => {
+describe.each(Object.entries(connectors))("%s", (name, connector) => {
   test("control: without it the tool runs", async () => {
     expect(await runTool(connector, service.workspace)).toMatchObject({ hasMarker: true });
   });
@@ -56,7 +56,10 @@ describe.each(Object.entries(commandConnectors))("%s", (_name, connector) => {
     const { sessionId } = await answerNext(service, PermissionReply.ONCE);
     expect(await running).toMatchObject({ hasMarker: true });
     const part = (await allParts()).find((each) => each.sessionId === sessionId);
-    expect(part).toMatchObject({ reportedBy: "host", state: { case: "completed" } });
+    // The prompt tool learns of no result.
+    const isReported = !name.includes("prompt tool");
+    expect(part?.reportedBy).toBe(isReported ? "host" : "");
+    expect(part?.state.case).toBe(isReported ? "completed" : "running");
   });
 
   test("an input that the approver edited is the one that runs", async () => {
@@ -105,6 +108,8 @@ describe.each(Object.entries(commandConnectors))("%s", (_name, connector) => {
     ["a service that never answers", async () => ({ server: await listening(createServer()), timeout: 3 })],
   ])("%s: the tool does not run", async (_fault, wrong) => {
     const run = await runTool(connector, service.workspace, { ...right(), ...(await wrong()) });
-    expect(run).toMatchObject({ hasMarker: false, results: [expect.any(String)] });
+    expect(run.hasMarker).toBe(false);
+    // The model learns of the refusal, unless the agent ends because its permission prompt tool is missing.
+    expect(run.results.length === 1 || run.code !== 0).toBe(true);
   });
 });

@@ -1,23 +1,18 @@
-import { readFileSync } from "node:fs";
 import type { JsonObject } from "@bufbuild/protobuf";
-import { connectVerified } from "../../client/connect.ts";
-import { PeerError } from "../../client/verified-socket.ts";
 import { HookInputError } from "../../dialect/claude-hook.ts";
-import { AlreadyBegunError, NotADecision } from "../../dialect/delegate.ts";
 import { waitToolName } from "../../mcp/open-call-result.ts";
-import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
 import type { CliContext, InputStream } from "../context.ts";
-import { commandFailure, UsageError } from "../failure/failure.ts";
-import { readConnectorRecord } from "./connector-record.ts";
+import {
+  type ConnectorConnectionOptions,
+  connectorConnection,
+  connectorFailure,
+  SilentServiceError,
+} from "./connector-connection.ts";
 import { createDecisionFiles, decisionDirectory } from "./decision-files.ts";
 import { createServiceCalls, type ServiceCalls } from "./service-calls.ts";
 
 /** Options of `toolgate hook`. */
-export interface HookOptions extends ServerOptions {
-  /** The user that owns the service's socket; replaces that of the record. */
-  uid?: number;
-  /** The SHA-256 of the service's certificate; replaces that of the record. */
-  certificate?: string;
+export interface HookOptions extends ConnectorConnectionOptions {
   /** The agent's limit for the hook, in seconds. */
   timeout: number;
   /** Answers `defer` when the call has waited for so many seconds. */
@@ -64,7 +59,7 @@ export async function runHook<Hook>(
   };
   const fail = (error: unknown) => {
     if (isAnswered) return;
-    const reason = reasonOf(error, server);
+    const reason = connectorFailure(error, server);
     answer(kind.deny(hook, reason));
     if (!kind.blocks(hook)) return;
     io.stderr.write(`${reason}\n`);
@@ -80,7 +75,7 @@ export async function runHook<Hook>(
   let calls: ServiceCalls | undefined;
   try {
     hook = kind.read(await readAll(io.stdin));
-    const connection = connectionOf(kind.name, options, io.env);
+    const connection = connectorConnection(kind.name, options, io.env);
     server = connection.url;
     const limitMs = Math.max(options.timeout * 1_000 - marginMs, minAnswerMs);
     const endsAt = options.defer === undefined ? limitMs : Math.min(limitMs, options.defer * 1_000);
@@ -104,22 +99,6 @@ export async function runHook<Hook>(
   }
 }
 
-/** Reads how to reach and verify the service: options, then the record of `toolgate connect`, then the defaults. */
-function connectionOf(kind: string, options: HookOptions, env: NodeJS.ProcessEnv) {
-  const record = readConnectorRecord(kind, env);
-  const url = serverUrl({ ...record, ...options }, env);
-  const tokenFile = options.tokenFile ?? record.tokenFile;
-  if (tokenFile === undefined)
-    throw new UsageError(
-      `no token for ${kind} is configured`,
-      `run \`toolgate connect ${kind}\`, or name it with --token-file FILE`,
-    );
-  const token = readFileSync(tokenFile, "utf8").trim();
-  const proof = { uid: options.uid ?? record.uid, certificate: options.certificate ?? record.certificate };
-  const certificates = readCertificates({ ...record, ...options }, env);
-  return { url, mcpName: record.mcpName, connect: () => connectVerified({ url, token, ...certificates }, proof) };
-}
-
 /** Checks whether a tool is one of our MCP server: known by its random name, and it has that tool. */
 function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, calls: ServiceCalls) {
   return async (tool: string) => {
@@ -129,28 +108,10 @@ function ownToolCheck<Hook>(kind: HookKind<Hook>, mcpName: string | undefined, c
   };
 }
 
-function reasonOf(error: unknown, url: string): string {
-  if (
-    error instanceof HookInputError ||
-    error instanceof PeerError ||
-    error instanceof NotADecision ||
-    error instanceof AlreadyBegunError ||
-    error instanceof SilentError
-  )
-    return `Toolgate: ${error.message}. Nothing was run.`;
-  const token = { tokenSource: "the token of the connector was sent", tokenAdvice: "run `toolgate connect` again" };
-  const { message, next } = commandFailure(error, { url, ...token });
-  return `Toolgate: ${message}. Nothing was run. Next: ${next}`;
-}
-
-class SilentError extends Error {
-  override name = "SilentError";
-}
-
 async function within<T>(answer: Promise<T>, endsAt: number): Promise<T> {
   const silent = Promise.withResolvers<never>();
   const timer = setTimeout(
-    () => silent.reject(new SilentError("the service did not answer in time")),
+    () => silent.reject(new SilentServiceError("the service did not answer in time")),
     Math.max(endsAt - performance.now(), 0),
   );
   try {
