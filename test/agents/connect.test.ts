@@ -51,3 +51,16 @@ test("each native tool of Claude Code that asks shows one request, and rejected 
     expect(state.case === "error" && state.value.reason, tool).toBe(ToolErrorReason.REJECTED);
   expect(await readdir(service.workspace)).toEqual([]);
 });
+
+test("each native tool of opencode that asks shows one request, and rejected leaves no marker", async () => {
+  const { service, canary, toolsThat } = await connectReal("opencode");
+  expect(canary.problem).toBe("");
+  const asking = toolsThat("asks");
+  expect(asking).toEqual(expect.arrayContaining(["bash", "edit", "glob", "grep", "read", "task", "webfetch", "write"]));
+  expect(toolsThat("runs unasked")).toEqual([]);
+  const parts = await endsOf(service.url);
+  expect(parts).toHaveLength(asking.length);
+  for (const { state, tool } of parts)
+    expect(state.case === "error" && state.value.reason, tool).toBe(ToolErrorReason.REJECTED);
+  expect(await readdir(service.workspace)).toEqual([]);
+});

@@ -183,6 +183,13 @@ test("connect mcp prints an entry for any MCP client, and opencode gets one in i
   expect(await run("connect", "opencode", "--yes", "--no-canary")).toMatchObject({ code: 0 });
   expect(await readFile(file, "utf8")).toContain("// mine");
   expect(await readFile(file, "utf8")).toContain('"type": "local"');
+  const plugin = join(home, ".config/opencode/plugin/toolgate.js");
+  expect(await readFile(plugin, "utf8")).toContain('"hook","opencode"');
+  await writeFile(plugin, "// changed");
+  expect(await run("connect", "--check", "opencode", "--no-canary")).toMatchObject({
+    code: 1,
+    stdout: expect.stringContaining(`${plugin} was changed`),
+  });
   const listed = await run("connect", "--list");
   expect(listed.stdout).toMatch(/opencode of .*\n.*approvals are advisory[\s\S]*mcp of /);
 });
@@ -209,4 +216,26 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
   expect(code).toBe(1);
   expect((await record()).canary).toEqual(canary);
   expect((await readdir(service.workspace)).filter((name) => name.includes("canary"))).toEqual([]);
+});
+
+test("an HTTP hook is written on request only, takes its token from a variable, and is advisory", async () => {
+  const { run, settings: file, directory } = await createHome("{}");
+  const { code, stderr } = await run("connect", "claude", "--yes", "--no-canary", "--http-hook");
+  expect(code).toBe(0);
+  expect(stderr).toContain(`export TOOLGATE_HOOK_TOKEN="$(cat ${directory}/claude.host-token)"`);
+  const [{ hooks }] = JSON.parse(await readFile(file, "utf8")).hooks.PreToolUse;
+  expect(hooks).toEqual([
+    {
+      ...{ type: "http", url: `${service.url}/hooks/claude`, timeout: 660, onFailure: "block" },
+      ...{ headers: { Authorization: "Bearer $TOOLGATE_HOOK_TOKEN" }, allowedEnvVars: ["TOOLGATE_HOOK_TOKEN"] },
+    },
+  ]);
+  expect((await connectors())[0]).toMatchObject({ enforced: false });
+  expect(await run("connect", "opencode", "--http-hook")).toMatchObject({ code: 2 });
+});
+
+test("an agent that works only in one workspace gets tokens for that one", async () => {
+  const { run } = await createHome("{}");
+  expect(await run("connect", "claude", "--yes", "--no-canary", "--workspace", "default")).toMatchObject({ code: 0 });
+  expect((await activeTokens()).map(({ workspaces }) => workspaces)).toEqual([["default"], ["default"]]);
 });

@@ -75,7 +75,11 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
         uses = offered
           .filter(({ name }) => !agent.isForeign(name, mcpName))
           .toSorted((one, other) => Number(changesText(one.schema)) - Number(changesText(other.schema)))
-          .map(({ name, schema }, i) => ({ id: `canary_${i}`, tool: name, input: sampleInput(schema, directory) }));
+          .map(({ name, schema }, i) => ({
+            id: `canary_${i}`,
+            tool: name,
+            input: sampleInput(schema, { directory, mcpName }),
+          }));
       const step = request.messages.filter(({ role }) => role === "assistant").length;
       const before = uses[step - 1];
       const since = request.messages.slice(request.messages.findLastIndex(({ role }) => role === "assistant") + 1);

@@ -14,12 +14,15 @@ interface Schema {
 
 /**
  * Creates a harmless input that fits a tool's schema: commands and files leave a mark in the canary's directory, addresses lead
- * nowhere.
+ * nowhere, and servers are our MCP server.
  */
-export function sampleInput(schema: unknown, directory: string): JsonObject {
+export function sampleInput(
+  schema: unknown,
+  { directory, mcpName }: { directory: string; mcpName: string },
+): JsonObject {
   const known = isSchema(schema) ? schema : {};
   const file = "content" in (known.properties ?? {}) ? markerIn(directory) : existingFileIn(directory);
-  const sample = sampleOf("input", known, { directory, file });
+  const sample = sampleOf("input", known, { directory, file, mcpName });
   return typeof sample === "object" && sample !== null && !Array.isArray(sample) ? sample : {};
 }
 
@@ -41,14 +44,16 @@ function sampleOf(name: string, schema: Schema, place: Place): JsonValue {
   return Object.fromEntries(required.map((key) => [key, sampleOf(key, properties[key] ?? {}, place)]));
 }
 
-/** Where the files of the inputs are. */
+/** What the inputs name. */
 interface Place {
   readonly directory: string;
   readonly file: string;
+  readonly mcpName: string;
 }
 
 /** Returns a text for a property by its name, which is all that shows what the tool does with it. */
-function textFor(name: string, { directory, file }: Place): string {
+function textFor(name: string, { directory, file, mcpName }: Place): string {
+  if (/^server$/i.test(name)) return mcpName;
   if (/command|cmd|^script/i.test(name)) return `touch '${markerIn(directory)}'`;
   if (/path|file/i.test(name)) return file;
   if (/url|uri/i.test(name)) return "https://canary.invalid/";

@@ -113,24 +113,26 @@ async function connectAgent(
   const { record, enforcement } = await makeConnector(options, planned);
   const canary = await canaryOf(record, { user, approver, screen, flags });
   if (canary !== undefined) writeRecord(kind, user, { ...record, canary });
-  report(screen, { record, enforcement, canary, problems: [] });
-  if (kind === "mcp") printMcpServer(screen, options, record);
+  const entry = kind === "mcp" ? mcpEntry(options, record) : undefined;
+  report(screen, { record, enforcement, canary, problems: [] }, entry);
+  if (entry !== undefined && !screen.json) {
+    screen.note("add this to the configuration of the MCP client:");
+    screen.write(`${JSON.stringify(entry, null, 2)}
+`);
+  }
   if (isHttpHook)
     screen.note(`start the agent with its token: export ${httpHookVariable}="$(cat ${record.tokenFile})"`);
   return canary?.rows.some(({ result }) => result === "runs unasked") ? exitCodes.failed : exitCodes.ok;
 }
 
-/** Prints the entry for the configuration of any MCP client. */
-function printMcpServer(
-  screen: Screen,
+/** Returns the entry for the configuration of any MCP client. */
+function mcpEntry(
   { program, approver, ca }: ConnectorOptions,
-  { mcpName, tokenFile }: ConnectRecord,
-): void {
-  const options = { program, server: approver.url, ca, mcpName, mcpTokenFile: tokenFile, isHttpHook: false };
+  { mcpName, tokenFile: mcpTokenFile }: ConnectRecord,
+): { mcpServers: Record<string, { command: string; args: string[] }> } {
+  const options = { program, server: approver.url, ca, mcpName, mcpTokenFile, isHttpHook: false };
   const [command = "", ...args] = mcpCommand(options);
-  if (screen.json) return;
-  screen.note("add this to the configuration of the MCP client:");
-  screen.write(`${JSON.stringify({ mcpServers: { [mcpName]: { command, args } } }, null, 2)}\n`);
+  return { mcpServers: { [mcpName]: { command, args } } };
 }
 
 async function confirm(io: CliProcess): Promise<boolean> {
@@ -165,7 +167,13 @@ async function canaryOf(
   }
   screen.note(`running ${program} against a mock model, to see which of its tools ask …`);
   const principal = credentials[0]?.id ?? "";
-  return await runCanary({ agent, program, user, mcpName, principal, approver, directory: process.cwd() });
+  try {
+    return await runCanary({ agent, program, user, mcpName, principal, approver, directory: process.cwd() });
+  } catch (error) {
+    const fact = error instanceof Error ? error.message : String(error);
+    screen.note(`the canary did not run: ${terminalLine(fact)}; run the command in a directory of a workspace`);
+    return undefined;
+  }
 }
 
 /** Checks the named kind, or all that are connected. */
@@ -227,12 +235,14 @@ function report(
     canary: CanaryResult | undefined;
     problems: readonly string[];
   },
+  entry?: ReturnType<typeof mcpEntry>,
 ): void {
   const state = enforcementWord(enforcement);
   if (screen.json) {
     const found = { state, reason: enforcement?.reason ?? "" };
     const paths = files.map(({ path }) => path);
-    screen.write(`${JSON.stringify({ kind, server, mcpName, files: paths, enforcement: found, problems, canary })}\n`);
+    const line = { kind, server, mcpName, files: paths, enforcement: found, problems, canary, ...entry };
+    screen.write(`${JSON.stringify(line)}\n`);
     return;
   }
   const paint = screen.paint.out;

@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { opencodePlugin } from "../../dialect/opencode-plugin.ts";
 import { shellCommand } from "../../view/words.ts";
 import type { AgentUser } from "./agent-user.ts";
 import type { JsonEntry } from "./json-entries.ts";
@@ -88,5 +89,9 @@ function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Ag
   const names = ["opencode.jsonc", "opencode.json"].map((name) => join(directory, name));
   const path = names.find((name) => existsSync(name)) ?? join(directory, "opencode.json");
   const value = { type: "local", command: mcpCommand(options), enabled: true };
-  return { json: [{ path, entries: [{ path: ["mcp", options.mcpName], value }] }], whole: [] };
+  const plugin = opencodePlugin([...options.program, "hook", "opencode"]);
+  return {
+    json: [{ path, entries: [{ path: ["mcp", options.mcpName], value }] }],
+    whole: [{ path: join(directory, "plugin", "toolgate.js"), text: plugin }],
+  };
 }

@@ -113,7 +113,7 @@ export async function makeConnector(
   const { storeId } = await approver.tools.getServerInfo({});
   const issued: { id: string; file: string; token: string }[] = [];
   for (const { role, file } of tokens) {
-    const label = `${kind}@${place}`;
+    const label = `${kind}@${hostname()}`;
     const { token, credential } = await approver.credentials.createToken({
       roles: [role],
       workspaces: [...workspaces],
