@@ -2,49 +2,20 @@ import { once } from "node:events";
 import { Agent, request as http1Request } from "node:http";
 import { connect as http2Connect } from "node:http2";
 import { connect } from "node:net";
-import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
-import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
+import { Code, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
 import { expect, test } from "vitest";
-import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
 import { ServerReflection } from "../../gen/grpc/reflection/v1/reflection_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { startServer } from "./server.ts";
+import { expectCut, expectDrained, transports } from "./transports.ts";
 
 const minute = 60_000;
-const asCaller: Interceptor = (next) => (request) => {
-  request.header.set("authorization", "Bearer caller-token");
-  return next(request);
-};
-
-const transports = {
-  gRPC: (baseUrl: string) => createGrpcTransport({ baseUrl, interceptors: [asCaller] }),
-  "Connect over HTTP/1.1": (baseUrl: string) =>
-    createConnectTransport({ baseUrl, httpVersion: "1.1", interceptors: [asCaller] }),
-  "gRPC-Web over HTTP/2": (baseUrl: string) =>
-    createGrpcWebTransport({ baseUrl, httpVersion: "2", interceptors: [asCaller] }),
-};
-
-for (const [name, open] of Object.entries(transports)) {
-  test(`an open stream over ${name} ends with DRAINING, and the server closes without cutting it`, async () => {
-    const server = await startServer({
-      async *watchSession(_request, { signal }) {
-        yield { lastSeq: 1n };
-        await once(signal, "abort");
-        throw signal.reason;
-      },
-    });
-    const stream = createClient(ToolService, open(server.url)).watchSession({ sessionId: "ses_1" });
-    const messages = stream[Symbol.asyncIterator]();
-    expect((await messages.next()).value?.lastSeq).toBe(1n);
-    const closed = server.close(minute);
-    const error = ConnectError.from(await messages.next().catch((cause) => cause));
-    expect(error.code).toBe(Code.Unavailable);
-    expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "DRAINING" }]);
-    await closed;
-    expect(await server.logged()).toBe("");
-  });
-}
+test.each(Object.entries(transports))(
+  "an open stream over %s ends with DRAINING, and the server closes without cutting it",
+  (_name, open) => expectDrained(startServer, open),
+);
 
 test("a health watch reports the drain before the stream ends", async () => {
   const server = await startServer();
@@ -102,24 +73,7 @@ test("connections that are idle, silent or in the middle of a request do not del
   expect(await server.logged()).toBe("");
 });
 
-test("a handler that does not stop is cut at the end of the drain", async () => {
-  const never = Promise.withResolvers<void>();
-  const entered = Promise.withResolvers<void>();
-  const server = await startServer({
-    async getServerInfo() {
-      entered.resolve();
-      await never.promise;
-      return {};
-    },
-  });
-  const client = createClient(ToolService, transports.gRPC(server.url));
-  const call = client.getServerInfo({}).catch((cause) => ConnectError.from(cause).code);
-  await entered.promise;
-  await server.close(1);
-  expect(await call).toBe(Code.Canceled);
-  expect(await server.logged()).toContain("connections were cut");
-  never.resolve();
-});
+test("a handler that does not stop is cut at the end of the drain", () => expectCut(startServer, transports.gRPC));
 
 test("no connection is accepted while the server drains", async () => {
   const released = Promise.withResolvers<void>();

@@ -1,45 +1,17 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
-import { createClient, type Interceptor, type Transport } from "@connectrpc/connect";
-import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
-import { credentials, loadPackageDefinition, Metadata, type ServiceError } from "@grpc/grpc-js";
-import { loadSync } from "@grpc/proto-loader";
+import { createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { credentials } from "@grpc/grpc-js";
 import { describe, expect, test } from "vitest";
 import { Health, HealthCheckResponse_ServingStatus as Status } from "../../gen/grpc/health/v1/health_pb.ts";
-import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { startServer } from "./server.ts";
-
-const asCaller: Interceptor = (next) => (request) => {
-  request.header.set("authorization", "Bearer caller-token");
-  return next(request);
-};
-
-const transports: Record<string, (baseUrl: string) => Transport> = {
-  "Connect over HTTP/1.1": (baseUrl) =>
-    createConnectTransport({ baseUrl, httpVersion: "1.1", interceptors: [asCaller] }),
-  "Connect over HTTP/2": (baseUrl) => createConnectTransport({ baseUrl, httpVersion: "2", interceptors: [asCaller] }),
-  "gRPC over HTTP/2": (baseUrl) => createGrpcTransport({ baseUrl, interceptors: [asCaller] }),
-  "gRPC-Web over HTTP/1.1": (baseUrl) =>
-    createGrpcWebTransport({ baseUrl, httpVersion: "1.1", interceptors: [asCaller] }),
-  "gRPC-Web over HTTP/2": (baseUrl) => createGrpcWebTransport({ baseUrl, httpVersion: "2", interceptors: [asCaller] }),
-};
+import { callByGrpcJs, expectUnaryAndStreaming, transports } from "./transports.ts";
 
 describe("one port answers", () => {
-  for (const [name, open] of Object.entries(transports)) {
-    test(`${name}, unary and streaming`, async () => {
-      const server = await startServer({
-        async *watchSession() {
-          yield { lastSeq: 1n };
-          yield { lastSeq: 2n };
-        },
-      });
-      const client = createClient(ToolService, open(server.url));
-      expect((await client.getServerInfo({})).principal).toBe("caller");
-      const seen: bigint[] = [];
-      for await (const { lastSeq } of client.watchSession({ sessionId: "ses_1" })) seen.push(lastSeq);
-      expect(seen).toEqual([1n, 2n]);
-    });
-  }
+  test.each(Object.entries(transports))("%s, unary and streaming", (_name, open) =>
+    expectUnaryAndStreaming(startServer, open),
+  );
 
   test("JSON by fetch", async () => {
     const server = await startServer();
@@ -60,22 +32,10 @@ describe("one port answers", () => {
 
   test("grpc-js, with metadata and the details of an error", async () => {
     const server = await startServer();
-    const definition = loadSync("opencode/tool/v1/tool_service.proto", { includeDirs: ["proto"] });
-    // grpc-js types definitions loaded at run time as a tree of unknowns.
-    const loaded = loadPackageDefinition(definition) as unknown as GrpcJsPackage;
-    const client = new loaded.opencode.tool.v1.ToolService(new URL(server.url).host, credentials.createInsecure());
-    const metadata = new Metadata();
-    metadata.set("authorization", "Bearer admin-token");
-    const info = await new Promise<{ principal: string }>((resolve, reject) => {
-      client.getServerInfo({}, metadata, (error, value) => (error === null ? resolve(value) : reject(error)));
-    });
-    expect(info.principal).toBe("admin");
-    const error = await new Promise<ServiceError | null>((resolve) =>
-      client.getServerInfo({}, new Metadata(), resolve),
-    );
-    expect(error?.code).toBe(16);
-    expect(error?.metadata.get("grpc-status-details-bin").toString()).toContain("UNAUTHENTICATED");
-    client.close();
+    const { principal, refusal } = await callByGrpcJs(new URL(server.url).host, credentials.createInsecure());
+    expect(principal).toBe("caller");
+    expect(refusal?.code).toBe(16);
+    expect(refusal?.metadata.get("grpc-status-details-bin").toString()).toContain("UNAUTHENTICATED");
   });
 
   test("buf curl, which learns the contract by reflection", async () => {
@@ -126,16 +86,3 @@ describe("health needs no token", () => {
     expect((await fetch(`${server.url}/healthz`)).status).toBe(200);
   });
 });
-
-interface GrpcJsPackage {
-  opencode: { tool: { v1: { ToolService: new (address: string, credentials: object) => GrpcJsClient } } };
-}
-
-interface GrpcJsClient {
-  getServerInfo(
-    request: object,
-    metadata: Metadata,
-    done: (error: ServiceError | null, value: { principal: string }) => void,
-  ): void;
-  close(): void;
-}

@@ -3,15 +3,14 @@ import { connect as http2Connect } from "node:http2";
 import { Agent, request as httpsRequest } from "node:https";
 import { connect as tcpConnect } from "node:net";
 import { type ConnectionOptions, connect as tlsConnect } from "node:tls";
-import { Code, ConnectError, createClient, type Interceptor, type Transport } from "@connectrpc/connect";
-import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
-import { credentials, loadPackageDefinition, Metadata, type ServiceError } from "@grpc/grpc-js";
-import { loadSync } from "@grpc/proto-loader";
+import { Code, ConnectError, createClient } from "@connectrpc/connect";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { credentials } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { ErrorInfoSchema } from "../../gen/google/rpc/error_details_pb.ts";
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { type Certificates, makeCertificates } from "./certificates.ts";
 import { startServer } from "./server.ts";
+import { callByGrpcJs, expectCut, expectDrained, expectUnaryAndStreaming, transports } from "./transports.ts";
 
 const minute = 60_000;
 let made: Certificates;
@@ -20,22 +19,6 @@ beforeAll(async () => {
   made = await makeCertificates();
 });
 afterAll(() => made.remove());
-
-const asCaller: Interceptor = (next) => (request) => {
-  request.header.set("authorization", "Bearer caller-token");
-  return next(request);
-};
-
-type Trust = Pick<ConnectionOptions, "ca" | "cert" | "key">;
-const transports: Record<string, (baseUrl: string, nodeOptions: Trust) => Transport> = {
-  "Connect over HTTP/1.1": (baseUrl, nodeOptions) =>
-    createConnectTransport({ baseUrl, nodeOptions, httpVersion: "1.1", interceptors: [asCaller] }),
-  "Connect over HTTP/2": (baseUrl, nodeOptions) =>
-    createConnectTransport({ baseUrl, nodeOptions, httpVersion: "2", interceptors: [asCaller] }),
-  gRPC: (baseUrl, nodeOptions) => createGrpcTransport({ baseUrl, nodeOptions, interceptors: [asCaller] }),
-  "gRPC-Web over HTTP/1.1": (baseUrl, nodeOptions) =>
-    createGrpcWebTransport({ baseUrl, nodeOptions, httpVersion: "1.1", interceptors: [asCaller] }),
-};
 
 const trusting = () => ({ ca: made.ca.cert });
 const known = () => ({ ca: made.ca.cert, cert: made.client.cert, key: made.client.key });
@@ -52,26 +35,14 @@ function startTls(
 }
 
 describe("one port answers in TLS", () => {
-  for (const [name, open] of Object.entries(transports)) {
-    test(`${name}, unary and streaming`, async () => {
-      const server = await startTls({
-        async *watchSession() {
-          yield { lastSeq: 1n };
-          yield { lastSeq: 2n };
-        },
-      });
-      expect(server.url).toMatch(/^https:/);
-      const client = createClient(ToolService, open(server.url, trusting()));
-      expect((await client.getServerInfo({})).principal).toBe("caller");
-      const seen: bigint[] = [];
-      for await (const { lastSeq } of client.watchSession({ sessionId: "ses_1" })) seen.push(lastSeq);
-      expect(seen).toEqual([1n, 2n]);
-    });
-  }
+  test.each(Object.entries(transports))("%s, unary and streaming", (_name, open) =>
+    expectUnaryAndStreaming(startTls, (url) => open(url, trusting())),
+  );
 
   test("grpc-js", async () => {
     const server = await startTls();
-    expect(await callByGrpcJs(server.url, credentials.createSsl(Buffer.from(made.ca.cert)))).toBe("caller");
+    const channel = credentials.createSsl(Buffer.from(made.ca.cert));
+    expect(await callByGrpcJs(named(server.url), channel)).toMatchObject({ principal: "caller" });
   });
 
   test("a request and a response of many packets", async () => {
@@ -132,12 +103,9 @@ describe("the handshake", () => {
     }
   });
 
-  test.each(Object.keys(transports))("fails for %s if the client trusts another authority", async (name) => {
+  test.each(Object.entries(transports))("fails for %s if the client trusts another authority", async (_name, open) => {
     const server = await startTls();
-    const open = transports[name];
-    const transport = open?.(server.url, { ca: made.stranger.cert });
-    if (transport === undefined) throw new Error(`no transport ${name}`);
-    const error = await createClient(ToolService, transport)
+    const error = await createClient(ToolService, open(server.url, { ca: made.stranger.cert }))
       .getServerInfo({})
       .catch((cause) => ConnectError.from(cause));
     expect(error).toMatchObject({ cause: { code: "UNABLE_TO_VERIFY_LEAF_SIGNATURE" } });
@@ -157,7 +125,7 @@ describe("a server that requires client certificates", () => {
     });
     const { ca, client } = made;
     const pair = credentials.createSsl(Buffer.from(ca.cert), Buffer.from(client.key), Buffer.from(client.cert));
-    expect(await callByGrpcJs(server.url, pair)).toBe("caller");
+    expect(await callByGrpcJs(named(server.url), pair)).toMatchObject({ principal: "caller" });
   });
 
   for (const version of ["TLSv1.2", "TLSv1.3"] as const) {
@@ -222,27 +190,10 @@ describe("a misbehaving client", () => {
 });
 
 describe("a server that drains", () => {
-  for (const [name, open] of Object.entries(transports)) {
-    test(`ends an open stream over ${name} with DRAINING, and closes without cutting it`, async () => {
-      const server = await startTls({
-        async *watchSession(_request, { signal }) {
-          yield { lastSeq: 1n };
-          await once(signal, "abort");
-          throw signal.reason;
-        },
-      });
-      const messages = createClient(ToolService, open(server.url, trusting()))
-        .watchSession({ sessionId: "ses_1" })
-        [Symbol.asyncIterator]();
-      expect((await messages.next()).value?.lastSeq).toBe(1n);
-      const closed = server.close(minute);
-      const error = ConnectError.from(await messages.next().catch((cause) => cause));
-      expect(error.code).toBe(Code.Unavailable);
-      expect(error.findDetails(ErrorInfoSchema)).toMatchObject([{ reason: "DRAINING" }]);
-      await closed;
-      expect(await server.logged()).toBe("");
-    });
-  }
+  test.each(Object.entries(transports))(
+    "ends an open stream over %s with DRAINING, and closes without cutting it",
+    (_name, open) => expectDrained(startTls, (url) => open(url, trusting())),
+  );
 
   test("does not wait for clients that are silent, in the middle of the handshake, or idle", async () => {
     const server = await startTls({}, { headersMs: minute });
@@ -261,32 +212,16 @@ describe("a server that drains", () => {
     expect(await server.logged()).toBe("");
   });
 
-  test("cuts a call that does not stop", async () => {
-    const never = Promise.withResolvers<void>();
-    const entered = Promise.withResolvers<void>();
-    const server = await startTls({
-      async getServerInfo() {
-        entered.resolve();
-        await never.promise;
-        return {};
-      },
-    });
-    const client = createClient(ToolService, createGrpcTransport(withToken(server.url)));
-    const call = client.getServerInfo({}).catch((cause) => ConnectError.from(cause).code);
-    await entered.promise;
-    await server.close(1);
-    expect(await call).toBe(Code.Canceled);
-    expect(await server.logged()).toContain("connections were cut");
-    never.resolve();
-  });
+  test("cuts a call that does not stop", () => expectCut(startTls, (url) => transports.gRPC(url, trusting())));
 });
 
 /** Header of a TLS record that announces more than is sent. */
 const beginOfHandshake = Buffer.from([0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
 
-const at = (url: string) => ({ host: "127.0.0.1", port: Number(new URL(url).port) });
+/** The address by the name of the server's certificate. */
+const named = (url: string) => `localhost:${new URL(url).port}`;
 
-const withToken = (baseUrl: string) => ({ baseUrl, nodeOptions: trusting(), interceptors: [asCaller] });
+const at = (url: string) => ({ host: "127.0.0.1", port: Number(new URL(url).port) });
 
 /** Returns the code with which the client's OpenSSL reports the server's refusal. */
 async function refusal(options: ConnectionOptions): Promise<unknown> {
@@ -304,33 +239,4 @@ function get(url: string, host: string): Promise<[status: number | undefined, bo
     });
     request.on("error", reject).end();
   });
-}
-
-async function callByGrpcJs(url: string, channel: ReturnType<typeof credentials.createSsl>): Promise<string> {
-  const definition = loadSync("opencode/tool/v1/tool_service.proto", { includeDirs: ["proto"] });
-  // grpc-js types definitions loaded at run time as a tree of unknowns.
-  const loaded = loadPackageDefinition(definition) as unknown as GrpcJsPackage;
-  const client = new loaded.opencode.tool.v1.ToolService(`localhost:${new URL(url).port}`, channel);
-  const metadata = new Metadata();
-  metadata.set("authorization", "Bearer caller-token");
-  try {
-    return await new Promise((resolve, reject) => {
-      client.getServerInfo({}, metadata, (error, info) => (error === null ? resolve(info.principal) : reject(error)));
-    });
-  } finally {
-    client.close();
-  }
-}
-
-interface GrpcJsPackage {
-  opencode: { tool: { v1: { ToolService: new (address: string, credentials: object) => GrpcJsClient } } };
-}
-
-interface GrpcJsClient {
-  getServerInfo(
-    request: object,
-    metadata: Metadata,
-    done: (error: ServiceError | null, value: { principal: string }) => void,
-  ): void;
-  close(): void;
 }
