@@ -40,7 +40,13 @@ const suites = {
 export type Suite = keyof typeof suites;
 const allSuites = Object.keys(suites) as Suite[];
 /** Suites that together take every step of a store. */
-export const everyStep: readonly Suite[] = ["CallTransitions", "StoreMembership", "Retention", "guards"];
+export const everyStep: readonly Suite[] = [
+  "CallTransitions",
+  "AskStore.settle",
+  "StoreMembership",
+  "Retention",
+  "guards",
+];
 
 /** Contract of every store; `npm test` runs only the suites of the sample. */
 export function storeContract(name: string, open: OpenStore, sample: readonly Suite[] = allSuites): void {
