@@ -165,7 +165,7 @@ test("headers and progress of a waiting call arrive at once; closing the modern 
   expect(String(chunk)).toContain("waiting for approval: bash: echo closed-modern");
   expect(await asked("echo closed-modern")).toBe(true);
   request.destroy();
-  await expect.poll(() => asked("echo closed-modern"), { timeout: 5_000 }).toBe(false);
+  await expect.poll(() => asked("echo closed-modern"), { timeout: 30_000 }).toBe(false);
 });
 
 test("closing the response of a legacy client leaves its call, and the same call continues it", async () => {
@@ -255,7 +255,7 @@ test("a legacy notification cancels the call of a request in the same session on
   await post({ ...session, "mcp-session-id": "another" }, cancel);
   expect(await asked("echo notified")).toBe(true);
   await post(session, cancel);
-  await expect.poll(() => asked("echo notified"), { timeout: 5_000 }).toBe(false);
+  await expect.poll(() => asked("echo notified"), { timeout: 30_000 }).toBe(false);
   response.destroy();
 });
 

@@ -76,7 +76,7 @@ describe.each(ways)("$era over $name", ({ era, name, open }) => {
     const call = echo(`${era} ${name} cancelled`);
     const result = patient.callTool(call, { signal: stop.signal, onprogress: () => stop.abort() });
     await expect(result).rejects.toThrow();
-    await expect.poll(requestsFor(`${era} ${name} cancelled`)).toEqual([]);
+    await expect.poll(requestsFor(`${era} ${name} cancelled`), { timeout: 30_000 }).toEqual([]);
   });
 
   test("an unknown tool is an error of the protocol, invalid input is a result", async () => {
@@ -108,12 +108,16 @@ async function approveAll(): Promise<void> {
     await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
 }
 
-/** Approves what a call waits for. */
+/** Approves what a call waits for, and waits for its end: these clients are held for a moment only. */
 async function approve(result: { _meta?: Record<string, unknown> | undefined }): Promise<void> {
   const own = (await openRequests()).filter(({ sessionId }) => sessionId === result._meta?.["toolgate/sessionId"]);
   expect(own.length).toBeGreaterThan(0);
   for (const { id, sessionId } of own)
     await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
+  const [sessionId, callId] = [String(result._meta?.["toolgate/sessionId"]), String(result._meta?.["toolgate/callId"])];
+  const { tools } = connect(service, "caller");
+  const stateOf = async () => (await tools.getToolPart({ sessionId, callId })).part?.state.case;
+  await expect.poll(stateOf, { timeout: 30_000 }).toBe("completed");
 }
 
 function handleIn(result: Parameters<typeof textOf>[0]): string {
