@@ -25,7 +25,7 @@ const allowed: Record<string, readonly string[]> = {
     "tools",
   ],
   config: ["core", "policy"],
-  edge: ["approval", "call", "config", "connector", "core", "credential", "mcp", "tool/tool.ts"],
+  edge: ["approval", "call", "config", "connector", "core", "credential", "dialect", "mcp", "tool/tool.ts"],
   mcp: ["core/canonical-json.ts", "view"],
   telemetry: ["call/observer.ts", "call/ports.ts", "call/ports", "core", "tool/tool.ts"],
   store: [

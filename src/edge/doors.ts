@@ -1,4 +1,5 @@
 import type { Authenticate } from "./api/authenticate.ts";
+import { hookDoor } from "./hooks/claude-door.ts";
 import { consoleDoor } from "./http/console-files.ts";
 import type { Refuse } from "./http/handler.ts";
 import type { Mount } from "./http/mounts.ts";
@@ -25,6 +26,7 @@ export function openDoors(options: DoorOptions): Mount[] {
   return [
     ...rpcDoor(options),
     ...mcpDoor(options),
+    ...hookDoor(options),
     ...probeDoor(options),
     ...signInDoor(options),
     ...consoleDoor(options.consoleDirectory),

@@ -2,7 +2,6 @@ import { create } from "@bufbuild/protobuf";
 import type { CallOptions, Client } from "@connectrpc/connect";
 import { SessionService } from "../../../gen/opencode/tool/v1/session_service_pb.ts";
 import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
-import type { ToolgateApi } from "../../mcp/toolgate-api.ts";
 import { checkRole, rolesFor } from "../api/access.ts";
 import { createMessageCheck } from "../api/check-message.ts";
 import type { EdgeContext, EdgeLimits } from "../api/edge-context.ts";
@@ -17,6 +16,12 @@ import { toConnectError } from "../rpc/errors.ts";
 /** Sender of a request: its principal and the other end of its connection. */
 export type LocalSender = Pick<EdgeContext, "principal" | "peer">;
 
+/** The rpcs without a stream, by service. */
+export interface LocalApi {
+  readonly tools: Client<typeof ToolService>;
+  readonly sessions: Client<typeof SessionService>;
+}
+
 /** Options of direct access to the services. */
 export interface LocalApiOptions {
   services: Services;
@@ -28,7 +33,7 @@ export interface LocalApiOptions {
  * Creates access to the unary rpcs for principals whose requests arrive by another protocol: with the checks of roles and
  * messages, and the failures, that a client of the rpcs would meet.
  */
-export function createLocalApi({ services, failures, limits }: LocalApiOptions): (sender: LocalSender) => ToolgateApi {
+export function createLocalApi({ services, failures, limits }: LocalApiOptions): (sender: LocalSender) => LocalApi {
   const checkMessage = createMessageCheck();
   const rpcs = {
     tools: rpcsOf(ToolService, services.tools),

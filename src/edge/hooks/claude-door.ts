@@ -1,0 +1,106 @@
+import type { Client } from "@connectrpc/connect";
+import { ToolService } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { peerOf } from "../../core/peer-uid.ts";
+import { answerClaude, denyClaude, ownClaudeTool } from "../../dialect/claude.ts";
+import { type ClaudeHook, readClaudeHook } from "../../dialect/claude-hook.ts";
+import { AlreadyBegunError, type DecisionMemory, type DelegatedCalls } from "../../dialect/delegate.ts";
+import { apiFailureText, reasonOf } from "../../mcp/api-failure.ts";
+import { waitToolName } from "../../mcp/open-call-result.ts";
+import { checkRole, rolesFor } from "../api/access.ts";
+import type { Authenticate } from "../api/authenticate.ts";
+import { clientLeft } from "../api/request-failure.ts";
+import type { ByteBudget } from "../http/byte-budget.ts";
+import type { Request, Response } from "../http/handler.ts";
+import { type Mount, sendWhole } from "../http/mounts.ts";
+import { createLocalApi, type LocalApiOptions } from "../mcp/local-api.ts";
+import { readBody } from "../rpc/request-body.ts";
+import { createDecisionStore } from "./decision-store.ts";
+
+/** Options of the door. */
+export interface HookDoorOptions extends LocalApiOptions {
+  authenticate: Authenticate;
+  budget: ByteBudget;
+}
+
+/** What all requests of the door share. */
+interface HookDoor extends HookDoorOptions {
+  apiOf: ReturnType<typeof createLocalApi>;
+  memoryOf: (principalId: string) => DecisionMemory;
+}
+
+/**
+ * Opens the door for the HTTP hooks of Claude Code: `/hooks/claude`. Claude Code runs a tool whose hook answers with another status
+ * than 200, unless the hook is configured to block, so every failure is a denial with status 200.
+ */
+export function hookDoor(options: HookDoorOptions): Mount[] {
+  const door = { ...options, apiOf: createLocalApi(options), memoryOf: createDecisionStore() };
+  const handle = (request: Request, response: Response) => {
+    let hook: ClaudeHook | undefined;
+    const read = (body: Buffer) => {
+      hook = readClaudeHook(body.toString());
+      return hook;
+    };
+    answerHook(door, request, response, read)
+      .catch((error: unknown) => {
+        const text =
+          reasonOf(error) === undefined ? door.failures.failureOf(error, path).message : apiFailureText(error);
+        return denyClaude(hook?.event ?? "PreToolUse", `Toolgate: ${text}. Nothing was run.`);
+      })
+      .then((answer) => sendWhole(response, 200, "application/json", JSON.stringify(answer)))
+      // The connection is gone.
+      .catch(() => response.destroy());
+  };
+  return [{ path, methods: ["POST"], handle }];
+}
+
+const path = "/hooks/claude";
+
+async function answerHook(
+  { apiOf, authenticate, budget, limits, memoryOf }: HookDoor,
+  request: Request,
+  response: Response,
+  read: (body: Buffer) => ClaudeHook,
+) {
+  const { authorization } = request.headers;
+  const principal = authenticate({ get: (name) => (name === "authorization" ? (authorization ?? null) : null) });
+  checkRole(principal, rolesFor(ToolService.method.beginCall), path);
+  const left = new AbortController();
+  response.once("close", () => {
+    if (!response.writableEnded) left.abort(clientLeft());
+  });
+  const hook = read(await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget }));
+  const signal = AbortSignal.any([left.signal, ...(principal.ended === undefined ? [] : [principal.ended])]);
+  const { tools } = apiOf({ principal, peer: () => peerOf(request.socket) });
+  const query = new URL(request.url ?? "", "http://localhost").searchParams;
+  const context = {
+    calls: callsOf(tools, signal),
+    memory: memoryOf(principal.id),
+    endsAt: performance.now() + waitMs(query.get("timeout")),
+    defers: false,
+    async isOwnTool(tool: string) {
+      const name = ownClaudeTool(tool, query.get("mcp") ?? "");
+      if (name === undefined) return false;
+      return name === waitToolName || (await tools.listTools({})).tools.some((each) => each.name === name);
+    },
+  };
+  return await answerClaude(context, hook);
+}
+
+function callsOf(tools: Client<typeof ToolService>, signal: AbortSignal): DelegatedCalls {
+  return {
+    async begin(request) {
+      try {
+        return await tools.beginCall(request, { signal });
+      } catch (error) {
+        throw reasonOf(error) === "ALREADY_BEGUN" ? new AlreadyBegunError(apiFailureText(error)) : error;
+      }
+    },
+    finish: (request) => tools.finishCall(request, { signal }),
+  };
+}
+
+/** Returns the time for a decision: the agent's limit in seconds, by default that of `toolgate connect`, less a margin. */
+function waitMs(timeout: string | null): number {
+  const seconds = timeout === null ? 660 : Number(timeout);
+  return Number.isFinite(seconds) ? Math.max(seconds * 1_000 - 5_000, 1_000) : 1_000;
+}
