@@ -87,6 +87,14 @@ describe.each(["SQLite", "Redis"])("on %s", (store) => {
     }
   });
 
+  test("a credential gives no agents that it does not have", async () => {
+    const { token } = await credentials("admin-token-for-tests").createToken({ roles: ["approver"], agents: ["plan"] });
+    const refused = refusal(credentials(token).createToken({ roles: ["caller"], agents: ["plan", "build"] }));
+    expect(await refused).toMatchObject({ reason: "INVALID_MESSAGE", metadata: { field: "agents" } });
+    const { credential } = await credentials(token).createToken({ roles: ["caller"] });
+    expect(credential?.agents).toEqual(["plan"]);
+  });
+
   test("the list names the issuer of each credential", async () => {
     const { credential } = await credentials("both-token-for-tests").createToken({ roles: ["caller"] });
     expect(credential?.issuer).toBe("both");
