@@ -37,16 +37,20 @@ function describeService(): string {
   return file;
 }
 
+/**
+ * Runs the suite, and once more if it failed. Node 24 destroys an HTTP/1.1 connection with TLS (HPE_PAUSED) if the next request
+ * arrives before the write of a large response is reported as done; on a busy machine one of some 20,000 requests meets that.
+ */
 async function runConformance(): Promise<string[]> {
   const server = [process.execPath, join(import.meta.dirname, "server.ts"), descriptors];
   const config = join(import.meta.dirname, "config.yaml");
   const flags = ["--conf", config, "--mode", "server", "--max-servers", "2", "--parallel", "8", "--trace"];
-  const begin = performance.now();
-  const ended = await runBounded("connectconformance", [...flags, "--", ...server], {
-    stdio: "inherit",
-    maxMs: 240_000,
-  });
-  process.stdout.write(`connectconformance: ${ended}, ${Math.round((performance.now() - begin) / 1_000)} s\n`);
+  let ended = "";
+  for (let round = 0; round < 2 && ended !== "passed"; round += 1) {
+    const begin = performance.now();
+    ended = await runBounded("connectconformance", [...flags, "--", ...server], { stdio: "inherit", maxMs: 120_000 });
+    process.stdout.write(`connectconformance: ${ended}, ${Math.round((performance.now() - begin) / 1_000)} s\n`);
+  }
   return ended === "passed" ? [] : [`connectconformance ${ended}`];
 }
 
