@@ -92,6 +92,16 @@ test("in a narrow window, where only the list is visible, a key answers nothing"
   expect((await connect(service, "approver").tools.getToolPart(call)).part?.state.case).toBe("pending");
 });
 
+test("on a tablet the request has more than half of the width, next to the list", async () => {
+  await ask(service, { command: "echo tablet" });
+  const page = await browsers.open(service, "approver", { viewport: { width: 820, height: 1180 } });
+  await untilArmed(page);
+  const widthOf = async (name: string) =>
+    (await page.getByRole("region", { name, exact: true }).boundingBox())?.width ?? 0;
+  expect(await widthOf("Request")).toBeGreaterThan(410);
+  expect(await widthOf("Requests")).toBeGreaterThan(150);
+});
+
 test("j and k move between calls; each move makes the card inert again", async () => {
   for (const command of ["echo first", "echo second"]) await ask(service, { command });
   const page = await browsers.open(service, "approver");
