@@ -224,6 +224,14 @@ test("toolgate reject rejects a session with a message and says what that ended"
   expect(asked).toMatchObject([{ sessionId: "ses_1", message: "Stop." }]);
 });
 
+test("toolgate plan ends with the code with which the call would fail", async () => {
+  const problem = { reason: ToolErrorReason.FAILED, message: "a.txt not found" };
+  await start({ tools: { planTool: () => ({ title: "a.txt", problem }) } });
+  const { code, stdout } = await toolgate(["plan", "edit", "{}"], environment);
+  expect(code).toBe(1);
+  expect(stdout).toContain("a.txt not found");
+});
+
 describe("toolgate reply", () => {
   test("finds the ask, and answers what was shown with the chosen offer", async () => {
     await start({ permissions: { listPermissions: () => ({ permissions: [ask] }) } });
