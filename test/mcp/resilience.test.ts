@@ -131,7 +131,7 @@ test("a replica that drains answers its held calls before it stops", async () =>
   await approve();
   const again = await connectHttp(service);
   const ended = await again.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
-  expect(textOf(ended)).toContain("drained");
+  expect(textOf(ended)).toMatch(/^drained/);
   await Promise.all([client.close(), again.close()]);
 }, 20_000);
 
@@ -155,7 +155,7 @@ test("a call that outlives its client is found by toolgate_wait in another sessi
   const other = await connectStdio(service);
   const handle = /"call_id":"([^"]+)"/.exec(textOf(first))?.[1];
   const ended = await other.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
-  expect(textOf(ended)).toContain("outlived");
+  expect(textOf(ended)).toMatch(/^outlived/);
   await other.close();
   const stranger = await connectHttp(service, { who: "stranger", name: "hasty" });
   const refused = await stranger.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
@@ -192,7 +192,7 @@ describe("a client that opens links", () => {
         mode: "url",
       });
       await approve();
-      expect(textOf(await result)).toContain(`linked-${era}`);
+      expect(textOf(await result)).toMatch(new RegExp(`^linked-${era}`));
       await client.close();
     },
   );
