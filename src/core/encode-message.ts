@@ -229,6 +229,12 @@ function scalarEncoder(field: DescField, number: number, scalar: ScalarType): En
         if (typeof value !== "number" || value !== value >>> 0) throw unexpected(field);
         buffer.varint(value);
       });
+    case ScalarType.INT32:
+      return tagged(number, WireType.Varint, ({ buffer }, value) => {
+        if (typeof value !== "number" || value !== (value | 0)) throw unexpected(field);
+        if (value < 0) buffer.varint64(BigInt.asUintN(64, BigInt(value)));
+        else buffer.varint(value);
+      });
     case ScalarType.UINT64:
       return tagged(number, WireType.Varint, ({ buffer }, value) => {
         if (typeof value !== "bigint" || value !== BigInt.asUintN(64, value)) throw unexpected(field);

@@ -16,7 +16,7 @@ import { agent } from "../model/clients.ts";
 import { startReplicas } from "../model/replicas.ts";
 import { inSqlite } from "../model/stores.ts";
 
-const person: Principal = { ...agent, id: "ann", roles: new Set(["approver"]) };
+const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
 const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_1", tool: "deploy" });
 
 /** Runs a call that is approved for one version of its tool, at a service that restarts with another version. */

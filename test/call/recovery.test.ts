@@ -13,7 +13,7 @@ import { type Replicas, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 
-const person: Principal = { ...agent, id: "ann", roles: new Set(["approver"]) };
+const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
 const never = new AbortController().signal;
 
 let redis: RedisServers;

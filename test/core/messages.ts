@@ -14,6 +14,7 @@ const scalars: Partial<Record<ScalarType, fc.Arbitrary<unknown>>> = {
   [ScalarType.BYTES]: fc.uint8Array({ maxLength: 300 }),
   [ScalarType.BOOL]: fc.boolean(),
   [ScalarType.DOUBLE]: fc.double(),
+  [ScalarType.INT32]: fc.integer(),
   [ScalarType.UINT32]: fc.oneof(fc.nat(300), fc.integer({ min: 0, max: 0xffff_ffff })),
   [ScalarType.UINT64]: fc.oneof(
     fc.nat(300).map(BigInt),

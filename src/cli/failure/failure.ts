@@ -176,6 +176,8 @@ const nextSteps: Record<string, NextStep | undefined> = {
     `correct the plugin ${plugin}, or remove it from the server's configuration`,
   ORIGIN_REFUSED: () => "open the console at the address of the service",
   NO_SUCH_CREDENTIAL: () => "see them with `toolgate token list`",
+  NO_SUCH_ASSIGNMENT: () => "report with the token and the assignment with which the call began",
+  ALREADY_BEGUN: () => "do not run the tool: the approval was given out before; ask with a new call id",
   NO_SUCH_CONNECTOR: () => "see them with `toolgate connect --list`",
   REQUEST_TOO_LARGE: () => "send less in one request; GetServerInfo reports the limit",
   OVERLOADED: () => "try again in a moment with the same ids: nothing is run twice",

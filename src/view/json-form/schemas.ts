@@ -86,6 +86,7 @@ export const toolStateError = named(
         "cancelled",
         "executor_lost",
         "changed_after_approval",
+        "not_reported",
         "guard_not_loaded",
       ])
       .optional(),
@@ -101,6 +102,10 @@ export const toolState = named(
   "The state of a call",
   z.discriminatedUnion("status", [toolStatePending, toolStateRunning, toolStateCompleted, toolStateError]),
 );
+
+const requester = z
+  .object({ kind: z.string(), place: z.string(), subagent: z.string() })
+  .describe("The agent that asks, in its own words");
 
 export const toolPart = named(
   "toolPart",
@@ -120,6 +125,15 @@ export const toolPart = named(
     inputElided: z.boolean().optional().describe("The state leaves out an input of over 16 KiB"),
     originalInput: anything.optional().describe("What the caller sent, where an approver edited it"),
     editedBy: z.string().optional().describe("Who edited the input last"),
+    executor: z
+      .enum(["unspecified", "local", "tool_process", "worker", "delegated"])
+      .optional()
+      .describe("What runs it"),
+    reportedBy: z.string().optional().describe("The principal that reported the result of a delegated call"),
+    reportedInputDigest: z.string().optional().describe("The digest of the input that ran, as reported"),
+    cancelRequested: z.boolean().optional().describe("The agent that runs it was asked to stop"),
+    callerUid: count.optional().describe("The user of the operating system that called"),
+    requester: requester.optional(),
   }),
 );
 
@@ -233,6 +247,7 @@ export const permissionRequest = named(
     display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
     warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
     risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
+    requester: requester.optional(),
   }),
 );
 

@@ -82,6 +82,10 @@ test("keys, replies, states and numbers follow the ordered JSON", () => {
     revision: 7,
     inputElided: false,
     editedBy: "",
+    executor: "unspecified",
+    reportedBy: "",
+    reportedInputDigest: "",
+    cancelRequested: false,
   });
   const answer = create(PermissionResponseSchema, { reply: PermissionReply.ALWAYS });
   expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });
