@@ -6,6 +6,8 @@ import { dirname, join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { parse } from "smol-toml";
 import { expect, onTestFinished, test } from "vitest";
+import { ErrorReason } from "../gen/opencode/tool/v1/error_reason_pb.ts";
+import { ToolErrorReason } from "../gen/opencode/tool/v1/tool_pb.ts";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
 import { checkConfig } from "../src/config/check-config.ts";
 import { parseRules } from "../src/policy/parse-rules.ts";
@@ -13,12 +15,15 @@ import { startService } from "./e2e/service.ts";
 
 const root = resolve(import.meta.dirname, "..");
 const text = (file: string) => readFileSync(join(root, file), "utf8");
-const readme = text("README.md");
-const blocks = (language: string) =>
-  [...readme.matchAll(new RegExp(`^\`\`\`${language}\\n([^]*?)^\`\`\``, "gm"))].map(([, code = ""]) => code);
+const blocks = (page: string, language: string) =>
+  [...text(page).matchAll(new RegExp(`^\`\`\`${language}\\n([^]*?)^\`\`\``, "gm"))].map(([, code = ""]) => code);
 
-test("the client in the README is examples/call.ts, which works", async () => {
-  expect(blocks("ts")[0]).toBe(text("examples/call.ts"));
+test("the README has at most 1,500 words", () => {
+  expect(text("README.md").split(/\s+/).length).toBeLessThanOrEqual(1_500);
+});
+
+test("the TypeScript client of docs/clients.md is examples/call.ts, which works", async () => {
+  expect(blocks("docs/clients.md", "ts")[0]).toBe(text("examples/call.ts"));
   const service = await startService();
   const { stdout } = await promisify(execFile)(process.execPath, ["examples/call.ts"], {
     cwd: root,
@@ -27,35 +32,40 @@ test("the client in the README is examples/call.ts, which works", async () => {
   expect(stdout).toBe("1 pending\n2 running\n3 completed\n");
 });
 
-test("the tool in the README is src/tools/echo.ts", () => {
-  expect(blocks("ts")[1]).toBe(text("src/tools/echo.ts"));
-});
-
 test("the rules in the README are rules", () => {
-  const { permission, agent } = parse(blocks("toml")[0] ?? "");
+  const { permission, agent } = parse(blocks("README.md", "toml")[0] ?? "");
   expect(parseRules(permission, "permission", "/home/u")).toHaveLength(4);
   expect(agent).toEqual({ reviewer: { permission: { edit: "deny" } } });
+});
+
+test("docs/troubleshooting.md has every reason of a call's error and of a refused request", () => {
+  const page = text("docs/troubleshooting.md");
+  const [calls = "", requests = ""] = page.slice(page.indexOf("## A call ended")).split("## A request was refused");
+  const names = (reasons: object) => Object.keys(reasons).filter((name) => name !== "UNSPECIFIED");
+  const listed = (part: string) =>
+    [...part.matchAll(/^\| ([A-Z_, ]+) \|/gm)].flatMap(([, reasons = ""]) => reasons.split(", "));
+  expect(listed(calls).sort()).toEqual(names(ToolErrorReason).sort());
+  expect(listed(requests).sort()).toEqual(names(ErrorReason).sort());
 });
 
 test("the policy in the README is one that a server starts with", async () => {
   const folder = await mkdtemp(join(tmpdir(), "toolgate-readme-"));
   onTestFinished(() => rm(folder, { recursive: true }));
   const file = join(folder, "toolgate.toml");
-  await writeFile(file, blocks("toml")[0] ?? "");
+  await writeFile(file, blocks("README.md", "toml")[0] ?? "");
   const checked = await checkConfig(file, { env: {}, home: folder, directory: folder }, await declaredTools());
   expect(checked).toMatchObject({ rules: 5, tests: 1, findings: [] });
 });
 
-test("the rules in docs/policy.md are rules", async () => {
-  const page = text("docs/policy.md");
-  for (const [, code = ""] of page.matchAll(/^```toml\n([\s\S]*?)^```/gm)) {
+test.each(["docs/policy.md", "docs/quickstart.md"])("the rules in %s are rules", (page) => {
+  for (const code of blocks(page, "toml")) {
     const { permission = {} } = parse(code);
     expect(parseRules(permission, "permission", "/home/u")).toEqual(expect.any(Array));
   }
 });
 
 const pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"].concat(
-  readdirSync(join(root, "docs"))
+  readdirSync(join(root, "docs"), { recursive: true, encoding: "utf8" })
     .filter((file) => file.endsWith(".md"))
     .map((file) => `docs/${file}`),
 );
@@ -72,11 +82,13 @@ test("docs/architecture.md names files that exist", () => {
   expect(named.filter((file) => ![root, join(root, "src")].some((base) => existsSync(join(base, file))))).toEqual([]);
 });
 
-test("the README's npm scripts exist", () => {
+test("the npm scripts that the pages name exist", () => {
   const { scripts } = JSON.parse(text("package.json"));
-  const named = [...readme.matchAll(/npm (?:run -s |run )?(start|test|demo|toolgate|bench|generate)\b/g)].map(
-    ([, name]) => name,
+  const named = pages.flatMap((page) =>
+    [...text(page).matchAll(/npm (?:run (?:-s )?([\w:]+)|(start|test)\b)/g)].map(
+      ([, script, short]) => script ?? short,
+    ),
   );
-  expect(new Set(named)).toEqual(new Set(["demo", "test", "start", "toolgate", "bench", "generate"]));
+  expect(new Set(named).size).toBeGreaterThan(8);
   expect(Object.keys(scripts)).toEqual(expect.arrayContaining(named));
 });

@@ -5,7 +5,7 @@ import { main } from "../main.ts";
 import { startProgramAtTerminal } from "./toolgate.ts";
 
 const root = resolve(import.meta.dirname, "../..");
-/** The README shows the demo of a checkout; that of the package names other commands. */
+/** The page shows the demo of a checkout; that of the package names other commands. */
 const checkout = join(root, "bin/toolgate.js");
 
 /** Replaces what differs from run to run. */
@@ -19,10 +19,10 @@ function constant(printed: string): string {
     .trim();
 }
 
-test("without a terminal the demo answers itself and prints what the README shows", async () => {
+test("without a terminal the demo answers itself and prints what docs/quickstart.md shows", async () => {
   const { code, stdout } = await main(["demo"], {}, checkout);
-  const readme = readFileSync(join(root, "README.md"), "utf8");
-  const [, shown = ""] = /^```text\n(Toolgate runs at .*?)^```/ms.exec(readme) ?? [];
+  const page = readFileSync(join(root, "docs/quickstart.md"), "utf8");
+  const [, shown = ""] = /^```text\n(Toolgate runs at .*?)^```/ms.exec(page) ?? [];
   expect(code).toBe(0);
   expect(constant(stdout)).toBe(constant(shown));
 });

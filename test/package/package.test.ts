@@ -1,41 +1,22 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { once } from "node:events";
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { copyFile, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { promisify } from "node:util";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { expect, inject, onTestFinished, test } from "vitest";
 import { PermissionReply, type PermissionRequest, type ToolPart } from "../../src/client/client.ts";
 import { connect } from "../../src/client/connect.ts";
 import { findToken } from "../../src/client/find-token.ts";
 
 const root = resolve(import.meta.dirname, "../..");
 const run = promisify(execFile);
-let folder: string;
-let npmSaid: string;
-let packed: { path: string }[];
-
-/** Packs the checkout and installs the tarball into an empty folder, from npm's cache where it can. */
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), "toolgate-package-"));
-  const { stdout } = await run("npm", ["pack", "--json", "--silent", "--pack-destination", folder], { cwd: root });
-  const found: { filename: string; files: { path: string }[] } = [JSON.parse(stdout)].flatMap(Object.values).flat()[0];
-  packed = found.files;
-  await mkdir(join(folder, "work/.opencode/tool"), { recursive: true });
-  await writeFile(join(folder, "package.json"), '{ "type": "module" }');
-  const install = ["install", `./${found.filename}`, "--prefer-offline", "--no-audit", "--no-fund"];
-  const installed = await run("npm", install, { cwd: folder });
-  npmSaid = installed.stdout + installed.stderr;
-});
-afterAll(() => rm(folder, { recursive: true, force: true }));
-
+const { folder, npmSaid, packed } = inject("installed");
 const toolgate = () => join(folder, "node_modules/toolgate/bin/toolgate.js");
 const shell = (...args: string[]) => run(process.execPath, args, { cwd: folder });
 
 test("the package has the program and nothing of its tests, benchmarks or docs", () => {
-  const paths = packed.map(({ path }) => path);
-  expect(paths).toEqual(
+  expect(packed).toEqual(
     expect.arrayContaining([
       "LICENSE",
       "README.md",
@@ -51,7 +32,7 @@ test("the package has the program and nothing of its tests, benchmarks or docs",
       "dist/supervisor.sh",
     ]),
   );
-  expect(paths.filter((path) => !/^(bin|dist)\/|^(LICENSE|README\.md|package\.json)$/.test(path))).toEqual([]);
+  expect(packed.filter((path) => !/^(bin|dist)\/|^(LICENSE|README\.md|package\.json)$/.test(path))).toEqual([]);
 });
 
 test("it installs four packages at most, without a warning", async () => {

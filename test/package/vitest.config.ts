@@ -4,7 +4,8 @@ export default defineConfig({
   test: {
     root: import.meta.dirname,
     include: ["*.test.ts"],
-    testTimeout: 120_000,
+    globalSetup: "install.ts",
+    testTimeout: 60_000,
     hookTimeout: 300_000,
   },
 });
