@@ -1,7 +1,8 @@
+import { fromBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { describe, expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, PermissionResponseSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { farewellMs } from "../../src/view/asks.ts";
 import { connect, refusal } from "../e2e/clients.ts";
 import type { Service } from "../e2e/service.ts";
@@ -111,8 +112,13 @@ describe("an answer", () => {
     await call.end();
   });
 
-  test("that did not arrive is reported as not sent, and counts once when it is sent again", async () => {
+  test("that did not arrive is reported as not sent, and is sent again with the same id, so that it counts once", async () => {
     const page = await browsers.open(service(), "approver");
+    const replyIds: string[] = [];
+    page.on("request", (request) => {
+      const sent = request.url().endsWith("/RespondToPermission") ? request.postDataBuffer() : null;
+      if (sent !== null) replyIds.push(fromBinary(PermissionResponseSchema, sent).replyId);
+    });
     const call = await ask(service(), { command: "echo twice" });
     await untilArmed(page);
     await page.route("**/RespondToPermission", (route) => route.abort());
@@ -123,6 +129,9 @@ describe("an answer", () => {
     await page.unroute("**/RespondToPermission");
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.case).toBe("completed");
+    // Four attempts that fail, and the one that arrives.
+    expect(replyIds).toEqual(Array(5).fill(expect.stringMatching(/^[0-9a-f]{32}$/)));
+    expect(new Set(replyIds).size).toBe(1);
   });
 
   test("can be no approval while the page is not live", async () => {
