@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { link, mkdir, rename, rm, symlink, truncate, writeFile } from "node:fs/promises";
+import { link, mkdir, readFile, rename, rm, symlink, truncate, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import fc from "fast-check";
@@ -32,6 +32,14 @@ describe("a text file", () => {
       `<path>${site.directory}/a.txt</path>\n<type>file</type>\n<content>\n1: one\n2: two\n\n(End of file - total 2 lines)\n</content>`,
     );
     expect(metadata).toEqual({ preview: "one\ntwo", truncated: false });
+  });
+
+  test("is counted from 1, as the schema and the page of the tools say", async () => {
+    expect(readTool.definition.inputSchema).toMatchObject({
+      properties: { offset: { description: expect.stringContaining("counted from 1; 0 is the first one, too") } },
+    });
+    const page = await readFile(join(import.meta.dirname, "../../docs/tools.md"), "utf8");
+    expect(page).toMatch(/^\| `read` \|.*`offset` counts from 1/m);
   });
 
   test("is shown from offset to limit, with a hint how to continue", async () => {
