@@ -162,6 +162,32 @@ describe("connections", () => {
     expect(await isClosed(server.url)).toBe(true);
   });
 
+  test("from an address outside the networks of trusted proxies count for the address", async () => {
+    const { config } = limits({ connectionsFromLoopback: 1, connections: 3 });
+    const trustedProxies = ["126.0.0.0/8", "127.0.0.2", "::1"];
+    const server = await startServer({}, { config: { ...config, trustedProxies } });
+    await healthy(server.url);
+    expect(await isClosed(server.url)).toBe(true);
+  });
+
+  test.each([
+    ["has sent nothing", ""],
+    ["speaks HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"],
+  ])("of a client that ends its own direction and %s are closed", async (_, begin) => {
+    const server = await startServer();
+    const socket = connect({ port: Number(new URL(server.url).port), host: "127.0.0.1", allowHalfOpen: true }).resume();
+    onTestFinished(() => void socket.destroy());
+    socket.on("error", () => undefined);
+    if (begin === "") await once(socket, "connect");
+    else {
+      socket.write(begin, "latin1");
+      await once(socket, "data");
+    }
+    socket.end();
+    await once(socket, "end");
+    await until(async () => (await metric(server.url, "toolgate_connections")) === 1);
+  });
+
   test("over the cap are closed before their TLS handshake", async () => {
     const certificates = await makeCertificates();
     onTestFinished(certificates.remove);
@@ -192,6 +218,10 @@ describe("connections", () => {
     const text = Buffer.concat(await stream.toArray()).toString();
     expect(text).toContain("\ntoolgate_connections 1\n");
     expect(text).toContain("\ntoolgate_connections_refused_total 5\n");
+    const lines = (await server.logged()).split("\n").filter((line) => line.includes("a connection was refused"));
+    expect(lines.map((line) => JSON.parse(line))).toMatchObject([
+      { message: expect.stringContaining("since connections is reached"), address: "127.0.0.1", count: 1 },
+    ]);
   });
 });
 
