@@ -9,6 +9,7 @@ export function opencodePlugin(command: readonly string[]): string {
 
 const source = `// Written by \`toolgate connect opencode\`. Toolgate decides on each use of a tool; every failure refuses it.
 import { spawn } from "node:child_process";
+import { env } from "node:process";
 
 const [program, ...args] = COMMAND;
 
@@ -16,7 +17,7 @@ const [program, ...args] = COMMAND;
 function send(message) {
   return new Promise((resolve, reject) => {
     const fail = (reason) => reject(new Error(\`Toolgate: \${reason}. Nothing was run.\`));
-    const child = spawn(program, args, { stdio: ["pipe", "pipe", "pipe"] });
+    const child = spawn(program, args, { env: { HOME: env.HOME ?? "" }, stdio: ["pipe", "pipe", "pipe"] });
     const timer = setTimeout(() => child.kill("SIGKILL"), 660_000);
     let stdout = "";
     child.stdout.setEncoding("utf8").on("data", (text) => (stdout += text));

@@ -60,7 +60,11 @@ test("connect writes hooks and an MCP server next to what is there, and disconne
   expect(Object.keys(hooks)).toEqual(["PreToolUse", "PostToolUse", "PostToolUseFailure"]);
   const [hook] = hooks.PreToolUse[1].hooks;
   expect(hook).toMatchObject({ type: "command", timeout: 660, onFailure: "block" });
-  expect(hook.command).toMatch(/^sh -c '\/.+ \/.+ hook claude \|\| exit 2'$/);
+  const proof = `--uid ${process.getuid?.()} --mcp tg_[0-9a-f]{8}`;
+  const flags = `hook claude --server ${service.url} --token-file ${directory}/claude.host-token ${proof}`;
+  expect(hook.command).toMatch(
+    new RegExp(`^/bin/sh -c '/usr/bin/env -i HOME="\\$HOME" /.+ /.+ ${flags} \\|\\| exit 2'$`),
+  );
 
   const { mcpName, files } = await record();
   const { mcpServers } = JSON.parse(await readFile(join(home, ".claude.json"), "utf8"));
@@ -226,11 +230,13 @@ test("an HTTP hook is written on request only, takes its token from a variable, 
   const [{ hooks }] = JSON.parse(await readFile(file, "utf8")).hooks.PreToolUse;
   expect(hooks).toEqual([
     {
-      ...{ type: "http", url: `${service.url}/hooks/claude`, timeout: 660, onFailure: "block" },
+      ...{ type: "http", url: expect.any(String), timeout: 660, onFailure: "block" },
       ...{ headers: { Authorization: "Bearer $TOOLGATE_HOOK_TOKEN" }, allowedEnvVars: ["TOOLGATE_HOOK_TOKEN"] },
     },
   ]);
-  expect((await connectors())[0]).toMatchObject({ enforced: false });
+  const [connector] = await connectors();
+  expect(hooks[0].url).toBe(`${service.url}/hooks/claude?mcp=${connector?.mcpName}`);
+  expect(connector).toMatchObject({ enforced: false });
   expect(await run("connect", "opencode", "--http-hook")).toMatchObject({ code: 2 });
 });
 

@@ -20,7 +20,7 @@ export interface HookHome {
   /** A file with a token for the service. */
   readonly tokenFile: string;
   /** Runs `toolgate hook KIND` with an input. */
-  run(args: readonly string[], input: string): Promise<HookEnd>;
+  run(args: readonly string[], input: string, env?: Record<string, string>): Promise<HookEnd>;
 }
 
 /** Creates a home for one test. */
@@ -29,12 +29,12 @@ export function createHookHome(token: string): HookHome {
   onTestFinished(() => rmSync(home, { recursive: true, force: true }));
   const tokenFile = join(home, "token");
   writeFileSync(tokenFile, `${token}\n`, { mode: 0o600 });
-  return { home, tokenFile, run: (args, input) => runHookProcess(home, args, input) };
+  return { home, tokenFile, run: (args, input, env) => runHookProcess(home, args, input, env) };
 }
 
-function runHookProcess(home: string, args: readonly string[], input: string): Promise<HookEnd> {
+function runHookProcess(home: string, args: readonly string[], input: string, more = {}): Promise<HookEnd> {
   return new Promise((resolve, reject) => {
-    const env = { PATH: process.env.PATH, HOME: home };
+    const env = { PATH: process.env.PATH, HOME: home, ...more };
     const child = execFile(process.execPath, [programEntry(), "hook", ...args], { env }, (error, stdout, stderr) => {
       try {
         const code = typeof error?.code === "number" ? error.code : 0;

@@ -130,8 +130,7 @@ function mcpEntry(
   { program, approver, ca }: ConnectorOptions,
   { mcpName, tokenFile: mcpTokenFile }: ConnectRecord,
 ): { mcpServers: Record<string, { command: string; args: string[] }> } {
-  const options = { program, server: approver.url, ca, mcpName, mcpTokenFile, isHttpHook: false };
-  const [command = "", ...args] = mcpCommand(options);
+  const [command = "", ...args] = mcpCommand({ program, server: approver.url, ca, mcpTokenFile });
   return { mcpServers: { [mcpName]: { command, args } } };
 }
 

@@ -19,6 +19,7 @@ export function defineHook(command: Command, context: CliContext): void {
     .addArgument(new Argument("<agent>", "the kind of agent").choices(Object.keys(kinds)))
     .option("--uid <number>", "the user that owns the service's socket on this machine", wholeNumber)
     .option("--certificate <sha256>", "the SHA-256 of the certificate of an https service")
+    .option("--mcp <name>", "the name under which the agent knows the MCP server of Toolgate")
     .option("--timeout <seconds>", "the agent's limit for the hook; the answer comes 5 s earlier", wholeNumber, 660)
     .option(
       "--defer <seconds>",
@@ -53,6 +54,6 @@ const opencode: HookKind<OpencodeHook> = {
 const kinds = { claude, opencode };
 
 const hookHelp = `
-\`toolgate connect\` writes this command into the configuration of the agent, and the file with the server, the token and the
-proof of the service. It verifies the service before it sends anything. On every failure it prints the agent's own refusal and
+\`toolgate connect\` writes this command into the configuration of the agent, with the server, the file of the token and the proof of
+the service: it reads them from its options only, since a project may set the environment of hooks. It verifies the service before it sends anything. On every failure it prints the agent's own refusal and
 exits with 2, which blocks the tool.`;

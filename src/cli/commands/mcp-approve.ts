@@ -26,7 +26,8 @@ export function defineMcpApprove(command: Command, context: CliContext): void {
 
 const approveHelp = `
 Example:
-  claude -p "…" --mcp-config '{"mcpServers":{"toolgate":{"command":"toolgate","args":["mcp-approve","claude"]}}}' \\
+  claude -p "…" --mcp-config '{"mcpServers":{"toolgate":{"command":"toolgate","args":["mcp-approve","claude",
+    "--server","http://127.0.0.1:7420","--token-file","/home/ann/.toolgate-host","--uid","999"]}}}' \\
     --strict-mcp-config --permission-prompt-tool mcp__toolgate__approve
 
 Claude Code asks only for what its own rules leave open. With the hooks of \`toolgate connect claude\` it asks for every tool.`;

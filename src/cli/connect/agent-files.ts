@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
+import type { PeerProof } from "../../client/verified-socket.ts";
 import { opencodePlugin } from "../../dialect/opencode-plugin.ts";
 import { shellCommand } from "../../view/words.ts";
 import type { AgentUser } from "./agent-user.ts";
@@ -19,10 +20,14 @@ export interface AgentFilesOptions {
   /** The words that run this program, by absolute paths. */
   readonly program: readonly string[];
   readonly server: string;
+  /** What the hooks verify of the service. */
+  readonly proof: PeerProof;
   readonly ca: string | undefined;
   readonly mcpName: string;
   /** The file of the token of the MCP server. */
   readonly mcpTokenFile: string;
+  /** The file of the token of the hooks. */
+  readonly hookTokenFile: string;
   /** True if Claude Code sends HTTP requests instead of running our command. */
   readonly isHttpHook: boolean;
 }
@@ -35,7 +40,12 @@ export const agentFiles: Readonly<Record<AgentKind, (user: AgentUser, options: A
 };
 
 /** Returns the command of our MCP server. */
-export function mcpCommand({ program, server, ca, mcpTokenFile }: AgentFilesOptions): string[] {
+export function mcpCommand({
+  program,
+  server,
+  ca,
+  mcpTokenFile,
+}: Pick<AgentFilesOptions, "program" | "server" | "ca" | "mcpTokenFile">): string[] {
   return [
     ...program,
     "mcp",
@@ -45,6 +55,32 @@ export function mcpCommand({ program, server, ca, mcpTokenFile }: AgentFilesOpti
     "--token-file",
     mcpTokenFile,
   ];
+}
+
+/** Returns the command of a hook. It names everything itself: a project may set the environment of the hooks of its agent. */
+export function hookCommand(
+  kind: Exclude<AgentKind, "mcp">,
+  {
+    program,
+    server,
+    proof: { uid, certificate },
+    ca,
+    mcpName,
+    hookTokenFile,
+  }: Omit<AgentFilesOptions, "mcpTokenFile" | "isHttpHook">,
+): string[] {
+  return [
+    ...[...program, "hook", kind, "--server", server, "--token-file", hookTokenFile],
+    ...(uid === undefined ? [] : ["--uid", `${uid}`]),
+    ...(certificate === undefined ? [] : ["--certificate", certificate]),
+    ...(ca === undefined ? [] : ["--ca", ca]),
+    ...["--mcp", mcpName],
+  ];
+}
+
+/** Returns the line that runs a hook in an empty environment, and blocks if the program is missing. */
+export function hookLine(words: readonly string[]): string {
+  return shellCommand(["/bin/sh", "-c", `/usr/bin/env -i HOME="$HOME" ${shellCommand(words)} || exit 2`]);
 }
 
 /** Limit of a hook in seconds; the hook answers before it. */
@@ -74,14 +110,13 @@ function claudeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Agen
   };
 }
 
-function claudeHook({ program, server, isHttpHook }: AgentFilesOptions) {
+function claudeHook(options: AgentFilesOptions) {
+  const { server, mcpName, isHttpHook } = options;
   const handling = { timeout: hookTimeout, onFailure: "block" };
-  if (!isHttpHook) {
-    const command = shellCommand(["sh", "-c", `${shellCommand([...program, "hook", "claude"])} || exit 2`]);
-    return { type: "command", command, ...handling };
-  }
+  if (!isHttpHook) return { type: "command", command: hookLine(hookCommand("claude", options)), ...handling };
   const headers = { Authorization: `Bearer $${httpHookVariable}` };
-  return { type: "http", url: `${server}/hooks/claude`, headers, allowedEnvVars: [httpHookVariable], ...handling };
+  const url = `${server}/hooks/claude?mcp=${mcpName}`;
+  return { type: "http", url, headers, allowedEnvVars: [httpHookVariable], ...handling };
 }
 
 function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): AgentFiles {
@@ -89,7 +124,7 @@ function opencodeFiles({ env, home }: AgentUser, options: AgentFilesOptions): Ag
   const names = ["opencode.jsonc", "opencode.json"].map((name) => join(directory, name));
   const path = names.find((name) => existsSync(name)) ?? join(directory, "opencode.json");
   const value = { type: "local", command: mcpCommand(options), enabled: true };
-  const plugin = opencodePlugin([...options.program, "hook", "opencode"]);
+  const plugin = opencodePlugin(hookCommand("opencode", options));
   return {
     json: [{ path, entries: [{ path: ["mcp", options.mcpName], value }] }],
     whole: [{ path: join(directory, "plugin", "toolgate.js"), text: plugin }],

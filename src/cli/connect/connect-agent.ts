@@ -43,7 +43,8 @@ interface AgentToken {
 }
 
 /** Plans the files of a connector. Nothing is written. */
-export function planConnector({ kind, user, approver, program, ca, isHttpHook }: ConnectorOptions): PlannedConnector {
+export function planConnector(planned: ConnectorOptions): PlannedConnector {
+  const { kind, user, approver, proof, program, ca, isHttpHook } = planned;
   const mcpName = `tg_${randomBytes(4).toString("hex")}`;
   return asAgentUser(user, () => {
     const directory = dirname(recordFile(kind, user));
@@ -52,7 +53,8 @@ export function planConnector({ kind, user, approver, program, ca, isHttpHook }:
       file: join(directory, `${kind}.${role}-token`),
     });
     const [caller, host] = [tokenOf("caller"), tokenOf("host")];
-    const options = { program, server: approver.url, ca, mcpName, mcpTokenFile: caller.file, isHttpHook };
+    const files = { mcpTokenFile: caller.file, hookTokenFile: host.file };
+    const options = { program, server: approver.url, proof, ca, mcpName, ...files, isHttpHook };
     const { json, whole } = agentFiles[kind](user, options);
     const changes: PlannedChange[] = [];
     const written: WrittenFile[] = [];

@@ -1,7 +1,7 @@
+import { join } from "node:path";
 import { z } from "zod";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError } from "../failure/failure.ts";
-import { connectorRecordFile } from "../hook/connector-record.ts";
 import { type AgentUser, asAgentUser } from "./agent-user.ts";
 import { applyChanges, readIfExists, resolvedPath } from "./file-change.ts";
 
@@ -57,7 +57,8 @@ export type CanaryResult = NonNullable<ConnectRecord["canary"]>;
 
 /** Returns the file of a record, with links resolved. */
 export function recordFile(kind: AgentKind, user: AgentUser): string {
-  return asAgentUser(user, () => resolvedPath(connectorRecordFile(kind, user.env)));
+  const configHome = user.env.XDG_CONFIG_HOME || join(user.home, ".config");
+  return asAgentUser(user, () => resolvedPath(join(configHome, "toolgate", "connect", `${kind}.json`)));
 }
 
 /** Reads a record; undefined if the kind is not connected. */

@@ -34,13 +34,13 @@ export function approveServers(
     openCount += 1;
     try {
       const use = readClaudePrompt(args, meta, { session, cwd: process.cwd() });
-      const connection = connectorConnection("claude", options, io.env);
+      const connection = connectorConnection("claude", options);
       url = connection.url;
       const endsAt = performance.now() + options.timeout * 1_000;
       // Each prompt has its own connection: one that fails does not disturb the others.
       const calls = createServiceCalls(url, connection.connect, { endsAt });
       try {
-        const memory = createDecisionFiles(decisionDirectory(io.env));
+        const memory = createDecisionFiles(decisionDirectory(io.env), connection.token);
         return claudePromptAnswer(use, await requestDecision({ calls, memory, endsAt }, use));
       } finally {
         calls.close();

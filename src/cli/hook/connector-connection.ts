@@ -5,38 +5,36 @@ import { HookInputError } from "../../dialect/claude-hook.ts";
 import { AlreadyBegunError, NotADecision } from "../../dialect/delegate.ts";
 import { readCertificates, type ServerOptions, serverUrl } from "../connection/connection.ts";
 import { commandFailure, UsageError } from "../failure/failure.ts";
-import { readConnectorRecord } from "./connector-record.ts";
 
-/** Options that name the service and its proof; they replace those of the record. */
-export type ConnectorConnectionOptions = ServerOptions & PeerProof;
+/** Options that name the service, its proof and our MCP server. */
+export interface ConnectorConnectionOptions extends ServerOptions, PeerProof {
+  /** The random name under which the agent knows our MCP server. */
+  mcp?: string;
+}
 
 /** How a connector reaches its service. */
 export interface ConnectorConnection {
   url: string;
-  /** The random name under which the agent knows our MCP server. */
-  mcpName: string | undefined;
+  token: string;
   /** Verifies the service, then connects. */
   connect(): Promise<ToolgateClient>;
 }
 
-/** Reads how to reach and verify the service: options, then the record of `toolgate connect`, then the defaults. */
-export function connectorConnection(
-  kind: string,
-  options: ConnectorConnectionOptions,
-  env: NodeJS.ProcessEnv,
-): ConnectorConnection {
-  const record = readConnectorRecord(kind, env);
-  const url = serverUrl({ ...record, ...options }, env);
-  const tokenFile = options.tokenFile ?? record.tokenFile;
+/**
+ * Reads how to reach and verify the service from the options alone. The settings of a project may set variables of the environment
+ * of a hook, so none of them may name the service, its proof or a token.
+ */
+export function connectorConnection(kind: string, options: ConnectorConnectionOptions): ConnectorConnection {
+  const { tokenFile, uid, certificate } = options;
+  const url = serverUrl(options, {});
   if (tokenFile === undefined)
     throw new UsageError(
-      `no token for ${kind} is configured`,
+      `no token for ${kind} is named`,
       `run \`toolgate connect ${kind}\`, or name it with --token-file FILE`,
     );
   const token = readFileSync(tokenFile, "utf8").trim();
-  const proof = { uid: options.uid ?? record.uid, certificate: options.certificate ?? record.certificate };
-  const certificates = readCertificates({ ...record, ...options }, env);
-  return { url, mcpName: record.mcpName, connect: () => connectVerified({ url, token, ...certificates }, proof) };
+  const certificates = readCertificates(options, {});
+  return { url, token, connect: () => connectVerified({ url, token, ...certificates }, { uid, certificate }) };
 }
 
 /** Describes a failure for the agent: why nothing was run, and the next step. */

@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { createHash, createHmac } from "node:crypto";
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { join } from "node:path";
@@ -8,13 +8,19 @@ import type { DecisionMemory } from "../../dialect/delegate.ts";
 
 /** Returns the directory in which the hooks of one user remember decisions between their processes. */
 export function decisionDirectory(env: NodeJS.ProcessEnv): string {
-  const stateHome = env.XDG_STATE_HOME || join(env.HOME || homedir(), ".local", "state");
-  return join(stateHome, "toolgate", "decisions");
+  return join(env.HOME || homedir(), ".local", "state", "toolgate", "decisions");
 }
 
-/** Creates a memory in files that only this user may read; when they are many, those older than a day are removed. */
-export function createDecisionFiles(directory: string): DecisionMemory {
+/**
+ * Creates a memory in files that only this user may read; when they are many, those older than a day are removed. Each file begins
+ * with a MAC under the connector's token: the environment may name another directory, but a file there is not taken for a decision.
+ */
+export function createDecisionFiles(directory: string, token: string): DecisionMemory {
   const fileOf = (key: string) => join(directory, createHash("sha256").update(key).digest("hex"));
+  const macOf = (key: string, text: string) =>
+    createHmac("sha256", token)
+      .update(JSON.stringify([key, text]))
+      .digest("hex");
   return {
     async put(key, outcome) {
       await mkdir(directory, { recursive: true, mode: 0o700 });
@@ -26,14 +32,16 @@ export function createDecisionFiles(directory: string): DecisionMemory {
         outcome,
         storeId: "",
       });
-      await writeFile(next, text, { mode: 0o600 });
+      await writeFile(next, `${macOf(key, text)}\n${text}`, { mode: 0o600 });
       await rename(next, file);
     },
     async get(key) {
       const file = fileOf(key);
       try {
         const { mtimeMs } = await stat(file);
-        const { outcome } = fromJsonString(BeginCallResponseSchema, await readFile(file, "utf8"));
+        const [mac, text = ""] = (await readFile(file, "utf8")).split("\n", 2);
+        if (mac !== macOf(key, text)) return undefined;
+        const { outcome } = fromJsonString(BeginCallResponseSchema, text);
         return outcome.case === undefined ? undefined : { decision: outcome, ageMs: Date.now() - mtimeMs };
       } catch {
         // Without a decision the use is asked again, or its result is not reported.

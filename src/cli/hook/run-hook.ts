@@ -75,7 +75,7 @@ export async function runHook<Hook>(
   let calls: ServiceCalls | undefined;
   try {
     hook = kind.read(await readAll(io.stdin));
-    const connection = connectorConnection(kind.name, options, io.env);
+    const connection = connectorConnection(kind.name, options);
     server = connection.url;
     const limitMs = Math.max(options.timeout * 1_000 - marginMs, minAnswerMs);
     const endsAt = options.defer === undefined ? limitMs : Math.min(limitMs, options.defer * 1_000);
@@ -83,10 +83,10 @@ export async function runHook<Hook>(
     const answered = kind.answer(
       {
         calls,
-        memory: createDecisionFiles(decisionDirectory(io.env)),
+        memory: createDecisionFiles(decisionDirectory(io.env), connection.token),
         endsAt,
         defers: options.defer !== undefined,
-        isOwnTool: ownToolCheck(kind, connection.mcpName, calls),
+        isOwnTool: ownToolCheck(kind, options.mcp, calls),
       },
       hook,
     );
