@@ -620,6 +620,28 @@ describe("a guard that is not loaded", () => {
     expect(await echo(service)).toMatchObject({ output: "x" });
   });
 
+  test("of a trusted workspace denies a call that was waiting for its answer when the guard came", async () => {
+    const service = await serveWorkspace("");
+    await trust(service);
+    await rm(join(service.workspace, ".opencode"), { recursive: true });
+    const { tools, newSession } = connect(service, "caller");
+    const { permissions } = connect(service, "approver");
+    const answered = async (guard: () => Promise<unknown>) => {
+      const sessionId = await newSession();
+      const waiting = { sessionId, callId: "c1", tool: "bash", input: { command: "echo ran" } };
+      await tools.callTool({ ...waiting, waitMs: 0 });
+      const requests = async () => (await permissions.listPermissions({ sessionId })).permissions;
+      await expect.poll(requests, { timeout: 15_000 }).toHaveLength(1);
+      await guard();
+      const [{ id: permissionId = "" } = {}] = await requests();
+      await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });
+      return (await tools.callTool(waiting)).part?.state.value;
+    };
+    expect(await answered(async () => undefined)).toMatchObject({ output: "ran\n" });
+    const guard = () => writeFiles(service.workspace, { ".opencode/plugin/notify.ts": plugin });
+    expect(await answered(guard)).toMatchObject(denied);
+  });
+
   test.each([
     ["optional", 2],
     ["off", 0],
