@@ -28,10 +28,10 @@ beforeAll(async () => {
   await writeFile(join(folder, "toolgate.toml"), toml);
 });
 afterAll(async () => {
-  if (service.exitCode === null) {
-    service.kill();
-    await once(service, "exit");
-  }
+  const ended = once(service, "exit");
+  // npx does not pass the signal on to the service.
+  if (service.exitCode === null && service.pid !== undefined) process.kill(-service.pid, "SIGTERM");
+  await ended;
   await rm(home, { recursive: true, force: true });
 });
 
@@ -60,8 +60,9 @@ test("npx toolgate demo leaves a request to a person", async () => {
 
 test("npx toolgate serve starts a service in which a token can be created", async () => {
   ran.add("npx toolgate serve");
-  service = spawn("sh", ["-c", "exec npx toolgate serve"], {
+  service = spawn("npx", ["toolgate", "serve"], {
     cwd: folder,
+    detached: true,
     env: { PATH: process.env.PATH, HOME: home, TOOLGATE_LISTEN: "127.0.0.1:0" },
     stdio: ["ignore", "pipe", "pipe"],
   });
