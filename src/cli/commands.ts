@@ -74,6 +74,11 @@ export const commands: readonly CommandEntry[] = [
     load: async () => (await import("./commands/connect.ts")).defineConnect,
   },
   {
+    name: "claude",
+    summary: "run `claude -p`, and resume it after each decision that takes long",
+    load: async () => (await import("./commands/claude.ts")).defineClaude,
+  },
+  {
     name: "disconnect",
     summary: "remove what `connect` wrote for an agent",
     load: async () => (await import("./commands/disconnect.ts")).defineDisconnect,

@@ -15,8 +15,6 @@ import { resultText } from "./result-text.ts";
 
 /** What a hook of Claude Code works with. */
 export interface ClaudeContext extends DelegationContext {
-  /** True if a call that still waits is deferred: the agent ends, and is resumed after the decision. */
-  defers: boolean;
   /** Checks whether a tool is one of our own MCP server; the service judges its calls itself. */
   isOwnTool(tool: string): Promise<boolean>;
 }
@@ -27,7 +25,7 @@ export async function answerClaude(context: ClaudeContext, hook: ClaudeHook): Pr
     case "PreToolUse":
       if (await context.isOwnTool(hook.tool))
         return preToolUse("allow", "This is a tool of Toolgate, which judges the call itself.");
-      return await preToolUseAnswer(context, hook, await requestDecision(context, useOf(hook)));
+      return await preToolUseAnswer(context, hook);
     case "PermissionRequest": {
       const use = useOf(hook);
       const recent = await recentDecision(context, use, maxDecisionAgeMs);
@@ -57,16 +55,23 @@ export function deferredKey(sessionId: string, useId: string): string {
   return JSON.stringify(["claude", sessionId, "deferred", useId]);
 }
 
+/** Returns the key under which a program that resumes a session announces itself, every few seconds. */
+export function resumerKey(sessionId: string): string {
+  return JSON.stringify(["claude", sessionId, "resumer"]);
+}
+
 /** Describes why a call does not run, for the model. */
 export function denialText(decision: Exclude<UseDecision, { case: "begun" }>): string {
   return decision.case === "refused" ? decision.value.message : notAnswered;
 }
 
-async function preToolUseAnswer(
-  { defers, memory }: ClaudeContext,
-  hook: ClaudeHook,
-  decision: UseDecision,
-): Promise<JsonObject> {
+/** A use that waits is deferred only if a program will resume the session: Claude Code ends then. */
+async function preToolUseAnswer(context: ClaudeContext, hook: ClaudeHook): Promise<JsonObject> {
+  const { memory } = context;
+  const resumer = await memory.get(resumerKey(hook.sessionId));
+  const defers = resumer !== undefined && resumer.ageMs < maxResumerAgeMs;
+  const endsAt = defers ? Math.min(context.endsAt, performance.now() + deferMs) : context.endsAt;
+  const decision = await requestDecision({ ...context, endsAt }, useOf(hook));
   if (decision.case === "waiting" && defers) {
     await memory.put(deferredKey(hook.sessionId, hook.useId), decision);
     return preToolUse("defer", "No approver has answered yet.");
@@ -121,6 +126,10 @@ function isEndedCommand(tool: string, response: JsonValue | undefined): boolean 
   return tool === "Bash" && !JSON.stringify(response).includes('"backgroundTaskId"');
 }
 
+/** Time after which a use that waits is deferred. */
+const deferMs = 20_000;
+/** Age up to which the program that resumes the session is taken to run. */
+const maxResumerAgeMs = 30_000;
 const notAnswered = "not answered yet; if it is approved later, repeat the same call";
 /** Age up to which PermissionRequest takes the decision of PreToolUse about the same use. */
 const maxDecisionAgeMs = 60_000;

@@ -5,8 +5,9 @@ import {
   type BeginCallResponse,
   BeginCallResponseSchema,
   type FinishCallRequestSchema,
+  WaitingSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { answerClaude, denyClaude, ownClaudeTool } from "../../src/dialect/claude.ts";
+import { answerClaude, denyClaude, ownClaudeTool, resumerKey } from "../../src/dialect/claude.ts";
 import { readClaudeHook } from "../../src/dialect/claude-hook.ts";
 import { AlreadyBegunError, cutOutput, type UseDecision } from "../../src/dialect/delegate.ts";
 import { recordedClaudeHook, recordedClaudeHooks } from "./recorded.ts";
@@ -20,10 +21,12 @@ const begun: Answer = ({ input }) => ({
 });
 
 /** Answers hooks with a decision in place of the service; records what it is asked. */
-function answering(decide: Answer, more: { defers?: boolean; ageMs?: number } = {}) {
+function answering(decide: Answer, more: { resumer?: string; ageMs?: number } = {}) {
   const begins: MessageInitShape<typeof BeginCallRequestSchema>[] = [];
   const finishes: MessageInitShape<typeof FinishCallRequestSchema>[] = [];
   const remembered = new Map<string, UseDecision>();
+  if (more.resumer !== undefined)
+    remembered.set(resumerKey(more.resumer), { case: "waiting", value: create(WaitingSchema) });
   const context = {
     calls: {
       async begin(request: MessageInitShape<typeof BeginCallRequestSchema>) {
@@ -43,7 +46,6 @@ function answering(decide: Answer, more: { defers?: boolean; ageMs?: number } = 
       remove: async (key: string) => void remembered.delete(key),
     },
     endsAt: 0,
-    defers: more.defers ?? false,
     isOwnTool: async (tool: string) => ownClaudeTool(tool, "random") === "read",
   };
   const answer = (text: string) => answerClaude(context, readClaudeHook(text));
@@ -115,10 +117,13 @@ test("a use that nobody answered in time is denied, and the text names the way b
   });
 });
 
-test("only with defer a use that waits is deferred", async () => {
-  expect(await answering(waiting, { defers: true }).answer(hook("PreToolUse", "Bash"))).toMatchObject({
-    hookSpecificOutput: { permissionDecision: "defer" },
-  });
+test("a use that waits is deferred only while a program runs that resumes this session", async () => {
+  const text = hook("PreToolUse", "Bash");
+  const decided = (permissionDecision: string) => ({ hookSpecificOutput: { permissionDecision } });
+  const resumer: string = JSON.parse(text).session_id;
+  expect(await answering(waiting, { resumer }).answer(text)).toMatchObject(decided("defer"));
+  expect(await answering(waiting, { resumer, ageMs: 31_000 }).answer(text)).toMatchObject(decided("deny"));
+  expect(await answering(waiting, { resumer: "another" }).answer(text)).toMatchObject(decided("deny"));
 });
 
 test("a response without an outcome is no decision", async () => {

@@ -21,11 +21,6 @@ export function defineHook(command: Command, context: CliContext): void {
     .option("--certificate <sha256>", "the SHA-256 of the certificate of an https service")
     .option("--mcp <name>", "the name under which the agent knows the MCP server of Toolgate")
     .option("--timeout <seconds>", "the agent's limit for the hook; the answer comes 5 s earlier", wholeNumber, 660)
-    .option(
-      "--defer <seconds>",
-      "answer `defer` when the call has waited so long; only for `toolgate claude`",
-      wholeNumber,
-    )
     .addHelpText("after", hookHelp)
     .action((agent: keyof typeof kinds) => {
       const options = command.optsWithGlobals<HookOptions>();

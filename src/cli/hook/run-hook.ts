@@ -15,8 +15,6 @@ import { createServiceCalls, type ServiceCalls } from "./service-calls.ts";
 export interface HookOptions extends ConnectorConnectionOptions {
   /** The agent's limit for the hook, in seconds. */
   timeout: number;
-  /** Answers `defer` when the call has waited for so many seconds. */
-  defer?: number;
 }
 
 /** What a hook works with: the service, and what is remembered between its processes. */
@@ -24,7 +22,6 @@ export interface HookContext {
   calls: ServiceCalls;
   memory: ReturnType<typeof createDecisionFiles>;
   endsAt: number;
-  defers: boolean;
   isOwnTool(tool: string): Promise<boolean>;
 }
 
@@ -78,14 +75,12 @@ export async function runHook<Hook>(
     const connection = connectorConnection(kind.name, options);
     server = connection.url;
     const limitMs = Math.max(options.timeout * 1_000 - marginMs, minAnswerMs);
-    const endsAt = options.defer === undefined ? limitMs : Math.min(limitMs, options.defer * 1_000);
-    calls = createServiceCalls(server, connection.connect, { endsAt });
+    calls = createServiceCalls(server, connection.connect, { endsAt: limitMs });
     const answered = kind.answer(
       {
         calls,
         memory: createDecisionFiles(decisionDirectory(io.env), connection.token),
-        endsAt,
-        defers: options.defer !== undefined,
+        endsAt: limitMs,
         isOwnTool: ownToolCheck(kind, options.mcp, calls),
       },
       hook,

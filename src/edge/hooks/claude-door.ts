@@ -76,7 +76,6 @@ async function answerHook(
     calls: callsOf(tools, signal),
     memory: memoryOf(principal.id),
     endsAt: performance.now() + waitMs(query.get("timeout")),
-    defers: false,
     async isOwnTool(tool: string) {
       const name = ownClaudeTool(tool, query.get("mcp") ?? "");
       if (name === undefined) return false;

@@ -1,0 +1,105 @@
+import { readFileSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { Command } from "commander";
+import { WaitingSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { connectVerified } from "../../client/connect.ts";
+import { ServiceAwayError } from "../../client/verified-socket.ts";
+import { deferredKey, resumerKey } from "../../dialect/claude.ts";
+import type { DecisionMemory } from "../../dialect/delegate.ts";
+import { findAgentProgram } from "../canary/find-agent-program.ts";
+import { runClaude } from "../claude/run-claude.ts";
+import { withScreen } from "../command.ts";
+import { findAgentUser } from "../connect/agent-user.ts";
+import { type ConnectRecord, readRecord } from "../connect/record.ts";
+import { readCertificates } from "../connection/connection.ts";
+import type { CliContext } from "../context.ts";
+import { UsageError } from "../failure/failure.ts";
+import { createDecisionFiles, decisionDirectory } from "../hook/decision-files.ts";
+
+/** Defines `toolgate claude`. */
+export function defineClaude(command: Command, context: CliContext): void {
+  command
+    .description(
+      "Run `claude -p`; a use that waits for more than 20 s ends the run, which is resumed after the decision",
+    )
+    .argument("[args...]", "the arguments of claude, the prompt first")
+    .addHelpText("after", claudeHelp)
+    .action((args: string[]) =>
+      withScreen(context, command, async ({ io }) => {
+        const program = findAgentProgram("claude", io.env.PATH);
+        if (program === undefined)
+          throw new UsageError(
+            "claude is not a program in PATH",
+            "install it: npm install -g @anthropic-ai/claude-code",
+          );
+        const record = readRecord("claude", findAgentUser(undefined, io));
+        if (record === undefined) throw new UsageError("claude is not connected", "run `toolgate connect claude`");
+        const token = readFileSync(record.tokenFile, "utf8").trim();
+        const memory = createDecisionFiles(decisionDirectory(io.env), token);
+        const { code, stdout } = await runClaude(args, {
+          ...{ program, env: io.env },
+          announce: (sessionId) => announce(memory, sessionId),
+          settled: (sessionId, useId) => waitUntilSettled(record, token, memory, deferredKey(sessionId, useId)),
+        });
+        io.stdout.write(stdout);
+        return code;
+      }),
+    );
+}
+
+/** Announces every 10 s that the session will be resumed. */
+async function announce(memory: DecisionMemory, sessionId: string): Promise<() => Promise<void>> {
+  const key = resumerKey(sessionId);
+  const put = () => memory.put(key, { case: "waiting", value: create(WaitingSchema) });
+  await put();
+  const timer = setInterval(() => void put().catch(() => undefined), announceMs);
+  return async () => {
+    clearInterval(timer);
+    await memory.remove(key);
+  };
+}
+
+/** Waits until every request of a deferred use is settled, also across restarts of the service. */
+async function waitUntilSettled(
+  { server, ca, ...proof }: ConnectRecord,
+  token: string,
+  memory: DecisionMemory,
+  key: string,
+): Promise<void> {
+  const deferred = (await memory.get(key))?.decision;
+  const permissions = deferred?.case === "waiting" ? deferred.value.permissions : [];
+  const certificates = readCertificates(ca === undefined ? {} : { ca }, {});
+  for (const { id: permissionId } of permissions) {
+    while (!(await isSettled(permissionId))) await sleep(pollMs);
+  }
+  await memory.remove(key);
+
+  async function isSettled(permissionId: string): Promise<boolean> {
+    try {
+      const client = await connectVerified({ url: server, token, ...certificates }, proof);
+      try {
+        return (await client.permissions.getPermission({ permissionId })).settled !== undefined;
+      } finally {
+        client.close();
+      }
+    } catch (error) {
+      if (error instanceof ServiceAwayError) return false;
+      if (!(error instanceof ConnectError)) throw error;
+      // The hook of the resumed run denies a use whose request is gone.
+      if (error.code === Code.NotFound) return true;
+      if (error.code === Code.Unavailable || error.code === Code.Aborted) return false;
+      throw error;
+    }
+  }
+}
+
+const announceMs = 10_000;
+const pollMs = 1_000;
+
+const claudeHelp = `
+Example:
+  toolgate claude -- "run the tests and fix what fails" --model opus
+
+It needs the hooks of \`toolgate connect claude\`. A use that is rejected or expires is denied when the run is resumed.`;
