@@ -11,6 +11,7 @@ complete -c toolgate -n '__fish_use_subcommand' -f -a login -d 'sign this termin
 complete -c toolgate -n '__fish_use_subcommand' -f -a logout -d 'sign this terminal out'
 complete -c toolgate -n '__fish_use_subcommand' -f -a token -d 'create, list and revoke tokens'
 complete -c toolgate -n '__fish_use_subcommand' -f -a connect -d 'let Claude Code, opencode or an MCP client ask here'
+complete -c toolgate -n '__fish_use_subcommand' -f -a claude -d 'run `claude -p`, and resume it after each decision that takes long'
 complete -c toolgate -n '__fish_use_subcommand' -f -a disconnect -d 'remove what `connect` wrote for an agent'
 complete -c toolgate -n '__fish_use_subcommand' -f -a inbox -d 'show open permission requests live, and answer them'
 complete -c toolgate -n '__fish_use_subcommand' -f -a top -d 'show running and waiting calls live'
@@ -113,6 +114,7 @@ complete -c toolgate -n '__fish_seen_subcommand_from connect' -l agent-program -
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l no-canary -d 'do not run the agent to see which of its tools ask'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l http-hook -d 'claude only: it sends requests instead of running our command, and cannot verify the service'
 complete -c toolgate -n '__fish_seen_subcommand_from connect' -l help -s h -d 'display help for command'
+complete -c toolgate -n '__fish_seen_subcommand_from claude' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a claude
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a opencode
 complete -c toolgate -n '__fish_seen_subcommand_from disconnect' -f -a mcp
@@ -173,8 +175,8 @@ complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a claude
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -f -a opencode
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l uid -x -d 'the user that owns the service\'s socket on this machine'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l certificate -x -d 'the SHA-256 of the certificate of an https service'
+complete -c toolgate -n '__fish_seen_subcommand_from hook' -l mcp -x -d 'the name under which the agent knows the MCP server of Toolgate'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l timeout -x -d 'the agent\'s limit for the hook; the answer comes 5 s earlier'
-complete -c toolgate -n '__fish_seen_subcommand_from hook' -l defer -x -d 'answer `defer` when the call has waited so long; only for `toolgate claude`'
 complete -c toolgate -n '__fish_seen_subcommand_from hook' -l help -s h -d 'display help for command'
 complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -f -a claude
 complete -c toolgate -n '__fish_seen_subcommand_from mcp-approve' -l uid -x -d 'the user that owns the service\'s socket on this machine'

@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/completion) place="$place/$word" ;;
+      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -11,10 +11,10 @@ _toolgate() {
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--defer) return ;;
+    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
     "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -30,6 +30,7 @@ _toolgate() {
     "/token/list") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/connect") words=$'claude\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/claude") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/disconnect") words=$'claude\nopencode\nmcp\n--user\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/top") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -48,7 +49,7 @@ _toolgate() {
     "/audit") words=$'export\nverify\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/export") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/hook") words=$'claude\nopencode\n--uid\n--certificate\n--timeout\n--defer\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/hook") words=$'claude\nopencode\n--uid\n--certificate\n--mcp\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/mcp-approve") words=$'claude\n--uid\n--certificate\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
   esac
