@@ -1,7 +1,7 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type Preview, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { visible } from "../policy/display.ts";
+import { visible } from "../core/visible.ts";
 import type { Layers } from "../policy/model.ts";
 import { strictest } from "../policy/opinion.ts";
 import type { Policy } from "../policy/policy.ts";

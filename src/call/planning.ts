@@ -4,7 +4,7 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
-import { visible } from "../policy/display.ts";
+import { visible } from "../core/visible.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import type { ExpandedAsk, Layers } from "../policy/model.ts";

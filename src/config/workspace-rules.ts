@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { closeSync, constants, fstatSync, openSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { join, relative, sep } from "node:path";
 import { PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { visible } from "../policy/display.ts";
+import { visible } from "../core/visible.ts";
 import type { LayerRules } from "../policy/model.ts";
 import { parseRules } from "../policy/parse-rules.ts";
 import type { Rule } from "../policy/rules.ts";

@@ -1,13 +1,9 @@
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-
-/** Escapes text for display: characters that are invisible, or that change the text around them, become `\u{…}`. */
-export function visible(text: string): string {
-  return text.replaceAll(hidden, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`);
-}
+import { hiddenCharacters, visible } from "../core/visible.ts";
 
 /** Checks if a text is displayed as it is, with nothing hidden. */
 export function isVisible(text: string): boolean {
-  return text.search(hidden) === -1 && !text.includes(padding);
+  return text.search(hiddenCharacters) === -1 && !text.includes(padding);
 }
 
 /** Formats text for a screen: escaped, and wrapped at 160 characters with `↳` before continued lines. Nothing is omitted. */
@@ -17,7 +13,7 @@ export function display(text: string): string {
 
 /** Describes what a text hides from its reader; empty if nothing. */
 export function warningsAbout(text: string): string[] {
-  const found = new Set(text.match(hidden));
+  const found = new Set(text.match(hiddenCharacters));
   return [
     ...[...found].map((character) => `it contains ${nameOf(character)}, which is not displayed as it is`),
     ...(text.includes(padding)
@@ -69,6 +65,3 @@ function toText(value: JsonValue | undefined): string {
   if (text.length <= maxValueLength) return text;
   return `${text.slice(0, maxValueLength)}… (${text.length - maxValueLength} more characters)`;
 }
-
-/** Control characters (except tab and newline), format and bidi characters, lone surrogates, separators, characters without a glyph, unusual spaces. */
-const hidden = /(?![\t\n])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{1d159}]|(?! )\p{Zs}/gu;

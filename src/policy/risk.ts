@@ -1,6 +1,6 @@
 import { RiskKind } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Ask } from "../core/ask.ts";
-import { visible } from "./display.ts";
+import { visible } from "../core/visible.ts";
 import type { RiskFound } from "./model.ts";
 import { protectedFile } from "./protected-files.ts";
 import { commandRisks, downloadsTo, runsDownloads } from "./risky-programs.ts";

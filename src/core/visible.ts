@@ -1,0 +1,8 @@
+/** Control characters (except tab and newline), format and bidi characters, lone surrogates, separators, characters without a glyph, unusual spaces. */
+export const hiddenCharacters =
+  /(?![\t\n])[\p{C}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u{2800}\u{1d159}]|(?! )\p{Zs}/gu;
+
+/** Escapes text for display: characters that are invisible, or that change the text around them, become `\u{…}`. */
+export function visible(text: string): string {
+  return text.replaceAll(hiddenCharacters, (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`);
+}
