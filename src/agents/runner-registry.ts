@@ -1,0 +1,48 @@
+import type { AgentRunner } from "./runner.ts";
+
+/** The agent runners of this replica. */
+export interface RunnerRegistry {
+  /** Adds a runner and returns the function that removes it. */
+  add(runner: AgentRunner): () => void;
+  /** Runners that take runs of sessions of a principal, in the order in which they were added. */
+  of(principal: string): readonly AgentRunner[];
+  /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
+  pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string };
+}
+
+/** Creates a registry without runners. */
+export function createRunnerRegistry(): RunnerRegistry {
+  let runners: readonly AgentRunner[] = [];
+  const of = (principal: string) => runners.filter((runner) => runner.serves(principal));
+  return {
+    add(runner) {
+      runners = [...runners, runner];
+      return () => {
+        runners = runners.filter((other) => other !== runner);
+      };
+    },
+    of,
+    pick(agent, principal) {
+      const own = of(principal);
+      const able = own.filter((runner) => runner.agents().includes(agent));
+      if (able.length === 0) return { problem: noRunner(agent, own) };
+      const [freest] = able.toSorted((a, b) => b.freeCapacity() - a.freeCapacity());
+      if (freest === undefined || freest.freeCapacity() < 1) return { problem: allBusy(agent, able) };
+      return { runner: freest };
+    },
+  };
+}
+
+function noRunner(agent: string, others: readonly AgentRunner[]): string {
+  const connected = [...new Set(others.flatMap((runner) => runner.agents()))].toSorted();
+  const what =
+    connected.length === 0
+      ? `No agent runner is connected, so the agent "${agent}" was not started.`
+      : `No agent runner is connected for the agent "${agent}", so it was not started; connected are runners for: ${connected.join(", ")}.`;
+  return `${what} Do the work yourself, or ask the operator to connect a runner: a program that calls AgentService.RunAgents with the token that owns this session, at this replica, or an [agent_runner.NAME] in the configuration.`;
+}
+
+function allBusy(agent: string, busy: readonly AgentRunner[]): string {
+  const names = busy.map(({ name }) => name).join(", ");
+  return `Every agent runner for the agent "${agent}" is busy (${names}), so it was not started. Wait until another task has ended, then call again.`;
+}
