@@ -1,0 +1,187 @@
+/** `npm run generate`: writes docs/tools-reference.md from the declarations of the built-in tools. */
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { declaredTools } from "../src/compose/built-in-tools.ts";
+import { readLimits } from "../src/config/limits.ts";
+import { builtInAgents } from "../src/policy/agents.ts";
+import { defaultRules } from "../src/policy/default-rules.ts";
+import { isListed, permissionsOf } from "../src/policy/known-permissions.ts";
+import { createLayers } from "../src/policy/layers.ts";
+import { createPolicy } from "../src/policy/policy.ts";
+import { actions, type Rule } from "../src/policy/rules.ts";
+import { wildcard } from "../src/policy/wildcard.ts";
+import type { Tool } from "../src/tool/tool.ts";
+import { createInvalid } from "../src/tools/invalid.ts";
+
+const layersFor = createLayers({ config: [], agents: new Map() });
+const policy = createPolicy({ guard: { dataDirectory: "/data" }, home: "" });
+const limits = readLimits();
+
+/** Returns the page for these tools. */
+function toolsReference(tools: readonly Tool[]): string {
+  const sorted = [...tools].sort((a, b) => (a.name < b.name ? -1 : 1));
+  return `${[
+    "# Built-in tools: reference",
+    "<!-- Written by `npm run generate` from the declarations in src/tools. Do not edit this page. -->",
+    [
+      "The parameters, asks and limits of each built-in tool, without configuration. [Tools](tools.md) says what they promise,",
+      "[Policy](policy.md) how to change what is allowed, [Configuration](configuration.md) how to change limits.",
+    ].join("\n"),
+    [
+      `A run takes at most ${count(limits.timeoutMs)} ms, unless the tool or \`timeout_ms\` of the call says otherwise; no call may take more than`,
+      `${count(limits.maxTimeoutMs)} ms. The input of a call has at most ${count(limits.inputBytes)} bytes, its stored output ${count(limits.outputBytes)} bytes. Of a longer output than`,
+      "the one named below, models see a part and how to read the rest.",
+    ].join("\n"),
+    sorted.map(({ name }) => `[${code(name)}](#${name.toLowerCase()})`).join(" · "),
+    ...sorted.map(sectionOf),
+  ].join("\n\n")}\n`;
+}
+
+function sectionOf(tool: Tool): string {
+  const { name, definition } = tool;
+  const rows = parametersOf(definition.inputSchema ?? {});
+  const table = [
+    "| parameter | type | default | limits | meaning |",
+    "| --- | --- | --- | --- | --- |",
+    ...rows.map((cells) => `| ${cells.map(tableCell).join(" | ")} |`),
+  ];
+  const facts = [
+    `* **Asks:** ${asksOf(tool)}`,
+    `* **Agents that see it by default:** ${agentsOf(tool)}`,
+    `* **Hints:** ${hintsOf(tool)}`,
+    `* **Output that models see:** ${keepOf(tool)}`,
+    ...offersOf(tool).map((text) => `* **Offered:** ${text}`),
+  ];
+  const parameters = rows.length === 0 ? "No parameters." : table.join("\n");
+  return [`## ${name}`, plain(definition.description), parameters, facts.join("\n")].join("\n\n");
+}
+
+/** Lists the permissions of a tool, each with the built-in rules about it. */
+function asksOf(tool: Tool): string {
+  const permissions = permissionsOf(tool);
+  if (permissions.length === 0) return "nothing";
+  return permissions.map((permission) => `${code(permission)} (${defaultsOf(permission)})`).join(", ");
+}
+
+function defaultsOf(permission: string): string {
+  const rules = defaultRules.filter((rule) => wildcard(permission, rule.permission));
+  const first = rules.some(({ pattern }) => pattern === "*") ? [] : ["asks"];
+  return [...first, ...rules.map(ruleText)].join("; ");
+}
+
+function ruleText({ pattern, action }: Rule): string {
+  const verb = verbs.get(action) ?? "";
+  return pattern === "*" ? verb : `${code(pattern)} ${verb}`;
+}
+
+const verbs = new Map<Rule["action"], string>([
+  [actions.allow, "allowed"],
+  [actions.ask, "asks"],
+  [actions.deny, "denied"],
+]);
+
+function agentsOf(tool: Tool): string {
+  const sees = (agent: string) => {
+    const layers = layersFor({ session: undefined, ancestors: [], agent });
+    return isListed(tool, (permission) => policy.hides(layers, permission));
+  };
+  const agents = [...builtInAgents.keys()].filter(sees);
+  return agents.length === 0 ? "none" : agents.map(code).join(", ");
+}
+
+function hintsOf({ definition: { annotations } }: Tool): string {
+  const hints = [
+    annotations?.readOnly && "only reads",
+    annotations?.idempotent && "may run again after a crash",
+    annotations?.destructive && "may destroy data",
+    annotations?.openWorld && "reaches systems outside the workspace",
+  ].filter((hint) => typeof hint === "string");
+  return hints.length === 0 ? "none" : hints.join(", ");
+}
+
+function keepOf({ keep: { end, lines, bytes } }: Tool): string {
+  const part = { head: "the beginning", tail: "the end", both: "beginning and end" }[end];
+  return `${part}, at most ${count(lines)} lines and ${count(bytes)} bytes`;
+}
+
+function offersOf({ changeForm, providers, experimental }: Tool): string[] {
+  return [
+    ...(changeForm === "patch" ? ["to models that are trained to write patches"] : []),
+    ...(changeForm === "replace" ? ["to models that are not trained to write patches"] : []),
+    ...(providers ? [`to models of ${providers.map(code).join(", ")}`] : []),
+    ...(experimental ? ["only if `experimental` in `toolgate.toml` names it"] : []),
+  ];
+}
+
+type Row = [path: string, type: string, standard: string, limits: string, meaning: string];
+
+/** Returns a row for each property of an object schema, and for those inside it: `todos`, `todos[].content`. */
+function parametersOf(schema: JsonObject, prefix = ""): Row[] {
+  const { properties, required = [] } = schema;
+  if (!isObject(properties)) return [];
+  return Object.entries(properties).flatMap(([name, value]) => {
+    if (!isObject(value)) return [];
+    const isRequired = Array.isArray(required) && required.includes(name) && value.default === undefined;
+    const standard = value.default === undefined ? (isRequired ? "required" : "") : code(JSON.stringify(value.default));
+    const meaning = typeof value.description === "string" ? plain(value.description) : "";
+    const path = `${prefix}${name}`;
+    return [[code(path), typeOf(value), standard, limitsOf(value), meaning], ...nestedIn(value, path)];
+  });
+}
+
+function nestedIn(schema: JsonObject, path: string): Row[] {
+  const { items } = schema;
+  if (isObject(items)) return nestedIn(items, `${path}[]`);
+  return [...parametersOf(schema, `${path}.`), ...variantsOf(schema).flatMap((variant) => nestedIn(variant, path))];
+}
+
+function typeOf(schema: JsonObject): string {
+  const { type, items } = schema;
+  if (Array.isArray(schema.enum)) return schema.enum.map((value) => code(JSON.stringify(value))).join(", ");
+  if (schema.const !== undefined) return code(JSON.stringify(schema.const));
+  const variants = variantsOf(schema);
+  if (variants.length > 0) return [...new Set(variants.map(typeOf))].join(" or ");
+  if (type === "array") return isObject(items) ? `list of ${typeOf(items)}` : "list";
+  if (Array.isArray(type)) return type.map(String).join(" or ");
+  return typeof type === "string" ? type : "any";
+}
+
+function variantsOf({ anyOf, oneOf }: JsonObject): JsonObject[] {
+  return [anyOf, oneOf].flatMap((list) => (Array.isArray(list) ? list.filter(isObject) : []));
+}
+
+const limitWords: Readonly<Record<string, (value: string) => string>> = {
+  minimum: (value) => `≥ ${value}`,
+  exclusiveMinimum: (value) => `> ${value}`,
+  maximum: (value) => `≤ ${value}`,
+  exclusiveMaximum: (value) => `< ${value}`,
+  minLength: (value) => (value === "1" ? "not empty" : `≥ ${value} characters`),
+  maxLength: (value) => `≤ ${value} characters`,
+  minItems: (value) => (value === "1" ? "not empty" : `≥ ${value} entries`),
+  maxItems: (value) => `≤ ${value} entries`,
+};
+
+/** Names the limits of a value, without those that any safe integer has. */
+function limitsOf(schema: JsonObject): string {
+  const own = Object.entries(limitWords).flatMap(([key, word]) => {
+    const value = schema[key];
+    return typeof value === "number" && Math.abs(value) < Number.MAX_SAFE_INTEGER ? [word(count(value))] : [];
+  });
+  return [...own, ...variantsOf(schema).map(limitsOf)].filter((text) => text !== "").join(", ");
+}
+
+const isObject = (value: JsonValue | undefined): value is JsonObject =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+const count = (value: number) => value.toLocaleString("en-US");
+const code = (text: string) => (text.includes("`") ? `\`\` ${text} \`\`` : `\`${text}\``);
+/** Keeps text of a description from being read as markup. */
+const plain = (text: string) =>
+  text
+    .split("`")
+    .map((part, i) => (i % 2 === 0 ? part.replaceAll("<", "&lt;").replaceAll("*", "\\*") : part))
+    .join("`");
+const tableCell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
+
+const tools = [...(await declaredTools()), createInvalid({ namesIn: () => [] })];
+writeFileSync(join(import.meta.dirname, "../docs/tools-reference.md"), toolsReference(tools));
