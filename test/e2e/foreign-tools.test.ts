@@ -7,6 +7,7 @@ import { PermissionService } from "../../gen/opencode/tool/v1/permission_service
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Waiting } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { canonicalJson } from "../../src/core/canonical-json.ts";
 import { clientOf, connect, refusal } from "./clients.ts";
 import { answerFirst, hostOf, hostTokens } from "./host.ts";
 import { startService, useService } from "./service.ts";
@@ -26,6 +27,10 @@ const approver = () => clientOf(PermissionService, service.url, "approver-token-
 let sessions = 0;
 const host = () => hostOf(service, `foreign-${++sessions}`);
 const inWorkspace = (name: string) => join(service.workspace, name);
+
+/** The pattern of a use of an ACP agent that is judged as a whole. */
+const asPattern = (rawInput: JsonObject) =>
+  canonicalJson({ title: "x", rawInput, locations: [], changes: [], content: [] });
 
 /** Returns what a waiting call asks for. */
 const askedBy = ({ permissions }: Waiting) => permissions.map(({ permission, patterns }) => [permission, ...patterns]);
@@ -63,6 +68,30 @@ test.each<[kind: string, tool: string, input: JsonObject, ...asks: string[][]]>(
   ["opencode", "list", { path: "/etc" }, ["external_directory", "/etc/*"]],
   ["opencode", "task", { subagent_type: "writer" }, ["task", "writer"]],
   ["opencode", "github_create_issue", { title: "x" }, ["opencode:github_create_issue", '{"title":"x"}']],
+  [
+    "acp",
+    "execute",
+    { title: "make", rawInput: { command: "make", cwd: "/tmp" } },
+    ["external_directory", "/tmp/*"],
+    ["bash", "make"],
+  ],
+  ["acp", "execute", { title: "push", rawInput: { command: ["bash", "-lc", "git push"] } }, ["bash", "git push"]],
+  ["acp", "execute", { title: "x", rawInput: { command: ["git", "log", "a b"] } }, ["bash", "git log 'a b'"]],
+  ["acp", "execute", { title: "x", rawInput: { script: "make" } }, ["acp:execute", asPattern({ script: "make" })]],
+  ["acp", "read", { title: ".env", rawInput: { filePath: ".env" } }, ["read", ".env"]],
+  ["acp", "edit", { title: "a", changes: [{ path: "a.txt", newText: "b" }] }, ["edit", "a.txt"]],
+  [
+    "acp",
+    "edit",
+    { title: "a", rawInput: { file_path: "a.txt" }, locations: ["a.txt", "b.txt"] },
+    ["edit", "a.txt", "b.txt"],
+  ],
+  ["acp", "delete", { title: "a", rawInput: { path: "a.txt" } }, ["edit", "a.txt"]],
+  ["acp", "move", { title: "a", locations: ["a.txt"], rawInput: { path: "a.txt" } }, ["edit", "a.txt"]],
+  ["acp", "fetch", { title: "x", rawInput: { url: "https://example.com" } }, ["webfetch", "https://example.com/"]],
+  ["acp", "fetch", { title: "x", rawInput: { query: "toolgate" } }, ["websearch", "toolgate"]],
+  ["acp", "switch_mode", { title: "x", rawInput: { to: "b" } }, ["acp:switch_mode", asPattern({ to: "b" })]],
+  ["acp", "other", { title: "x", rawInput: { a: 1 } }, ["acp:other", asPattern({ a: 1 })]],
 ])("%s %s %o asks for the permissions of ours", async (kind, tool, input, ...asks) => {
   const waiting = await host().waiting(tool, input, { kind });
   expect(askedBy(waiting)).toEqual(expect.arrayContaining(asks));
@@ -81,6 +110,10 @@ test.each<[kind: string, tool: string, input: JsonObject]>([
   ["claude", "TodoWrite", { todos: [] }],
   ["opencode", "glob", { pattern: "*" }],
   ["opencode", "todowrite", { todos: [] }],
+  ["acp", "execute", { title: "x", rawInput: { command: "echo a && echo b", description: "x" } }],
+  ["acp", "read", { title: "x", rawInput: { filePath: "missing.txt", limit: 5 } }],
+  ["acp", "edit", { title: "x", changes: [{ path: "notes/new.md", newText: "x" }] }],
+  ["acp", "search", { title: "x", rawInput: { pattern: "needle", path: "notes" } }],
 ])("%s %s %o begins where a rule allows it", async (kind, tool, input) => {
   await mkdir(inWorkspace("notes"), { recursive: true });
   expect((await host().begun(tool, input, { kind })).input).toEqual(input);
@@ -95,6 +128,22 @@ test.each<[tool: string, input: JsonObject, reason: ToolErrorReason]>([
   ["WebFetch", { url: "http://169.254.169.254/" }, ToolErrorReason.DENIED],
 ])("claude %s %o is refused", async (tool, input, reason) => {
   expect(await host().refused(tool, input)).toMatchObject({ reason });
+});
+
+test.each<[tool: string, input: JsonObject]>([
+  ["read", { title: "Read notes.md" }],
+  ["read", { title: "Read notes.md", locations: ["notes.md"], content: ["reads notes.md"] }],
+  ["read", { title: "x", rawInput: { path: "notes.md", also: "/etc/passwd" } }],
+  ["read", { title: "x", rawInput: { path: ["/etc/passwd"] }, locations: ["notes.md"] }],
+  ["execute", { title: "echo hi" }],
+  ["execute", { title: "x", rawInput: { command: "echo hi", env: { BASH_ENV: "x" } } }],
+  ["edit", { title: "x", changes: [{ path: "notes/a", newText: "x" }], rawInput: { target: "/etc/passwd" } }],
+  ["search", { title: "x", rawInput: { pattern: "../*" } }],
+  ["fetch", { title: "x", rawInput: { url: "https://example.org/", open: true } }],
+])("acp %s %o asks although rules allow its kind, and no answer is saved", async (tool, input) => {
+  const { permissions } = await host().waiting(tool, input, { kind: "acp" });
+  expect(permissions).not.toEqual([]);
+  for (const { offers } of permissions) expect(offers).toEqual([]);
 });
 
 test("a change is shown as the difference that it makes to the real file, else as the pieces that it replaces", async () => {

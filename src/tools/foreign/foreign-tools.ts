@@ -2,13 +2,14 @@ import * as z from "zod";
 import { bindForeignTool, defineTool, wholeInput } from "../../tool/define-tool.ts";
 import { type ForeignPlace, type ForeignTools, foreignName } from "../../tool/foreign-tools.ts";
 import type { Tool } from "../../tool/tool.ts";
+import { acpTools } from "./acp.ts";
 import { claudeTools } from "./claude.ts";
 import { type Mapping, mapping, placeOf } from "./mapping.ts";
 import { opencodeTools } from "./opencode.ts";
 
 /** Mappings by name. */
 const mapped: ReadonlyMap<string, Mapping> = new Map(
-  Object.entries({ claude: claudeTools, opencode: opencodeTools }).flatMap(([kind, tools]) =>
+  Object.entries({ acp: acpTools, claude: claudeTools, opencode: opencodeTools }).flatMap(([kind, tools]) =>
     Object.entries(tools).map(([tool, made]) => [foreignName({ kind, tool }), made] as const),
   ),
 );

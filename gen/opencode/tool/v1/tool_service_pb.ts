@@ -710,7 +710,10 @@ export type BeginCallRequest = Message<"opencode.tool.v1.BeginCallRequest"> & {
    * kind is the kind of the agent, such as `claude` or `opencode`. It selects how tools are mapped: known tools of a kind
    * ask for the permissions of Toolgate's own (`Bash` of claude asks for `bash` with its command line, `Edit` for `edit`
    * with a diff), so that one policy serves all. Any other tool asks for the permission `KIND:Tool`, such as
-   * `claude:Monitor`, for which no default rule exists: it asks.
+   * `claude:Monitor`, for which no default rule exists: it asks. The tools of the kind `acp` are the kinds of tools of the
+   * Agent Client Protocol, such as `execute`; their input is `title`, `name`, `rawInput` (an object), `locations` (paths),
+   * `changes` (`path`, `oldText`, `newText`) and `content` (texts). What it holds is judged, not the kind; an input whose
+   * form is not known asks for `acp:KIND`, and one with neither `rawInput` nor `changes` asks each time.
    *
    * @generated from field: string kind = 1;
    */
