@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
 import { declaredTools } from "../src/compose/built-in-tools.ts";
 import { readLimits } from "../src/config/limits.ts";
+import { questionPermission } from "../src/core/ask.ts";
 import { builtInAgents } from "../src/policy/agents.ts";
 import { defaultRules } from "../src/policy/default-rules.ts";
 import { isListed, permissionsOf } from "../src/policy/known-permissions.ts";
@@ -65,6 +66,7 @@ function asksOf(tool: Tool): string {
 }
 
 function defaultsOf(permission: string): string {
+  if (permission === questionPermission) return "a person answers, whatever rules allow";
   const rules = defaultRules.filter((rule) => wildcard(permission, rule.permission));
   const first = rules.some(({ pattern }) => pattern === "*") ? [] : ["asks"];
   return [...first, ...rules.map(ruleText)].join("; ");

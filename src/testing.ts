@@ -2,8 +2,8 @@
 import { mkdir, mkdtemp, realpath, rm, writeFile } from "node:fs/promises";
 import { homedir, tmpdir } from "node:os";
 import { dirname, join } from "node:path";
-import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import { PermissionLayer } from "../gen/opencode/tool/v1/permission_pb.ts";
+import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { PermissionLayer, QuestionAnswerSchema } from "../gen/opencode/tool/v1/permission_pb.ts";
 import { resolvePlanPaths } from "./call/ask-paths.ts";
 import { createToolJudge } from "./call/tool-judge.ts";
 import type { Ask } from "./core/ask.ts";
@@ -90,6 +90,8 @@ export interface RunOptions {
   signal?: AbortSignal;
   /** Directories outside the workspace that the call may touch; default none. */
   outside?: readonly string[];
+  /** A person's answers to the questions of the plan, a list of values for each; default none. */
+  answers?: readonly (readonly string[])[];
   /** Observes metadata that the tool shows while it runs. */
   onMetadata?(metadata: JsonObject): void;
   /** Observes output as it comes: everything that was written so far. The tool waits for it. */
@@ -161,7 +163,15 @@ function checkDeclared({ name, permissions }: Tool, { permission }: Ask): void {
 function contextFor(
   site: TestWorkspace,
   tool: Tool,
-  { signal = new AbortController().signal, outside = [], onMetadata, onOutput, onAsk, onCalls }: RunOptions,
+  {
+    signal = new AbortController().signal,
+    outside = [],
+    answers = [],
+    onMetadata,
+    onOutput,
+    onAsk,
+    onCalls,
+  }: RunOptions,
 ) {
   const chunks: Uint8Array[] = [];
   const written = () => Buffer.concat(chunks).toString();
@@ -171,6 +181,7 @@ function contextFor(
     messageId: "msg_test",
     model: { providerId: "", modelId: "" },
     signal,
+    answers: answers.map((values) => create(QuestionAnswerSchema, { values: [...values] })),
     outside,
     reads: {
       get: async (path) => site.reads.get(path),

@@ -10,7 +10,7 @@ _toolgate() {
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
     "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
@@ -34,7 +34,7 @@ _toolgate() {
     "/inbox") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/top") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/reply") words=$'once\nalways\nreject\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reject") words=$'--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants") words=$'revoke\n--all\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants/revoke") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;

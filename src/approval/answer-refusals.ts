@@ -116,11 +116,19 @@ export function noOffer({ id }: PermissionRequest, what: string): RequestError {
   );
 }
 
-/** The arguments of a running call cannot be changed. */
+/** The arguments of a call that runs, or that asks a question, cannot be changed. */
 export function notEditable({ request: { id }, part }: AskRecord): RequestError {
-  return new RequestError(
-    ErrorReason.NOT_EDITABLE,
-    `permission request ${id} comes from the running ${part.tool}, whose arguments are in use; answer once, always or reject`,
-    { permission_id: id },
-  );
+  const why =
+    part.state.case === "pending"
+      ? "belongs to a call that asks a question, which an edit does not answer; send answers, or reject"
+      : `comes from the running ${part.tool}, whose arguments are in use; answer once, always or reject`;
+  return new RequestError(ErrorReason.NOT_EDITABLE, `permission request ${id} ${why}`, { permission_id: id });
+}
+
+/** The answers do not fit the questions of the permission request. */
+export function invalidAnswers({ id }: PermissionRequest, field: string, why: string): RequestError {
+  return new RequestError(ErrorReason.INVALID_ANSWERS, `permission request ${id} is not answered: ${why}`, {
+    permission_id: id,
+    field,
+  });
 }

@@ -1,6 +1,12 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
-import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import {
+  PermissionAction,
+  type PermissionDecision,
+  type Question,
+  QuestionSchema,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { type PermissionRequest, PermissionRequestSchema, RiskSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { visible } from "../core/visible.ts";
 import { display, warningsAbout } from "../policy/display.ts";
 import { lookAlikeWarnings } from "../policy/look-alikes.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
@@ -39,11 +45,30 @@ export function toPermissionRequest(
     offers,
     decisions: decisions.filter((decision) => isAbout(decision, ask)),
     binding,
+    question: (fields.question ?? []).map(visibleQuestion),
     display: patterns.map((pattern) => display(ask.pipelines?.get(pattern) ?? pattern)),
     warnings: [...new Set(patterns.flatMap((pattern) => [...warningsAbout(pattern), ...lookAlikeWarnings(pattern)]))],
     risks: mergeRisks([...(ask.risks ?? []), ...risksOfAsk(ask)]).map(({ kind, parts }) =>
       create(RiskSchema, { kind, parts: [...parts] }),
     ),
+  });
+}
+
+/** Escapes what a person would not see in a question. Labels stay on one line. */
+function visibleQuestion({
+  question = "",
+  header = "",
+  options = [],
+  multiple = false,
+  custom = false,
+}: MessageInitShape<typeof QuestionSchema>): Question {
+  const line = (text = "") => visible(text).replaceAll(/\s+/g, " ").trim();
+  return create(QuestionSchema, {
+    question: visible(question),
+    header: line(header),
+    options: options.map(({ label, description }) => ({ label: line(label), description: line(description) })),
+    multiple,
+    custom,
   });
 }
 

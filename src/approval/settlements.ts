@@ -9,6 +9,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { answerDigest } from "./answer-digest.ts";
 import type { AnswerEffects } from "./answer-effects.ts";
 import { notEditable } from "./answer-refusals.ts";
+import { checkAnswers, isQuestion } from "./check-answers.ts";
 import { findCoveredAsks } from "./covered-asks.ts";
 import { settlementRecords } from "./decisions.ts";
 import type { AskRecord, PermissionStore, Settlement } from "./ports.ts";
@@ -25,7 +26,7 @@ export interface ApprovalContext {
 
 /** The fields of an answer that are stored with the ask. */
 export type StoredAnswer = Partial<
-  Pick<PermissionSettled, "by" | "message" | "replyId" | "answerDigest" | "settledWith" | "grantId">
+  Pick<PermissionSettled, "by" | "message" | "replyId" | "answerDigest" | "settledWith" | "grantId" | "answers">
 >;
 
 /** Refuses the ask: ends its call and withdraws the call's other asks. A running call learns of it from its own `ask()`. */
@@ -71,7 +72,7 @@ export async function editAsk(
   input: JsonObject,
   answer: StoredAnswer,
 ): Promise<Settlement | undefined> {
-  if (ask.part.state.case !== "pending") throw notEditable(ask);
+  if (ask.part.state.case !== "pending" || (await asksQuestion(context.store, ask))) throw notEditable(ask);
   const edited = context.effects.replaceInput({ part: ask.part, workspace }, input, answer.by ?? "");
   if (edited === "no difference") return undefined;
   const message = edited.difference;
@@ -93,7 +94,10 @@ export async function editAsk(
   };
 }
 
-/** Approves the ask, saves the grants of "always", and settles the open asks of the tree that these grants cover. */
+/**
+ * Approves the ask, saves the grants of "always", and settles the open asks of the tree that these grants cover. Only answers
+ * to its own form settle a question.
+ */
 export async function approveAsk(
   context: ApprovalContext,
   ask: AskRecord,
@@ -101,7 +105,9 @@ export async function approveAsk(
   response: PermissionResponse,
   answer: StoredAnswer,
 ): Promise<Settlement> {
-  const siblings = response.wholeCall ? await openSiblings(context.store, ask) : [];
+  checkAnswers(ask.request, response);
+  const others = response.wholeCall ? await openSiblings(context.store, ask) : [];
+  const siblings = others.filter(({ request }) => !isQuestion(request));
   const grants =
     response.reply === PermissionReply.ALWAYS
       ? grantsSaved([ask, ...siblings], workspace, response, answer.by ?? "", context)
@@ -110,7 +116,7 @@ export async function approveAsk(
     const grantId = grants.find(({ permissionId }) => permissionId === each.request.id)?.id ?? "";
     const outcome = grantId === "" ? PermissionOutcome.ONCE : PermissionOutcome.ALWAYS;
     return settle(context, each, outcome, {
-      ...(each === ask ? answer : impliedAnswer(ask, response, answer)),
+      ...(each === ask ? { ...answer, answers: response.answers } : impliedAnswer(ask, response, answer)),
       grantId,
     });
   });
@@ -140,6 +146,11 @@ export async function approveAsk(
 
 /** Identifies a call within its session tree. */
 export const callKey = ({ sessionId, callId }: CallRef) => `${sessionId}/${callId}`;
+
+/** Reports whether an open ask of the call is a question, so that the arguments of the call are its form. */
+async function asksQuestion(store: PermissionStore, ask: AskRecord): Promise<boolean> {
+  return [ask, ...(await openSiblings(store, ask))].some(({ request }) => isQuestion(request));
+}
 
 /** Reads the other open asks of the same call. */
 async function openSiblings(store: PermissionStore, { call, request, part }: AskRecord): Promise<AskRecord[]> {

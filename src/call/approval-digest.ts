@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { stat } from "node:fs/promises";
 import type { JsonObject } from "@bufbuild/protobuf";
+import { questionPermission } from "../core/ask.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import type { Plan, Tool } from "../tool/tool.ts";
 import type { Planning } from "./planning.ts";
@@ -27,9 +28,14 @@ export async function approvalDigest(
     env: { ...plan.env },
     files,
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
-    policy: policyDigest(),
+    // An answer to questions approves nothing, so a change of the rules does not lose it; they are judged again anyway.
+    policy: isOnlyQuestions(plan) ? null : policyDigest(),
   };
   return createHash("sha256").update(canonicalJson(bound)).digest("hex");
+}
+
+function isOnlyQuestions({ asks }: Plan): boolean {
+  return asks.length > 0 && asks.every(({ permission }) => permission === questionPermission);
 }
 
 /** Returns the inode that a path leads to now, which differs for another directory of the same name. */

@@ -1,4 +1,4 @@
-import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction, type QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy } from "../approval/judge-asks.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -19,6 +19,8 @@ import { inputOf, running } from "./state.ts";
 /** A plan that was allowed and whose start mark is written, with the input it was made from. */
 export interface Approved extends Judged {
   input: unknown;
+  /** Answers to the questions of the plan; absent if it has none. */
+  answers?: readonly QuestionAnswer[];
 }
 
 /** State of the approval loop of one call. */
@@ -110,7 +112,8 @@ async function attemptStart(
     // Rules and files may have changed while the other calls of the batch were not ready.
     return undefined;
   }
-  if (await writeStartMark(engine, call, judged, answers.approved)) return { ...judged, input };
+  if (await writeStartMark(engine, call, judged, answers.approved))
+    return { ...judged, input, answers: answers.answers };
   await refreshCall(engine, call);
   return undefined;
 }

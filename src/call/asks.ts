@@ -4,6 +4,9 @@ import {
   PermissionAction,
   PermissionDecisionSchema,
   PermissionOutcome,
+  type Question,
+  type QuestionAnswer,
+  QuestionSchema,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   type PermissionRequest,
@@ -11,10 +14,12 @@ import {
   type Preview,
   ToolErrorReason,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { isQuestion } from "../approval/check-answers.ts";
 import { decisionOn } from "../approval/decisions.ts";
 import type { UnapprovedAsk, Verdict } from "../approval/judge-asks.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import { refusalText } from "../approval/refusal-text.ts";
+import { questionPermission } from "../core/ask.ts";
 import { newId } from "../core/ids.ts";
 import type { ExpandedAsk } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -40,10 +45,12 @@ export interface CallAnswers {
   approved: readonly PermissionRequest[];
   /** Asks of the plan that no approval covers. */
   missing: readonly UnapprovedAsk[];
+  /** Answers to the questions of this plan. */
+  answers: readonly QuestionAnswer[];
 }
 
 /** Answers for a plan that needs no ask. */
-export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], missing: [] };
+export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], missing: [], answers: [] };
 
 /** Collects the approvals of exactly this plan, and what it needs beyond them. */
 export async function answersTo(
@@ -55,10 +62,10 @@ export async function answersTo(
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
   const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
-  const missing = verdict.unapproved.filter(
-    (ask) => !isAllowedByHooks(call.hooks, digest, ask) && !given.some((asked) => isFor(ask, asked)),
-  );
-  return { digest, asks, approved: given.map(({ request }) => request), missing };
+  const isByHooks = (ask: ExpandedAsk) => !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
+  const missing = verdict.unapproved.filter((ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)));
+  const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
+  return { digest, asks, approved: given.map(({ request }) => request), missing, answers };
 }
 
 /** Step 6, ask: opens a permission request for everything missing, and withdraws those of an earlier plan. */
@@ -92,7 +99,7 @@ export async function openMissingAsks(
   }
 }
 
-/** Lets hooks decide before approvers are asked. Returns the asks they leave open; throws if a hook denies one. */
+/** Lets hooks decide before approvers are asked. Returns the asks they leave open, and questions; throws if a hook denies one. */
 export async function askHooks(
   { hooks }: Running,
   asks: readonly ExpandedAsk[],
@@ -102,7 +109,7 @@ export async function askHooks(
   const open: ExpandedAsk[] = [];
   for (const ask of asks) {
     const decided = await decideByHooks(hooks, digest, ask, plan);
-    if (decided === "ask") open.push(ask);
+    if (decided === "ask" || (decided === "allow" && isForPerson(ask))) open.push(ask);
     if (decided !== "deny") continue;
     const { permission, patterns } = ask;
     const by = { permission, action: PermissionAction.DENY, reason: "a plugin denies it" };
@@ -131,6 +138,7 @@ export function requestFor(
       digest,
       expires: store.now() + (call.record.spec.delegated?.askMs ?? limits.askMs),
       preview,
+      question: questionsOf(ask, plan),
       tool: create(PermissionToolContextSchema, { messageId: part.messageId, callId: part.callId }),
     },
     subject,
@@ -192,8 +200,19 @@ export function checkApproved(call: Running, request: PermissionRequest): void {
 /** True if an approver answered this ask with once. */
 export const isOnce = ({ settled }: AskRecord) => settled?.outcome === PermissionOutcome.ONCE;
 
-function isGranted({ settled }: AskRecord): boolean {
+function isGranted({ request, settled }: AskRecord): boolean {
+  if (isQuestion(request)) return settled?.outcome === PermissionOutcome.ONCE && settled.answers.length > 0;
   return settled?.outcome === PermissionOutcome.ONCE || settled?.outcome === PermissionOutcome.ALWAYS;
+}
+
+/** Returns the form of the permission request for an ask: the questions of the plan for that of `question`, none for others. */
+export function questionsOf({ permission }: Pick<ExpandedAsk, "permission">, { questions }: Plan): Question[] {
+  return permission === questionPermission ? (questions ?? []).map((each) => create(QuestionSchema, each)) : [];
+}
+
+/** True if only a person may answer the ask, no hook. */
+function isForPerson({ permission }: ExpandedAsk): boolean {
+  return permission === questionPermission;
 }
 
 /** True if the ask was approved. An ask that only another call's grant covers is worth no more than that grant. */

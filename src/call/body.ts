@@ -93,6 +93,7 @@ function toolContext(
     messageId: part.messageId,
     model: { providerId: spec.providerId, modelId: spec.modelId },
     signal: call.signal,
+    answers: approved.answers ?? [],
     outside: approved.outside,
     reads: {
       get: (path) => store.getRead(ref.root, path),

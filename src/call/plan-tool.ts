@@ -12,6 +12,7 @@ import type { Subject } from "../policy/subject.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
 import type { PlanContext, Tool } from "../tool/tool.ts";
 import { approvalDigest } from "./approval-digest.ts";
+import { questionsOf } from "./asks.ts";
 import { guardDecision } from "./guard-decision.ts";
 import { cutPreview, inspectCall } from "./inspect.ts";
 import { openScope, type PlannerParts, questionLayers, type Scope } from "./planner-scope.ts";
@@ -146,7 +147,14 @@ async function unopenedRequests(
     return parts.permissions.request(
       { ...ask, ...(metadata && { metadata }) },
       verdict.decisions,
-      { sessionId, agent: subject.agent, digest, expires: parts.store.now() + parts.askMs, preview },
+      {
+        sessionId,
+        agent: subject.agent,
+        digest,
+        expires: parts.store.now() + parts.askMs,
+        preview,
+        question: questionsOf(ask, plan),
+      },
       subject,
       "",
     );

@@ -1,5 +1,8 @@
 import type { JsonObject } from "@bufbuild/protobuf";
 
+/** The permission of questions to a person. Rules can only deny it: a question is always answered by a person. */
+export const questionPermission = "question";
+
 /** Something that a call needs allowed: patterns of one permission, all of which must be allowed. */
 export interface Ask {
   /** The permission, such as `bash`, `edit` or `read`. */

@@ -1,4 +1,5 @@
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { questionPermission } from "../core/ask.ts";
 import { isPathKind } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 
@@ -13,9 +14,10 @@ export function canAsk(permission: string, wide: readonly Rule[], narrow: readon
   return lists.some(({ rules }) => rules.some(({ action }) => action === ASK));
 }
 
-/** For commands, files and addresses the engine itself asks in cases that rules allow, such as protected files. */
+/** For commands, files and addresses the engine itself asks in cases that rules allow, such as protected files; for questions always. */
 function asksItself(permission: string): boolean {
-  return permission === "bash" || permission === "webfetch" || isPathKind(permission);
+  const always = permission === questionPermission;
+  return always || permission === "bash" || permission === "webfetch" || isPathKind(permission);
 }
 
 /** Returns the rules that can be the last match: the last rule for every pattern, and those after it. */

@@ -1,5 +1,5 @@
 import { PermissionAction, PermissionLayer, PermissionReason } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import type { Ask } from "../core/ask.ts";
+import { type Ask, questionPermission } from "../core/ask.ts";
 import { type Address, isAmbiguous } from "./address.ts";
 import type { ConnectorFiles } from "./connector-files.ts";
 import { warningsAbout } from "./display.ts";
@@ -13,6 +13,7 @@ export function caution(
   at: number,
   connectorFiles: ConnectorFiles,
 ): Opinion | undefined {
+  if (permission === questionPermission) return alwaysAsked("only a person can answer a question");
   const path = paths?.[at] ?? patterns[at] ?? "";
   const file = protectedFile(permission, path) ?? connectorFiles.describe(permission, path);
   if (file !== undefined) return alwaysAsked(`${path} is ${file}`);

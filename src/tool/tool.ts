@@ -1,4 +1,5 @@
 import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf";
+import type { QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
@@ -30,6 +31,8 @@ export interface Plan {
   /** One short line for people. */
   title: string;
   asks: readonly Ask[];
+  /** Questions to a person; their permission request is that of the plan's ask of the permission `question`. */
+  questions?: readonly MessageInitShape<typeof QuestionSchema>[];
   /** Files to whose content an approval is bound: those that will change, and programs that will run. */
   binds?: readonly Pick<ResolvedPath, "absolute">[];
   /** The working directory, if there is one; an approval is bound to it. */
@@ -76,6 +79,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   model: { providerId: string; modelId: string };
   /** Aborted on cancel, at the call's deadline and when the replica loses the call; the reason names the cause. */
   signal: AbortSignal;
+  /** The person's answers to the questions of the plan, one for each; empty if it has none. */
+  answers: readonly QuestionAnswer[];
   /** Canonical paths of the directories outside the workspace that this call may touch. */
   outside: readonly string[];
   reads: {

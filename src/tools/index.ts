@@ -12,6 +12,7 @@ import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/pipe.ts";
 import type { Sandbox } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
+import { question } from "./question.ts";
 import { readTool } from "./read.ts";
 import { todoread } from "./todoread.ts";
 import { todowrite } from "./todowrite.ts";
@@ -33,6 +34,7 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     grep,
     listTool,
     createMultiEdit({ changes }),
+    question,
     readTool,
     todoread,
     todowrite,

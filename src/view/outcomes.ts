@@ -3,14 +3,20 @@ import { PermissionOutcome, type PermissionSettled } from "../../gen/opencode/to
 /** Removes whatever could deceive the reader from text of unknown origin; terminal and console have one each. */
 export type TextFilter = (text: string) => string;
 
-/** The outcome of an ask and who answered, such as `rejected by alice: use the staging database`. */
+/** The outcome of an ask and who answered, such as `rejected by alice: use the staging database` or `answered by alice: Redis`. */
 export function outcomeWords(
-  { outcome, by, message }: Pick<PermissionSettled, "outcome" | "by" | "message">,
+  { outcome, by, message, answers }: Pick<PermissionSettled, "outcome" | "by" | "message" | "answers">,
   filter: TextFilter,
 ): string {
   const who = by === "" ? "" : ` by ${filter(by)}`;
+  if (answers.length > 0) return `answered${who}: ${answersWords(answers, filter)}`;
   const why = message === "" ? "" : `: ${filter(message)}`;
   return `${verbs.get(outcome) ?? "settled"}${who}${why}`;
+}
+
+/** The answers of a settlement on one line, in the order of the questions. */
+export function answersWords(answers: PermissionSettled["answers"], filter: TextFilter): string {
+  return answers.map(({ values }) => (values.length === 0 ? "no answer" : values.map(filter).join(", "))).join("; ");
 }
 
 /** Tests for an approval, after which the call can run: as it was or with edited arguments. */

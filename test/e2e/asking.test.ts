@@ -30,7 +30,17 @@ test("GetServerInfo lists by agent which permissions can ask", async () => {
   expect(about("explore")?.canAsk).toEqual(expect.arrayContaining(["bash", "read", "webfetch", "doom_loop"]));
   expect(about("explore")?.canAsk).not.toEqual(expect.arrayContaining(["*"]));
   expect(about("quiet")).toMatchObject({ description: "Never waits for anybody", canAsk: [] });
-  expect(about("part")?.canAsk).toEqual(["edit", "glob", "grep", "list", "lsp", "mcp_*", "read", "webfetch"]);
+  expect(about("part")?.canAsk).toEqual([
+    "edit",
+    "glob",
+    "grep",
+    "list",
+    "lsp",
+    "mcp_*",
+    "question",
+    "read",
+    "webfetch",
+  ]);
 });
 
 test("an ask of a grandchild is on every stream of its root, with its ancestry, and so is its end", async () => {

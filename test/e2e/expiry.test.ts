@@ -8,6 +8,15 @@ import { useService } from "./service.ts";
 
 const service = useService({ settings: "ask_ms = 200" });
 
+test("a question that nobody answers in time ends its call", async () => {
+  const call = { tool: "question", input: { question: "Go on?" } };
+  const { part } = await connect(service, "caller").tools.callTool(call);
+  expect(part?.state.value).toMatchObject({
+    reason: ToolErrorReason.EXPIRED,
+    error: "Nobody answered the question in time. Go on without an answer.",
+  });
+});
+
 test.concurrent.each(Object.entries(kinds))(
   "%s: an ask that nobody answers ends the call, and takes no answer afterwards",
   async (_name, open) => {

@@ -21,6 +21,11 @@ test("unattended, what would ask is denied at once, and what is allowed runs", a
   });
   const again = await read(agent.tools.executeTool({ ...call, callId: "c1" })).until("permissionSettled");
   expect(again).toMatchObject({ outcome: PermissionOutcome.DENIED, by: "" });
+  const asked = await agent.tools.callTool({ sessionId, tool: "question", input: { question: "Go on?" } });
+  expect(asked.part?.state.value).toMatchObject({
+    reason: ToolErrorReason.DENIED,
+    error: expect.stringContaining("The question was not asked: it needs a person"),
+  });
   expect((await agent.permissions.listPermissions({})).permissions).toEqual([]);
   const allowed = await agent.tools.callTool({ ...call, callId: "c2", agent: "free" });
   expect(allowed.part?.state.value).toMatchObject({ output: "hi\n" });

@@ -84,6 +84,22 @@ test("kill -9 of the replica while a person thinks: another one runs the call, o
   expect(await runs.lines()).toHaveLength(1);
 });
 
+test("kill -9 of the replica that asks a question: the answer at another one reaches the body", async () => {
+  const [a, b, c] = replicas().all;
+  const agent = connect(a, "caller");
+  const sessionId = await agent.newSession();
+  const call = { sessionId, callId: "c1", tool: "question", input: { question: "Which?", options: ["this", "that"] } };
+  const stream = read(agent.tools.executeTool(call));
+  const { id: permissionId } = await stream.until("permissionAsked");
+  const cut = expect(stream.end()).rejects.toThrow();
+  await a.kill();
+  await cut;
+  const answer = { sessionId, permissionId, reply: PermissionReply.ONCE, answers: [{ values: ["that"] }] };
+  await connect(b, "approver").permissions.respondToPermission(answer);
+  const rest = read(connect(c, "caller").tools.executeTool({ ...call, afterSeq: stream.lastSeq }));
+  expect((await rest.end()).state.value).toMatchObject({ metadata: { answers: [["that"]] } });
+});
+
 test("a call is taken over by a replica that serves its workspace, and by no other", async () => {
   const { all, redis, workspace } = replicas();
   const [b] = all;

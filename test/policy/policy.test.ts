@@ -268,7 +268,18 @@ describe("permissions that can ask", () => {
 
   test("are those that no rule settles, by name, and * for all others", () => {
     // The engine asks in some cases of these, whatever rules allow.
-    const byEngine = ["bash", "edit", "external_directory", "glob", "grep", "list", "lsp", "read", "webfetch"];
+    const byEngine = [
+      "bash",
+      "edit",
+      "external_directory",
+      "glob",
+      "grep",
+      "list",
+      "lsp",
+      "question",
+      "read",
+      "webfetch",
+    ];
     const unruled = ["*", "codesearch", "doom_loop", "task", "websearch"];
     expect(policy.asking(configured({}), known)).toEqual([...byEngine, ...unruled].sort());
     expect(policy.asking(configured("allow"), known)).toEqual(byEngine);

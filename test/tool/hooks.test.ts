@@ -10,6 +10,7 @@ import { defineTool } from "../../src/tool/define-tool.ts";
 import { ToolFailure } from "../../src/tool/errors.ts";
 import { createHooks, type Hooks } from "../../src/tool/hooks.ts";
 import type { ToolContext } from "../../src/tool/tool.ts";
+import { question } from "../../src/tools/question.ts";
 import { serve } from "../call/server.ts";
 import { read } from "../e2e/reading.ts";
 
@@ -217,6 +218,30 @@ describe("permission.ask", () => {
       error: expect.stringContaining("permission.ask of the plugin guard"),
       effects: ToolEffects.NONE,
     });
+  });
+
+  test.each([
+    ["allows", "allow", ["Go on?"], ToolErrorReason.REJECTED],
+    ["denies", "deny", [], ToolErrorReason.DENIED],
+  ] as const)("that %s leaves a question to a person, or denies it", async (_, status, asked, reason) => {
+    const { agent, person } = await serveWith(
+      {
+        "permission.ask"(_input, output) {
+          output.status = status;
+        },
+      },
+      [question],
+    );
+    const sessionId = "ses_test";
+    await agent.sessions.createSession({ sessionId });
+    const request = { sessionId, callId: "c1", tool: "question", input: { question: "Go on?" } };
+    const stream = read(agent.tools.executeTool(request));
+    if (asked.length > 0) {
+      const { id: permissionId, patterns } = await stream.until("permissionAsked");
+      expect(patterns).toEqual(asked);
+      await person.permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.REJECT });
+    }
+    expect((await stream.end()).state.value).toMatchObject({ reason });
   });
 
   test("also decides asks of the body", async () => {

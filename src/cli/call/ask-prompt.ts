@@ -58,8 +58,9 @@ export function createAskPrompt({
     } catch (error) {
       if (isSettledElsewhere(error)) return true;
       screen.fail(commandFailure(error, answering.approver));
-      // Edited arguments may not fit the schema: the request is still open, so the person can try again.
-      return answer.input !== undefined && (await answerHere(ask, signal));
+      // Edited arguments or answers may not fit: the request is still open, so the person can try again.
+      const mayFit = answer.input !== undefined || answer.answers !== undefined;
+      return mayFit && (await answerHere(ask, signal));
     }
   }
 
@@ -95,6 +96,11 @@ export function requestLink(url: string, { id }: Pick<PermissionRequest, "id">):
 }
 
 /** The command that answers a request from another terminal. */
-export function replyCommand({ id, sessionId }: PermissionRequest, url: string): string {
+export function replyCommand({ id, sessionId, question }: PermissionRequest, url: string): string {
+  if (question.length > 0) {
+    const answers = question.flatMap(() => ["--answer", "ANSWER"]);
+    const command = commandLine("toolgate", "reply", id, ...answers, "--session", sessionId, ...serverWords(url));
+    return `${command}   (or reject)`;
+  }
   return `${commandLine("toolgate", "reply", id, "once", "--session", sessionId, ...serverWords(url))}   (or always, or reject -m "why")`;
 }

@@ -1,20 +1,23 @@
 import { create } from "@bufbuild/protobuf";
 import { Argument, type Command, InvalidArgumentError } from "commander";
+import { PermissionSettledSchema } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import {
   PermissionReply,
   type PermissionRequest,
   PermissionResponseSchema,
 } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { answersWords } from "../../view/outcomes.ts";
 import { requestLink } from "../call/ask-prompt.ts";
 import { withServer } from "../command.ts";
 import { type ServerConnection, serverWords } from "../connection/connection.ts";
-import { sendReply } from "../connection/send-reply.ts";
+import { type ReplyAnswer, sendReply } from "../connection/send-reply.ts";
 import type { CliContext } from "../context.ts";
 import { exitCodes } from "../exit-codes.ts";
 import { CommandError, UsageError } from "../failure/failure.ts";
 import { readJsonObject } from "../json-argument.ts";
+import { answersFor } from "../question/option-answers.ts";
 import type { Screen } from "../terminal/screen.ts";
-import { terminalSafe } from "../terminal/terminal-safe.ts";
+import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines } from "../view/ask-view.ts";
 import { isChangeCut } from "../view/whole-change.ts";
 import { commandLine } from "../view/words.ts";
@@ -26,9 +29,14 @@ export function defineReply(command: Command, context: CliContext): void {
     .argument("<id>", "the permission request; `toolgate asks` lists them")
     .addArgument(
       new Argument(
-        "<answer>",
-        "once: allow this call; always: allow it and save an offer; reject: refuse this call",
+        "[answer]",
+        "once: allow this call (implied by --answer); always: allow it and save an offer; reject: refuse this call, or dismiss its questions",
       ).choices(Object.keys(replies)),
+    )
+    .option(
+      "-a, --answer <text>",
+      "the answer to a question, repeated for each one in order: the number or label of an option, several with commas where it takes several, or free text (=TEXT if it looks like an option); empty for no answer",
+      (text: string, before: string[] = []) => [...before, text],
     )
     .option("-m, --message <text>", "with reject: advice for the model")
     .option("--offer <id>", "with always: the offer to save, by id or by its number in the list (default: the first)")
@@ -37,12 +45,17 @@ export function defineReply(command: Command, context: CliContext): void {
     .option("--whole-call", "answer all open requests of the call")
     .option("--session <id>", "the session of the request (default: it is looked up)")
     .addHelpText("after", examples)
-    .action((id: string, word: keyof typeof replies, options: ReplyOptions) =>
-      withServer(context, command, "approver", (server, screen) => answerAsk(server, screen, id, word, options)),
+    .action((id: string, word: Word | undefined, options: ReplyOptions) =>
+      withServer(context, command, "approver", (server, screen) =>
+        answerAsk(server, screen, id, word ?? wordFor(options), options),
+      ),
     );
 }
 
+type Word = keyof typeof replies;
+
 interface ReplyOptions {
+  answer?: readonly string[];
   message?: string;
   offer?: string;
   for?: number;
@@ -55,10 +68,10 @@ async function answerAsk(
   server: ServerConnection,
   screen: Screen,
   id: string,
-  word: keyof typeof replies,
+  word: Word,
   { session, ...options }: ReplyOptions,
 ): Promise<undefined> {
-  const { message, offer, for: lifeMs, edit, wholeCall } = options;
+  const { answer: typed, message, offer, for: lifeMs, edit, wholeCall } = options;
   checkOnlyFor(word, options);
   const input = edit === undefined ? undefined : await readJsonObject(edit, "the edited input", screen.io);
   const ask = await findAsk(server, id, session);
@@ -66,21 +79,37 @@ async function answerAsk(
   const ref = ask ?? { id, sessionId: session ?? "", digest: "" };
   const offerId = ask?.offers[Number(offer) - 1]?.id ?? offer;
   if (ask) for (const line of askLines(ask, screen.paint.err, { now: Date.now() })) screen.note(line);
+  const answers = word === "reject" ? undefined : answersFor(ask, typed);
   if (ask && isChangeCut(ask) && word !== "reject" && input === undefined) throw onlyPartShown(ask, server.url);
-  const answer = {
+  const answer: ReplyAnswer = {
     reply: replies[word],
     ...(message !== undefined && { message }),
+    ...(answers !== undefined && { answers }),
     ...(offerId !== undefined && { offerId }),
     ...(input !== undefined && { input }),
     ...(wholeCall !== undefined && { wholeCall }),
     ...(lifeMs !== undefined && { expires: Date.now() + lifeMs }),
   };
   await sendReply(server.permissions, ref, answer);
-  const given = { ...answer, sessionId: ref.sessionId, permissionId: ref.id };
+  const given = { ...answer, answers: [...(answers ?? [])], sessionId: ref.sessionId, permissionId: ref.id };
   if (screen.json) screen.emit(PermissionResponseSchema, create(PermissionResponseSchema, given));
   const { err } = screen.paint;
-  const approved = input ? "✓ edited; the new arguments ask again if they need approval" : `✓ approved ${word}`;
-  screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", approved));
+  screen.note(word === "reject" ? err("red", "✗ rejected") : err("green", sentWords(word, answer)));
+}
+
+function sentWords(word: Word, { answers, input }: ReplyAnswer): string {
+  if (answers)
+    return `✓ answered: ${answersWords(create(PermissionSettledSchema, { answers: [...answers] }).answers, terminalLine)}`;
+  return input ? "✓ edited; the new arguments ask again if they need approval" : `✓ approved ${word}`;
+}
+
+/** The answer that is meant where none is named. */
+function wordFor({ answer }: ReplyOptions): Word {
+  if (answer !== undefined) return "once";
+  throw new UsageError(
+    "no answer is given",
+    `name one of ${Object.keys(replies).join(", ")}, or answer a question with --answer`,
+  );
 }
 
 /** This command shows a request and answers it at once, so it approves nothing of which it shows only a part. */
@@ -94,8 +123,8 @@ function onlyPartShown(ask: PermissionRequest, url: string): CommandError {
 }
 
 /** Refuses options that belong to another answer. */
-function checkOnlyFor(word: keyof typeof replies, options: ReplyOptions): void {
-  const only = { message: "reject", offer: "always", for: "always", edit: "once" } as const;
+function checkOnlyFor(word: Word, options: ReplyOptions): void {
+  const only = { answer: "once", message: "reject", offer: "always", for: "always", edit: "once" } as const;
   for (const [option, answer] of Object.entries(only)) {
     if (!(option in options) || word === answer) continue;
     throw new UsageError(`--${option} is only for ${answer}`, `leave it out, or answer ${answer}`);
@@ -136,4 +165,5 @@ Examples:
   toolgate reply per_01J9 once
   toolgate reply per_01J9 always --offer 2 --for 8h
   toolgate reply per_01J9 once --edit '{"command": "npm test"}'
-  toolgate reply per_01J9 reject -m "use the staging database"`;
+  toolgate reply per_01J9 reject -m "use the staging database"
+  toolgate reply per_01J9 --answer 2 --answer "SQLite, Redis" --answer "at 8 in the morning"`;

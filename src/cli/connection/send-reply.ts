@@ -15,6 +15,8 @@ export interface ReplyAnswer {
   offerId?: string;
   /** Other arguments for the call; only with once. */
   input?: JsonObject;
+  /** Answers to the questions of the request, one for each; only with once. */
+  answers?: readonly { values: string[] }[];
   /** Applies the answer to all open requests of the call. */
   wholeCall?: boolean;
   /** End of the grant, in ms since the epoch; only with always. */
@@ -30,8 +32,10 @@ export async function sendReply(
   ask: AskRef,
   answer: ReplyAnswer,
 ): Promise<void> {
+  const { answers, ...rest } = answer;
   const response = {
-    ...answer,
+    ...rest,
+    ...(answers && { answers: [...answers] }),
     sessionId: ask.sessionId,
     permissionId: ask.id,
     expectedDigest: ask.digest,

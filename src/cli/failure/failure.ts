@@ -160,8 +160,11 @@ const nextSteps: Record<string, NextStep | undefined> = {
   ASK_CLOSED: () => "see what is still open with `toolgate asks`",
   ASK_CHANGED: () => "review it again with `toolgate asks`, then answer",
   REPLY_ID_REUSED: () => "see what is still open with `toolgate asks`, then answer again",
-  NOT_EDITABLE: () => "the call is already running: answer `once` or `reject`, or cancel it where it was started",
+  NOT_EDITABLE: () =>
+    "the call is already running, or asks a question: answer it without an edit, or cancel it where it was started",
   NO_OFFER: () => "it is still open: answer `once`, or choose an offer that `toolgate asks` shows",
+  INVALID_ANSWERS: () =>
+    "it is still open: see its questions with `toolgate asks`, then answer with `--answer` for each",
   UNAUTHENTICATED: (_, { tokenAdvice }) => tokenAdvice,
   ROLE_MISSING: ({ roles = "" }, { tokenSource }) =>
     `it needs the role ${roles.replaceAll(",", " or ")}, but ${tokenSource}; name another with --token-file FILE`,

@@ -1,23 +1,33 @@
 import { PermissionAction } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest, Preview } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { repetitionWords } from "../../view/asks.ts";
+import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
+import { questionLines } from "../question/question-lines.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { durationOf } from "./words.ts";
 
 /** A permission request as lines: its effects, the reason, what "always" would save, and the time left. */
 export function askLines(ask: PermissionRequest, paint: Paint, { now }: { now: number }): string[] {
-  const { permission, expires, offers, preview } = ask;
+  const { permission, expires } = ask;
   const words = requesterWords(ask, terminalLine);
   const asker = words === "" ? "" : `, asked by ${words}`;
-  const mixed = mixedPieces(ask);
   const head = `${paint(["yellow", "bold"], `? ${terminalLine(permission)}`)}${asker}`;
   return [
     expires > 0 ? `${head}  ${paint("dim", `${durationOf(expires - now)} to answer`)}` : head,
     ...riskFields(ask, paint),
     ...field("beware", ask.warnings, (_, text) => paint("red", text)),
+    ...(asksQuestions(ask) ? ask.question.flatMap((each, i) => questionLines(each, i, paint)) : askedFor(ask, paint)),
+  ];
+}
+
+/** What an ask that is no question asks for, why, and what "always" would save. */
+function askedFor(ask: PermissionRequest, paint: Paint): string[] {
+  const { offers, preview } = ask;
+  const mixed = mixedPieces(ask);
+  return [
     ...field("for", mixed.length > 0 ? mixed : patternsBeside(ask), paint),
     ...field("again", [repetitionWords(ask)].filter(Boolean), paint),
     ...previewLines(preview, paint),

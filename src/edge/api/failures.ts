@@ -99,6 +99,7 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NO_SUCH_CREDENTIAL: "not_found",
   NO_SUCH_ASSIGNMENT: "not_found",
   ALREADY_BEGUN: "failed_precondition",
+  INVALID_ANSWERS: "invalid_argument",
   NO_SUCH_CONNECTOR: "not_found",
   DEADLINE_PASSED: "deadline_exceeded",
 };

@@ -202,6 +202,14 @@ const risk = z.object({
   parts: z.array(z.string()),
 });
 
+const question = z.object({
+  question: z.string(),
+  header: z.string(),
+  options: z.array(z.object({ label: z.string(), description: z.string() })),
+  multiple: z.boolean(),
+  custom: z.boolean(),
+});
+
 export const permissionRequest = named(
   "permissionRequest",
   "A question that a call waits on",
@@ -246,6 +254,7 @@ export const permissionRequest = named(
     binding: z.string().optional().describe("What a grant must be bound to in order to cover this"),
     display: z.array(z.string()).optional().describe("Each pattern as it may be shown"),
     warnings: z.array(z.string()).optional().describe("What a person would not see in the patterns"),
+    question: z.array(question).optional().describe("What it asks a person, with the form of each answer"),
     risks: z.array(risk).optional().describe("What deserves attention, the heaviest kind first"),
     requester: requester.optional(),
   }),
@@ -271,6 +280,10 @@ const settled = z.object({
   time: moment,
   answerDigest: z.string().optional(),
   settledWith: z.string().optional(),
+  answers: z
+    .array(z.object({ values: z.array(z.string()) }))
+    .optional()
+    .describe("One for each question"),
 });
 const grant = z.object({
   id: z.string(),

@@ -13,7 +13,7 @@ import type { Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission.proto.
  */
 export const file_opencode_tool_v1_permission: GenFile = /*@__PURE__*/
-  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4IrABCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIhsKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkiyQEKBU9mZmVyEgoKAmlkGAEgASgJEgwKBHRleHQYAiABKAkSKwoFc2NvcGUYAyABKA4yHC5vcGVuY29kZS50b29sLnYxLkdyYW50U2NvcGUSKwoFbWF0Y2gYBCABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDwoHZXhwaXJlcxgFIAEoARIPCgdiaW5kaW5nGAYgASgJEioKBGFsc28YByADKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gi1QIKBUdyYW50EgoKAmlkGAEgASgJEisKBXNjb3BlGAIgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEhIKCnNlc3Npb25faWQYAyABKAkSEgoKcGVybWlzc2lvbhgEIAEoCRIrCgVtYXRjaBgFIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIMCgR0ZXh0GAYgASgJEhEKCXdvcmtzcGFjZRgHIAEoCRIMCgR0b29sGAggASgJEg8KB2JpbmRpbmcYCSABKAkSFQoNcGVybWlzc2lvbl9pZBgKIAEoCRISCgpncmFudGVkX2J5GAsgASgJEg8KB2NyZWF0ZWQYDCABKAESDwoHZXhwaXJlcxgNIAEoARIPCgdyZXZva2VkGA4gASgBEg0KBWFnZW50GA8gASgJEhEKCWxhc3RfdXNlZBgQIAEoASKBAgoRUGVybWlzc2lvblNldHRsZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSNAoHb3V0Y29tZRgEIAEoDjIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbk91dGNvbWUSCgoCYnkYBSABKAkSDwoHbWVzc2FnZRgGIAEoCRIQCghyZXBseV9pZBgHIAEoCRIQCghncmFudF9pZBgIIAEoCRIMCgR0aW1lGAkgASgBEhUKDWFuc3dlcl9kaWdlc3QYCiABKAkSFAoMc2V0dGxlZF93aXRoGAsgASgJIr0DCg5EZWNpc2lvblJlY29yZBIsCgRraW5kGAEgASgOMh4ub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvbktpbmQSEgoKc2Vzc2lvbl9pZBgCIAEoCRIPCgdjYWxsX2lkGAMgASgJEgwKBHRvb2wYBCABKAkSDQoFYWdlbnQYBSABKAkSEQoJcHJpbmNpcGFsGAYgASgJEgoKAmJ5GAcgASgJEg4KBmRpZ2VzdBgIIAEoCRI3CglkZWNpc2lvbnMYCSADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIWCg5wZXJtaXNzaW9uX2lkcxgKIAMoCRI0CgdzZXR0bGVkGAsgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBInCgZncmFudHMYDCADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EiwKBnJlcG9ydBgNIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuSG9zdFJlcG9ydBIuCglyZXF1ZXN0ZXIYDiABKAsyGy5vcGVuY29kZS50b29sLnYxLlJlcXVlc3RlciJACgpIb3N0UmVwb3J0Eg4KBmZhaWxlZBgBIAEoCBIUCgxpbnB1dF9kaWdlc3QYAiABKAkSDAoEbGF0ZRgDIAEoCCJyCglSZXF1ZXN0ZXISMAoEa2luZBgBIAEoCUIiukgfch0yG15bYS16MC05XVthLXowLTkuXy1dezAsNjN9JBIXCgVwbGFjZRgCIAEoCUIIukgFcgMYgCASGgoIc3ViYWdlbnQYAyABKAlCCLpIBXIDGIABIqMBCgpBdWRpdEVudHJ5EgsKA3NlcRgBIAEoBBIMCgR0aW1lGAIgASgBEhcKD3Jvb3Rfc2Vzc2lvbl9pZBgDIAEoCRIQCghwcmV2aW91cxgEIAEoCRIMCgRoYXNoGAUgASgJEg8KB2NvbnRlbnQYBiABKAwSMAoGcmVjb3JkGAcgASgLMiAub3BlbmNvZGUudG9vbC52MS5EZWNpc2lvblJlY29yZCqJAQoQUGVybWlzc2lvbkFjdGlvbhIhCh1QRVJNSVNTSU9OX0FDVElPTl9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fQUNUSU9OX0FMTE9XEAESGQoVUEVSTUlTU0lPTl9BQ1RJT05fQVNLEAISGgoWUEVSTUlTU0lPTl9BQ1RJT05fREVOWRADKuMCCg9QZXJtaXNzaW9uTGF5ZXISIAocUEVSTUlTU0lPTl9MQVlFUl9VTlNQRUNJRklFRBAAEh0KGVBFUk1JU1NJT05fTEFZRVJfREVGQVVMVFMQARIbChdQRVJNSVNTSU9OX0xBWUVSX0NPTkZJRxACEhoKFlBFUk1JU1NJT05fTEFZRVJfQUdFTlQQAxIcChhQRVJNSVNTSU9OX0xBWUVSX1JFUVVFU1QQBBIcChhQRVJNSVNTSU9OX0xBWUVSX1NFU1NJT04QBRIeChpQRVJNSVNTSU9OX0xBWUVSX0lOSEVSSVRFRBAGEhoKFlBFUk1JU1NJT05fTEFZRVJfR1JBTlQQBxIbChdQRVJNSVNTSU9OX0xBWUVSX0VOR0lORRAIEiEKHVBFUk1JU1NJT05fTEFZRVJfQUdFTlRfTElNSVRTEAkSHgoaUEVSTUlTU0lPTl9MQVlFUl9XT1JLU1BBQ0UQCiqIAwoQUGVybWlzc2lvblJlYXNvbhIhCh1QRVJNSVNTSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhoKFlBFUk1JU1NJT05fUkVBU09OX1JVTEUQARIdChlQRVJNSVNTSU9OX1JFQVNPTl9OT19SVUxFEAISIAocUEVSTUlTU0lPTl9SRUFTT05fTk9fUEFUVEVSThADEiQKIFBFUk1JU1NJT05fUkVBU09OX09QQVFVRV9DT01NQU5EEAQSGwoXUEVSTUlTU0lPTl9SRUFTT05fR1JBTlQQBRIfChtQRVJNSVNTSU9OX1JFQVNPTl9QUk9URUNURUQQBhIjCh9QRVJNSVNTSU9OX1JFQVNPTl9CUk9LRU5fUE9MSUNZEAcSIgoeUEVSTUlTU0lPTl9SRUFTT05fQUxXQVlTX0FTS0VEEAgSHwobUEVSTUlTU0lPTl9SRUFTT05fTk9UX05BTUVEEAkSJgoiUEVSTUlTU0lPTl9SRUFTT05fR1VBUkRfTk9UX0xPQURFRBAKKnIKCkdyYW50U2NvcGUSGwoXR1JBTlRfU0NPUEVfVU5TUEVDSUZJRUQQABIXChNHUkFOVF9TQ09QRV9TRVNTSU9OEAESFQoRR1JBTlRfU0NPUEVfQUdFTlQQAhIXChNHUkFOVF9TQ09QRV9QUk9KRUNUEAMqkgIKEVBlcm1pc3Npb25PdXRjb21lEiIKHlBFUk1JU1NJT05fT1VUQ09NRV9VTlNQRUNJRklFRBAAEhsKF1BFUk1JU1NJT05fT1VUQ09NRV9PTkNFEAESHQoZUEVSTUlTU0lPTl9PVVRDT01FX0FMV0FZUxACEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9SRUpFQ1QQAxIeChpQRVJNSVNTSU9OX09VVENPTUVfRVhQSVJFRBAEEiAKHFBFUk1JU1NJT05fT1VUQ09NRV9XSVRIRFJBV04QBRIdChlQRVJNSVNTSU9OX09VVENPTUVfREVOSUVEEAYSHQoZUEVSTUlTU0lPTl9PVVRDT01FX0VESVRFRBAHKs0BCgxEZWNpc2lvbktpbmQSHQoZREVDSVNJT05fS0lORF9VTlNQRUNJRklFRBAAEhkKFURFQ0lTSU9OX0tJTkRfQUxMT1dFRBABEhgKFERFQ0lTSU9OX0tJTkRfREVOSUVEEAISFwoTREVDSVNJT05fS0lORF9BU0tFRBADEhkKFURFQ0lTSU9OX0tJTkRfU0VUVExFRBAEEhkKFURFQ0lTSU9OX0tJTkRfUkVWT0tFRBAFEhoKFkRFQ0lTSU9OX0tJTkRfUkVQT1JURUQQBmIGcHJvdG8z", [file_buf_validate_validate]);
+  fileDesc("CiFvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb24ucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEijQEKDlBlcm1pc3Npb25SdWxlEh4KCnBlcm1pc3Npb24YASABKAlCCrpIB3IFEAEYgAESGwoHcGF0dGVybhgCIAEoCUIKukgHcgUQARiAIBI+CgZhY3Rpb24YAyABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb25CCrpIB4IBBBABIAAilgMKElBlcm1pc3Npb25EZWNpc2lvbhISCgpwZXJtaXNzaW9uGAEgASgJEg8KB3BhdHRlcm4YAiABKAkSMgoGYWN0aW9uGAMgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjAKBWxheWVyGAQgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISFwoKcnVsZV9pbmRleBgFIAEoDUgAiAEBEi4KBHJ1bGUYBiABKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlEhAKCGdyYW50X2lkGAcgASgJEg4KBnJlYXNvbhgIIAEoCRI3CgtyZWFzb25fY29kZRgJIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlYXNvbhIsCgdtYXRjaGVzGAogAygLMhsub3BlbmNvZGUudG9vbC52MS5SdWxlTWF0Y2gSFAoMbW9yZV9tYXRjaGVzGAsgASgNQg0KC19ydWxlX2luZGV4IrABCglSdWxlTWF0Y2gSMAoFbGF5ZXIYASABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25MYXllchIOCgZzb3VyY2UYAiABKAkSEgoKcnVsZV9pbmRleBgDIAEoDRIuCgRydWxlGAQgASgLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIMCgR0ZXh0GAUgASgJEg8KB2RlY2lkZWQYBiABKAgijgEKCFJ1bGVMaXN0EjAKBWxheWVyGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uTGF5ZXISDgoGc291cmNlGAIgASgJEi8KBXJ1bGVzGAMgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZRIPCgdwcm9ibGVtGAQgASgJImoKCkdyYW50TWF0Y2gSDwoFZXhhY3QYASABKAlIABIuCgZwcmVmaXgYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkFyZ3ZQcmVmaXhIABISCgh3aWxkY2FyZBgDIAEoCUgAQgcKBW1hdGNoIhsKCkFyZ3ZQcmVmaXgSDQoFd29yZHMYASADKAkiyQEKBU9mZmVyEgoKAmlkGAEgASgJEgwKBHRleHQYAiABKAkSKwoFc2NvcGUYAyABKA4yHC5vcGVuY29kZS50b29sLnYxLkdyYW50U2NvcGUSKwoFbWF0Y2gYBCABKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gSDwoHZXhwaXJlcxgFIAEoARIPCgdiaW5kaW5nGAYgASgJEioKBGFsc28YByADKAsyHC5vcGVuY29kZS50b29sLnYxLkdyYW50TWF0Y2gi1QIKBUdyYW50EgoKAmlkGAEgASgJEisKBXNjb3BlGAIgASgOMhwub3BlbmNvZGUudG9vbC52MS5HcmFudFNjb3BlEhIKCnNlc3Npb25faWQYAyABKAkSEgoKcGVybWlzc2lvbhgEIAEoCRIrCgVtYXRjaBgFIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuR3JhbnRNYXRjaBIMCgR0ZXh0GAYgASgJEhEKCXdvcmtzcGFjZRgHIAEoCRIMCgR0b29sGAggASgJEg8KB2JpbmRpbmcYCSABKAkSFQoNcGVybWlzc2lvbl9pZBgKIAEoCRISCgpncmFudGVkX2J5GAsgASgJEg8KB2NyZWF0ZWQYDCABKAESDwoHZXhwaXJlcxgNIAEoARIPCgdyZXZva2VkGA4gASgBEg0KBWFnZW50GA8gASgJEhEKCWxhc3RfdXNlZBgQIAEoASK0AgoRUGVybWlzc2lvblNldHRsZWQSFQoNcGVybWlzc2lvbl9pZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSNAoHb3V0Y29tZRgEIAEoDjIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbk91dGNvbWUSCgoCYnkYBSABKAkSDwoHbWVzc2FnZRgGIAEoCRIQCghyZXBseV9pZBgHIAEoCRIQCghncmFudF9pZBgIIAEoCRIMCgR0aW1lGAkgASgBEhUKDWFuc3dlcl9kaWdlc3QYCiABKAkSFAoMc2V0dGxlZF93aXRoGAsgASgJEjEKB2Fuc3dlcnMYDCADKAsyIC5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uQW5zd2VyIoEBCghRdWVzdGlvbhIQCghxdWVzdGlvbhgBIAEoCRIOCgZoZWFkZXIYAiABKAkSMQoHb3B0aW9ucxgDIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUXVlc3Rpb25PcHRpb24SEAoIbXVsdGlwbGUYBCABKAgSDgoGY3VzdG9tGAUgASgIIjQKDlF1ZXN0aW9uT3B0aW9uEg0KBWxhYmVsGAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJIjMKDlF1ZXN0aW9uQW5zd2VyEiEKBnZhbHVlcxgBIAMoCUIRukgOkgELEBUiB3IFEAEYgCAivQMKDkRlY2lzaW9uUmVjb3JkEiwKBGtpbmQYASABKA4yHi5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uS2luZBISCgpzZXNzaW9uX2lkGAIgASgJEg8KB2NhbGxfaWQYAyABKAkSDAoEdG9vbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIRCglwcmluY2lwYWwYBiABKAkSCgoCYnkYByABKAkSDgoGZGlnZXN0GAggASgJEjcKCWRlY2lzaW9ucxgJIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEhYKDnBlcm1pc3Npb25faWRzGAogAygJEjQKB3NldHRsZWQYCyABKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkEicKBmdyYW50cxgMIAMoCzIXLm9wZW5jb2RlLnRvb2wudjEuR3JhbnQSLAoGcmVwb3J0GA0gASgLMhwub3BlbmNvZGUudG9vbC52MS5Ib3N0UmVwb3J0Ei4KCXJlcXVlc3RlchgOIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyIkAKCkhvc3RSZXBvcnQSDgoGZmFpbGVkGAEgASgIEhQKDGlucHV0X2RpZ2VzdBgCIAEoCRIMCgRsYXRlGAMgASgIInIKCVJlcXVlc3RlchIwCgRraW5kGAEgASgJQiK6SB9yHTIbXlthLXowLTldW2EtejAtOS5fLV17MCw2M30kEhcKBXBsYWNlGAIgASgJQgi6SAVyAxiAIBIaCghzdWJhZ2VudBgDIAEoCUIIukgFcgMYgAEiowEKCkF1ZGl0RW50cnkSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESFwoPcm9vdF9zZXNzaW9uX2lkGAMgASgJEhAKCHByZXZpb3VzGAQgASgJEgwKBGhhc2gYBSABKAkSDwoHY29udGVudBgGIAEoDBIwCgZyZWNvcmQYByABKAsyIC5vcGVuY29kZS50b29sLnYxLkRlY2lzaW9uUmVjb3JkKokBChBQZXJtaXNzaW9uQWN0aW9uEiEKHVBFUk1JU1NJT05fQUNUSU9OX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9BQ1RJT05fQUxMT1cQARIZChVQRVJNSVNTSU9OX0FDVElPTl9BU0sQAhIaChZQRVJNSVNTSU9OX0FDVElPTl9ERU5ZEAMq4wIKD1Blcm1pc3Npb25MYXllchIgChxQRVJNSVNTSU9OX0xBWUVSX1VOU1BFQ0lGSUVEEAASHQoZUEVSTUlTU0lPTl9MQVlFUl9ERUZBVUxUUxABEhsKF1BFUk1JU1NJT05fTEFZRVJfQ09ORklHEAISGgoWUEVSTUlTU0lPTl9MQVlFUl9BR0VOVBADEhwKGFBFUk1JU1NJT05fTEFZRVJfUkVRVUVTVBAEEhwKGFBFUk1JU1NJT05fTEFZRVJfU0VTU0lPThAFEh4KGlBFUk1JU1NJT05fTEFZRVJfSU5IRVJJVEVEEAYSGgoWUEVSTUlTU0lPTl9MQVlFUl9HUkFOVBAHEhsKF1BFUk1JU1NJT05fTEFZRVJfRU5HSU5FEAgSIQodUEVSTUlTU0lPTl9MQVlFUl9BR0VOVF9MSU1JVFMQCRIeChpQRVJNSVNTSU9OX0xBWUVSX1dPUktTUEFDRRAKKogDChBQZXJtaXNzaW9uUmVhc29uEiEKHVBFUk1JU1NJT05fUkVBU09OX1VOU1BFQ0lGSUVEEAASGgoWUEVSTUlTU0lPTl9SRUFTT05fUlVMRRABEh0KGVBFUk1JU1NJT05fUkVBU09OX05PX1JVTEUQAhIgChxQRVJNSVNTSU9OX1JFQVNPTl9OT19QQVRURVJOEAMSJAogUEVSTUlTU0lPTl9SRUFTT05fT1BBUVVFX0NPTU1BTkQQBBIbChdQRVJNSVNTSU9OX1JFQVNPTl9HUkFOVBAFEh8KG1BFUk1JU1NJT05fUkVBU09OX1BST1RFQ1RFRBAGEiMKH1BFUk1JU1NJT05fUkVBU09OX0JST0tFTl9QT0xJQ1kQBxIiCh5QRVJNSVNTSU9OX1JFQVNPTl9BTFdBWVNfQVNLRUQQCBIfChtQRVJNSVNTSU9OX1JFQVNPTl9OT1RfTkFNRUQQCRImCiJQRVJNSVNTSU9OX1JFQVNPTl9HVUFSRF9OT1RfTE9BREVEEAoqcgoKR3JhbnRTY29wZRIbChdHUkFOVF9TQ09QRV9VTlNQRUNJRklFRBAAEhcKE0dSQU5UX1NDT1BFX1NFU1NJT04QARIVChFHUkFOVF9TQ09QRV9BR0VOVBACEhcKE0dSQU5UX1NDT1BFX1BST0pFQ1QQAyqSAgoRUGVybWlzc2lvbk91dGNvbWUSIgoeUEVSTUlTU0lPTl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXUEVSTUlTU0lPTl9PVVRDT01FX09OQ0UQARIdChlQRVJNSVNTSU9OX09VVENPTUVfQUxXQVlTEAISHQoZUEVSTUlTU0lPTl9PVVRDT01FX1JFSkVDVBADEh4KGlBFUk1JU1NJT05fT1VUQ09NRV9FWFBJUkVEEAQSIAocUEVSTUlTU0lPTl9PVVRDT01FX1dJVEhEUkFXThAFEh0KGVBFUk1JU1NJT05fT1VUQ09NRV9ERU5JRUQQBhIdChlQRVJNSVNTSU9OX09VVENPTUVfRURJVEVEEAcqzQEKDERlY2lzaW9uS2luZBIdChlERUNJU0lPTl9LSU5EX1VOU1BFQ0lGSUVEEAASGQoVREVDSVNJT05fS0lORF9BTExPV0VEEAESGAoUREVDSVNJT05fS0lORF9ERU5JRUQQAhIXChNERUNJU0lPTl9LSU5EX0FTS0VEEAMSGQoVREVDSVNJT05fS0lORF9TRVRUTEVEEAQSGQoVREVDSVNJT05fS0lORF9SRVZPS0VEEAUSGgoWREVDSVNJT05fS0lORF9SRVBPUlRFRBAGYgZwcm90bzM", [file_buf_validate_validate]);
 
 /**
  * PermissionRule decides about every permission and pattern that it matches; if several rules of one list match, the
@@ -592,6 +592,14 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
    * @generated from field: string settled_with = 11;
    */
   settledWith: string;
+
+  /**
+   * answers are the answers to the questions of the request (PermissionRequest.question), one for each, in order. Empty
+   * for a request without questions, and if no one answered.
+   *
+   * @generated from field: repeated opencode.tool.v1.QuestionAnswer answers = 12;
+   */
+  answers: QuestionAnswer[];
 };
 
 /**
@@ -600,6 +608,106 @@ export type PermissionSettled = Message<"opencode.tool.v1.PermissionSettled"> & 
  */
 export const PermissionSettledSchema: GenMessage<PermissionSettled> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_permission, 8);
+
+/**
+ * Question is one question to a person, with the form of its answer. The service makes it from the call: control and
+ * bidirectional characters in it are escaped, so that a label in an answer is the label that was displayed.
+ *
+ * @generated from message opencode.tool.v1.Question
+ */
+export type Question = Message<"opencode.tool.v1.Question"> & {
+  /**
+   * question is the question: at most 2,000 characters before they are escaped, like all limits here; it may have lines.
+   *
+   * @generated from field: string question = 1;
+   */
+  question: string;
+
+  /**
+   * header is a short label of at most 30 characters, such as `Database`; empty if there is none.
+   *
+   * @generated from field: string header = 2;
+   */
+  header: string;
+
+  /**
+   * options are the answers to choose from, at most 20. Empty: the answer is free text.
+   *
+   * @generated from field: repeated opencode.tool.v1.QuestionOption options = 3;
+   */
+  options: QuestionOption[];
+
+  /**
+   * multiple is true if an answer may have several of the options.
+   *
+   * @generated from field: bool multiple = 4;
+   */
+  multiple: boolean;
+
+  /**
+   * custom is true if an answer may have free text, alone or, with `multiple`, beside options.
+   *
+   * @generated from field: bool custom = 5;
+   */
+  custom: boolean;
+};
+
+/**
+ * Describes the message opencode.tool.v1.Question.
+ * Use `create(QuestionSchema)` to create a new message.
+ */
+export const QuestionSchema: GenMessage<Question> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 9);
+
+/**
+ * QuestionOption is an answer to choose.
+ *
+ * @generated from message opencode.tool.v1.QuestionOption
+ */
+export type QuestionOption = Message<"opencode.tool.v1.QuestionOption"> & {
+  /**
+   * label is the text of the answer: at most 100 characters, different from that of the question's other options.
+   *
+   * @generated from field: string label = 1;
+   */
+  label: string;
+
+  /**
+   * description explains the answer: at most 500 characters; empty if there is none.
+   *
+   * @generated from field: string description = 2;
+   */
+  description: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.QuestionOption.
+ * Use `create(QuestionOptionSchema)` to create a new message.
+ */
+export const QuestionOptionSchema: GenMessage<QuestionOption> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 10);
+
+/**
+ * QuestionAnswer is a person's answer to one question.
+ *
+ * @generated from message opencode.tool.v1.QuestionAnswer
+ */
+export type QuestionAnswer = Message<"opencode.tool.v1.QuestionAnswer"> & {
+  /**
+   * values are the labels of the chosen options, and at most one free text where the question has `custom`. A question
+   * without `multiple` has at most one value. Empty: the person gave no answer to this question.
+   *
+   * @generated from field: repeated string values = 1;
+   */
+  values: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.QuestionAnswer.
+ * Use `create(QuestionAnswerSchema)` to create a new message.
+ */
+export const QuestionAnswerSchema: GenMessage<QuestionAnswer> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission, 11);
 
 /**
  * DecisionRecord is a decision: about what, and by which principal, rule or grant. It is written in the same atomic
@@ -716,7 +824,7 @@ export type DecisionRecord = Message<"opencode.tool.v1.DecisionRecord"> & {
  * Use `create(DecisionRecordSchema)` to create a new message.
  */
 export const DecisionRecordSchema: GenMessage<DecisionRecord> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 9);
+  messageDesc(file_opencode_tool_v1_permission, 12);
 
 /**
  * HostReport is the report of a host on a delegated call, without its text.
@@ -751,7 +859,7 @@ export type HostReport = Message<"opencode.tool.v1.HostReport"> & {
  * Use `create(HostReportSchema)` to create a new message.
  */
 export const HostReportSchema: GenMessage<HostReport> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 10);
+  messageDesc(file_opencode_tool_v1_permission, 13);
 
 /**
  * Requester is the agent for which a session makes its calls, in the words of the program that opened the session. People
@@ -787,7 +895,7 @@ export type Requester = Message<"opencode.tool.v1.Requester"> & {
  * Use `create(RequesterSchema)` to create a new message.
  */
 export const RequesterSchema: GenMessage<Requester> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 11);
+  messageDesc(file_opencode_tool_v1_permission, 14);
 
 /**
  * AuditEntry is one link of the chain of records of a session tree. The chain makes evident that a record was changed,
@@ -854,7 +962,7 @@ export type AuditEntry = Message<"opencode.tool.v1.AuditEntry"> & {
  * Use `create(AuditEntrySchema)` to create a new message.
  */
 export const AuditEntrySchema: GenMessage<AuditEntry> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission, 12);
+  messageDesc(file_opencode_tool_v1_permission, 15);
 
 /**
  * PermissionAction is the verdict of a rule on what it matches.
@@ -1079,7 +1187,7 @@ export const PermissionReason = {
 
   /**
    * PERMISSION_REASON_ALWAYS_ASKED: the rules may allow it, but the engine always asks, and no grant applies: a file
-   * that runs code elsewhere, a file with other names, an interface of the kernel.
+   * that runs code elsewhere, a file with other names, an interface of the kernel, a question to a person.
    *
    * @generated from enum value: PERMISSION_REASON_ALWAYS_ASKED = 8;
    */

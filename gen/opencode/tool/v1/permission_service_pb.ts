@@ -655,11 +655,12 @@ export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE_
 export const PermissionService: GenService<{
   /**
    * RespondToPermission settles one permission request. Of all answers, at all replicas, and the deadline exactly one
-   * wins. OK means that this answer is durably recorded as the winner. The same answer again (same `reply_id`, or none
-   * and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the winner; an
-   * expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always" without an
-   * offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that already runs
-   * with NOT_EDITABLE. The person that made the call, and credentials that descend from it, are refused with OWN_CALL.
+   * wins. OK means that this answer is durably recorded as the winner. The same answer again (same `reply_id`, or
+   * none and the same principal) is OK. Other cases: any other second answer fails with ALREADY_ANSWERED and the
+   * winner; an expired or withdrawn request with ASK_CLOSED; a different `expected_digest` with ASK_CHANGED; "always"
+   * without an offer with NO_OFFER; edited arguments that do not fit the tool with INVALID_INPUT, and for a call that
+   * already runs with NOT_EDITABLE; answers that do not fit the questions of the request with INVALID_ANSWERS. The
+   * person that made the call, and credentials that descend from it, are refused with OWN_CALL.
    * buf:lint:ignore RPC_REQUEST_STANDARD_NAME
    * buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
    *
@@ -706,7 +707,7 @@ export const PermissionService: GenService<{
   },
   /**
    * RejectPermissions rejects all open permission requests of a session and its descendants, call by call, each in one
-   * step: every such call ends REJECTED. An answer of another principal meanwhile stands, and requests that are opened
+   * step: every such call ends REJECTED, one that asks a question too. An answer of another principal meanwhile stands, and requests that are opened
    * afterwards stay open. Requests that this credential must not answer (OWN_CALL) stay open too; CancelTool and
    * CloseSession end those calls.
    *
