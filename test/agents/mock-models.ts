@@ -6,8 +6,14 @@ import {
   type ToolUse,
 } from "../../src/cli/canary/mock-model.ts";
 
+/** Chooses the next use from the results so far. */
+export type NextStep = (results: readonly string[]) => ToolUse | undefined;
+
+/** The uses of a conversation, or the function that chooses them. */
+export type Steps = readonly ToolUse[] | NextStep;
+
 /** The steps of each conversation, by a text of its first messages; the first entry that matches wins. */
-export type Script = readonly (readonly [text: string, steps: readonly ToolUse[]])[];
+export type Script = readonly (readonly [text: string, steps: Steps])[];
 
 /** A model of a script. */
 export interface MockModel {
@@ -29,18 +35,27 @@ export function serveOpenAi(script: Script): Promise<MockModel> {
 async function serveScript(protocol: ModelProtocol, script: Script): Promise<MockModel> {
   const results: string[] = [];
   const model = await startMockModel(protocol, (request) => {
-    const last = JSON.stringify(request.messages.at(-1));
-    if (/"tool_result"|"role":"tool"/.test(last)) results.push(last);
-    return nextStep(script, request);
+    // A reminder of the agent may follow the result.
+    const since = request.messages.slice(request.messages.findLastIndex(({ role }) => role === "assistant") + 1);
+    const result = since.map((message) => JSON.stringify(message)).find((text) => isResult.test(text));
+    if (result !== undefined) results.push(result);
+    return nextStep(script, request, results);
   });
   onTestFinished(model.close);
   return { url: model.url, results };
 }
 
+const isResult = /"tool_result"|"role":"tool"/;
+
 /** A request without tools is for a title or a summary; otherwise the assistant's messages count the steps that were taken. */
-function nextStep(script: Script, { messages, tools = [] }: ModelRequest): ToolUse | undefined {
+function nextStep(
+  script: Script,
+  { messages, tools = [] }: ModelRequest,
+  results: readonly string[],
+): ToolUse | undefined {
   if (tools.length === 0) return undefined;
   const first = JSON.stringify(messages.filter(({ role }) => role === "user").slice(0, 1));
   const steps = script.find(([text]) => first.includes(text))?.[1] ?? [];
+  if (typeof steps === "function") return steps(results);
   return steps[messages.filter(({ role }) => role === "assistant").length];
 }

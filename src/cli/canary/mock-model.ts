@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { JsonObject } from "@bufbuild/protobuf";
@@ -31,12 +32,11 @@ export type NextUse = (request: ModelRequest) => ToolUse | undefined;
 
 /** Serves a model on this machine, for agents that are pointed to it. */
 export async function startMockModel(protocol: ModelProtocol, next: NextUse): Promise<MockModel> {
-  let count = 0;
   const server = createServer(async (request, response) => {
     if (request.method !== "POST" || request.url?.includes("count_tokens")) return void response.writeHead(404).end();
     const body = await readJson(request);
     response.writeHead(200, { "content-type": "text/event-stream" });
-    replies[protocol](response, body, `${process.pid}_${count++}`, next(body));
+    replies[protocol](response, body, randomUUID(), next(body));
     response.end();
   });
   server.listen(0, "127.0.0.1");
