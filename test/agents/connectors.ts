@@ -99,6 +99,23 @@ export const connectors: Readonly<Record<string, Connector>> = {
   },
 };
 
+/** HTTP hooks of Claude Code: no program of ours runs beside the agent. */
+export const httpHook: Connector = {
+  script: (command) => [["go", [{ tool: "Bash", input: { command, ...bash } }]]],
+  serve: serveAnthropic,
+  async run(place, model, options) {
+    // The rule would let the tool run without the hook.
+    const rule = ["--allowedTools", "Bash"];
+    if (options === undefined) return await runClaude(place, model, rule);
+    const { server, timeout, token } = options;
+    const headers = { Authorization: "Bearer $TOOLGATE_HOOK_TOKEN" };
+    const url = `${server}/hooks/claude?timeout=${timeout}`;
+    const hook = { type: "http", url, headers, timeout, onFailure: "block" };
+    const settings = await claudeSettings(place, { ...hook, allowedEnvVars: ["TOOLGATE_HOOK_TOKEN"] });
+    return await runClaude(place, model, ["--settings", settings, ...rule], { TOOLGATE_HOOK_TOKEN: token });
+  },
+};
+
 /** A run of an agent that uses one tool. */
 export interface ToolRun extends AgentRun {
   hasMarker: boolean;
