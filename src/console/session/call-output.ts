@@ -37,6 +37,8 @@ export function createOutputReader(
   let end = 0;
   let total = 0;
   let reading: Promise<void> | undefined;
+  /** The jump to take after the load that runs; a later one replaces it. */
+  let next: (() => Promise<void>) | undefined;
   let drawing = 0;
 
   function draw(): void {
@@ -82,6 +84,13 @@ export function createOutputReader(
     return reading;
   }
 
+  /** Goes to another place once the load that runs has ended. */
+  async function jump(work: () => Promise<void>): Promise<void> {
+    next = work;
+    while (reading !== undefined) await reading.catch(() => undefined);
+    if (next === work) await once(work);
+  }
+
   return {
     lines,
     extent,
@@ -95,12 +104,13 @@ export function createOutputReader(
     },
     more: () => once(() => read(pieceBytes)),
     toStart: () =>
-      once(async () => {
+      jump(async () => {
         startAt(0);
         await read(pieceBytes);
       }),
     toEnd: () =>
-      once(async () => {
+      jump(async () => {
+        if (end === total) return;
         startAt(Math.max(0, total - pieceBytes));
         while (end < total) await read(pieceBytes);
       }),
