@@ -17,6 +17,7 @@ export default defineConfig({
     maxWorkers: 4,
     // Only what hangs takes so long: many tests start processes, and a busy machine starts them slowly.
     testTimeout: 120_000,
+    expect: { poll: { timeout: 60_000 } },
     hookTimeout: 120_000,
   },
 });

@@ -1,3 +1,4 @@
+import type { Locator, Page } from "playwright-core";
 import { beforeAll, describe, expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
@@ -24,16 +25,30 @@ const colours = [30, 40, 90, 100]
 
 const places = ["/inbox", "/sessions", "/session", "/call", "/policy", "/tools"] as const;
 
+/** Waits until a page shows its content. */
+async function untilShown(page: Page, place: string): Promise<void> {
+  const content: Readonly<Record<string, Locator>> = {
+    "/inbox": page.locator(".ask-row").first(),
+    "/sessions": page.getByRole("link", { name: /^A session/ }).first(),
+    "/session": page.locator(".call-row").nth(1),
+    "/call": page.locator(".output-line").first(),
+    "/policy": page.getByRole("table").first(),
+    "/tools": page.getByRole("link", { name: /^bash / }),
+  };
+  await content[place]?.waitFor();
+}
+
 describe.each(["light", "dark"] as const)("in %s", (colorScheme) => {
   test.each(places)("axe finds nothing serious at %s", async (place) => {
     await ask(service, { command: "echo checked && rm -rf x" });
     const path = { "/session": `/sessions/${sessionId}`, "/call": `/sessions/${sessionId}/c1` }[String(place)] ?? place;
     const page = await browsers.open(service, "approver", { path, colorScheme, reducedMotion: "reduce" });
+    await untilShown(page, place);
     if (place === "/inbox") {
       await untilArmed(page);
       await page.keyboard.press("a");
+      await page.getByText("From now on, allow").waitFor();
     }
-    if (place === "/call") await page.locator(".output-line").first().waitFor();
     expect(await findings(page)).toEqual([]);
   });
 
@@ -58,7 +73,7 @@ describe("on a phone", () => {
   test.each(["/inbox", "/sessions", "/policy", "/tools"])("nothing at %s is wider than the screen", async (path) => {
     await ask(service, { command: `echo ${"long".repeat(100)}` });
     const page = await browsers.open(service, "approver", { path, ...phone });
-    await page.getByRole("navigation", { name: "Pages" }).waitFor();
+    await untilShown(page, path);
     expect(await page.evaluate("document.documentElement.scrollWidth")).toBe(375);
   });
 
@@ -89,7 +104,7 @@ test("a screen reader announces the number of waiting calls, and keys alone lead
     await page.keyboard.press("Tab");
     return await once.evaluate((button) => button.matches(":focus"));
   };
-  await expect.poll(tab, { timeout: 15_000 }).toBe(true);
+  await expect.poll(tab).toBe(true);
   await page.keyboard.press("Enter");
   expect((await call.end()).part?.state.case).toBe("completed");
 });

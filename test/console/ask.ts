@@ -1,6 +1,6 @@
 import { onTestFinished } from "vitest";
 import { type Clients, connect } from "../e2e/clients.ts";
-import type { Service } from "../e2e/service.ts";
+import type { Principal, Service } from "../e2e/service.ts";
 
 /** A call of bash that is waiting for an answer. */
 export interface Asking {
@@ -14,15 +14,15 @@ export interface Asking {
 export async function ask(
   service: Pick<Service, "url">,
   input: { command: string; description?: string },
-  { title = "A session" } = {},
+  { title = "A session", who = "caller" }: { title?: string; who?: Principal } = {},
 ): Promise<Asking> {
-  const agent = connect(service, "caller");
+  const agent = connect(service, who);
   const sessionId = await agent.newSession({ title });
   const call = { sessionId, callId: "c1", tool: "bash", input };
   await agent.tools.callTool({ ...call, waitMs: 0 });
   // The service may have restarted by then, at another address.
   onTestFinished(async () => {
-    await connect(service, "caller").tools.cancelTool(call);
+    await connect(service, who).tools.cancelTool(call);
   });
   return { call, agent, end: () => agent.tools.callTool(call) };
 }

@@ -29,8 +29,8 @@ let chrome: Promise<Browser> | undefined;
 let closing: NodeJS.Timeout | undefined;
 const idleMs = 2_000;
 
-/** For polls that wait on a page. */
-export const patience = { timeout: 15_000 };
+/** Only what hangs takes so long. */
+const maxWaitMs = 60_000;
 
 /** Opens browsers for the tests of a file. An error that a page reports fails the test that opened the page. */
 export function useBrowsers(): Browsers {
@@ -52,7 +52,7 @@ export function useBrowsers(): Browsers {
   async function browser(options: BrowserContextOptions = {}): Promise<BrowserContext> {
     if (chrome === undefined) throw new Error("Chromium was not started");
     const made = await (await chrome).newContext({ viewport: { width: 1280, height: 800 }, ...options });
-    made.setDefaultTimeout(15_000);
+    made.setDefaultTimeout(maxWaitMs);
     await made.addInitScript(keepTimers);
     const wrong: string[] = [];
     made.on("weberror", (error) => wrong.push(String(error.error())));
@@ -97,6 +97,15 @@ export function streamsOf(browser: BrowserContext): { readonly open: number } {
   };
 }
 
+/** Collects the answers to requests that a page sends. */
+export function answersOf(page: Page): string[] {
+  const answers: string[] = [];
+  page.on("request", (request) => {
+    if (request.url().endsWith("/RespondToPermission")) answers.push(request.url());
+  });
+  return answers;
+}
+
 /** Waits until the page says that it is live. */
 export async function untilLive(page: Page): Promise<void> {
   await page.locator('.live[data-liveness="live"]').waitFor({ state: "attached" });
@@ -118,7 +127,7 @@ export async function untilQuiet(page: Page): Promise<void> {
     .poll(async () => {
       await passTime(page, farewellMs);
       return await page.getByText("All quiet").count();
-    }, patience)
+    })
     .toBe(1);
 }
 

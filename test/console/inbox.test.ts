@@ -4,7 +4,7 @@ import { farewellMs } from "../../src/view/asks.ts";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
 import { ask } from "./ask.ts";
-import { answer, passTime, patience, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
+import { answer, passTime, untilArmed, untilLive, untilQuiet, useBrowsers } from "./browser.ts";
 import { storesOf, useServiceOn } from "./stores.ts";
 
 const browsers = useBrowsers();
@@ -37,15 +37,16 @@ describe.each(storesOf("Redis"))("the inbox, on %s", (store) => {
     await card.getByRole("heading", { name: "build asks to run a command" }).waitFor();
     await card.getByRole("link", { name: "Count to two" }).waitFor();
     await expect.poll(() => card.locator(".reason-text").allInnerTexts()).toEqual(["echo one", "echo two"]);
-    expect(await card.locator(".reason-why").first().innerText()).toContain("No rule matches, so it needs approval.");
+    const why = card.locator(".reason-why").first();
+    await expect.poll(() => why.innerText()).toContain("No rule matches, so it needs approval.");
     await card.getByText(/\d+:\d\d left/).waitFor();
     await expect.poll(() => page.title()).toBe("(1) Inbox · Toolgate");
-    expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
+    await expect.poll(() => page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.value).toMatchObject({ output: "one\ntwo\n" });
     await page.getByText("Approved once by approver").first().waitFor();
     await untilQuiet(page);
-    expect(await page.title()).toBe("Inbox · Toolgate");
+    await expect.poll(() => page.title()).toBe("Inbox · Toolgate");
   });
 
   test("an answer of another browser is shown with its author, then the ask disappears", async () => {
@@ -81,21 +82,17 @@ describe.each(storesOf("Redis"))("the inbox, on %s", (store) => {
     await untilArmed(page);
     await page.keyboard.press("a");
     const options = (name: string) => page.getByRole("group", { name }).getByRole("radio");
-    expect(await options("From now on, allow").first().isChecked()).toBe(true);
-    expect(await page.locator(".choice label").allInnerTexts()).toEqual([
-      "exactly this",
-      "commands that begin with “echo”",
-      "this session",
-      "agent build",
-      "this workspace",
-    ]);
-    expect(await page.locator(".subject").innerText()).toBe("echo again");
+    await expect.poll(() => options("From now on, allow").first().isChecked()).toBe(true);
+    await expect
+      .poll(() => page.locator(".choice label").allInnerTexts())
+      .toEqual(["exactly this", "commands that begin with “echo”", "this session", "agent build", "this workspace"]);
+    await expect.poll(() => page.locator(".subject").innerText()).toBe("echo again");
     await page.getByLabel("commands that begin with “echo”").check();
     await page.getByText('Allow every bash command that begins with the words "echo" in this session').waitFor();
     await page.getByLabel("exactly this").check();
-    expect(await page.locator(".saved").innerText()).toMatch(
-      /^Allow bash "echo again" in this session and its children\. /,
-    );
+    await expect
+      .poll(() => page.locator(".saved").innerText())
+      .toMatch(/^Allow bash "echo again" in this session and its children\. /);
     await page.getByRole("combobox").selectOption("1 hour");
     const before = Date.now();
     await answer(page, "Approve and remember");
@@ -120,15 +117,13 @@ describe.each(storesOf("Redis"))("the inbox, on %s", (store) => {
       .poll(async () => {
         await passTime(page, farewellMs);
         return await right.count();
-      }, patience)
+      })
       .toBe(1);
     await answer(page, /Approve once/);
     expect((await call.end()).part?.state.value).toMatchObject({ output: expect.stringContaining("right\n") });
   });
 
-  test("the page reports that the service is away; afterwards it shows the waiting call and answers it", {
-    timeout: 90_000,
-  }, async () => {
+  test("the page reports that the service is away; afterwards it shows the waiting call and answers it", async () => {
     const page = await browsers.open(service(), "approver");
     await untilLive(page);
     const call = await ask(service(), { command: "echo before" });

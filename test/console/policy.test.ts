@@ -36,11 +36,9 @@ describe.each(storesOf("SQLite"))("the policy pages, on %s", (store) => {
     const page = await browsers.open(service(), "approver", { path: "/policy" });
     const configured = page.getByRole("table", { name: "The configuration" });
     await configured.waitFor();
-    expect(await configured.getByRole("row").allInnerTexts()).toEqual([
-      "#\tPermission\tPattern\tAction",
-      "0\tbash\tls *\tallow",
-      "1\tbash\tgit push *\tdeny",
-    ]);
+    await expect
+      .poll(() => configured.getByRole("row").allInnerTexts())
+      .toEqual(["#\tPermission\tPattern\tAction", "0\tbash\tls *\tallow", "1\tbash\tgit push *\tdeny"]);
     await page.getByLabel("Workspace or session").selectOption({ label: "Tidy up (plan)" });
     const own = page.getByRole("table", { name: /^The session’s own rules/ });
     await own.getByRole("cell", { name: "secret/*" }).waitFor();
@@ -107,12 +105,14 @@ describe.each(storesOf("SQLite"))("the policy pages, on %s", (store) => {
     const page = await browsers.open(service(), "watcher", { path: `/policy/decisions/${sessionId}` });
     await page.getByText("The hash chain is intact up to record 4").waitFor();
     const headlines = page.locator(".card-head b");
-    expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule", "Ran", "Approved once by approver", "Asked"]);
+    await expect
+      .poll(() => headlines.allInnerTexts())
+      .toEqual(["Denied by a rule", "Ran", "Approved once by approver", "Asked"]);
     await page.getByLabel("Tool").selectOption("bash");
-    expect(await headlines.allInnerTexts()).toEqual(["Denied by a rule"]);
+    await expect.poll(() => headlines.allInnerTexts()).toEqual(["Denied by a rule"]);
     await page.getByLabel("Tool").selectOption("");
     await page.getByLabel("Outcome").selectOption("approved");
-    expect(await headlines.allInnerTexts()).toEqual(["Approved once by approver"]);
+    await expect.poll(() => headlines.allInnerTexts()).toEqual(["Approved once by approver"]);
     await page.getByLabel("Principal").selectOption("caller");
     await page.getByText("1 of 4 decisions, newest first").waitFor();
   });

@@ -6,9 +6,7 @@ import { untilLive, useBrowsers } from "./browser.ts";
 const service = useService({ settings: "[limits]\nopen_asks = 2000\nrunning_calls = 2000\n" });
 const browsers = useBrowsers();
 
-test("of 1,000 open asks only the visible ones are rendered, and the last one can be selected", {
-  timeout: 120_000,
-}, async () => {
+test("of 1,000 open asks only the visible ones are rendered, and the last one can be selected", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const numbers = Array.from({ length: 1_000 }, (_, i) => i);
@@ -22,9 +20,7 @@ test("of 1,000 open asks only the visible ones are rendered, and the last one ca
   }
   const approver = connect(service, "approver");
   await expect
-    .poll(async () => (await approver.permissions.listPermissions({ pageSize: 500 })).nextPageToken, {
-      timeout: 20_000,
-    })
+    .poll(async () => (await approver.permissions.listPermissions({ pageSize: 500 })).nextPageToken)
     .not.toBe("");
 
   const page = await browsers.open(service, "approver");
@@ -39,15 +35,12 @@ test("of 1,000 open asks only the visible ones are rendered, and the last one ca
   await page.getByText("1000 waiting for an answer").waitFor({ state: "attached" });
   expect(await rows.count()).toBeLessThan(30);
   await page.locator(".list-pane .virtual").evaluate((list) => list.scrollTo(0, 1_000_000));
-  await rows.last().click();
-  const order = await page.locator(".virtual-row").last().getAttribute("aria-posinset");
-  expect(order).toBe("1000");
-  await page.locator(".ask-row[aria-current]").waitFor();
+  const last = page.locator('.virtual-row[aria-posinset="1000"] .ask-row');
+  await last.click();
+  await page.locator('.virtual-row[aria-posinset="1000"] .ask-row[aria-current]').waitFor();
 });
 
-test("a session of 3,000 events renders few rows at any scroll position", {
-  timeout: 120_000,
-}, async () => {
+test("a session of 3,000 events renders few rows at any scroll position", async () => {
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   const call = { sessionId, agent: "free", tool: "echo", input: { text: "x" } };
@@ -62,7 +55,7 @@ test("a session of 3,000 events renders few rows at any scroll position", {
   const rows = page.locator(".call-row");
   await rows.first().waitFor();
   const total = async () => Number(await page.locator(".virtual-row").last().getAttribute("aria-setsize"));
-  await expect.poll(total, { timeout: 20_000 }).toBeGreaterThan(900);
+  await expect.poll(total).toBeGreaterThan(900);
   const frames: number[] = [];
   for (let step = 0; step <= 20; step += 1) {
     frames.push(Number(await page.evaluate(jumpTo(step / 20))));

@@ -18,7 +18,7 @@ export function useServiceOn(store: StoreName, { settings = "" }: ServiceOptions
     if (store === "Redis") redis = await startRedis();
     const flags: string[] = [];
     const top = redis === undefined ? "" : `store = "${redis.url}"\n`;
-    service = createService({ settings: `${top}lease_ms = 2000\n${settings}\n${unconfined}`, flags });
+    service = createService({ settings: `${top}lease_ms = 5000\n${settings}\n${unconfined}`, flags });
     await service.start();
     flags.push("--listen", new URL(service.url).host);
   });

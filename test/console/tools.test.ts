@@ -103,15 +103,14 @@ export default tool({
     await form.getByRole("button", { name: "Call shape" }).click();
     const name = form.getByRole("textbox", { name: /^name/ });
     await form.locator("textarea[aria-invalid=true]").waitFor();
-    expect(await name.evaluate((field) => field === field.ownerDocument.activeElement)).toBe(true);
-    expect(await form.locator(".problem:not(:empty)").allInnerTexts()).toEqual([
-      expect.stringMatching(/>=2 characters/),
-      expect.stringMatching(/<=9/),
-    ]);
+    await expect.poll(() => name.evaluate((field) => field === field.ownerDocument.activeElement)).toBe(true);
+    await expect
+      .poll(() => form.locator(".problem:not(:empty)").allInnerTexts())
+      .toEqual([expect.stringMatching(/>=2 characters/), expect.stringMatching(/<=9/)]);
     await name.fill("Ada");
     await form.getByLabel("count").fill("nine");
     await form.getByRole("button", { name: "Call shape" }).click();
-    expect(await form.locator("input:invalid").evaluateAll(messages)).toEqual(["Enter a number."]);
+    await expect.poll(() => form.locator("input:invalid").evaluateAll(messages)).toEqual(["Enter a number."]);
   });
 
   test("the input can be edited as JSON and returns to the fields", async () => {
@@ -123,8 +122,8 @@ export default tool({
     expect(JSON.parse(await json.inputValue())).toEqual({ name: "Ada", loud: false });
     await json.fill('{"name": "Bob", "place": {"street": "Main"}, "extra": 1}');
     await form.getByRole("button", { name: "Edit as form" }).click();
-    expect(await form.getByRole("textbox", { name: /^name/ }).inputValue()).toBe("Bob");
-    expect(await form.getByLabel("street").inputValue()).toBe("Main");
+    await expect.poll(() => form.getByRole("textbox", { name: /^name/ }).inputValue()).toBe("Bob");
+    await expect.poll(() => form.getByLabel("street").inputValue()).toBe("Main");
     await page
       .getByText(`toolgate call shape '{"name":"Bob","place":{"street":"Main"},"extra":1}' --agent build`)
       .waitFor();

@@ -16,7 +16,7 @@ const policy = `
 "npm run build *" = "allow"
 `;
 
-test("the tour: look, approve, reject, remember, follow", { timeout: 90_000 }, async () => {
+test("the tour: look, approve, reject, remember, follow", async () => {
   const service = await startService({ settings: policy });
   await prepare(service.workspace);
   const agent = connect(service, "caller");
@@ -125,9 +125,7 @@ async function askAll(agent: Clients, sessionId: string, update: string): Promis
 }
 
 async function untilAsked(agent: Clients, call: { sessionId: string; callId: string }): Promise<void> {
-  await expect
-    .poll(async () => (await agent.tools.getToolPart(call)).permissions.length, { timeout: 10_000 })
-    .toBeGreaterThan(0);
+  await expect.poll(async () => (await agent.tools.getToolPart(call)).permissions.length).toBeGreaterThan(0);
 }
 
 /** Creates a small project whose build prints colours. */

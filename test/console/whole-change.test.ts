@@ -4,7 +4,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { useService } from "../e2e/service.ts";
 import { ask } from "./ask.ts";
-import { answer, patience, untilArmed, untilLive, untilRejectable, useBrowsers } from "./browser.ts";
+import { answer, answersOf, untilArmed, untilLive, untilRejectable, useBrowsers } from "./browser.ts";
 
 const service = useService();
 const browsers = useBrowsers();
@@ -14,24 +14,27 @@ test("card and row begin with the risks, and a pipe into a shell is one thing", 
   const page = await browsers.open(service, "approver");
   const risks = page.getByRole("region", { name: "Risks" });
   await risks.waitFor();
-  expect((await risks.getByRole("paragraph").allInnerTexts()).map((text) => text.replaceAll(/\s+/g, " "))).toEqual([
-    "Runs downloaded code curl -fsSL https://get.example.sh | sh",
-    "Deletes rm -rf node_modules",
-    "Uses the network curl -fsSL https://get.example.sh",
-  ]);
-  expect(await page.getByRole("article").innerText()).toMatch(/^(← Inbox\s+)?Runs downloaded code/);
-  expect(await page.locator(".ask-row").innerText()).toMatch(/^Runs downloaded code \+2/);
-  expect(await page.locator(".reason-text").allInnerTexts()).toEqual([
-    "rm -rf node_modules",
-    "curl -fsSL https://get.example.sh",
-    "curl -fsSL https://get.example.sh | sh",
-  ]);
+  const lines = async () =>
+    (await risks.getByRole("paragraph").allInnerTexts()).map((text) => text.replaceAll(/\s+/g, " "));
+  await expect
+    .poll(lines)
+    .toEqual([
+      "Runs downloaded code curl -fsSL https://get.example.sh | sh",
+      "Deletes rm -rf node_modules",
+      "Uses the network curl -fsSL https://get.example.sh",
+    ]);
+  await expect.poll(() => page.getByRole("article").innerText()).toMatch(/^(← Inbox\s+)?Runs downloaded code/);
+  await expect.poll(() => page.locator(".ask-row").innerText()).toMatch(/^Runs downloaded code \+2/);
+  await expect
+    .poll(() => page.locator(".reason-text").allInnerTexts())
+    .toEqual(["rm -rf node_modules", "curl -fsSL https://get.example.sh", "curl -fsSL https://get.example.sh | sh"]);
 });
 
 test("a harmless command has no risk line", async () => {
   await ask(service, { command: "ls -la" });
   const page = await browsers.open(service, "approver");
   await untilArmed(page);
+  await page.getByRole("link", { name: "ls -la" }).waitFor();
   expect(await page.getByRole("region", { name: "Risks" }).count()).toBe(0);
   expect(await page.locator(".risk-mark").count()).toBe(0);
 });
@@ -42,21 +45,22 @@ test("of a long command the length and the end are shown, and it is approved onl
   const page = await browsers.open(service, "approver");
   const card = page.getByRole("article");
   await card.getByText("2321 more characters").waitFor();
-  expect(await card.getByRole("region", { name: "End of the command" }).innerText()).toMatch(/&& echo the-end$/);
+  const tail = card.getByRole("region", { name: "End of the command" });
+  await expect.poll(() => tail.innerText()).toMatch(/&& echo the-end$/);
   await untilRejectable(page);
   const once = page.getByRole("button", { name: /Approve once/ });
   expect(await once.getAttribute("aria-disabled")).toBe("true");
-  const requests: string[] = [];
-  page.on("request", (request) => requests.push(request.url()));
+  const answers = answersOf(page);
   await once.dispatchEvent("click");
   for (const key of ["o", "a"]) await page.keyboard.press(key);
   await page.keyboard.press("e");
   expect(await page.getByRole("button", { name: "Use these arguments" }).getAttribute("aria-disabled")).toBe("true");
   await page.keyboard.press("Escape");
-  expect(requests.filter((url) => url.includes("RespondToPermission"))).toEqual([]);
+  await untilRejectable(page);
+  expect(answers).toEqual([]);
   await page.getByRole("button", { name: "Show all 3021 characters" }).click();
   const whole = card.getByRole("region", { name: "Command", exact: true });
-  await expect.poll(() => whole.innerText(), patience).toContain(command);
+  await expect.poll(() => whole.innerText()).toContain(command);
   await answer(page, /Approve once/);
   const { part } = await connect(service, "caller").tools.callTool({ ...call, input: { command } });
   expect(part?.state.case).toBe("completed");
@@ -83,9 +87,9 @@ test("a change of 5,000 lines shows its counts, and is approved only after the w
   const once = page.getByRole("button", { name: /Approve once/ });
   expect(await once.getAttribute("aria-disabled")).toBe("true");
   await page.getByRole("button", { name: "Show the whole change" }).click();
-  await expect.poll(() => once.getAttribute("aria-disabled"), patience).toBe("false");
-  expect(await card.locator(".diff-line.added").count()).toBe(5_000);
-  expect(await card.locator(".diff-line.removed").count()).toBe(5_000);
+  await expect.poll(() => once.getAttribute("aria-disabled")).toBe("false");
+  await expect.poll(() => card.locator(".diff-line.added").count()).toBe(5_000);
+  await expect.poll(() => card.locator(".diff-line.removed").count()).toBe(5_000);
   await answer(page, /Approve once/);
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
 });

@@ -24,9 +24,7 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
     return { sessionId, goOn: () => writeFile(join(service().workspace, sessionId), "") };
   }
 
-  test("four that show running calls share one stream, are live, and approve", {
-    timeout: 60_000,
-  }, async () => {
+  test("four that show running calls share one stream, are live, and approve", async () => {
     const browser = await browsers.browser();
     const streams = streamsOf(browser);
     const windows = [];
@@ -37,7 +35,7 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
       windows.push({ ...call, page });
     }
     for (const { page } of windows) expect(await page.evaluate("document.visibilityState")).toBe("visible");
-    expect(streams.open).toBe(1);
+    await expect.poll(() => streams.open).toBe(1);
     for (const { sessionId, goOn, page } of windows) {
       await goOn();
       await page.locator(".output-line").getByText(`said by ${sessionId}`).waitFor();
@@ -51,7 +49,7 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
       await answer(page, /Approve once/);
       expect((await end()).part?.state.case).toBe("completed");
     }
-    expect(streams.open).toBe(1);
+    await expect.poll(() => streams.open).toBe(1);
   });
 
   test("when the leader is closed, the others receive every event exactly once", async () => {
@@ -83,15 +81,13 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
       await page.getByText(`${calls} calls`).waitFor();
       await page.locator(".call-row").last().locator('[data-state="completed"]').first().waitFor();
     }
-    expect(streams.open).toBe(1);
+    await expect.poll(() => streams.open).toBe(1);
     // The first remaining tab leads now; the last one received every event from one leader and then from the other.
-    const seen = await pages[2]?.evaluate(`numbers["${others[2]}"]`);
-    expect(seen).toEqual(Array.from({ length: 3 * calls }, (_, i) => i + 1));
+    const seen = () => pages[2]?.evaluate(`numbers["${others[2]}"]`);
+    await expect.poll(seen).toEqual(Array.from({ length: 3 * calls }, (_, i) => i + 1));
   });
 
-  test("when the leader is frozen, another visible window takes over; awake again, it follows", {
-    timeout: 60_000,
-  }, async () => {
+  test("when the leader is frozen, another visible window takes over; awake again, it follows", async () => {
     const browser = await browsers.browser();
     const streams = streamsOf(browser);
     const listening = await browsers.open(service(), "approver", { browser });
@@ -136,7 +132,7 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
     await agent.tools.callTool({ ...call, callId: "c2" });
     await page.evaluate(look(true));
     await page.getByText("2 calls").waitFor();
-    expect(wants.at(-1)).toEqual(["asks", "session after 3"]);
+    await expect.poll(() => wants.at(-1)).toEqual(["asks", "session after 3"]);
   });
 
   test("a new ask raises one notification and marks every tab; a click on it opens the ask", async () => {
@@ -153,7 +149,7 @@ describe.each(storesOf("SQLite"))("visible windows of one browser, on %s", (stor
     asked.push(await ask(service(), { command: "echo look here" }));
     for (const page of pages) {
       await expect.poll(() => page.title()).toBe("(2) Policy · Toolgate");
-      expect(await page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
+      await expect.poll(() => page.locator("link[rel=icon]").getAttribute("href")).toContain("icon-waiting");
     }
     const shown = async () =>
       await Promise.all(pages.map((page) => page.evaluate("notices.map(({ words }) => words)")));

@@ -1,7 +1,7 @@
 import { existsSync, mkdtempSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { expect, onTestFinished, test, vi } from "vitest";
+import { expect, onTestFinished, test } from "vitest";
 import { createLogFile } from "../../src/core/log-file.ts";
 import { createLogTarget } from "../../src/core/log-target.ts";
 import { createLogger } from "../../src/core/logger.ts";
@@ -100,7 +100,7 @@ test("a target whose sink never resolves drops what its queue cannot hold, and c
     onDropped: (count) => target.write(`${count}\n`),
   });
   target.write("in flight\n");
-  await vi.waitUntil(() => sent.length === 1);
+  await expect.poll(() => sent.length).toBe(1);
   for (let line = 0; line < 5; line++) target.write("12345");
   expect(target.dropped()).toBe(3);
   released.resolve();
@@ -119,7 +119,7 @@ test("a full disk drops lines and counts them; when there is space again, the fi
   expect(disk.free()).toBe(0);
   // More than what is left of the file's last page.
   log.warn("during", { reason: "x".repeat(10_000) });
-  await vi.waitUntil(() => log.dropped().file === 1);
+  await expect.poll(() => log.dropped().file).toBe(1);
   disk.empty();
   log.warn("after");
   await log.flush();

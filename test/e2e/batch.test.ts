@@ -244,7 +244,7 @@ describe("an atomic batch of which a call fails", () => {
     await stream.until("output");
     await agent.tools.cancelTool({ sessionId, callId: "c1" });
     expect(stateOf(await running)).toMatchObject({ reason: ToolErrorReason.CANCELLED });
-    await expect.poll(() => contentOf("kept.txt"), { timeout: 10_000 }).toBe("before\n");
+    await expect.poll(() => contentOf("kept.txt")).toBe("before\n");
   });
 
   test("says before the start what cannot be taken back", async () => {

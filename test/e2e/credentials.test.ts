@@ -84,7 +84,7 @@ test("an agent that runs as the service's user cannot answer its own request wit
   await toolgate(["call", "bash", input, "--detach"], env);
   const caller = (await readFile(join(data, "tokens", "caller"), "utf8")).trim();
   const open = async () => (await clientOf(PermissionService, url, caller).listPermissions({})).permissions;
-  await expect.poll(open, { timeout: 15_000 }).toHaveLength(1);
+  await expect.poll(open).toHaveLength(1);
   const [{ id, sessionId } = { id: "", sessionId: "" }] = await open();
   expect(await toolgate(["reply", id, "once", "--session", sessionId], env)).toMatchObject({
     code: 6,

@@ -631,7 +631,7 @@ describe("a guard that is not loaded", () => {
       const waiting = { sessionId, callId: "c1", tool: "bash", input: { command: "echo ran" } };
       await tools.callTool({ ...waiting, waitMs: 0 });
       const requests = async () => (await permissions.listPermissions({ sessionId })).permissions;
-      await expect.poll(requests, { timeout: 15_000 }).toHaveLength(1);
+      await expect.poll(requests).toHaveLength(1);
       await guard();
       const [{ id: permissionId = "" } = {}] = await requests();
       await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE });

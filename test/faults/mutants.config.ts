@@ -8,6 +8,7 @@ export default defineConfig({
     maxWorkers: 1,
     // A fault that makes a test hang is noticed as well.
     testTimeout: 30_000,
+    expect: { poll: { timeout: 15_000 } },
     hookTimeout: 60_000,
   },
 });

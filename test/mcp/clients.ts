@@ -67,6 +67,20 @@ async function open(transport: Transport, { era = "modern", name = "test-client"
   return client;
 }
 
+/** Callback for progress, and a promise of the first progress that names an open permission request. */
+export function askedProgress(): {
+  asked: Promise<string>;
+  onprogress(progress: { message?: string | undefined }): void;
+} {
+  const { promise: asked, resolve } = Promise.withResolvers<string>();
+  return {
+    asked,
+    onprogress({ message = "" }) {
+      if (message.includes("waiting for approval")) resolve(message);
+    },
+  };
+}
+
 /** Text of a result. */
 export function textOf({ content }: { content: readonly { type: string }[] }): string {
   return content.flatMap((item) => ("text" in item && typeof item.text === "string" ? [item.text] : [])).join("\n");

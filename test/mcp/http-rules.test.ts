@@ -47,6 +47,17 @@ async function requestsFor(command: string): Promise<string[]> {
   return permissions.filter(({ patterns }) => patterns.includes(command)).map(({ id }) => id);
 }
 
+/** Reads a response until its progress names an open permission request. */
+async function untilAsked(response: IncomingMessage): Promise<string> {
+  const { promise, resolve } = Promise.withResolvers<string>();
+  let text = "";
+  response.setEncoding("utf8").on("data", (chunk: string) => {
+    text += chunk;
+    if (text.includes("waiting for approval")) resolve(text);
+  });
+  return await promise;
+}
+
 async function asked(command: string): Promise<boolean> {
   const { permissions } = await approver().listPermissions({});
   return permissions.some(({ patterns }) => patterns.includes(command));
@@ -166,18 +177,17 @@ test("headers and progress of a waiting call arrive at once; closing the modern 
     params,
   });
   expect(response.statusCode).toBe(200);
-  const [chunk] = await once(response, "data");
-  expect(String(chunk)).toContain("waiting for approval: bash: echo closed-modern");
+  expect(await untilAsked(response)).toContain("waiting for approval: bash: echo closed-modern");
   expect(await asked("echo closed-modern")).toBe(true);
   request.destroy();
-  await expect.poll(() => asked("echo closed-modern"), { timeout: 30_000 }).toBe(false);
+  await expect.poll(() => asked("echo closed-modern")).toBe(false);
 });
 
 test("closing the response of a legacy client leaves its call, and the same call continues it", async () => {
   const params = { ...bash("echo closed-legacy"), _meta: { progressToken: 1 } };
   const call = { jsonrpc: "2.0", id: 1, method: "tools/call", params };
   const [request, response] = await open(caller, call);
-  await once(response, "data");
+  await untilAsked(response);
   const before = await requestsFor("echo closed-legacy");
   response.on("error", () => undefined);
   request.destroy();
@@ -185,7 +195,7 @@ test("closing the response of a legacy client leaves its call, and the same call
   // The service has noticed the closed connection when it has answered on others.
   for (let round = 0; round < 3; round += 1) await post(caller, legacyList);
   const [again, second] = await open(caller, call);
-  await once(second, "data");
+  await untilAsked(second);
   expect(await requestsFor("echo closed-legacy")).toEqual(before);
   expect(before).toHaveLength(1);
   again.destroy();
@@ -199,7 +209,7 @@ test("two identical calls whose responses are open are two calls", async () => {
     params: { ...bash("echo twice"), _meta: { progressToken: 1 } },
   };
   const opened = await Promise.all([open(caller, call), open(caller, call)]);
-  await Promise.all(opened.map(([, response]) => once(response, "data")));
+  await Promise.all(opened.map(([, response]) => untilAsked(response)));
   const { permissions } = await approver().listPermissions({});
   expect(permissions.filter(({ patterns }) => patterns.includes("echo twice"))).toHaveLength(2);
   for (const [request] of opened) request.destroy();
@@ -209,7 +219,7 @@ test("the use of a tool by Claude Code is one call, however often it is sent", a
   const params = { ...bash("echo used"), _meta: { progressToken: 1, "claudecode/toolUseId": "toolu_7" } };
   const call = { jsonrpc: "2.0", id: 1, method: "tools/call", params };
   const opened = await Promise.all([open(caller, call), open(caller, call)]);
-  await Promise.all(opened.map(([, response]) => once(response, "data")));
+  await Promise.all(opened.map(([, response]) => untilAsked(response)));
   const { permissions } = await approver().listPermissions({});
   const own = permissions.filter(({ patterns }) => patterns.includes("echo used"));
   expect(own.map(({ tool }) => tool?.callId)).toEqual(["toolu_7"]);
@@ -256,19 +266,19 @@ test("a legacy notification cancels the call of a request in the same session on
   const session = { ...caller, "mcp-session-id": "session-of-one" };
   const params = { ...bash("echo notified"), _meta: { progressToken: 1 } };
   const [, response] = await open(session, { jsonrpc: "2.0", id: "r1", method: "tools/call", params });
-  await once(response, "data");
+  await untilAsked(response);
   const cancel = { jsonrpc: "2.0", method: "notifications/cancelled", params: { requestId: "r1" } };
   await post({ ...session, "mcp-session-id": "another" }, cancel);
   expect(await asked("echo notified")).toBe(true);
   await post(session, cancel);
-  await expect.poll(() => asked("echo notified"), { timeout: 30_000 }).toBe(false);
+  await expect.poll(() => asked("echo notified")).toBe(false);
   response.destroy();
 });
 
 test("the metrics count requests by era and method, and calls that are held", async () => {
   const params = { ...bash("echo measured"), _meta: { progressToken: 1 } };
   const [request, response] = await open(caller, { jsonrpc: "2.0", id: 1, method: "tools/call", params });
-  await once(response, "data");
+  await untilAsked(response);
   await post(modern("tools/paint"), { ...list, method: "tools/paint" });
   const headers = { authorization: "Bearer watcher-token-for-tests" };
   const text = await (await fetch(new URL("/metrics", service.url), { headers })).text();

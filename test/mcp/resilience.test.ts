@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { createService, type Service, unconfined } from "../e2e/service.ts";
-import { connectHttp, connectStdio, eras, textOf } from "./clients.ts";
+import { askedProgress, connectHttp, connectStdio, eras, textOf } from "./clients.ts";
 
 let service: Service;
 let directory: string;
@@ -57,15 +57,24 @@ describe("toolgate mcp without a service", () => {
       expect((await client.listTools()).tools.map(({ name }) => name)).toContain("read");
       await client.close();
     }
-  }, 20_000);
+  });
 });
 
 const approver = () => connect(service, "approver").permissions;
 const bash = (command: string) => ({ name: "bash", arguments: { command, description: "say" } });
 
-async function approve(): Promise<void> {
-  for (const { id, sessionId } of (await approver().listPermissions({})).permissions)
-    await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
+async function requestsFor(command: string) {
+  const { permissions } = await approver().listPermissions({});
+  return permissions.filter(({ patterns }) => patterns.includes(command));
+}
+
+/** Approves all that the call of a command asks, once it does. */
+async function approve(command: string): Promise<void> {
+  await expect.poll(() => requestsFor(command)).not.toEqual([]);
+  const [asking] = await requestsFor(command);
+  for (const { id, sessionId, tool } of (await approver().listPermissions({})).permissions)
+    if (sessionId === asking?.sessionId && tool?.callId === asking.tool?.callId)
+      await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
 }
 
 const exists = (file: string) =>
@@ -77,63 +86,58 @@ const exists = (file: string) =>
 describe("a service that dies while a call waits", () => {
   test("over stdio: the call goes on waiting, and runs once after the approval", async () => {
     const client = await connectStdio(service, { era: "legacy" });
-    const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
+    const { asked, onprogress } = askedProgress();
     const messages: string[] = [];
     const result = client.callTool(bash("echo ran >> survived.txt"), {
-      onprogress({ message = "" }) {
-        messages.push(message);
-        begin();
+      onprogress(progress) {
+        messages.push(progress.message ?? "");
+        onprogress(progress);
       },
     });
-    await begun;
+    await asked;
     await service.kill();
-    await expect.poll(() => messages.at(-1), { timeout: 15_000 }).toContain("the connection to Toolgate is lost");
+    await expect.poll(() => messages.at(-1)).toContain("the connection to Toolgate is lost");
     expect(await exists("survived.txt")).toBe(false);
     await service.start();
-    await approve();
+    await approve("echo ran >> survived.txt");
     await result;
     expect(await readFile(join(service.workspace, "survived.txt"), "utf8")).toBe("ran\n");
     await client.close();
-  }, 40_000);
+  });
 
-  test.each(eras)(
-    "over HTTP: nothing runs for a %s client, and its request stays open",
-    async (era) => {
-      const client = await connectHttp(service, { era });
-      const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
-      const result = client.callTool(bash(`echo ran >> http-${era}.txt`), { onprogress: () => begin() });
-      // A legacy client waits until its own limit.
-      result.catch(() => undefined);
-      await begun;
-      await service.kill();
-      await service.start();
-      expect(await exists(`http-${era}.txt`)).toBe(false);
-      const { permissions } = await approver().listPermissions({});
-      expect(permissions.some(({ patterns }) => patterns.includes(`echo ran >> http-${era}.txt`))).toBe(true);
-      await client.close();
-    },
-    20_000,
-  );
+  test.each(eras)("over HTTP: nothing runs for a %s client, and its request stays open", async (era) => {
+    const client = await connectHttp(service, { era });
+    const { asked, onprogress } = askedProgress();
+    const command = `echo ran >> http-${era}.txt`;
+    const result = client.callTool(bash(command), { onprogress });
+    // A legacy client waits until its own limit.
+    result.catch(() => undefined);
+    await asked;
+    await service.kill();
+    await service.start();
+    expect(await requestsFor(command)).toHaveLength(1);
+    expect(await exists(`http-${era}.txt`)).toBe(false);
+    await client.close();
+  });
 });
 
 test("a replica that drains answers its held calls before it stops", async () => {
   const client = await connectHttp(service, { era: "modern" });
-  const { promise: begun, resolve: begin } = Promise.withResolvers<void>();
-  const result = client.callTool(bash("echo drained"), { onprogress: () => begin() });
-  await begun;
+  const { asked, onprogress } = askedProgress();
+  const result = client.callTool(bash("echo drained"), { onprogress });
+  await asked;
   const stopped = service.stop();
   expect(textOf(await result)).toContain("toolgate_wait");
   await stopped;
   await service.start();
-  const requests = (await approver().listPermissions({})).permissions;
-  expect(requests.some(({ patterns }) => patterns.includes("echo drained"))).toBe(true);
+  expect(await requestsFor("echo drained")).toHaveLength(1);
   const handle = /"call_id":"([^"]+)"/.exec(textOf(await result))?.[1];
-  await approve();
+  await approve("echo drained");
   const again = await connectHttp(service);
   const ended = await again.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
   expect(textOf(ended)).toMatch(/^drained/);
   await Promise.all([client.close(), again.close()]);
-}, 20_000);
+});
 
 test("the workspace of a stdio client is the root that holds its directory", async () => {
   const client = await connectStdio(service, { cwd: join(directory, "packages/a"), name: "Shop Agent" });
@@ -151,7 +155,7 @@ test("a call that outlives its client is found by toolgate_wait in another sessi
   const client = await connectStdio(service, { name: "hasty" });
   const first = await client.callTool(bash("echo outlived"));
   await client.close();
-  await approve();
+  await approve("echo outlived");
   const other = await connectStdio(service);
   const handle = /"call_id":"([^"]+)"/.exec(textOf(first))?.[1];
   const ended = await other.callTool({ name: "toolgate_wait", arguments: { call_id: handle } });
@@ -185,13 +189,13 @@ describe("a client that opens links", () => {
       });
       const result = client.callTool(bash(`echo linked-${era}`));
       const { message, url: link, mode } = await shown;
-      const [request] = (await approver().listPermissions({})).permissions;
+      const [request] = await requestsFor(`echo linked-${era}`);
       expect({ message, link, mode }).toEqual({
         message: `Toolgate asks an approver before this runs: bash: echo linked-${era}`,
         link: `${service.url}/#/requests/${request?.id}`,
         mode: "url",
       });
-      await approve();
+      await approve(`echo linked-${era}`);
       expect(textOf(await result)).toMatch(new RegExp(`^linked-${era}`));
       await client.close();
     },

@@ -32,7 +32,7 @@ const png = (size) => Buffer.concat([Buffer.from("89504e470d0a1a0a0000000d494844
 `;
 
 const rules = '[permission]\n"*" = "allow"\nmany_waits = "ask"\n';
-const service = createService({ settings: `mcp_hold_ms = 300\n${unconfined}${rules}` });
+const service = createService({ settings: `mcp_hold_ms = 60000\n[mcp_hold.old]\nms = 300\n${unconfined}${rules}` });
 const file = () => join(dirname(service.config), "tool/many.ts");
 let client: Client;
 let legacy: Client;
@@ -173,4 +173,4 @@ test("a client is notified of tools that change", async () => {
   expect((await http.listTools()).tools.map(({ name }) => name)).toContain("extra_n000");
   await rm(extra);
   await Promise.all([stdio.close(), http.close()]);
-}, 30_000);
+});

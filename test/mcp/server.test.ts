@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect } from "../e2e/clients.ts";
 import { unconfined, useService } from "../e2e/service.ts";
-import { eras, textOf, transports } from "./clients.ts";
+import { askedProgress, eras, textOf, transports } from "./clients.ts";
 
 const service = useService({ settings: `mcp_hold_ms = 300\n[mcp_hold.patient]\nms = 60000\n${unconfined}` });
 const names = Object.keys(transports) as (keyof typeof transports)[];
@@ -36,7 +36,7 @@ describe.each(ways)("$era over $name", ({ era, name, open }) => {
 
   test("runs an allowed call", async () => {
     await writeFile(join(service.workspace, "note.txt"), "hello\n");
-    const result = await client.callTool({ name: "read", arguments: { filePath: "note.txt" } });
+    const result = await patient.callTool({ name: "read", arguments: { filePath: "note.txt" } });
     expect(textOf(result)).toContain("hello");
     expect(result.isError).not.toBe(true);
   });
@@ -63,10 +63,10 @@ describe.each(ways)("$era over $name", ({ era, name, open }) => {
   });
 
   test("a held call ends as soon as it is approved", async () => {
-    const { promise: begun, resolve: begin } = Promise.withResolvers<string | undefined>();
+    const { asked, onprogress } = askedProgress();
     const call = echo(`${era} ${name} held`);
-    const result = patient.callTool(call, { onprogress: ({ message }) => begin(message) });
-    expect(await begun).toContain("waiting for approval: bash: echo");
+    const result = patient.callTool(call, { onprogress });
+    expect(await asked).toContain("waiting for approval: bash: echo");
     await approveAll();
     expect(textOf(await result)).toMatch(new RegExp(`^${era} ${name} held`));
   });
@@ -76,12 +76,12 @@ describe.each(ways)("$era over $name", ({ era, name, open }) => {
     const call = echo(`${era} ${name} cancelled`);
     const result = patient.callTool(call, { signal: stop.signal, onprogress: () => stop.abort() });
     await expect(result).rejects.toThrow();
-    await expect.poll(requestsFor(`${era} ${name} cancelled`), { timeout: 30_000 }).toEqual([]);
+    await expect.poll(requestsFor(`${era} ${name} cancelled`)).toEqual([]);
   });
 
   test("an unknown tool is an error of the protocol, invalid input is a result", async () => {
-    await expect(client.callTool({ name: "nothing", arguments: {} })).rejects.toMatchObject({ code: -32602 });
-    const invalid = await client.callTool({ name: "read", arguments: { filePath: 7 } });
+    await expect(patient.callTool({ name: "nothing", arguments: {} })).rejects.toMatchObject({ code: -32602 });
+    const invalid = await patient.callTool({ name: "read", arguments: { filePath: 7 } });
     expect(invalid.isError).toBe(true);
     expect(textOf(invalid)).toContain("filePath");
   });
@@ -110,14 +110,15 @@ async function approveAll(): Promise<void> {
 
 /** Approves what a call waits for, and waits for its end: these clients are held for a moment only. */
 async function approve(result: { _meta?: Record<string, unknown> | undefined }): Promise<void> {
-  const own = (await openRequests()).filter(({ sessionId }) => sessionId === result._meta?.["toolgate/sessionId"]);
-  expect(own.length).toBeGreaterThan(0);
-  for (const { id, sessionId } of own)
+  const own = async () =>
+    (await openRequests()).filter(({ sessionId }) => sessionId === result._meta?.["toolgate/sessionId"]);
+  await expect.poll(async () => (await own()).length).toBeGreaterThan(0);
+  for (const { id, sessionId } of await own())
     await approver().respondToPermission({ sessionId, permissionId: id, reply: PermissionReply.ONCE });
   const [sessionId, callId] = [String(result._meta?.["toolgate/sessionId"]), String(result._meta?.["toolgate/callId"])];
   const { tools } = connect(service, "caller");
   const stateOf = async () => (await tools.getToolPart({ sessionId, callId })).part?.state.case;
-  await expect.poll(stateOf, { timeout: 30_000 }).toBe("completed");
+  await expect.poll(stateOf).toBe("completed");
 }
 
 function handleIn(result: Parameters<typeof textOf>[0]): string {

@@ -4,6 +4,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
 import type { Certificates } from "../edge/certificates.ts";
 
@@ -110,13 +111,13 @@ async function unite(nodes: Node[]): Promise<void> {
 
 async function untilWhole(nodes: Node[]): Promise<void> {
   const clients = nodes.map((node) => new Redis(node));
-  for (;;) {
+  const isWhole = (state: unknown) => /cluster_state:ok[\s\S]*cluster_known_nodes:3/.test(String(state));
+  await untilState("the nodes of the cluster did not agree", async () => {
     const states = await Promise.all(clients.map((client) => client.call("cluster", "info")));
-    const whole = (state: unknown) => /cluster_state:ok[\s\S]*cluster_known_nodes:3/.test(String(state));
-    if (states.every(whole)) break;
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-  for (const client of clients) client.disconnect();
+    return { isReached: states.every(isWhole), state: states.join("\n") };
+  }).finally(() => {
+    for (const client of clients) client.disconnect();
+  });
 }
 
 /** Options for TLS: with certificates there is no plain port, neither for clients nor for other servers. */
@@ -222,10 +223,22 @@ async function untilCopied(node: Node): Promise<void> {
 async function untilWatched(node: Node): Promise<void> {
   const client = new Redis({ ...node, maxRetriesPerRequest: null });
   client.on("error", () => {});
-  for (;;) {
+  await untilState("the sentinel found no replica", async () => {
     const state = String(await client.call("info", "sentinel"));
-    if (/status=ok,address=[^,]*,slaves=1,/.test(state)) break;
-    await new Promise((resolve) => setTimeout(resolve, 50));
+    return { isReached: /status=ok,address=[^,]*,slaves=1,/.test(state), state };
+  }).finally(() => client.disconnect());
+}
+
+/** Only what hangs takes so long. */
+const maxWaitMs = 60_000;
+
+/** Polls until a state is reached; an error names the last one. */
+async function untilState(problem: string, look: () => Promise<{ isReached: boolean; state: string }>): Promise<void> {
+  const end = performance.now() + maxWaitMs;
+  for (;;) {
+    const { isReached, state } = await look();
+    if (isReached) return;
+    if (performance.now() > end) throw new Error(`${problem} within ${maxWaitMs / 1000} s; the last state:\n${state}`);
+    await sleep(20);
   }
-  client.disconnect();
 }
