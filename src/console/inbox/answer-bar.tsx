@@ -3,11 +3,12 @@ import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { type AnswerOutcome, newReplyId, sendAnswer, sentWords, unsentWords } from "./answer.ts";
+import type { AnswerOutcome } from "./answer.ts";
 import type { AskGroup } from "./ask-list.ts";
 import { EditForm } from "./edit-form.tsx";
 import { OffersForm } from "./offers-form.tsx";
 import { RejectForm } from "./reject-form.tsx";
+import { useSending } from "./use-sending.ts";
 
 type Form = "none" | "always" | "reject" | "edit";
 
@@ -32,31 +33,16 @@ export function AnswerBar({
 }) {
   const form = useSignal<Form>("none");
   const bar = useRef<HTMLDivElement>(null);
-  const sending = useSignal(false);
-  const problem = useSignal("");
+  const { isSending, problem, send: sendTo } = useSending(connection, onAnswered);
   const offering = group.open.find(({ offers }) => offers.length > 0);
   const hasOffers = offering !== undefined;
-  const isReady = armed && !sending.value;
+  const isReady = armed && !isSending.value;
   const canApprove = isReady && isWhole && isLive;
-  // An answer that is sent again must count once.
-  const unsent = useRef({ answer: "", replyId: "" });
 
   const send = async (answer: AnswerOutcome) => {
     const [first] = group.open;
     if (first === undefined || !(answer.reply === PermissionReply.REJECT ? isReady : canApprove)) return;
-    sending.value = true;
-    problem.value = "";
-    const key = JSON.stringify(answer);
-    if (unsent.current.answer !== key) unsent.current = { answer: key, replyId: newReplyId() };
-    const target = answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first;
-    try {
-      await sendAnswer(connection, target, answer, unsent.current.replyId);
-      onAnswered(sentWords(answer));
-    } catch (error) {
-      problem.value = unsentWords(error);
-    } finally {
-      sending.value = false;
-    }
+    await sendTo(answer.reply === PermissionReply.ALWAYS ? (offering ?? first) : first, answer);
   };
   const once = () => send({ reply: PermissionReply.ONCE });
   const open = (wanted: Form) => {
@@ -93,13 +79,13 @@ export function AnswerBar({
     );
   }
   return (
-    <div ref={bar} class="answer-bar" aria-busy={sending}>
+    <div ref={bar} class="answer-bar" aria-busy={isSending}>
       {problem.value !== "" && (
         <p class="problem" role="alert">
           {problem}
         </p>
       )}
-      {sending.value && (
+      {isSending.value && (
         <p class="hint" role="status">
           Sending…
         </p>

@@ -6,7 +6,7 @@ import type { ConsoleConnection } from "../stream/connection.ts";
 
 /** An approver's answer to all asks of a call. */
 export type AnswerOutcome =
-  | { reply: typeof PermissionReply.ONCE; input?: JsonObject }
+  | { reply: typeof PermissionReply.ONCE; input?: JsonObject; answers?: { values: string[] }[] }
   | { reply: typeof PermissionReply.ALWAYS; offerId: string; expires: number }
   | { reply: typeof PermissionReply.REJECT; message: string };
 
@@ -19,6 +19,7 @@ export function newReplyId(): string {
 export function sentWords(answer: AnswerOutcome): string {
   if (answer.reply === PermissionReply.REJECT) return "Sent: rejected";
   if (answer.reply === PermissionReply.ALWAYS) return "Sent: approved always";
+  if (answer.answers !== undefined) return "Sent: answered";
   return answer.input === undefined ? "Sent: approved once" : "Sent: edited";
 }
 

@@ -1,6 +1,8 @@
 import { useSignal } from "@preact/signals";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { repetitionWords } from "../../view/asks.ts";
 import { timeLeft } from "../../view/quantities.ts";
+import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import type { SessionNames } from "../parts/session-names.ts";
 import { isApproved, settledText } from "../parts/settled.ts";
@@ -10,10 +12,12 @@ import { useNow } from "../shell/now.ts";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AnswerBar } from "./answer-bar.tsx";
-import { AskIds, intentOf } from "./ask-head.tsx";
-import type { AskGroup } from "./ask-list.ts";
+import { AnswerForm } from "./answer-form.tsx";
+import { AskIds, headingOf } from "./ask-head.tsx";
+import type { AskGroup, InboxAsk } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
 import { AskReasons } from "./ask-reasons.tsx";
+import { AskedQuestions } from "./asked-questions.tsx";
 import { kindsOf, PermissionMark } from "./permission-mark.tsx";
 import { Risks } from "./risks.tsx";
 import { useArmed } from "./use-armed.ts";
@@ -36,11 +40,11 @@ export function AskCard({
   onAnswered: (report: string) => void;
 }) {
   const armed = useArmed(`${isAlone} ${group.open.map(({ id, digest }) => `${id} ${digest}`).join(" ")}`);
-  const [first] = group.asks;
-  const whole = useSignal("");
-  if (first === undefined) return null;
-  const { request } = first;
-  const [question] = group.open;
+  const form = group.asks.find(({ request }) => asksQuestions(request));
+  const shown = form ?? group.asks[0];
+  if (shown === undefined) return null;
+  const { request } = shown;
+  const [open] = group.open;
   return (
     <article class="ask-card" aria-labelledby="ask-title">
       <a class="back" href="#/inbox">
@@ -52,15 +56,39 @@ export function AskCard({
           {kindsOf(group.asks).map((kind) => (
             <PermissionMark key={kind} kind={kind} />
           ))}
-          {question !== undefined && <TimeLeft request={question} />}
+          {open !== undefined && <TimeLeft request={open} />}
         </p>
         <h2 id="ask-title">
-          <bdi>{requesterWords(request, visibleText)}</bdi> asks to {intentOf(request)}
+          <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asks")}
         </h2>
         <Who request={request} names={names} />
         <AgentDescription group={group} />
       </header>
       <Warnings group={group} />
+      {form === undefined ? (
+        <Approval {...{ group, request, armed, isLive, connection, onAnswered }} />
+      ) : (
+        <Questions {...{ group, form, armed, isLive, connection, onAnswered }} />
+      )}
+    </article>
+  );
+}
+
+interface AnswerProps {
+  group: AskGroup;
+  armed: boolean;
+  isLive: boolean;
+  connection: ConsoleConnection;
+  onAnswered: (report: string) => void;
+}
+
+/** The request, its reasons and the answers that approve or refuse it. */
+function Approval({ request, ...props }: AnswerProps & { request: PermissionRequest }) {
+  const { group, connection } = props;
+  const whole = useSignal("");
+  const [open] = group.open;
+  return (
+    <>
       <AskPreview
         key={request.digest}
         request={request}
@@ -71,20 +99,33 @@ export function AskCard({
       />
       <AskReasons asks={group.asks.map(({ request }) => request)} />
       <AskIds request={request} />
-      {question === undefined ? (
+      {open === undefined ? (
         <Settlement group={group} />
       ) : (
-        <AnswerBar
-          key={question.digest}
-          group={group}
-          armed={armed}
-          isLive={isLive}
-          isWhole={whole.value === request.digest}
-          connection={connection}
-          onAnswered={onAnswered}
-        />
+        <AnswerBar key={open.digest} {...props} isWhole={whole.value === request.digest} />
       )}
-    </article>
+    </>
+  );
+}
+
+/** The questions of a call with the form that answers them; its answer also lets a repeated call go on. */
+function Questions({ form: { request, settled }, group, ...props }: AnswerProps & { form: InboxAsk }) {
+  const repetition = group.asks.map(({ request }) => repetitionWords(request)).find((words) => words !== "");
+  return (
+    <>
+      {repetition !== undefined && <p class="warning">It repeats itself: {repetition}.</p>}
+      {settled === undefined ? (
+        <AnswerForm key={request.digest} request={request} {...props}>
+          <AskIds request={request} />
+        </AnswerForm>
+      ) : (
+        <>
+          <AskedQuestions request={request} settled={settled} />
+          <AskIds request={request} />
+          <Settlement group={group} />
+        </>
+      )}
+    </>
   );
 }
 

@@ -4,8 +4,15 @@ import { ShortId } from "../parts/short-id.tsx";
 import { visibleText } from "../parts/visible-text.ts";
 import { pathOf } from "../shell/route.ts";
 
+/** Says who asks for what, such as `build asks to run a command` or `build asks 2 questions`. */
+export function headingOf(request: PermissionRequest, verb: "asks" | "asked"): string {
+  const count = request.question.length;
+  if (count > 0) return `${verb} ${count === 1 ? "a question" : `${count} questions`}`;
+  return `${verb} to ${intentOf(request)}`;
+}
+
 /** Describes what a request wants, as the end of a sentence. */
-export function intentOf(request: PermissionRequest): string {
+function intentOf(request: PermissionRequest): string {
   const { preview, permission } = request;
   if (preview?.command) return "run a command";
   if (preview?.diff) return "change a file";

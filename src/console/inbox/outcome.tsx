@@ -5,6 +5,7 @@ import type { GetPermissionResponse } from "../../../gen/opencode/tool/v1/permis
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { errorReasonWords } from "../../view/calls.ts";
 import { momentOf } from "../../view/quantities.ts";
+import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { LongText } from "../parts/long-text.tsx";
 import type { SessionNames } from "../parts/session-names.ts";
@@ -13,7 +14,8 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import { Empty } from "../shell/page.tsx";
 import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
-import { AskIds, intentOf } from "./ask-head.tsx";
+import { AskIds, headingOf } from "./ask-head.tsx";
+import { AskedQuestions } from "./asked-questions.tsx";
 
 const refreshMs = 2_000;
 
@@ -62,7 +64,7 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
       </a>
       <header class="ask-head">
         <h2 id="ask-title">
-          <bdi>{requesterWords(request, visibleText)}</bdi> asked to {intentOf(request)}
+          <bdi>{requesterWords(request, visibleText)}</bdi> {headingOf(request, "asked")}
         </h2>
         <p class="ask-who">
           <a href={`#${pathOf("sessions", request.sessionId)}`}>
@@ -74,10 +76,14 @@ export function Outcome({ id, connection, names }: { id: string; connection: Con
         <b>{settledText(settled)}</b>{" "}
         <time dateTime={new Date(settled.time).toISOString()}>{momentOf(settled.time)}</time>
       </p>
-      <section class="block">
-        <h3>Request</h3>
-        <LongText lines={visibleLines(text).split("\n")} label="Request" line={(line, i) => <p key={i}>{line}</p>} />
-      </section>
+      {asksQuestions(request) ? (
+        <AskedQuestions request={request} settled={settled} />
+      ) : (
+        <section class="block">
+          <h3>Request</h3>
+          <LongText lines={visibleLines(text).split("\n")} label="Request" line={(line, i) => <p key={i}>{line}</p>} />
+        </section>
+      )}
       {part !== undefined && (
         <p>
           {stateWords(part)}{" "}

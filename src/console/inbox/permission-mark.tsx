@@ -25,4 +25,5 @@ const colours = new Map([
   ["webfetch", "web"],
   ["external_directory", "beyond"],
   ["doom_loop", "beyond"],
+  ["question", "question"],
 ]);

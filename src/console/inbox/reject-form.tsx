@@ -3,8 +3,8 @@ import { useEffect, useRef } from "preact/hooks";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { FormEnd, type FormProps } from "./form.tsx";
 
-/** The form that rejects, with optional advice for the model. */
-export function RejectForm({ isReady, send, back }: FormProps) {
+/** The form that rejects, or dismisses questions, with optional advice for the model. */
+export function RejectForm({ isReady, isQuestion = false, send, back }: FormProps & { isQuestion?: boolean }) {
   const message = useSignal("");
   const field = useRef<HTMLTextAreaElement>(null);
   useEffect(() => field.current?.focus(), []);
@@ -14,13 +14,16 @@ export function RejectForm({ isReady, send, back }: FormProps) {
   };
   return (
     <form class="answer-form" onSubmit={reject}>
-      <label for="advice">What should it do instead? (optional; the model reads it)</label>
+      <label for="advice">
+        {isQuestion ? "What should it do without an answer?" : "What should it do instead?"} (optional; the model reads
+        it)
+      </label>
       <textarea
         id="advice"
         ref={field}
         maxLength={16_384}
         value={message}
-        placeholder="Use the staging database"
+        placeholder={isQuestion ? "Look in the readme" : "Use the staging database"}
         onInput={({ currentTarget }) => {
           message.value = currentTarget.value;
         }}
@@ -30,7 +33,7 @@ export function RejectForm({ isReady, send, back }: FormProps) {
       />
       <FormEnd back={back}>
         <button type="submit" class="danger" aria-disabled={!isReady}>
-          Reject <kbd>Ctrl ↵</kbd>
+          {isQuestion ? "Dismiss" : "Reject"} <kbd>Ctrl ↵</kbd>
         </button>
       </FormEnd>
     </form>

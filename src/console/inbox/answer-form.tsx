@@ -1,0 +1,149 @@
+import { useSignal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { isTyping } from "../shell/keys.ts";
+import type { ConsoleConnection } from "../stream/connection.ts";
+import type { AnswerOutcome } from "./answer.ts";
+import { type AnswerDraft, AnswerFields, noAnswer, valuesOf } from "./answer-fields.tsx";
+import { RejectForm } from "./reject-form.tsx";
+import { useSending } from "./use-sending.ts";
+
+/** The questions of a request with the fields of their answers. Only its own button, or Ctrl and Enter, sends them. */
+export function AnswerForm({
+  request,
+  armed,
+  isLive,
+  connection,
+  onAnswered,
+  children,
+}: {
+  request: PermissionRequest;
+  /** True once the card has been visible for a moment. */
+  armed: boolean;
+  /** False while the page may miss changes; then nothing can be answered. */
+  isLive: boolean;
+  connection: ConsoleConnection;
+  onAnswered: (report: string) => void;
+  /** Shown between the questions and the buttons. */
+  children: ComponentChildren;
+}) {
+  const { question: questions } = request;
+  const drafts = useSignal<readonly AnswerDraft[]>(questions.map(() => noAnswer));
+  const isDismissing = useSignal(false);
+  const form = useRef<HTMLFormElement>(null);
+  const { isSending, problem, send } = useSending(connection, onAnswered);
+  const mayAnswer = connection.may("approver", "admin");
+  const answers = drafts.value.map((draft) => ({ values: valuesOf(draft) }));
+  const left = answers.filter(({ values }) => values.length === 0).length;
+  const isReady = armed && !isSending.value;
+  const canSend = isReady && isLive && left < questions.length;
+  const answer = async () => {
+    if (canSend) await send(request, { reply: PermissionReply.ONCE, answers });
+  };
+  const dismiss = async (outcome: AnswerOutcome) => {
+    if (isReady) await send(request, outcome);
+  };
+  const openDismissal = (isOpen: boolean) => {
+    isDismissing.value = isOpen;
+  };
+
+  useEffect(() => {
+    const press = (event: KeyboardEvent) => {
+      if (!mayAnswer || !form.current?.checkVisibility()) return;
+      if (event.key === "Escape") openDismissal(false);
+      if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || isTyping(event.target)) return;
+      if (isDismissing.value || !["o", "r"].includes(event.key)) return;
+      // The key that opens a form must not be typed into it.
+      event.preventDefault();
+      if (event.key === "r") openDismissal(isReady);
+      else form.current.querySelector<HTMLElement>("input, textarea")?.focus();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+
+  return (
+    <>
+      <form
+        class="questions"
+        ref={form}
+        onSubmit={(event) => event.preventDefault()}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void answer();
+        }}
+      >
+        {questions.map((question, at) => (
+          <AnswerFields
+            key={at}
+            question={question}
+            at={at}
+            draft={drafts.value[at] ?? noAnswer}
+            isLocked={!mayAnswer}
+            change={(draft) => {
+              drafts.value = drafts.value.map((each, i) => (i === at ? draft : each));
+            }}
+          />
+        ))}
+      </form>
+      {children}
+      {!mayAnswer && (
+        <p class="answer-bar hint">
+          You are signed in as {connection.server.roles.join(", ")}. Only the role approver can answer.
+        </p>
+      )}
+      {mayAnswer && (
+        <div class="answer-bar" aria-busy={isSending}>
+          {problem.value !== "" && (
+            <p class="problem" role="alert">
+              {problem}
+            </p>
+          )}
+          {isSending.value && (
+            <p class="hint" role="status">
+              Sending…
+            </p>
+          )}
+          {!isLive && <p class="hint">You can answer again when the page is live.</p>}
+          {isDismissing.value ? (
+            <RejectForm isReady={isReady} isQuestion send={dismiss} back={() => openDismissal(false)} />
+          ) : (
+            <Buttons
+              words={
+                left > 0 && left < questions.length ? `Send ${questions.length - left} of ${questions.length}` : "Send"
+              }
+              {...{ isReady, canSend }}
+              answer={() => void answer()}
+              dismiss={() => openDismissal(isReady)}
+            />
+          )}
+        </div>
+      )}
+    </>
+  );
+}
+
+function Buttons({
+  words,
+  isReady,
+  canSend,
+  answer,
+  dismiss,
+}: {
+  words: string;
+  isReady: boolean;
+  canSend: boolean;
+  answer: () => void;
+  dismiss: () => void;
+}) {
+  return (
+    <div class="answers">
+      <button type="button" class="primary" aria-disabled={!canSend} onClick={answer}>
+        {words} <kbd>Ctrl ↵</kbd>
+      </button>
+      <button type="button" class="danger" aria-disabled={!isReady} onClick={dismiss}>
+        Dismiss… <kbd>r</kbd>
+      </button>
+    </div>
+  );
+}
