@@ -25,9 +25,10 @@ async function connectReal(kind: "claude" | "opencode") {
   const [stdout, stderr] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "exit")]);
   expect(stderr).toBe("");
   const { canary } = JSON.parse(stdout);
-  const rows: { tool: string; result: string }[] = canary.rows;
+  const rows: { tool: string; result: string; reason?: string }[] = canary.rows;
   const toolsThat = (result: string) => rows.filter((row) => row.result === result).map(({ tool }) => tool);
-  return { service, canary, toolsThat };
+  const reasons = Object.fromEntries(rows.flatMap(({ tool, reason }) => (reason ? [[tool, reason]] : [])));
+  return { service, canary, toolsThat, reasons };
 }
 
 /** Returns the ends of all calls that the canary made. */
@@ -39,10 +40,18 @@ async function endsOf(url: string) {
 }
 
 test("each native tool of Claude Code that asks shows one request, and rejected leaves no marker", async () => {
-  const { service, canary, toolsThat } = await connectReal("claude");
+  const { service, canary, toolsThat, reasons } = await connectReal("claude");
   expect(canary.problem).toBe("");
   const asking = toolsThat("asks");
   expect(asking).toEqual(expect.arrayContaining(["Bash", "Edit", "Read", "WebFetch", "WebSearch", "Write"]));
+  expect(asking).toEqual(expect.arrayContaining(["CronCreate", "Monitor", "Skill", "Workflow"]));
+  // These uses need an earlier one that ran, and the canary rejects each: Claude Code refuses them before it runs a hook.
+  expect(reasons).toEqual({
+    CronDelete: expect.stringContaining("No scheduled job"),
+    ExitWorktree: expect.stringContaining("no active EnterWorktree session"),
+    NotebookEdit: expect.stringContaining("File has not been read yet"),
+    TaskStop: expect.stringContaining("task_id"),
+  });
   expect(toolsThat("runs unasked")).toEqual([]);
   const parts = await endsOf(service.url);
   expect(parts).toHaveLength(asking.length);

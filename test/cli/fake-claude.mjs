@@ -14,14 +14,23 @@ const tools = [
   { name: "Bash", input_schema: text("command") },
   { name: "Write", input_schema: text("file_path", "content") },
   { name: "Silent", input_schema: text("file_path") },
+  { name: "CronCreate", input_schema: text("cron", "prompt") },
+  { name: "TaskStop", input_schema: text() },
   { name: "mcp__tg_1__bash", input_schema: text("command") },
 ];
 const run = {
   Bash: ({ command }) => execFileSync("sh", ["-c", command]).toString(),
   Write: ({ file_path, content }) => writeFileSync(file_path, content),
+  CronCreate: () => "scheduled",
   // A tool that never reaches a hook.
   Silent: ({ file_path }) => writeFileSync(file_path, "silent"),
 };
+
+/** What it refuses before the hooks, as the real one does. */
+function invalid(name, { cron }) {
+  if (name === "TaskStop") return "Missing required parameter:\n task_id";
+  if (name === "CronCreate" && cron.split(" ").length !== 5) return `Invalid cron expression '${cron}'`;
+}
 
 function settings() {
   try {
@@ -58,7 +67,8 @@ for (;;) {
   if (block.type !== "tool_use") break;
   const input = JSON.parse(parts.find(({ type }) => type === "content_block_delta").delta.partial_json);
   messages.push({ role: "assistant", content: [{ ...block, input }] });
-  const refusal = refusalOf(block.id, block.name, input);
+  const error = invalid(block.name, input);
+  const refusal = error ? `<tool_use_error>${error}</tool_use_error>` : refusalOf(block.id, block.name, input);
   const content = refusal ?? String(run[block.name](input) ?? "done");
   const result = { type: "tool_result", tool_use_id: block.id, is_error: refusal !== undefined, content };
   messages.push({ role: "user", content: [result] });

@@ -7,6 +7,7 @@ import { text } from "node:stream/consumers";
 import { expect, onTestFinished, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
 import { CredentialService } from "../../gen/opencode/tool/v1/credential_service_pb.ts";
+import { canaryLines } from "../../src/cli/connect/show.ts";
 import { startAtTerminal, toolgate } from "../cli/toolgate.ts";
 import { programEntry } from "../main.ts";
 import { clientOf } from "./clients.ts";
@@ -214,11 +215,15 @@ test("the canary shows which native tools ask, run unasked or are disabled, and 
       { tool: "Write", result: "asks" },
       { tool: "Silent", result: "runs unasked" },
       { tool: "WebFetch", result: "disabled" },
+      { tool: "CronCreate", result: "asks" },
+      { tool: "TaskStop", result: "not verified", reason: "Missing required parameter: task_id" },
     ]),
   );
   expect(canary.rows.map(({ tool }: { tool: string }) => tool)).not.toContain("mcp__tg_1__bash");
   expect(code).toBe(1);
   expect((await record()).canary).toEqual(canary);
+  const shown = canaryLines(canary, (_, text) => text);
+  expect(shown).toContain("  not verified  TaskStop: Missing required parameter: task_id");
   expect((await readdir(service.workspace)).filter((name) => name.includes("canary"))).toEqual([]);
 });
 

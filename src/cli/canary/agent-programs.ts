@@ -1,5 +1,7 @@
+import type { JsonObject } from "@bufbuild/protobuf";
 import type { AgentUser } from "../connect/agent-user.ts";
 import type { ModelProtocol } from "./mock-model.ts";
+import { markerIn } from "./sample-input.ts";
 
 /** How an agent is run against a mock model. */
 export interface AgentProgram {
@@ -9,6 +11,10 @@ export interface AgentProgram {
   /** Native tools of the versions that we know: one that the agent does not offer is disabled. */
   readonly knownTools: readonly string[];
   readonly args: readonly string[];
+  /** Inputs, below a directory, of tools whose schema does not show what the agent accepts. */
+  readonly samples: Readonly<Record<string, (directory: string) => JsonObject>>;
+  /** What these inputs name: texts by path below the directory. */
+  readonly files: Readonly<Record<string, string>>;
   /** The variables with which it talks to the mock model only. */
   env(url: string, user: AgentUser): Record<string, string>;
   /** Reads name and schema of a tool that the agent offers to its model. */
@@ -25,6 +31,18 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
     knownTools: ["Bash", "Edit", "Glob", "Grep", "NotebookEdit", "Read", "WebFetch", "WebSearch", "Write"],
     // Without our hook each tool would run, so that the table shows a hook that is missing.
     args: ["-p", "canary", "--output-format", "json", "--dangerously-skip-permissions"],
+    samples: {
+      // Once a year.
+      CronCreate: () => ({ cron: "0 0 1 1 *", prompt: "canary" }),
+      Monitor: (directory) => ({ description: "canary", timeout_ms: 1_000, command: `touch '${markerIn(directory)}'` }),
+      NotebookEdit: (directory) => ({ notebook_path: `${directory}/canary.ipynb`, new_source: "canary" }),
+      Skill: () => ({ skill: "canary" }),
+      Workflow: () => ({ script: "export const meta = { name: 'canary', description: 'canary', phases: [] };" }),
+    },
+    files: {
+      "canary.ipynb": JSON.stringify({ cells: [], metadata: {}, nbformat: 4, nbformat_minor: 5 }),
+      ".claude/skills/canary/SKILL.md": "---\nname: canary\ndescription: canary\n---\ncanary\n",
+    },
     env: (url, { uid }) => ({
       ANTHROPIC_BASE_URL: url,
       ANTHROPIC_API_KEY: "none",
@@ -45,6 +63,8 @@ export const agentPrograms: Readonly<Record<"claude" | "opencode", AgentProgram>
     protocol: "openai",
     knownTools: ["bash", "edit", "glob", "grep", "read", "task", "webfetch", "write"],
     args: ["run", "--format", "json", "canary"],
+    samples: {},
+    files: {},
     env: (url) => ({
       OPENCODE_CONFIG_CONTENT: JSON.stringify(opencodeModel(url)),
       OPENCODE_DISABLE_MODELS_FETCH: "1",

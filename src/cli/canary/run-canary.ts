@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
@@ -35,6 +35,10 @@ export async function runCanary(options: CanaryOptions): Promise<CanaryResult> {
   const directory = asAgentUser(user, () => {
     const made = mkdtempSync(join(options.directory, ".toolgate-canary-"));
     writeFileSync(existingFileIn(made), "canary\n");
+    for (const [path, content] of Object.entries(agent.files)) {
+      mkdirSync(dirname(join(made, path)), { recursive: true });
+      writeFileSync(join(made, path), content);
+    }
     return made;
   });
   const script = createScript(options, directory);
@@ -78,7 +82,7 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
           .map(({ name, schema }, i) => ({
             id: `canary_${i}`,
             tool: name,
-            input: sampleInput(schema, { directory, mcpName }),
+            input: agent.samples[name]?.(directory) ?? sampleInput(schema, { directory, mcpName }),
           }));
       const step = request.messages.filter(({ role }) => role === "assistant").length;
       const before = uses[step - 1];
@@ -87,7 +91,7 @@ function createScript({ agent, mcpName }: CanaryOptions, directory: string) {
       return uses[step];
     },
     rows: (recorded: ReadonlySet<string>): CanaryResult["rows"] =>
-      uses.map(({ id, tool }) => ({ tool, result: resultOf(recorded.has(id), results.get(id)) })),
+      uses.map(({ id, tool }) => ({ tool, ...outcomeOf(recorded.has(id), results.get(id)) })),
     /** Returns why the hook refused without a call, if it did. */
     refusal: () => {
       for (const text of results.values()) {
@@ -105,9 +109,23 @@ const ownRefusal = /Toolgate: .*?Nothing was run/;
 /** What agents say of a use that did not reach the tool. */
 const notUsed = /<tool_use_error>|InputValidationError|invalid arguments|No such tool|unavailable tool|not available/i;
 
-function resultOf(isRecorded: boolean, result: string | undefined): CanaryResult["rows"][number]["result"] {
-  if (isRecorded) return "asks";
-  return result === undefined || ownRefusal.test(result) || notUsed.test(result) ? "not verified" : "runs unasked";
+function outcomeOf(isRecorded: boolean, result: string | undefined): Omit<CanaryResult["rows"][number], "tool"> {
+  if (isRecorded) return { result: "asks" };
+  if (result === undefined) return { result: "not verified", reason: "the agent ended before it answered" };
+  if (!ownRefusal.test(result) && !notUsed.test(result)) return { result: "runs unasked" };
+  const text = textsIn(JSON.parse(result)).join(" ");
+  const [, error = text] = /<tool_use_error>(.*?)<\/tool_use_error>/s.exec(text) ?? [];
+  const reason = error.replaceAll(/\s+/g, " ").trim();
+  return { result: "not verified", reason: reason.length > maxReason ? `${reason.slice(0, maxReason)}…` : reason };
+}
+
+/** Returns the texts of messages: whatever the protocol, they are the `content` of something. */
+function textsIn(value: unknown): string[] {
+  if (Array.isArray(value)) return value.flatMap(textsIn);
+  if (typeof value !== "object" || value === null) return [];
+  const { content, text } = value as { content?: unknown; text?: unknown };
+  const own = [content, text].filter((each) => typeof each === "string");
+  return [...own, ...textsIn(content)];
 }
 
 /** Runs the agent to its end, as its user; returns the end of what it printed. */
@@ -185,3 +203,5 @@ async function recordedCalls({ approver, principal }: CanaryOptions): Promise<Re
 
 const pollMs = 200;
 const maxRunMs = 180_000;
+/** Characters of an agent's refusal that are shown. */
+const maxReason = 200;

@@ -61,7 +61,10 @@ function textFor(name: string, { directory, file, mcpName }: Place): string {
   return "canary";
 }
 
-const markerIn = (directory: string) => `${directory}/canary-marker.txt`;
+/** Returns the file in the canary's directory that a tool leaves if it runs. */
+export function markerIn(directory: string): string {
+  return `${directory}/canary-marker.txt`;
+}
 
 /** Returns the file in the canary's directory that is there from the start, with the text "canary". */
 export function existingFileIn(directory: string): string {

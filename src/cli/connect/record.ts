@@ -15,7 +15,12 @@ const json = z.json();
 
 const entry = z.object({ path: z.array(z.string()), value: json, isItem: z.boolean().optional() });
 
-const row = z.object({ tool: z.string(), result: z.enum(["asks", "runs unasked", "disabled", "not verified"]) });
+const row = z.object({
+  tool: z.string(),
+  result: z.enum(["asks", "runs unasked", "disabled", "not verified"]),
+  /** Why it is not verified, in the words of the agent. */
+  reason: z.string().optional(),
+});
 
 const schema = z.object({
   kind: z.enum(agentKinds),

@@ -21,9 +21,12 @@ export function enforcementLine(enforcement: Enforcement | undefined, paint: Scr
 export function canaryLines(canary: CanaryResult | undefined, paint: Screen["paint"]["out"]): string[] {
   if (canary === undefined) return [`native tools  ${paint("yellow", "not verified")}: the agent was not run`];
   const groups = Map.groupBy(canary.rows, ({ result }) => result);
-  const rows = [...groups].map(([result, rows]) => {
+  const rows = [...groups].flatMap(([result, rows]) => {
     const colour = result === "asks" ? "green" : result === "runs unasked" ? "red" : "dim";
-    return `  ${paint(colour, result.padEnd(12))}  ${terminalLine(rows.map(({ tool }) => tool).join(", "))}`;
+    const names = rows.filter(({ reason }) => reason === undefined).map(({ tool }) => tool);
+    const reasons = rows.flatMap(({ tool, reason }) => (reason === undefined ? [] : [`${tool}: ${reason}`]));
+    const texts = [...(names.length > 0 ? [names.join(", ")] : []), ...reasons];
+    return texts.map((text) => `  ${paint(colour, result.padEnd(12))}  ${terminalLine(text)}`);
   });
   const problem =
     canary.problem === "" ? [] : [`  ${paint("yellow", "problem")}       ${terminalLine(canary.problem)}`];
