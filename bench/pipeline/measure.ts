@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { create } from "@bufbuild/protobuf";
 import * as z from "zod";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import type { Principal } from "../../src/core/principal.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
@@ -47,6 +48,7 @@ const replica = createReplica({
   store,
   replicaId: "bench",
   tools: [noop],
+  crashMarks: openCrashMarks(join(folder, "entered"), "bench"),
   observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {} },
   log: silent,
 });

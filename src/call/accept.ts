@@ -16,9 +16,11 @@ import { type ChildRequest, type Parent, runChildren, type StartGate } from "./c
 import type { Engine } from "./engine.ts";
 import { maxLifeMs, waitForEnd } from "./follow.ts";
 import { launchCall } from "./launch.ts";
-import type { CallRecord, CallSpec } from "./ports.ts";
+import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
+import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { digestOfRequest } from "./request-digest.ts";
+import type { Ready } from "./running.ts";
 import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { pendingPart } from "./state.ts";
@@ -95,26 +97,51 @@ async function enterCall(
   caller: Caller,
   { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
 ): Promise<Accepted> {
-  const { limits, replicaId, store } = engine;
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
   const call = describeCall(engine, request, opened, caller, trace);
-  const ready = gate ? undefined : await prepareStart(engine, call, opened);
+  let ready = gate ? undefined : await prepareStart(engine, call, opened);
+  let entered: OpenedCall | undefined;
+  if (ready && mayRecordOnce(engine, call, ready)) {
+    entered = await recordOnce(engine, opened, ready, openStep(engine, call, ready));
+    if (!entered) ready = await prepareStart(engine, call, opened);
+  }
+  entered ??= await openAndLaunch(engine, call, opened, ready, gate);
+  if (!entered.created) checkAttach(entered.record, call.spec.requestDigest);
+  return { record: entered.record, opened };
+}
+
+/** Accepts a call, and starts it in the same step if it is ready; launches it unless it exists. */
+async function openAndLaunch(
+  engine: Engine,
+  call: Pick<CallRecord, "ref" | "part" | "spec">,
+  opened: OpenSession,
+  ready: Ready | undefined,
+  gate: StartGate | undefined,
+): Promise<OpenedCall> {
   const sent = performance.now();
-  const { record, created } = await whileClaiming(engine, call.ref, () =>
-    store.openCall({
-      ...call,
-      start: ready?.start,
-      decisions: ready && [ready.decision],
-      maxRepeats: ready?.maxRepeats,
-      owner: replicaId,
-      leaseMs: limits.leaseMs,
-      maxOpenCalls: limits.runningCalls,
-    }),
-  );
+  const step = openStep(engine, call, ready);
+  const { record, created } = await whileClaiming(engine, call.ref, () => engine.store.openCall(step));
   if (created) launchCall(engine, record, opened, sent, { ready: record.attempts > 0 ? ready : undefined, gate });
-  else checkAttach(record, call.spec.requestDigest);
-  return { record, opened };
+  return { record, created };
+}
+
+function openStep(
+  engine: Engine,
+  call: Pick<CallRecord, "ref" | "part" | "spec">,
+  ready: Ready | undefined,
+): OpenCallStep {
+  const { limits, replicaId } = engine;
+  return {
+    ...call,
+    start: ready?.start,
+    decisions: ready && [ready.decision],
+    maxRepeats: ready?.maxRepeats,
+    owner: replicaId,
+    leaseMs: limits.leaseMs,
+    maxOpenCalls: limits.runningCalls,
+    unrecordedCalls: countUnrecorded(engine, call.ref),
+  };
 }
 
 /** Builds the pending part and the spec of a request; throws if its input is too large. */

@@ -8,6 +8,7 @@ import { hookEnvironment } from "./call-hooks.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
+import { ensureRecorded, recordInBackground } from "./first-step.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { planContext } from "./prepare.ts";
 import { createProgress } from "./progress.ts";
@@ -62,6 +63,7 @@ function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool,
     ),
   );
   const record = async (events: (ToolOutput | ToolProgress)[]) => {
+    await ensureRecorded(call);
     if (await store.recordEvents(call.fence, events)) return;
     call.controller.abort(new CallGone());
     throw new CallGone();
@@ -70,7 +72,12 @@ function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool,
     root: ref.root,
     callId: ref.callId,
     id: newId("out", store.now()),
-    store: outputs,
+    store: {
+      async append(root, id, data) {
+        await ensureRecorded(call);
+        await outputs.append(root, id, data);
+      },
+    },
     limit: limits.outputBytes,
     keep: tool.keep,
     record,
@@ -87,7 +94,6 @@ function toolContext(
 ): ToolContext {
   const { outputs, store } = engine;
   const { ref, part, spec } = call.record;
-  const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
   return {
     ...planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
     messageId: part.messageId,
@@ -100,6 +106,8 @@ function toolContext(
       async record(path, sha256) {
         // First, so that the batch can restore the file also if the step below fails.
         if (tool.changeForm !== undefined) call.gate?.wrote(path, sha256);
+        if (call.firstStep && !call.firstStep.taken) return void call.firstStep.reads.set(path, sha256);
+        await ensureRecorded(call);
         await store.recordRead(ref.root, path, sha256);
       },
     },
@@ -108,17 +116,36 @@ function toolContext(
         const value = await store.getState(ref, name);
         return value === undefined ? undefined : JSON.parse(value);
       },
-      set: (name, value) => store.setState(ref, name, JSON.stringify(value)),
+      async set(name, value) {
+        await ensureRecorded(call);
+        await store.setState(ref, name, JSON.stringify(value));
+      },
     },
     outputs: {
       read: (id, offset, limit) => outputs.read(ref.root, id, offset, limit),
       store: (data) => storeBytes(engine, call, data),
-      remove: (id) => outputs.remove(ref.root, id),
+      async remove(id) {
+        await ensureRecorded(call);
+        await outputs.remove(ref.root, id);
+      },
     },
-    metadata: progress.update,
-    output: output.write,
-    calls: (children, options) => deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),
-    ask: (ask) => deadline.whilePaused(() => askInBody(engine, call, tool, approved.plan, ask)),
+    metadata(update) {
+      recordInBackground(call);
+      progress.update(update);
+    },
+    output(chunk) {
+      recordInBackground(call);
+      return output.write(chunk);
+    },
+    async calls(children, options) {
+      await ensureRecorded(call);
+      const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
+      return await deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options));
+    },
+    async ask(ask) {
+      await ensureRecorded(call);
+      await deadline.whilePaused(() => askInBody(engine, call, tool, approved.plan, ask));
+    },
     extra: part.metadata ?? {},
     ...(trace && { trace }),
   };

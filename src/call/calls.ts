@@ -13,6 +13,7 @@ import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follo
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
+import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
 import { createWaits } from "./waits.ts";
@@ -28,6 +29,7 @@ export function createEngine(parts: EngineParts): Engine {
     ...parts,
     runs: new Map(),
     claiming: new Map(),
+    unrecorded: new Map(),
     launching: new Set(),
     sessionsWithNews,
     stopNews: store.isShared
@@ -71,7 +73,8 @@ export function createCalls(parts: EngineParts) {
     /** Ends a call that its host ran with the reported result. */
     finish: (principal: Principal, request: FinishCallRequest) => finishDelegated(engine, principal, request),
     getRecord,
-    wait: (call: Pick<CallRecord, "ref">, ms: number, signal: AbortSignal) => waitForEnd(engine, call, ms, signal),
+    wait: (call: Pick<CallRecord, "ref" | "part">, ms: number, signal: AbortSignal) =>
+      waitForEnd(engine, call, ms, signal),
     events: (call: Pick<Accepted, "record">, afterSeq: number, signal: AbortSignal) =>
       callEvents(engine, call, afterSeq, signal),
     async *watch(
@@ -92,6 +95,7 @@ export function createCalls(parts: EngineParts) {
     },
     /** Cancels a call of a session that the principal owns, or as an admin. */
     async cancel(principal: Principal, sessionId: string, callId: string, message: string): Promise<ToolPart> {
+      await untilRecorded(engine, sessionId, callId);
       const { record } = await getRecord(principal, sessionId, callId, "control");
       return await cancelCall(engine, record.ref, message);
     },

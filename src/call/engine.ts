@@ -3,8 +3,9 @@ import type { Logger } from "../core/logger.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
-import type { ChildCall, ChildResult, ToolContext } from "../tool/tool.ts";
+import type { ChildCall, ChildResult, Tool, ToolContext } from "../tool/tool.ts";
 import type { Parent } from "./children.ts";
+import type { CrashMarks } from "./crash-marks.ts";
 import type { createFilling } from "./log.ts";
 import type { CallObserver } from "./observer.ts";
 import type { Planning } from "./planning.ts";
@@ -61,6 +62,9 @@ export interface EngineParts extends Planning {
   asksOf: AskStore["asksOf"];
   getAsk: AskStore["getAsk"];
   registry: Registry;
+  /** Built-in tools without effects: their calls may be recorded when they end. */
+  effectFree: ReadonlySet<Tool>;
+  crashMarks: CrashMarks;
   foreign: ForeignTools;
   hooks: HookChain;
   observer: CallObserver;
@@ -77,6 +81,8 @@ export interface Engine extends EngineParts {
   readonly runs: Map<string, Run>;
   /** Calls that are being accepted or claimed: the store names this replica as their owner, but they have no run yet. */
   readonly claiming: Map<string, Promise<void>>;
+  /** Calls whose body runs and that are not recorded yet, by session and call id. */
+  readonly unrecorded: Map<string, Map<string, UnrecordedCall>>;
   /** Work that may launch a call. A drain waits for it first, so that it sees every run. */
   readonly launching: Set<Promise<unknown>>;
   /** Sessions with news since cancel requests were last read. */
@@ -87,6 +93,14 @@ export interface Engine extends EngineParts {
   readonly waits: Waits;
   /** `makeCalls` of accept.ts. A body may make calls, and a call leads to a body: a field avoids the circular import. */
   readonly makeCalls: MakeCalls;
+}
+
+/** A call whose body runs and that is not recorded yet. */
+export interface UnrecordedCall {
+  /** Resolves when it is recorded, or when nothing is. */
+  readonly recorded: Promise<unknown>;
+  /** True once the store has been asked to record it: from then on the store counts it. */
+  isOnItsWay: boolean;
 }
 
 /** Makes calls for the body of a running call. */

@@ -11,10 +11,11 @@ export const maxLifeMs = 24 * 3_600_000;
 /** Returns the call when it has ended, or as it is after `ms`. */
 export async function waitForEnd(
   { runs, store }: Engine,
-  { ref }: Pick<CallRecord, "ref">,
+  { ref, part: last }: Pick<CallRecord, "ref"> & Partial<Pick<CallRecord, "part">>,
   ms: number,
   signal: AbortSignal,
 ): Promise<Pick<CallRecord, "ref" | "part">> {
+  if (last && isTerminal(last)) return { ref, part: last };
   const until = performance.now() + ms;
   const run = runs.get(runKeyOf(ref));
   // A run of this replica resolves by itself: no need to read every event of its session.

@@ -23,7 +23,7 @@ export interface CallObservation {
 }
 
 /**
- * Decorates the two steps that can write a terminal part, `finishCall` and `settle`: each such part is passed to `ended`
+ * Decorates the steps that can write a terminal part, `openCall`, `finishCall` and `settle`: each such part is passed to `ended`
  * once it is durable, regardless of who requested the step.
  */
 export function notifyEnds(store: Store, ended: (part: ToolPart) => void): Store {
@@ -35,6 +35,11 @@ export function notifyEnds(store: Store, ended: (part: ToolPart) => void): Store
       // The id changes when a shared store loses its contents; a copy would go stale.
       get storeId() {
         return calls.storeId;
+      },
+      async openCall(step) {
+        const opened = await calls.openCall(step);
+        if (opened.created && isTerminal(opened.record.part)) ended(opened.record.part);
+        return opened;
       },
       async finishCall(step) {
         const written = await calls.finishCall(step);

@@ -18,7 +18,14 @@ export type { CallRecord, CallSpec, Delegation, Fence } from "./ports/record.ts"
 export type { CallRecordReader } from "./ports/records.ts";
 export type { SessionStore } from "./ports/sessions.ts";
 export type { ToolMemory } from "./ports/tool-memory.ts";
-export type { CallTransitions, FinishCallStep, HostStart, OpenCallStep, StartCallStep } from "./ports/transitions.ts";
+export type {
+  CallTransitions,
+  FinishCallStep,
+  HostStart,
+  OpenCallStep,
+  OpenedCall,
+  StartCallStep,
+} from "./ports/transitions.ts";
 
 /**
  * All ports of calls, one interface per family. Every method is one atomic step and resolves when it is durable. The domain

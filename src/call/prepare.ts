@@ -42,8 +42,7 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
     const { problem } = await inspectCall(engine, judged, layers);
     if (problem) return undefined;
     return {
-      tool,
-      input,
+      ...{ tool, subject, layers, input },
       ...judged,
       start: running(call.part, judged.plan.title, store.now()),
       decision: allowedRecord(call, judged),

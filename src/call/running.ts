@@ -3,10 +3,12 @@ import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import type { Layers } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { CallHooks } from "./call-hooks.ts";
 import type { StartGate } from "./children.ts";
+import type { FirstStep } from "./first-step.ts";
 import type { CallObservation } from "./observer.ts";
 import type { CallOutput } from "./output.ts";
 import type { Judged } from "./planning.ts";
@@ -29,6 +31,8 @@ export interface Running {
   isStarting: boolean;
   /** Holds the start back until the other calls of an atomic batch may start too. */
   readonly gate: StartGate | undefined;
+  /** Set for a call whose body runs before the call is recorded. */
+  firstStep?: FirstStep;
   /** Hash of the assignment that the start of a delegated call gives out. */
   readonly assignment?: string;
   /** Records of a host's report, which the end of the call adds to the audit. */
@@ -53,6 +57,9 @@ export interface Run {
 /** A call that was judged before it was accepted and may start in the same step. */
 export interface Ready extends Judged {
   tool: Tool;
+  subject: Subject;
+  /** The rules by which it was judged. */
+  layers: Layers;
   input: unknown;
   /** The running part. */
   start: ToolPart;

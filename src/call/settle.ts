@@ -10,6 +10,7 @@ import { noteOfEdit } from "./edit.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { fileParts } from "./file-parts.ts";
+import { recordWithEnd } from "./first-step.ts";
 import type { CallOutput } from "./output.ts";
 import type { Bounded } from "./output-window.ts";
 import type { Running } from "./running.ts";
@@ -80,6 +81,7 @@ export async function failCall(
     const decisions = cause instanceof CallEnd && cause.decisions ? [deniedRecord(call.record, cause.decisions)] : [];
     return await writeEnd(engine, call, part, decisions);
   } catch (error) {
+    if (error instanceof CallGone) return undefined;
     // The lease lapses and recovery ends the call.
     engine.log.error("the end of a call could not be recorded", { error, callId: call.record.ref.callId });
     return undefined;
@@ -114,6 +116,7 @@ async function writeEnd(
   part: ToolPart,
   decisions: readonly DecisionRecord[] = [],
 ): Promise<ToolPart | undefined> {
+  if (await recordWithEnd(call, { part, decisions })) return call.record.part;
   const step = { ref: call.record.ref, guard: { fence: call.fence }, part };
   const written = await store.finishCall({ ...step, decisions: [...decisions, ...(call.reports ?? [])] });
   if (written) call.record = { ...call.record, part: written };

@@ -3,6 +3,7 @@ import { type Value, ValueSchema } from "@bufbuild/protobuf/wkt";
 import type { Preview } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { newId } from "../core/ids.ts";
 import type { Engine } from "./engine.ts";
+import { ensureRecorded } from "./first-step.ts";
 import { cutPreview } from "./inspect.ts";
 import { createWindow } from "./output-window.ts";
 import type { Running } from "./running.ts";
@@ -16,9 +17,10 @@ export async function storeOutput(engine: Engine, call: Running, bytes: Uint8Arr
 }
 
 /** Stores bytes as an output of the call's session tree, and returns its id. */
-export async function storeBytes({ outputs, store }: Engine, { record }: Running, bytes: Uint8Array): Promise<string> {
+export async function storeBytes({ outputs, store }: Engine, call: Running, bytes: Uint8Array): Promise<string> {
+  await ensureRecorded(call);
   const id = newId("out", store.now());
-  await outputs.append(record.ref.root, id, bytes);
+  await outputs.append(call.record.ref.root, id, bytes);
   return id;
 }
 

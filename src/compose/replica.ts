@@ -1,5 +1,6 @@
 import { createPermissions } from "../approval/permissions.ts";
 import { createCalls } from "../call/calls.ts";
+import type { CrashMarks } from "../call/crash-marks.ts";
 import { createInputEdit } from "../call/edit.ts";
 import { createLineAnalysis } from "../call/line-analysis.ts";
 import { type CallObserver, notifyEnds } from "../call/observer.ts";
@@ -34,6 +35,7 @@ export function createReplica({
   store,
   replicaId,
   tools,
+  crashMarks,
   observer,
   log,
 }: {
@@ -43,7 +45,9 @@ export function createReplica({
   connectorFiles?: () => readonly string[];
   store: Store;
   replicaId: string;
+  /** The built-in tools. */
   tools: readonly Tool[];
+  crashMarks: CrashMarks;
   observer: CallObserver;
   log: Logger;
 }) {
@@ -88,6 +92,8 @@ export function createReplica({
     getAsk: asks.getAsk,
     ...planning,
     registry,
+    effectFree: new Set(tools.filter(isEffectFree)),
+    crashMarks,
     foreign,
     hooks,
     observer,
@@ -105,4 +111,8 @@ export function createReplica({
     askMs: config.askMs,
   });
   return { calls, permissions, sessions, planner, registry, hooks, nameAgents };
+}
+
+function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {
+  return idempotent && annotations?.readOnly === true && !annotations.openWorld;
 }

@@ -1,4 +1,6 @@
 import { randomUUID } from "node:crypto";
+import { join } from "node:path";
+import { openCrashMarks } from "../call/crash-marks.ts";
 import type { Config } from "../config/config.ts";
 import { createConnectors } from "../connector/connectors.ts";
 import { createEnforcement } from "../connector/enforcement.ts";
@@ -58,6 +60,7 @@ export async function startServer(
   const connectors = createConnectors(opened.connectors, opened.calls.now);
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   const { store } = telemetry;
+  const crashMarks = openCrashMarks(join(config.dataDirectory, "entered"), replicaId);
   const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs });
   const replica = createReplica({
     config,
@@ -66,6 +69,7 @@ export async function startServer(
     store,
     replicaId,
     tools: builtIn.tools,
+    crashMarks,
     observer: telemetry.observer,
     log,
   });
@@ -125,6 +129,7 @@ export async function startServer(
       await stopTimers();
       custom.close();
       await builtIn.close();
+      crashMarks.close();
       await telemetry.close();
       await store.calls.close();
     },

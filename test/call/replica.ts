@@ -5,8 +5,10 @@ import { create } from "@bufbuild/protobuf";
 import { onTestFinished } from "vitest";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { CallStore, Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
+import type { ConfiguredRules } from "../../src/policy/layers.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
@@ -16,15 +18,23 @@ import { quiet } from "../store/redis-store.ts";
 export interface TestReplicaOptions {
   tools: Tool[];
   leaseMs?: number;
+  /** The rules in force; a test may replace them. */
+  rules?: ConfiguredRules;
   /** Replaces steps of the store. */
   through?(store: Store): Partial<CallStore>;
 }
 
 /** Starts one replica over SQLite, without timers and network: nothing happens unless a test makes it. Ends with the test. */
-export async function startReplica({ tools, leaseMs = 60_000, through = () => ({}) }: TestReplicaOptions) {
+export async function startReplica({
+  tools,
+  leaseMs = 60_000,
+  rules = { config: [], agents: new Map() },
+  through = () => ({}),
+}: TestReplicaOptions) {
   const directory = await realpath(await mkdtemp(join(tmpdir(), "toolgate-replica-")));
   const store = await openSqliteStore({ directory });
   const over = Promise.withResolvers<void>();
+  const crashMarks = openCrashMarks(join(directory, "entered"), "r1");
   const replica = createReplica({
     config: {
       askMs: 60_000,
@@ -45,15 +55,17 @@ export async function startReplica({ tools, leaseMs = 60_000, through = () => ({
       unattended: "wait",
       workspaces: new Map([["default", directory]]),
     },
-    rules: { config: [], agents: new Map() },
+    rules,
     store: { ...store, calls: { ...store.calls, ...through(store) } },
     replicaId: "r1",
     tools,
+    crashMarks,
     observer: { began: () => ({ step: (_, work) => work(undefined), over: () => over.resolve() }), ended() {} },
     log: quiet,
   });
   onTestFinished(async () => {
     await replica.calls.drain(0);
+    crashMarks.close();
     await store.calls.close();
     await rm(directory, { recursive: true, force: true });
   });
@@ -61,6 +73,7 @@ export async function startReplica({ tools, leaseMs = 60_000, through = () => ({
     ...replica,
     store,
     directory,
+    crashMarks,
     /** Resolves when the replica has stopped running a call. */
     over: over.promise,
     /** Opens call `c1` of a tool, in a new session. */

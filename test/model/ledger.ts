@@ -16,7 +16,10 @@ export function createLedger(onEntry: () => void) {
     /** Ends a waiting body; does nothing if none waits. */
     release: (id: string, end: End) => held.get(id)?.(end),
 
-    /** Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. */
+    /**
+     * Returns the tools of one replica: `open` is allowed, `ask` asks, `hold` is allowed and waits to be released. `look` has no
+     * effects: its entries are not in the ledger, since it may be entered for calls that are refused.
+     */
     tools(gone: AbortSignal): Tool[] {
       const tool = (
         name: string,
@@ -40,6 +43,15 @@ export function createLedger(onEntry: () => void) {
       return [
         tool("open", [], () => ({ output: "done" })),
         tool("ask", ["ask"], () => ({ output: "done" })),
+        defineTool({
+          name: "look",
+          description: "Has no effects.",
+          input: z.object({ key: z.string() }),
+          readOnly: true,
+          idempotent: true,
+          plan: ({ key }) => ({ title: key, asks: [] }),
+          execute: () => ({ output: "done" }),
+        }),
         tool("hold", [], (ctx) => hold(`${ctx.sessionId}/${ctx.callId}`, AbortSignal.any([ctx.signal, gone]))),
       ];
     },

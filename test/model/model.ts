@@ -15,7 +15,8 @@ export interface Ask {
 /** A call. Clients see `new`, `asking`, `asked` and `approved` as pending. */
 export interface Call {
   session: string;
-  tool: "open" | "ask" | "hold";
+  /** A call of `look` is recorded once: it is accepted, started and ended in one step. */
+  tool: "open" | "ask" | "hold" | "look";
   key: string;
   phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
   end?: End | undefined;
@@ -175,6 +176,7 @@ function apply(model: Model, { act, response }: Deed): Model[] {
         owner: model.live.includes(at) ? at : "",
         entered: 0,
         asks: [],
+        ...(tool === "look" && { phase: "ended", end: "completed", owner: "", entered: 1 }),
       };
       return done({ ...model, calls: { ...model.calls, [id]: call } });
     }

@@ -42,7 +42,7 @@ export function createObserver({
     return [...(await Promise.all(lines)), ...(session?.closed ? [viewClosed(sessionId)] : [])];
   }
 
-  function lineOf({ ref, part, owner }: CallRecord, asked: readonly AskRecord[]): string {
+  function lineOf({ ref, part, owner, attempts }: CallRecord, asked: readonly AskRecord[]): string {
     const id = `${ref.sessionId}/${ref.callId}`;
     const ids = asked.map(({ request }) => request.id);
     asks.set(id, ids);
@@ -50,7 +50,7 @@ export function createObserver({
     return viewCall(id, {
       state: stateOf(part),
       owner: replicas.names().includes(owner) ? owner : "",
-      entered: ledger.entries.filter((entry) => entry === id).length,
+      entered: part.tool === "look" ? attempts : ledger.entries.filter((entry) => entry === id).length,
       asks: asked.map(({ settled }) => {
         const { outcome, by = "", replyId = "" } = settled ?? {};
         return { outcome: outcome === undefined ? "open" : nameOf(outcome), by, replyId };

@@ -1,4 +1,7 @@
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { openCrashMarks } from "../../src/call/crash-marks.ts";
 import type { Store } from "../../src/call/ports.ts";
 import { createReplica } from "../../src/compose/replica.ts";
 import type { Logger } from "../../src/core/logger.ts";
@@ -63,6 +66,7 @@ export async function startReplicas(
     const name = `r${started}`;
     const store = await contents.open();
     const reach = createReach(tamper(store), () => pace[turn++ % pace.length] ?? 0);
+    const crashMarks = openCrashMarks(join(tmpdir(), "toolgate-model"), name);
     const replica = createReplica({
       config: {
         askMs: 86_400_000,
@@ -81,6 +85,7 @@ export async function startReplicas(
       store: reach.ports,
       replicaId: name,
       tools: toolsOf(reach.gone),
+      crashMarks,
       observer: {
         began: () => ({ step: (_, work) => work(undefined), over() {} }),
         ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
@@ -96,6 +101,7 @@ export async function startReplicas(
         await reach.cut();
         off();
         await store.calls.close();
+        crashMarks.close();
       },
     });
   }

@@ -8,10 +8,11 @@ export interface CallTransitions {
   /**
    * open_call: accepts a call under a lease, or returns the existing one with that id. The part is pending. With `start`,
    * the running part, the same step also starts the call: for a call that was evaluated before acceptance and needs no
-   * answer. A call with more than `maxRepeats` repeats is accepted without being started.
+   * answer. A call with more than `maxRepeats` repeats is accepted without being started. With `end`, the terminal part, the
+   * step that starts the call also ends it: for a call without effects whose body has already run.
    * Refuses with SESSION_CLOSED or QUOTA_EXCEEDED.
    */
-  openCall(step: OpenCallStep): Promise<{ record: CallRecord; created: boolean }>;
+  openCall(step: OpenCallStep): Promise<OpenedCall>;
   /**
    * prepare_call: records that the before-hooks have run, and writes the part if they changed its input. Returns true once:
    * false if the call is already prepared or started, or if the fence does not hold.
@@ -43,6 +44,12 @@ export interface CallTransitions {
   noteReport(ref: CallRef, decisions: readonly DecisionRecord[]): Promise<boolean>;
 }
 
+/** Result of `openCall`: the call as it is after the step, and whether this step created it. */
+export interface OpenedCall {
+  record: CallRecord;
+  created: boolean;
+}
+
 /** Arguments of `openCall`. */
 export interface OpenCallStep {
   ref: CallRef;
@@ -50,6 +57,10 @@ export interface OpenCallStep {
   part: ToolPart;
   /** The running part, for a call that may start in the same step. */
   start?: ToolPart | undefined;
+  /** The terminal part, for a call that may start and whose body has already run. */
+  end?: ToolPart | undefined;
+  /** Files that the body has read so far, canonical path → SHA-256 (hex); recorded only if the call starts. */
+  reads?: ReadonlyMap<string, string> | undefined;
   /** The number of repeats up to which the call may start in the same step; default: any. */
   maxRepeats?: number | undefined;
   spec: CallSpec;
@@ -57,6 +68,8 @@ export interface OpenCallStep {
   leaseMs: number;
   /** Open calls that the session may have, including this one. Delegated calls (`spec.delegated`) neither count nor are limited. */
   maxOpenCalls: number;
+  /** Calls of the session that run and that are not recorded yet; they count as open. Default: 0. */
+  unrecordedCalls?: number;
   /** Decisions that the start rests on; added to the audit only if the call starts. */
   decisions?: readonly DecisionRecord[] | undefined;
   /** For a delegated call that may start in the same step. */

@@ -1,5 +1,6 @@
-import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
+import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import { noSuchSession } from "../../core/request-error.ts";
+import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyCalls } from "../refusals.ts";
 import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
@@ -7,28 +8,31 @@ import { encodePart } from "./parts.ts";
 import { number, replyList, text } from "./reply.ts";
 
 /** open_call: lists the tree as live, then accepts the call, or reads the existing one with that id. */
-export async function runOpenCall(
-  context: RedisCallContext,
-  opened: OpenCallStep,
-): Promise<{ record: CallRecord; created: boolean }> {
+export async function runOpenCall(context: RedisCallContext, opened: OpenCallStep): Promise<OpenedCall> {
   const { keys, live, records, held, runStep } = context;
-  const { ref, spec, owner, leaseMs, maxOpenCalls, maxRepeats } = opened;
+  const { ref, spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0, maxRepeats } = opened;
   const { root, sessionId, callId } = ref;
   const tree = keys.tree(root);
   const name = callName(ref);
   const pending = encodePart(sessionId, name, opened.part);
   const start = opened.start && encodePart(sessionId, "start", opened.start);
-  const bytes = { ...pending.bytes, ...start?.bytes };
+  if (opened.end) checkEnded(opened.end);
+  const end = opened.end && encodePart(sessionId, "end", opened.end);
+  const reads = [...(opened.reads ?? [])].flat();
+  const bytes = { ...pending.bytes, ...start?.bytes, ...end?.bytes };
   const names = {
     ...{ calls: tree.calls(sessionId), open: tree.open(sessionId), leases: tree.leases },
     ...callStepKeys(context, ref),
     ...(opened.delegated && { callOf: tree.callOf }),
+    ...(end && { ended: tree.ended }),
+    ...(reads.length > 0 && { reads: tree.reads }),
   };
   const values = {
-    ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls, maxRepeats },
+    ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls: maxOpenCalls - unrecordedCalls, maxRepeats },
     request: spec.requestDigest,
     spec: JSON.stringify(spec),
     collectMs: spec.delegated?.collectMs,
+    ...(reads.length > 0 && { reads }),
     ...opened.delegated,
   };
 
@@ -42,11 +46,13 @@ export async function runOpenCall(
         const openedSeq = number(value);
         const started = number(begun);
         const assignment = started === 1 ? opened.delegated?.assignment : undefined;
-        if (assignment === undefined) held.add(owner, ref);
-        const { part: written } = started === 1 && start ? start : pending;
+        const ended = started === 1 && end !== undefined;
+        if (assignment === undefined && !ended) held.add(owner, ref);
+        const { part: written } = started === 1 ? (end ?? start ?? pending) : pending;
         const part = { ...written, revision: BigInt(number(last)) };
-        const versions = { version: 1 + started, epoch: 1, attempts: started, repeats: number(repeats) };
-        const holder = assignment === undefined ? { owner } : { owner: "", assignment };
+        const version = 1 + started + (ended ? 1 : 0);
+        const versions = { version, epoch: 1, attempts: started, repeats: number(repeats) };
+        const holder = assignment !== undefined ? { owner: "", assignment } : { owner: ended ? "" : owner };
         return { record: { ref, part, spec, openedSeq, ...holder, ...versions }, created: true };
       }
       case "generation":

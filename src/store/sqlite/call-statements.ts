@@ -9,7 +9,7 @@ export function prepareCallStatements(db: DatabaseSync) {
   return {
     insert: statement(
       db,
-      "INSERT INTO calls (session, call_id, opened, started, version, attempts, repeats, spec, snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "INSERT INTO calls (session, call_id, opened, started, version, attempts, repeats, spec, snapshot, ended) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     ),
     latest: statement<{ spec: string; repeats: number }>(
       db,

@@ -1,5 +1,6 @@
-import type { CallRecord, OpenCallStep } from "../../call/ports.ts";
+import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { checkEnded } from "../parts.ts";
 import { sessionClosed, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
 import { startAtHost } from "./call-rows.ts";
@@ -8,30 +9,30 @@ import { writePart } from "./parts.ts";
 import type { SessionHead } from "./sessions.ts";
 import type { SqliteTables } from "./tables.ts";
 
-/** open_call: checks the guards, then inserts the call; starts it in the same step if it may. */
-export function applyOpenCall(
-  tables: SqliteTables,
-  step: Step,
-  opened: OpenCallStep,
-): { record: CallRecord; created: boolean } {
+/** open_call: checks the guards, then inserts the call; starts and ends it in the same step if it may. */
+export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCallStep): OpenedCall {
   const { sessions, log, openCalls, records, audit, callSql } = tables;
-  const { spec, owner, leaseMs, maxOpenCalls } = opened;
+  const { spec, owner, leaseMs, maxOpenCalls, unrecordedCalls = 0 } = opened;
   const { sessionId, callId } = opened.ref;
   const head = sessions.need(sessionId);
   const existing = records.find(head, callId);
   if (existing !== undefined) return { record: existing, created: false };
   if (head.closed > 0) throw sessionClosed(sessionId);
   tables.checkSpace();
-  if (!spec.delegated && openCalls.hasAtLeast(sessionId, maxOpenCalls)) throw tooManyCalls(sessionId, maxOpenCalls);
+  if (!spec.delegated && openCalls.hasAtLeast(sessionId, maxOpenCalls - unrecordedCalls))
+    throw tooManyCalls(sessionId, maxOpenCalls);
 
   const ref: CallRef = { root: head.root, sessionId, callId };
   const pending = writePart(step, log, sessionId, opened.part);
   const repeats = repeatsIn(tables, head, spec.requestDigest);
   const start = repeats > (opened.maxRepeats ?? repeats) ? undefined : opened.start;
-  const { part, snapshot } = start ? writePart(step, log, sessionId, start) : pending;
+  const end = start && opened.end;
+  const running = start ? writePart(step, log, sessionId, start) : pending;
+  if (end) checkEnded(end);
+  const { part, snapshot } = end ? writePart(step, log, sessionId, end) : running;
   const started = start === undefined ? 0 : 1;
   const openedSeq = Number(pending.part.revision);
-  const versions = { version: 1 + started, epoch: 1 };
+  const versions = { version: 1 + started + (end ? 1 : 0), epoch: 1 };
   const ordinal = Number(
     callSql.insert.run(
       head.ordinal,
@@ -43,10 +44,17 @@ export function applyOpenCall(
       repeats,
       JSON.stringify(spec),
       snapshot,
+      end ? step.now : null,
     ).lastInsertRowid,
   );
   // Writing the part has registered the head for rollback, which also drops this.
   head.latest = { request: spec.requestDigest, repeats };
+  if (started === 1) {
+    audit.append(step, ref.root, opened.decisions);
+    for (const [path, sha256] of opened.reads ?? []) sessions.recordRead(ref.root, path, sha256);
+  }
+  const result = { ref, part, spec, openedSeq, ...versions, attempts: started, repeats };
+  if (end) return { record: { ...result, owner: "" }, created: true };
   const leaseUntil = step.now + leaseMs;
   const collectMs = spec.delegated?.collectMs ?? 0;
   const delegated = started === 1 ? opened.delegated : undefined;
@@ -61,12 +69,8 @@ export function applyOpenCall(
     settled: 0,
     collectMs,
   });
-  if (started === 1) audit.append(step, ref.root, opened.decisions);
   const assigned = delegated && { assignment: delegated.assignment };
-  return {
-    record: { ref, part, spec, openedSeq, ...versions, owner: held.owner, attempts: started, repeats, ...assigned },
-    created: true,
-  };
+  return { record: { ...result, owner: held.owner, ...assigned }, created: true };
 }
 
 /** Predicts `repeats` of the session's next call, if it is this request; see the port. */

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   addSession,
   callRef,
@@ -48,6 +49,76 @@ export function transitionsContract(open: OpenStore): void {
     const ended = await store.calls.finishCall({ ref, guard: { fence: fenceOf(record) }, part: completed(ref) });
     expect(ended).toEqual((await recordOf(store, ref)).part);
     expect(ended).toMatchObject({ revision: 3n, state: { case: "completed" } });
+  });
+
+  test("accepts, starts and ends a call in one step, with what it has read", async () => {
+    const store = await open();
+    await addSession(store);
+    const call = { ref, part: pending(ref), start: running(ref), spec: callSpec(), owner, leaseMs, maxOpenCalls: 1 };
+    const reads = new Map([["/w/a", "1"]]);
+    const { record, created } = await store.calls.openCall({ ...call, end: completed(ref), reads });
+    expect(created).toBe(true);
+    expect(record).toMatchObject({
+      version: 3,
+      epoch: 1,
+      owner: "",
+      attempts: 1,
+      openedSeq: 1,
+      part: { revision: 3n },
+    });
+    expect(await recordOf(store, ref)).toEqual(record);
+    expect(kinds(await logOf(store))).toEqual(["call_1 pending", "call_1 running", "call_1 completed"]);
+    expect(await store.calls.getRead("ses_root", "/w/a")).toBe("1");
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([]);
+    expect(await store.calls.listCalls({ sessionId: "ses_root", open: true, limit: 10 })).toEqual([]);
+    store.advance(2 * leaseMs);
+    expect(await store.calls.orphans()).toEqual([]);
+    // It no longer counts as open.
+    const next = { ...call, ref: callRef("call_2"), part: pending(callRef("call_2")) };
+    expect((await store.calls.openCall(next)).created).toBe(true);
+    const again = await store.calls.openCall({ ...call, end: completed(ref, "other") });
+    expect(again).toEqual({ record, created: false });
+    const reopened = await store.reopen();
+    expect((await reopened.calls.getCall("ses_root", "call_1"))?.part.state.case).toBe("completed");
+    expect(kinds(await logOf(reopened)).slice(0, 3)).toEqual(["call_1 pending", "call_1 running", "call_1 completed"]);
+  });
+
+  test("neither starts nor ends a call with too many repeats, and records nothing that it has read", async () => {
+    const store = await open();
+    await addSession(store);
+    const step = (id: string) => {
+      const ref = callRef(id);
+      const reads = new Map([[`/w/${id}`, "1"]]);
+      const call = {
+        ref,
+        part: pending(ref),
+        start: running(ref),
+        end: completed(ref),
+        reads,
+        spec: callSpec(),
+        owner,
+      };
+      return store.calls.openCall({ ...call, leaseMs, maxOpenCalls: 10, maxRepeats: 1 });
+    };
+    for (const id of ["c1", "c2"]) expect((await step(id)).record.part.state.case).toBe("completed");
+    const { record } = await step("c3");
+    expect(record).toMatchObject({ repeats: 2, attempts: 0, version: 1, owner, part: { state: { case: "pending" } } });
+    expect(await recordOf(store, callRef("c3"))).toEqual(record);
+    expect(await store.calls.getRead("ses_root", "/w/c2")).toBe("1");
+    expect(await store.calls.getRead("ses_root", "/w/c3")).toBeUndefined();
+    expect(await store.calls.startCall({ fence: fenceOf(record), version: 1, part: running(record.ref) })).toBe(
+      "started",
+    );
+  });
+
+  test("refuses a call that ended before it was accepted in a closed session", async () => {
+    const store = await open();
+    await addSession(store);
+    await store.calls.closeSession("ses_root");
+    const call = { ref, part: pending(ref), start: running(ref), end: completed(ref), spec: callSpec(), owner };
+    const refused = await refusal(store.calls.openCall({ ...call, leaseMs, maxOpenCalls: 10 }));
+    expect(refused.reason).toBe(ErrorReason.SESSION_CLOSED);
+    expect(await logOf(store)).toEqual([]);
   });
 
   test("gives concurrent calls of one request different numbers of repeats", async () => {

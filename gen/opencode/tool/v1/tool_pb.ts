@@ -30,7 +30,10 @@ export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
  *                     └───────────► error ◄───────┘
  *
  * `completed` and `error` are terminal: a call reaches exactly one of them, once, and never leaves it, also if the
- * replica that runs it dies. A call is started at most once; the start is recorded before the tool's body is entered.
+ * replica that runs it dies. A call is started at most once; the start is recorded before the tool's body is entered. The
+ * exception is a call of a built-in tool without effects (read-only, idempotent, not open-world) that rules allow: its body
+ * may run for up to 10 ms before the call is recorded, and if it ends in that time, pending, running and the end are recorded
+ * in one step. Nothing of it is visible before; after a crash in that time the call does not exist, and may be sent again.
  * Only a tool that is declared `idempotent` is started again if its replica dies, at most three times in total:
  * `running` is then sent again, and earlier progress and output no longer count.
  *

@@ -1,8 +1,8 @@
 -- open_call: accepts a call under a lease.
--- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment)
+-- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads
 -- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
---        delegated call collectMs, and assignment and reportMs where it may start; bytes: event <name>, and (where it may start
---        in the same step) event start, snapshot start
+--        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); bytes: event
+--        <name>, and (where it may start in the same step) event start, snapshot start, and (where it then ends) event end, snapshot end
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
 --        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
@@ -19,16 +19,29 @@ if tonumber(generation) ~= step.generation then return answer({ 'generation', ge
 local lease = now + step.leaseMs
 local repeats = head.latest == step.request and head.repeats + 1 or 0
 local started = B['event start'] and repeats <= (step.maxRepeats or repeats) and 1 or 0
+local ended = started == 1 and B['event end']
 local seq = write_part(step.session, step.name)
 local last = started == 1 and write_part(step.session, step.name, 'start') or seq
-redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started,
-  'epoch', 1, 'owner', step.owner, 'lease', lease, 'started', started, 'attempts', started, 'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '')
+if ended then last = write_part(step.session, step.name, 'end') end
+redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0),
+  'epoch', 1, 'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started, 'repeats', repeats,
+  'settled', 0, 'asks', '', 'waiting', '')
 redis.call('HSET', session, 'latest', step.request, 'repeats', repeats)
 if step.collectMs then
   redis.call('HSET', call, 'collectMs', step.collectMs)
   redis.call('HINCRBY', session, 'delegated', 1)
 end
 redis.call('ZADD', K.calls, seq, step.callId)
+if started == 1 and step.reads then
+  redis.call('HSET', K.reads, unpack(step.reads))
+  keep(K.reads)
+end
+if ended then
+  redis.call('HSET', call, 'ended', now)
+  redis.call('ZADD', K.ended, now, step.name)
+  for _, key in ipairs({ call, K.calls, K.ended }) do keep(key) end
+  return commit({ 'opened', seq, last, repeats, started })
+end
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)
 if started == 1 and step.assignment then start_at_host(call, step.name) end
