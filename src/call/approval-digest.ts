@@ -9,7 +9,7 @@ import type { OpenSession } from "./sessions.ts";
 
 /**
  * Digest that an approval is bound to: the tool's definition, the canonical input (after before hooks), the workspace, the
- * working directory with its inode, the environment, the content of the files that will change or run, and the rules.
+ * working directory with its inode, the environment, the content of the files that will change or run, the text that the plan has read, and the rules.
  */
 export async function approvalDigest(
   { hashes, policyDigest }: Pick<Planning, "hashes" | "policyDigest">,
@@ -27,6 +27,7 @@ export async function approvalDigest(
     cwd: plan.cwd === undefined ? null : [plan.cwd, await inodeOf(plan.cwd)],
     env: { ...plan.env },
     files,
+    ...(plan.contentDigest !== undefined && { content: plan.contentDigest }),
     asks: plan.asks.map(({ permission, patterns }) => ({ permission, patterns: [...patterns] })),
     // An answer to questions approves nothing, so a change of the rules does not lose it; they are judged again anyway.
     policy: isOnlyQuestions(plan) ? null : policyDigest(),

@@ -60,6 +60,7 @@ function visiblePreview({
   hosts = [],
   additions = 0,
   deletions = 0,
+  text = "",
 }: MessageInitShape<typeof PreviewSchema>): Preview {
   return create(PreviewSchema, {
     diff: visible(diff),
@@ -68,5 +69,6 @@ function visiblePreview({
     hosts: hosts.map(visible),
     additions,
     deletions,
+    text: visible(text),
   });
 }

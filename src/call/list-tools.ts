@@ -12,8 +12,9 @@ import { isListed } from "../policy/known-permissions.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
 import { HookFailure } from "../tool/errors.ts";
 import { offeredTo, schemaFor } from "../tool/offered.ts";
-import type { Tool } from "../tool/tool.ts";
+import type { OfferContext, Tool } from "../tool/tool.ts";
 import type { PlannerParts } from "./planner-scope.ts";
+import { createToolJudge } from "./tool-judge.ts";
 
 /** Lists the tools that an agent may see and that suit its model, with the schemas that the model's provider accepts. */
 export async function listTools(
@@ -35,17 +36,22 @@ export async function listTools(
   };
   const offered = offeredTo(request, registry.list(workspace));
   const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
+  const offer: OfferContext = { agent, workspace, judge: createToolJudge(policy, layers) };
+  const tools = await Promise.all(visible.map((tool) => definitionFor(parts, request, tool, offer)));
   lines.charge(principal.id, steps.used() / stepsPerMs);
-  return { tools: await Promise.all(visible.map((tool) => definitionFor(parts, request, tool))), workspace };
+  return { tools, workspace };
 }
 
-/** Returns a tool's definition for the requested model, as hooks rewrite it. */
+/** Returns a tool's definition for the requested model, with what it offers to the agent, as hooks rewrite it. */
 async function definitionFor(
   { hooks }: PlannerParts,
   request: ListToolsRequest,
-  { definition }: Tool,
+  tool: Tool,
+  offer: OfferContext,
 ): Promise<ToolDefinition> {
-  const { name: toolID, description, inputSchema = {} } = definition;
+  const { definition } = tool;
+  const { name: toolID, inputSchema = {} } = definition;
+  const description = [definition.description, await tool.offer?.(offer)].filter(Boolean).join("\n\n");
   const offered = { description, parameters: structuredClone(inputSchema) };
   const rewritten = await hooks.run("tool.definition", { toolID }, offered).catch(refuse);
   return create(ToolDefinitionSchema, {

@@ -125,8 +125,8 @@ export interface LocalService {
   checkConfig(file?: string): Promise<CheckedConfig>;
   /** Opens the table of credentials of a data directory, or of the Redis that the configuration names. */
   openCredentials(flags: TableFlags): Promise<LocalCredentials>;
-  /** Lets the code in a workspace's `.opencode` run in the service, or stops that; returns its tool files. */
-  trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[] }>;
+  /** Lets the code in a workspace's `.opencode` run in the service and its skills be used, or stops that; returns their files. */
+  trust(directory: string, flags: TrustFlags): Promise<{ directory: string; tools: string[]; skills: string[] }>;
 }
 
 /** Everything that a command gets from the program around it. */

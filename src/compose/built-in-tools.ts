@@ -2,6 +2,7 @@ import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { builtInTools } from "../tools/index.ts";
 import { createPipes } from "../tools/process/pipe.ts";
@@ -48,15 +49,20 @@ export function startBuiltInTools({
   sandbox,
   replicaId,
   leaseMs,
+  skills,
+  agentNames,
 }: {
   sandbox: Sandbox;
   replicaId: string;
   leaseMs: number;
+  skills: Skills;
+  /** Returns the names of the agents, which are no skills. */
+  agentNames(): readonly string[];
 }): { tools: Tool[]; close(): Promise<void> } {
   const supervisor = createSupervisor({ replicaId, leaseMs });
   const pipes = createPipes();
   return {
-    tools: builtInTools({ supervisor, sandbox, pipes }),
+    tools: builtInTools({ supervisor, sandbox, pipes, skills, agentNames }),
     async close() {
       await supervisor.close();
       await pipes.close();
@@ -71,5 +77,14 @@ export async function declaredTools(): Promise<Tool[]> {
     supervisor: createSupervisor({ replicaId: "", leaseMs: 0 }),
     sandbox: await openSandbox({ wanted: off, agents: new Map(), writable: [], hidden: [] }),
     pipes: createPipes(),
+    skills: noSkills,
+    agentNames: () => [],
   });
 }
+
+const noSkills: Skills = {
+  list: async () => [],
+  load: async () => undefined,
+  refresh: async () => {},
+  problems: () => [],
+};

@@ -12,7 +12,9 @@ import {
   loadConfig,
   readEnvironment,
   tokenWarnings,
+  userSkillDirectories,
 } from "../config/config.ts";
+import { isWorkspaceFile } from "../config/workspace-rules.ts";
 import { createLogger, type Logger } from "../core/logger.ts";
 import { createReload } from "./reload.ts";
 import type { Server } from "./server.ts";
@@ -128,10 +130,20 @@ export async function openLocalCredentials(flags: { data?: string; config?: stri
   return { ...createLocalCredentials(table), close };
 }
 
-/** Checks a configuration file against the permissions that the built-in tools declare; without a name, the file that a server would read. */
-export async function checkConfiguration(file?: string) {
-  const { declaredTools } = await import("./built-in-tools.ts");
-  return await checkConfig(file, readEnvironment(), await declaredTools());
+/**
+ * Checks a configuration file against the permissions that the built-in tools declare, and the skills beside it; without a name,
+ * the file that a server would read.
+ */
+export async function checkConfiguration(named?: string) {
+  const [{ declaredTools }, { checkUserSkills }] = await Promise.all([
+    import("./built-in-tools.ts"),
+    import("./skills.ts"),
+  ]);
+  const environment = readEnvironment();
+  const checked = await checkConfig(named, environment, await declaredTools());
+  if (isWorkspaceFile(checked.file)) return checked;
+  const skills = await checkUserSkills(userSkillDirectories(checked.file, environment.home));
+  return { ...checked, findings: [...checked.findings, ...skills] };
 }
 
 async function configOfEmbedded(data: string, flags: Flags): Promise<Config> {

@@ -6,6 +6,7 @@ import { createConnectors } from "../connector/connectors.ts";
 import { createEnforcement } from "../connector/enforcement.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { builtInAgents } from "../policy/agents.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
 import { bindTool } from "../tool/define-tool.ts";
 import { embeddedTools } from "../tool/embedded-tools.ts";
@@ -20,6 +21,7 @@ import { liveConfig } from "./live-config.ts";
 import { checkConfiguredPolicy, createPolicyAgreement } from "./policy.ts";
 import { createReplica } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
+import { openSkills, withSkillProblems } from "./skills.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
 import { startTimers } from "./timers.ts";
 
@@ -61,7 +63,9 @@ export async function startServer(
   const telemetry = await createTelemetry({ log, version, tracing: config.tracing, store: opened });
   const { store } = telemetry;
   const crashMarks = openCrashMarks(join(config.dataDirectory, "entered"), replicaId);
-  const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs });
+  const skills = await openSkills(config, log);
+  const agentNames = () => [...builtInAgents.keys(), ...rules.agents.keys()];
+  const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs, skills, agentNames });
   const replica = createReplica({
     config,
     rules,
@@ -103,7 +107,7 @@ export async function startServer(
     store,
     replica,
     telemetry,
-    custom,
+    custom: withSkillProblems(custom, skills),
     agreement,
     about,
     credentials,

@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { homedir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import type { LogRotation } from "../core/log-file.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
@@ -78,6 +78,8 @@ export interface Config {
   readonly plugins: readonly { readonly path: string; readonly optional: boolean }[];
   /** Root name → handling of the plugins that a trusted workspace brings; `require` if it is not named. */
   readonly workspacePlugins: Readonly<Record<string, "require" | "optional" | "off">>;
+  /** Directories of the user's skills, the first one taking precedence. */
+  readonly skillDirectories: readonly string[];
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
@@ -160,6 +162,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     tracing: readTracing(env),
     plugins,
     workspacePlugins: settings.workspace_plugins ?? {},
+    skillDirectories: userSkillDirectories(canonicalPath(file), home),
     experimental: settings.experimental ?? [],
     limits: readLimits(settings.limits),
     sandbox: readSandbox(settings, written === undefined ? [] : [file]),
@@ -221,6 +224,13 @@ export function defaultData({ env, home }: Environment): string {
 function roots(settings: Settings, named: string | undefined, directory: string): Readonly<Record<string, string>> {
   if (named !== undefined) return { ...settings.workspace, default: resolve(directory, named) };
   return settings.workspace ?? { default: directory };
+}
+
+/** Returns the directories of the user's skills: beside the configuration file, and those of opencode in the home directory. */
+export function userSkillDirectories(file: string, home: string): string[] {
+  return [dirname(file), join(home, ".opencode")].flatMap((path) =>
+    ["skill", "skills"].map((name) => join(path, name)),
+  );
 }
 
 function readPlugin(plugin: NonNullable<Settings["plugin"]>[number]): Config["plugins"][number] {

@@ -2,7 +2,7 @@
 export const enginePermissions: readonly string[] = ["doom_loop", "external_directory"];
 
 /** Permissions of opencode that no tool here asks for; rules written for opencode name them. */
-const opencodePermissions = ["codesearch", "lsp", "skill", "task", "websearch"];
+const opencodePermissions = ["codesearch", "lsp", "task", "websearch"];
 
 /** A tool by what it can ask; undefined permissions: anything, first of all its own name. */
 export interface AskingTool {

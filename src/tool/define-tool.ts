@@ -4,7 +4,7 @@ import type * as z from "zod";
 import { type ToolDefinition, ToolDefinitionSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../core/canonical-json.ts";
 import { type Decoded, inputCodec, isZod, outputCodec, type ValueSchema } from "./codec.ts";
-import type { Attachment, ChangeForm, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
+import type { Attachment, ChangeForm, OfferContext, Plan, PlanContext, Tool, ToolContext, ToolResult } from "./tool.ts";
 
 /** A piece of structured output as models see it. */
 export type Content = { type: "text"; text: string } | ({ type: "media" } & Attachment);
@@ -43,6 +43,11 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   keep?: { end?: "head" | "tail" | "both"; lines?: number; bytes?: number };
   /** Maximum duration of a run, unless the call or the plan sets one. */
   timeoutMs?: number;
+  /**
+   * Returns text that ListTools appends to the description for an agent in a workspace: the data that the tool offers there. It
+   * changes without notice, so the definition ID does not cover it.
+   */
+  offer?(ctx: OfferContext): Promise<string>;
   /** Default: asks for the permission named like the tool, with the whole input as its pattern. */
   plan?(input: Decoded<Input>, ctx: PlanContext): Promise<P> | P;
   execute(input: Decoded<Input>, ctx: ToolContext & { plan: P }): Promise<ReturnedBy<Output>> | ReturnedBy<Output>;
@@ -146,6 +151,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     changeForm: config.changeForm,
     permissionBinding: sha256(canonicalJson({ input: input.schema, permissionVersion })).slice(0, 32),
     keep: { end: "head", lines: 2_000, bytes: 51_200, ...config.keep } as const,
+    ...(config.offer && { offer: config.offer }),
     decode: input.decode,
     // The engine passes values that decode() and plan() of this same tool returned; their types were erased in between.
     async plan(value: unknown, ctx: PlanContext): Promise<Plan> {

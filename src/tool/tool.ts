@@ -41,6 +41,8 @@ export interface Plan {
   env?: Readonly<Record<string, string>>;
   /** Search path for the programs of its commands, as in PATH; an approval is bound to the programs that are found. */
   searchPath?: string;
+  /** SHA-256 of text that the plan has read and the body will return; an approval is bound to it. */
+  contentDigest?: string;
   /** Files whose existence or content `inspect` reveals; it is skipped if rules do not allow to read one of them. */
   reveals?: readonly ResolvedPath[];
   /**
@@ -63,6 +65,15 @@ export interface PlanContext {
   /** Files that this session tree has read: canonical path → SHA-256 (hex) of the content. */
   reads: { get(path: string): Promise<string | undefined> };
   /** Evaluates rules for things that the call touches in addition to its asks. */
+  judge: Judge;
+}
+
+/** Context in which ListTools offers a tool to an agent. */
+export interface OfferContext {
+  agent: string;
+  /** The name of the workspace root. */
+  workspace: string;
+  /** Evaluates rules for what the tool offers. */
   judge: Judge;
 }
 
@@ -187,6 +198,8 @@ export interface Tool {
   /** Digest of input schema and permission version; grants are bound to it. */
   readonly permissionBinding: string;
   readonly keep: { end: "head" | "tail" | "both"; lines: number; bytes: number };
+  /** Returns text that ListTools appends to the description; `definition` and its ID do not cover it. */
+  offer?(ctx: OfferContext): Promise<string>;
   /** Parses input; throws `InvalidInput` with the path of each field that does not fit. */
   decode(input: JsonObject): unknown;
   plan(input: unknown, ctx: PlanContext): Promise<Plan>;

@@ -1,3 +1,4 @@
+import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
 import { createBash } from "./bash.ts";
@@ -14,13 +15,20 @@ import type { Sandbox } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";
+import { createSkill } from "./skill.ts";
 import { todoread } from "./todoread.ts";
 import { todowrite } from "./todowrite.ts";
 import { webfetch } from "./webfetch.ts";
 import { createWrite } from "./write.ts";
 
 /** Creates the built-in tools, which every replica has. */
-export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; pipes: Pipes }): Tool[] {
+export function builtInTools(parts: {
+  supervisor: Supervisor;
+  sandbox: Sandbox;
+  pipes: Pipes;
+  skills: Skills;
+  agentNames(): readonly string[];
+}): Tool[] {
   // Shared, so that changes of one file by different tools take turns.
   const changes = createFileChanges();
   return [
@@ -36,6 +44,7 @@ export function builtInTools(parts: { supervisor: Supervisor; sandbox: Sandbox; 
     createMultiEdit({ changes }),
     question,
     readTool,
+    createSkill(parts),
     todoread,
     todowrite,
     webfetch,

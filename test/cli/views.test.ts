@@ -45,6 +45,21 @@ describe("an ask", () => {
     ]);
   });
 
+  test("shows the text that the model will be given, whole and escaped", () => {
+    const skill = {
+      permission: "skill",
+      patterns: ["deploy"],
+      preview: { paths: ["/w/SKILL.md"], text: "first \u001b[2J\nsecond" },
+    };
+    expect(askLines(create(PermissionRequestSchema, skill), plain, { now: 0 })).toEqual([
+      "? skill",
+      "  for      deploy",
+      "  paths    /w/SKILL.md",
+      "  text     first \\x1b[2J",
+      "           second",
+    ]);
+  });
+
   test("says of each command of a line which rule allows it or asks, where they differ", () => {
     const line = {
       permission: "bash",

@@ -1,3 +1,5 @@
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import type { Page } from "playwright-core";
 import { expect, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
@@ -127,3 +129,21 @@ async function hiddenIn(page: Page): Promise<string[]> {
   const text = await page.locator("body").innerText();
   return ["\u202E", "\u200B", "\u001b"].filter((character) => text.includes(character));
 }
+
+test("a skill shows the text that the model will read, and is approved once all of it is on the page", async () => {
+  const folder = join(service.workspace, ".opencode/skill/deploy");
+  await mkdir(folder, { recursive: true });
+  const steps = `Steps <b>bold</b>\n${"more\n".repeat(50)}last step`;
+  await writeFile(join(folder, "SKILL.md"), `---\nname: deploy\ndescription: Deploy.\n---\n${steps}\n`);
+  const { tools, newSession } = connect(service, "caller");
+  const call = { sessionId: await newSession(), callId: "c1", tool: "skill", input: { name: "deploy" } };
+  await tools.callTool({ ...call, waitMs: 0 });
+  const page = await browsers.open(service, "approver");
+  const card = page.getByRole("article");
+  await card.getByRole("heading", { name: "build asks to load a skill" }).waitFor();
+  const text = card.getByLabel("Text for the model");
+  await text.getByText("Steps <b>bold</b>").waitFor();
+  await text.getByText("last step").waitFor();
+  await answer(page, /Approve once/);
+  expect((await tools.callTool(call)).part?.state.case).toBe("completed");
+});

@@ -24,7 +24,7 @@ export function defineTools(command: Command, context: CliContext): void {
         const [shown, linesOf] = name === undefined ? [tools, listLines] : [[named(tools, name)], wholeLines];
         for (const tool of shown) screen.show(ToolDefinitionSchema, tool, (paint) => linesOf(tool, paint));
         for (const { path, line, reason } of problems) {
-          screen.alert(`not loaded: ${terminalLine(path)}${line === 0 ? "" : `:${line}`}: ${terminalLine(reason)}`);
+          screen.alert(`problem: ${terminalLine(path)}${line === 0 ? "" : `:${line}`}: ${terminalLine(reason)}`);
         }
         return undefined;
       }),

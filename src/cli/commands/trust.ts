@@ -6,7 +6,7 @@ import type { CliContext, TrustFlags } from "../context.ts";
 export function defineTrust(command: Command, context: CliContext): void {
   command
     .description(
-      "Let the tools in a workspace's .opencode directory run in the service, as their code is now; review and repeat after each change",
+      "Let the tools in a workspace's .opencode directory run in the service, as their code is now, and its skills be used without asking; review and repeat after each change",
     )
     .argument("[dir]", "the workspace's directory", ".")
     .option("--remove", "trust them no longer")
@@ -15,14 +15,14 @@ export function defineTrust(command: Command, context: CliContext): void {
     .action((dir: string, flags: TrustFlags) =>
       withScreen(context, command, async (screen) => {
         const service = await context.loadService();
-        const { directory, tools } = await service.trust(dir, flags);
+        const { directory, tools, skills } = await service.trust(dir, flags);
         const trusted = !flags.remove;
         if (screen.json) {
-          screen.write(`${JSON.stringify({ directory, trusted, tools })}\n`);
+          screen.write(`${JSON.stringify({ directory, trusted, tools, skills })}\n`);
           return undefined;
         }
         screen.write(`${directory} is ${trusted ? "trusted" : "no longer trusted"}\n`);
-        for (const file of tools) screen.write(`  ${file}\n`);
+        for (const file of [...tools, ...skills]) screen.write(`  ${file}\n`);
         return undefined;
       }),
     );

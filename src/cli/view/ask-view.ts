@@ -70,11 +70,12 @@ function reasonsFor({ decisions }: PermissionRequest): string[] {
 /** The preview of a call as lines. */
 export function previewLines(preview: Preview | undefined, paint: Paint): string[] {
   if (!preview) return [];
-  const { command, paths, hosts, diff, url, additions, deletions } = preview;
+  const { command, paths, hosts, diff, url, additions, deletions, text } = preview;
   return [
     ...field("command", command === "" ? [] : [command], paint),
     ...field("paths", paths, paint),
     ...field("hosts", hosts, paint),
+    ...field("text", text === "" ? [] : [text], paint),
     ...field("change", additions + deletions > 0 ? [`+${additions} −${deletions} lines`] : [], paint),
     ...diffLines(diff, paint),
     ...field("more", url === "" ? [] : [`only a part is shown; the whole is ${url}`], paint),

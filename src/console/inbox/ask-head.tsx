@@ -26,6 +26,7 @@ const intents = new Map([
   ["read", "read a file"],
   ["edit", "change a file"],
   ["external_directory", "reach outside the workspace"],
+  ["skill", "load a skill"],
 ]);
 
 /** The ids of a request, at the end of its card. */

@@ -9,7 +9,7 @@ import { visibleLines, visibleText } from "../parts/visible-text.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { CommandView } from "./command-view.tsx";
 
-/** The effects of an approval: the command, the change, the addresses. The service derived them; the agent did not. Calls `onWhole` once all of it is on the page. */
+/** The effects of an approval: the command, the change, the addresses, the text for the model. The service derived them; the agent did not. Calls `onWhole` once all of it is on the page. */
 export function AskPreview({
   request,
   connection,
@@ -22,7 +22,8 @@ export function AskPreview({
   const { preview, display } = request;
   const wholeCommand = useSignal(preview?.command ?? "");
   const wholeDiff = useSignal(preview?.diff ?? "");
-  const isWhole = wholeCommand.value === "" && wholeDiff.value === "";
+  const wholeText = useSignal(preview?.text ?? "");
+  const isWhole = wholeCommand.value === "" && wholeDiff.value === "" && wholeText.value === "";
   useEffect(() => {
     if (isWhole) onWhole();
   }, [isWhole]);
@@ -35,7 +36,7 @@ export function AskPreview({
       </section>
     );
   }
-  const { command, diff, hosts, paths } = preview;
+  const { command, diff, hosts, paths, text } = preview;
   const workdir = request.metadata?.workdir;
   return (
     <>
@@ -80,7 +81,20 @@ export function AskPreview({
           />
         </section>
       )}
-      {command === "" && diff === "" && hosts.length === 0 && (
+      {text !== "" && (
+        <section class="block">
+          <h3>The model will read {paths.map(visibleText).join(", ")}</h3>
+          <LongText
+            lines={linesOf([text])}
+            label="Text for the model"
+            line={(line, i) => <p key={i}>{line}</p>}
+            onWhole={() => {
+              wholeText.value = "";
+            }}
+          />
+        </section>
+      )}
+      {command === "" && diff === "" && text === "" && hosts.length === 0 && (
         <section class="block">
           <h3>Request</h3>
           <LongText lines={linesOf(display)} label="Request" line={(text, i) => <p key={i}>{text}</p>} />

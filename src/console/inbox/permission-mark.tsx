@@ -26,4 +26,5 @@ const colours = new Map([
   ["external_directory", "beyond"],
   ["doom_loop", "beyond"],
   ["question", "question"],
+  ["skill", "look"],
 ]);

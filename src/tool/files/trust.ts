@@ -4,20 +4,27 @@ import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as z from "zod";
 
-/** The workspaces whose code may run in the service, by canonical path, each with the digest of the code that was reviewed. */
+/** The workspaces whose code may run in the service, by canonical path, each with the digests of what was reviewed. */
 export interface Trust {
   /** Returns the digest of the trusted code; undefined if none is trusted. */
   get(workspace: string): Promise<string | undefined>;
   /** Returns the SHA-256 of the trusted policy file; undefined if none is trusted. */
   policyOf(workspace: string): Promise<string | undefined>;
+  /** Returns the SHA-256 of each trusted skill, by its path in the workspace; undefined if the workspace is not trusted. */
+  skillsOf(workspace: string): Promise<ReadonlyMap<string, string> | undefined>;
   /** Returns the path of the record, which changes with it. */
   fileOf(workspace: string): string;
-  /** Trusts code by its digest, and with `policy`, its SHA-256, the workspace's policy file. */
-  set(workspace: string, digest: string, policy?: string): Promise<void>;
+  /** Trusts code by its digest; `policy` is the SHA-256 of the workspace's policy file, `skills` those of its skills by path. */
+  set(workspace: string, digest: string, policy?: string, skills?: Readonly<Record<string, string>>): Promise<void>;
   remove(workspace: string): Promise<void>;
 }
 
-const record = z.object({ directory: z.string(), digest: z.string(), policy: z.string().optional() });
+const record = z.object({
+  directory: z.string(),
+  digest: z.string(),
+  policy: z.string().optional(),
+  skills: z.record(z.string(), z.string()).optional(),
+});
 
 /**
  * Creates the reader of the SHA-256 of a workspace's policy file that is trusted; undefined if none is. It reads a record again
@@ -63,11 +70,15 @@ export function createTrust(storeDirectory: string): Trust {
     fileOf,
     get: async (workspace) => (await recordOf(workspace)).digest,
     policyOf: async (workspace) => (await recordOf(workspace)).policy,
-    async set(workspace, digest, policy) {
+    async skillsOf(workspace) {
+      const { digest, skills = {} } = await recordOf(workspace);
+      return digest === undefined ? undefined : new Map(Object.entries(skills));
+    },
+    async set(workspace, digest, policy, skills = {}) {
       await mkdir(storeDirectory, { recursive: true, mode: 0o700 });
       await writeFile(
         fileOf(workspace),
-        `${JSON.stringify({ directory: workspace, digest, ...(policy !== undefined && { policy }) })}\n`,
+        `${JSON.stringify({ directory: workspace, digest, ...(policy !== undefined && { policy }), skills })}\n`,
         { mode: 0o600 },
       );
     },

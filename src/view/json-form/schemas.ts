@@ -233,6 +233,7 @@ export const permissionRequest = named(
         paths: z.array(z.string()),
         hosts: z.array(z.string()),
         url: z.string(),
+        text: z.string().optional().describe("What the model will be given to follow"),
       })
       .optional()
       .describe("What will happen"),

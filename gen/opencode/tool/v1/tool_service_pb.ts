@@ -403,8 +403,9 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
   tools: ToolDefinition[];
 
   /**
-   * problems are files of tools and plugins that were not loaded, and the policy file of a trusted workspace if it has
-   * changed since and so only narrows, with the reason. They do not affect the tools that were loaded.
+   * problems are files of tools and plugins that were not loaded, the policy file of a trusted workspace if it has
+   * changed since and so only narrows, and skills that are not offered or that always ask, with the reason. They do not
+   * affect the tools that were loaded.
    *
    * @generated from field: repeated opencode.tool.v1.ToolProblem problems = 2;
    */
@@ -419,8 +420,8 @@ export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE_
   messageDesc(file_opencode_tool_v1_tool_service, 5);
 
 /**
- * ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file that is not
- * trusted as it is.
+ * ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file or skill
+ * that is not trusted as it is.
  *
  * @generated from message opencode.tool.v1.ToolProblem
  */
@@ -471,14 +472,15 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
    * definition_id is a hash of name, description, schemas, annotations and version; for a tool of a file also of its code
    * and the local code that it imports. It is equal on every replica and after a restart. Send it
    * with the calls that a model makes from this definition: if the tool has another definition by then, they end
-   * STALE_TOOL.
+   * STALE_TOOL. It does not cover what hooks rewrite, nor text that ListTools appends to the description for the agent and
+   * its workspace (the skills that there are): that names data, and a call that names what has gone fails by itself.
    *
    * @generated from field: string definition_id = 2;
    */
   definitionId: string;
 
   /**
-   * description is the text for the model.
+   * description is the text for the model. That of `skill` ends with the skills that the agent may load.
    *
    * @generated from field: string description = 3;
    */

@@ -1,0 +1,52 @@
+import type { Config, Finding } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import type { CustomTools } from "../tool/files/custom-tools.ts";
+import { createTrust } from "../tool/files/trust.ts";
+import { createSkills, type Skills } from "../tool/skills/skills.ts";
+
+/** Opens the skills of the user and of all workspaces, and logs what is wrong with them. */
+export async function openSkills(
+  { skillDirectories, workspaces, trustDirectory }: Pick<Config, "skillDirectories" | "workspaces" | "trustDirectory">,
+  log: Pick<Logger, "warn">,
+): Promise<Skills> {
+  const skills = createSkills({
+    userPlaces: skillDirectories,
+    workspaces,
+    trust: createTrust(trustDirectory),
+    report: ({ path, line, reason }) => log.warn("a skill is not offered, or always asks", { path, line, reason }),
+  });
+  await skills.refresh();
+  return skills;
+}
+
+/** Finds what is wrong with the user's skills, without a service. */
+export async function checkUserSkills(directories: readonly string[]): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  const skills = createSkills({
+    userPlaces: directories,
+    workspaces: new Map(),
+    trust: { skillsOf: async () => undefined, fileOf: () => "" },
+    report: ({ path, line, reason }) =>
+      void findings.push({
+        severity: "warning",
+        line: undefined,
+        message: `the skill ${path}${line === 0 ? "" : `:${line}`} ${reason}`,
+      }),
+  });
+  await skills.list("default");
+  return findings;
+}
+
+/** Adds the problems of skills to those of tool files and plugins. */
+export function withSkillProblems(
+  custom: Pick<CustomTools, "refresh" | "problems">,
+  skills: Pick<Skills, "refresh" | "problems">,
+): Pick<CustomTools, "refresh" | "problems"> {
+  return {
+    async refresh() {
+      await custom.refresh();
+      await skills.refresh();
+    },
+    problems: (workspace) => [...custom.problems(workspace), ...skills.problems(workspace)],
+  };
+}
