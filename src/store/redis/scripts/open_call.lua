@@ -6,8 +6,7 @@
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
 --        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
-local session = K['session ' .. step.session]
-local head = fields(session, 'closed', 'latest', 'repeats', 'delegated')
+local head = head_of(step.session)
 local closed = head.closed
 if not closed then return answer({ 'no session' }) end
 if redis.call('EXISTS', call) == 1 then return answer({ 'known' }) end
@@ -20,16 +19,18 @@ local lease = now + step.leaseMs
 local repeats = head.latest == step.request and head.repeats + 1 or 0
 local started = B['event start'] and repeats <= (step.maxRepeats or repeats) and 1 or 0
 local ended = started == 1 and B['event end']
-local seq = write_part(step.session, step.name)
-local last = started == 1 and write_part(step.session, step.name, 'start') or seq
-if ended then last = write_part(step.session, step.name, 'end') end
-redis.call('HSET', call, 'session', step.session, 'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0),
-  'epoch', 1, 'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started, 'repeats', repeats,
-  'settled', 0, 'asks', '', 'waiting', '')
-redis.call('HSET', session, 'latest', step.request, 'repeats', repeats)
+local seq = append(step.session, B['event ' .. step.name])
+local last, part = seq, step.name
+if started == 1 then last, part = append(step.session, B['event start']), 'start' end
+if ended then last, part = append(step.session, B['event end']), 'end' end
+redis.call('HSET', call, 'part', B['snapshot ' .. part] or B['event ' .. part], 'revision', last, 'session', step.session,
+  'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0), 'epoch', 1,
+  'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started,
+  'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '')
+head.more = { 'latest', step.request, 'repeats', repeats }
 if step.collectMs then
   redis.call('HSET', call, 'collectMs', step.collectMs)
-  redis.call('HINCRBY', session, 'delegated', 1)
+  redis.call('HINCRBY', K['session ' .. step.session], 'delegated', 1)
 end
 redis.call('ZADD', K.calls, seq, step.callId)
 if started == 1 and step.reads then

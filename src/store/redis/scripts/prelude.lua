@@ -24,6 +24,8 @@ local micros = time[1] * 1000000 + time[2]
 local now = step.clock or math.floor(micros / 1000)
 local news, notified = {}, {}
 local echo, echoed = step.echo and {}, 0
+-- Heads of sessions (the position of the log, and what open_call needs): a step reads each once, and writes it once in commit().
+local heads = {}
 
 -- Sets the TTL of a key that may be new. The sweep renews the TTL of keys in use.
 local function keep(key)
@@ -50,10 +52,19 @@ local function notify(session, seq)
   news[#news + 1] = seq
 end
 
+local function head_of(session)
+  local head = heads[session]
+  if not head then
+    head = fields(K['session ' .. session], 'seq', 'total', 'first', 'cut', 'closed', 'latest', 'repeats', 'delegated')
+    heads[session] = head
+  end
+  return head
+end
+
 -- Adds news without an event.
 local function notify_only(session)
   redis.call('HINCRBY', K['session ' .. session], 'rings', 1)
-  notify(session, redis.call('HGET', K['session ' .. session], 'seq') + 1)
+  notify(session, head_of(session).seq + 1)
 end
 
 -- Finds the first entry from which on a log has at most `bytes` of its `total`, or its last one.
@@ -83,8 +94,7 @@ end
 -- Appends an event to one session's log and returns its sequence number. An entry has the time, the size of all earlier
 -- events, and the event.
 local function append(session, event)
-  local key, log = K['session ' .. session], K['log ' .. session]
-  local head = fields(key, 'seq', 'total', 'first', 'cut')
+  local log, head = K['log ' .. session], head_of(session)
   local seq, total = head.seq + 1, head.total + #event
   local entry = { seq .. '-0', 't', now, 'n', head.total, 'e', event }
   if not redis.call('XADD', log, 'NOMKSTREAM', unpack(entry)) then
@@ -95,7 +105,7 @@ local function append(session, event)
   if seq - head.first + 1 > step.limits.events or total - head.cut > step.limits.bytes then
     head.first, head.cut = shorten(log, head, seq, total)
   end
-  redis.call('HSET', key, 'seq', seq, 'total', total, 'first', head.first, 'cut', head.cut, 'active', now)
+  head.seq, head.total, head.changed = seq, total, true
   notify(session, seq)
   if echo then
     echo[#echo + 1], echo[#echo + 2], echo[#echo + 3] = session, seq, event
@@ -197,8 +207,19 @@ local function decide()
   end
 end
 
--- Answers a step that wrote: appends to the audit, publishes the news to all replicas, and stores the answer.
+-- Writes the heads of the sessions to which the step has appended.
+local function write_heads()
+  for session, head in pairs(heads) do
+    if head.changed then
+      redis.call('HSET', K['session ' .. session], 'seq', head.seq, 'total', head.total, 'first', head.first, 'cut', head.cut,
+        'active', now, unpack(head.more or {}))
+    end
+  end
+end
+
+-- Answers a step that wrote: writes the heads, appends to the audit, publishes the news to all replicas, and stores the answer.
 local function commit(result)
+  write_heads()
   decide()
   if #news > 0 then
     redis.call('HINCRBY', K.tree, 'news', 1)
