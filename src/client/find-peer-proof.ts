@@ -1,4 +1,4 @@
-import { connect as connectTcp } from "node:net";
+import { connect as connectTcp, isIP } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { listenerUids } from "../core/peer-uid.ts";
 import { isLoopback } from "./find-token.ts";
@@ -12,7 +12,8 @@ export async function findPeerProof(
   const { protocol, hostname, port } = new URL(url);
   const host = hostname.replace(/^\[|\]$/g, "");
   if (protocol === "https:") {
-    const socket = connectTls({ host, port: Number(port || 443), servername: host, ...certificates });
+    const name = isIP(host) === 0 ? { servername: host } : {};
+    const socket = connectTls({ host, port: Number(port || 443), ...name, ...certificates });
     await whenConnected(socket, "secureConnect", url);
     const certificate = socket.getPeerCertificate().fingerprint256.replaceAll(":", "").toLowerCase();
     socket.destroy();
@@ -22,12 +23,23 @@ export async function findPeerProof(
     throw new PeerError(
       `${url} cannot be verified: it is on another machine, and without https any program could answer there; connect to an https address`,
     );
-  const socket = connectTcp({ host, port: Number(port || 80) });
-  await whenConnected(socket, "connect", url);
-  const [uid, ...others] = new Set(await listenerUids(socket));
-  socket.destroy();
-  if (uid !== undefined && others.length === 0) return { uid };
+  const uid = await findServiceUid(url);
+  if (uid !== undefined) return { uid };
   throw new PeerError(
     `the user of the service at ${url} cannot be seen: several users listen there, it is in another network namespace, or this system has no /proc/net; connect to an https address`,
   );
+}
+
+/** Finds the user that listens at an address on this machine; undefined if it cannot be seen, or if there are several. */
+export async function findServiceUid(url: string): Promise<number | undefined> {
+  if (!isLoopback(url)) return undefined;
+  const { protocol, hostname, port } = new URL(url);
+  const socket = connectTcp({
+    host: hostname.replace(/^\[|\]$/g, ""),
+    port: Number(port || (protocol === "https:" ? 443 : 80)),
+  });
+  await whenConnected(socket, "connect", url);
+  const [uid, ...others] = new Set(await listenerUids(socket));
+  socket.destroy();
+  return others.length === 0 ? uid : undefined;
 }

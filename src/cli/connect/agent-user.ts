@@ -40,8 +40,9 @@ function passwdEntry(name: string): string[] {
 
 /** Runs synchronous work on files with the rights of the agent's user, so that root follows no link that the user could not. */
 export function asAgentUser<T>({ uid, gid }: AgentUser, work: () => T): T {
-  const { getuid, getegid, getgroups, setgroups, setegid, seteuid } = process;
-  if (getuid?.() !== 0 || uid === 0 || !getegid || !getgroups || !setgroups || !setegid || !seteuid) return work();
+  const { geteuid, getegid, getgroups, setgroups, setegid, seteuid } = process;
+  // Work inside such work has these rights already.
+  if (geteuid?.() !== 0 || uid === 0 || !getegid || !getgroups || !setgroups || !setegid || !seteuid) return work();
   const before = { gid: getegid(), groups: getgroups() };
   setgroups([gid]);
   setegid(gid);

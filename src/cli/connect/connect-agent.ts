@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 import { dirname, join } from "node:path";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { findServiceUid } from "../../client/find-peer-proof.ts";
 import type { PeerProof } from "../../client/verified-socket.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import { exitCodes } from "../exit-codes.ts";
@@ -136,7 +137,7 @@ export async function makeConnector(
   }
   const tokenFile = issued[0]?.file ?? "";
   const files = [...written.map(({ path }) => path), ...issued.map(({ file }) => file), recordFile(kind, user)];
-  const enforced = !isHttpHook && isOtherUser(proof, user);
+  const enforced = !isHttpHook && (await isOtherUser(approver.url, user));
   const { connector } = await approver.agents.registerConnector({
     ...{ kind, place, mcpName, files, uid: Math.max(user.uid, 0), enforced },
   });
@@ -150,8 +151,9 @@ export async function makeConnector(
   return { record, enforcement: connector?.enforcement };
 }
 
-/** Checks if the service was verified to run as another user than the agent, on the same machine. */
-function isOtherUser({ uid }: PeerProof, user: AgentUser): boolean {
+/** Checks if the service runs as another user than the agent, on the same machine. */
+async function isOtherUser(url: string, user: AgentUser): Promise<boolean> {
+  const uid = await findServiceUid(url);
   return uid !== undefined && uid !== user.uid;
 }
 

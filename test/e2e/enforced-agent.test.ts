@@ -1,0 +1,203 @@
+import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { chmod, chown, mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { createServer } from "node:tls";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { recordedClaudeHook } from "../dialect/recorded.ts";
+import { type Certificates, makeCertificates } from "../edge/certificates.ts";
+import { main, programEntry } from "../main.ts";
+import { bearer, connect, type Opens } from "./clients.ts";
+import { createService, type Service } from "./service.ts";
+
+// The service, the agent and its approver are three users of this machine. Accounts exist in a private copy of /etc/passwd only.
+const [serviceUid, agentUid, personUid] = [61_031, 61_032, 61_033];
+const accounts = `toolgate:x:${serviceUid}:${serviceUid}::/:/bin/sh\ntg-ann:x:${agentUid}:${agentUid}::HOME:/bin/sh\n`;
+const approver = "approver-token-for-tests";
+
+let root = "";
+let certificates: Certificates;
+let service: Service;
+let access: string[] = [];
+const home = () => join(root, "ann");
+const shop = () => join(home(), "shop");
+const approverFile = () => join(root, "approver.token");
+const settingsFile = () => join(home(), ".claude/settings.json");
+
+interface Ended {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+function run(program: string, args: string[], { uid, env = {}, input = "" }: RunOptions = {}): Promise<Ended> {
+  const options = { env: { PATH: process.env.PATH, ...env }, cwd: "/", ...(uid !== undefined && { uid, gid: uid }) };
+  return new Promise((resolve) => {
+    const child = execFile(program, args, options, (error, stdout, stderr) =>
+      resolve({ code: typeof error?.code === "number" ? error.code : 0, stdout, stderr }),
+    );
+    child.stdin?.on("error", () => undefined).end(input);
+  });
+}
+
+interface RunOptions {
+  uid?: number;
+  env?: Record<string, string>;
+  input?: string;
+}
+
+/** Runs a shell line as root on a machine that has the accounts. */
+const runWithAccounts = (line: string) =>
+  run("unshare", ["--mount", "sh", "-c", `mount --bind ${root}/passwd /etc/passwd && ${line}`], {
+    env: { HOME: root },
+  });
+
+const toolgateAsRoot = (args: string) => {
+  const flags = `--server ${service.url} --ca ${root}/ca.pem --token-file ${approverFile()}`;
+  return runWithAccounts(`${process.execPath} ${programEntry()} ${args} ${flags}`);
+};
+
+/** Runs a command in the native shell of the agent. */
+const inAgentShell = (line: string, input = "") =>
+  run("/bin/sh", ["-c", line], { uid: agentUid, env: { HOME: home() }, input });
+
+beforeAll(async () => {
+  root = await realpath(await mkdtemp(join(tmpdir(), "toolgate-enforced-")));
+  await chmod(root, 0o755);
+  await mkdir(shop(), { recursive: true });
+  await writeFile(join(shop(), "before.txt"), "before\n");
+  for (const path of [home(), shop(), join(shop(), "before.txt")]) await chown(path, agentUid, agentUid);
+  await chmod(home(), 0o700);
+  await writeFile(approverFile(), approver, { mode: 0o600 });
+  const passwd = await readFile("/etc/passwd", "utf8");
+  await writeFile(join(root, "passwd"), passwd + accounts.replace("HOME", home()));
+  const installed = await main(["install", "--root", join(root, "installed"), "--workspace", shop()], { HOME: root });
+  access = installed.stdout.split("\n").flatMap((line) => /^\s*(setfacl .*)$/.exec(line)?.[1] ?? []);
+  for (const line of access) expect(await runWithAccounts(line)).toEqual({ code: 0, stdout: "", stderr: "" });
+
+  certificates = await makeCertificates();
+  const { ca, server } = certificates;
+  await writeFile(join(root, "ca.pem"), ca.cert);
+  for (const path of [dirname(server.keyFile), server.keyFile, server.certFile])
+    await chown(path, serviceUid, serviceUid);
+  const flags = ["--tls-cert", server.certFile, "--tls-key", server.keyFile];
+  service = createService({
+    settings: `require_other_user = true\n[workspace]\nshop = ${JSON.stringify(shop())}\n`,
+    flags,
+    uid: serviceUid,
+  });
+  await service.start();
+  flags.push("--listen", new URL(service.url).host);
+});
+afterAll(async () => {
+  await service?.close();
+  await certificates?.remove();
+  await rm(root, { recursive: true, force: true });
+});
+
+const openTls: Opens = (baseUrl, token) =>
+  createGrpcTransport({ baseUrl, nodeOptions: { ca: certificates.ca.cert }, interceptors: [bearer(token)] });
+
+test("the commands that install prints let the service and the owner change each other's files", async () => {
+  expect(access).toEqual([
+    `setfacl -m u:toolgate:x ${home()}`,
+    `setfacl -R -m u:toolgate:rwX,d:u:toolgate:rwX,d:u:${agentUid}:rwX ${shop()}`,
+  ]);
+  const { tools, newSession } = connect(service, "caller", openTls);
+  const call = { agent: "free", sessionId: await newSession({ workspace: "shop" }) };
+  const write = (callId: string, command: string) =>
+    tools.callTool({ ...call, callId, tool: "bash", input: { command } });
+  const written = await write("c1", "echo service >> before.txt && echo service > made.txt");
+  expect(written.part?.state).toMatchObject({ case: "completed", value: { metadata: { exit: 0 } } });
+  expect(await inAgentShell(`cd ${shop()} && echo ann >> made.txt && echo ann > own.txt`)).toMatchObject({ code: 0 });
+  expect(await readFile(join(shop(), "made.txt"), "utf8")).toBe("service\nann\n");
+  expect((await write("c2", "cat own.txt")).part?.state.value).toMatchObject({ output: "ann\n" });
+});
+
+test("root connects the agent of another user over https: approvals are enforced", async () => {
+  const connected = await toolgateAsRoot("connect claude --user tg-ann --yes --no-canary");
+  expect(connected).toMatchObject({ code: 0, stdout: expect.stringContaining("approvals are enforced") });
+  const directory = join(home(), ".config/toolgate/connect");
+  for (const path of [settingsFile(), join(directory, "claude.host-token"), join(directory, "claude.json")])
+    expect(await stat(path)).toMatchObject({ uid: agentUid, gid: agentUid });
+  const digest = await run("openssl", [
+    "x509",
+    "-in",
+    certificates.server.certFile,
+    "-noout",
+    "-fingerprint",
+    "-sha256",
+  ]);
+  const pinned = digest.stdout.trim().split("=")[1]?.replaceAll(":", "").toLowerCase();
+  expect(await readFile(settingsFile(), "utf8")).toContain(`--certificate ${pinned} --ca ${root}/ca.pem`);
+  const checked = await toolgateAsRoot("connect --check claude --user tg-ann --no-canary");
+  expect(checked).toMatchObject({ code: 0, stdout: expect.not.stringContaining("problem") });
+});
+
+/** Runs the hook that `connect` wrote, as the agent does. */
+async function hook(event: string, changes: object): Promise<Ended> {
+  const { hooks } = JSON.parse(await readFile(settingsFile(), "utf8"));
+  const recorded = JSON.parse(recordedClaudeHook(shop(), event, "Bash").text);
+  return await inAgentShell(hooks[event][0].hooks[0].command, JSON.stringify({ ...recorded, ...changes }));
+}
+
+test("the native shell of an enforced agent cannot answer its request; another user can", async () => {
+  const use = { session_id: "s1", tool_use_id: "toolu_1", cwd: shop(), tool_input: { command: "make marker" } };
+  const waiting = hook("PreToolUse", use);
+  const { permissions } = connect(service, "watcher", openTls);
+  const open = async () => (await permissions.listPermissions({})).permissions.map(({ id }) => id);
+  await expect.poll(open).toHaveLength(1);
+  const [id] = await open();
+
+  const toolgate = `${process.execPath} ${programEntry()}`;
+  const reply = `${toolgate} reply ${id} once --server ${service.url} --ca ${root}/ca.pem`;
+  const tokens = join(home(), ".config/toolgate/connect/claude");
+  for (const [line, reason] of [
+    [`${reply} --token-file ${tokens}.host-token`, "ROLE_MISSING"],
+    [`${reply} --token-file ${tokens}.caller-token`, "your token may not see it"],
+    [`TOOLGATE_TOKEN=${approver} ${reply}`, "OWN_CALL"],
+    [`TOOLGATE_DATA=${service.data} ${reply}`, "token"],
+    [`cat ${approverFile()}`, "Permission denied"],
+    [`cat ${service.config}`, "Permission denied"],
+    [`cat ${service.data}/tokens/approver`, "Permission denied"],
+    [`kill ${service.pid}`, "not permitted"],
+  ] as const) {
+    const ended = await inAgentShell(line);
+    expect([line, ended.code === 0, ended.stderr]).toEqual([line, false, expect.stringContaining(reason)]);
+  }
+  expect(await open()).toEqual([id]);
+
+  const answered = await run("/bin/sh", ["-c", `TOOLGATE_TOKEN=${approver} ${reply}`], {
+    uid: personUid,
+    env: { HOME: "/nonexistent" },
+  });
+  expect(answered).toMatchObject({ code: 0 });
+  expect(JSON.parse((await waiting).stdout)).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+});
+
+test("a service with another certificate gets no token, and the hook blocks", async () => {
+  await service.stop();
+  const { cert, key } = certificates.stranger;
+  const sent: string[] = [];
+  const other = createServer({ cert, key, ALPNProtocols: ["h2"] }, (socket) => {
+    socket.on("data", (data) => sent.push(String(data))).on("error", () => undefined);
+  }).listen(Number(new URL(service.url).port), "127.0.0.1");
+  await once(other, "listening");
+  const use = { session_id: "s1", tool_use_id: "toolu_2", cwd: shop(), tool_input: { command: "make other" } };
+  const { code, stderr } = await hook("PreToolUse", use);
+  expect([code, stderr]).toEqual([
+    2,
+    expect.stringContaining("is not the recorded service: its certificate has the SHA-256"),
+  ]);
+  const checked = await toolgateAsRoot("connect --check claude --user tg-ann --no-canary");
+  expect([checked.code, checked.stdout]).toEqual([1, expect.stringContaining("is not the recorded service")]);
+  expect(sent).toEqual([]);
+  other.close();
+  await once(other, "close");
+  await service.start();
+  expect(await toolgateAsRoot("disconnect claude --user tg-ann")).toMatchObject({ code: 0 });
+  expect(existsSync(settingsFile())).toBe(false);
+});
