@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import * as z from "zod";
+import { visible } from "../../core/visible.ts";
 
 /** A parsed SKILL.md. */
 export interface SkillFile {
@@ -24,7 +25,8 @@ export class SkillProblem extends Error {
 
 /** Maximum size of a SKILL.md: all of it goes to the model. */
 export const maxSkillBytes = 65_536;
-const maxHeadLength = 8_192;
+const maxHeadLength = 4_096;
+const maxQuotedLength = 200;
 const maxNameLength = 64;
 const maxDescriptionLength = 1_024;
 
@@ -89,23 +91,31 @@ export function skillTooLarge(bytes: number | bigint): SkillProblem {
   );
 }
 
+const checkedFields = new Set(Object.keys(head.shape));
+
 /** Reads front matter as YAML; its lines are counted from that of the file. */
 async function readHead(yaml: string): Promise<unknown> {
   if (yaml.length > maxHeadLength) {
     throw new SkillProblem(`has front matter over ${maxHeadLength} characters; shorten it, or move parts below it`, 1);
   }
   // Loaded late: most services have no skills.
-  const { LineCounter, parseDocument } = await import("yaml");
+  const { LineCounter, isMap, isScalar, parseDocument } = await import("yaml");
   const lineCounter = new LineCounter();
   try {
-    const document = parseDocument(yaml, { lineCounter, prettyErrors: false, schema: "core", logLevel: "silent" });
+    // The parser compares each key with each other one, so keys are compared here.
+    const options = { prettyErrors: false, uniqueKeys: false, schema: "core", logLevel: "silent" } as const;
+    const document = parseDocument(yaml, { ...options, lineCounter });
+    if (isMap(document.contents)) {
+      const keys = document.contents.items.map(({ key }) => (isScalar(key) ? String(key.value) : ""));
+      const twice = keys.find((key, i) => checkedFields.has(key) && keys.indexOf(key) !== i);
+      if (twice !== undefined) throw new SkillProblem(`has two fields ${twice} in its front matter; remove one`, 1);
+    }
     const [error] = document.errors;
     if (error === undefined) return document.toJS({ maxAliasCount: 10 });
     const { line } = lineCounter.linePos(error.pos[0]);
-    throw new SkillProblem(
-      `has front matter that is not YAML: ${error.message}; correct it, or quote the value`,
-      line + 1,
-    );
+    // The message may quote the file.
+    const why = visible(error.message.slice(0, maxQuotedLength));
+    throw new SkillProblem(`has front matter that is not YAML: ${why}; correct it, or quote the value`, line + 1);
   } catch (cause) {
     if (cause instanceof SkillProblem) throw cause;
     // Deep nesting ends in a RangeError, a bomb of aliases in a ReferenceError.
