@@ -12,7 +12,7 @@ export function fence(label: string, text: string): string {
     /[<>"&]/g,
     (found) => entities[found] ?? "",
   );
-  return `<${name} source="${source}">\n${visible(usualSpaces(text)).replaceAll(markLike, "&lt;$1")}\n</${name}>`;
+  return `<${name} source="${source}">\n${visible(usualSpaces(text)).replaceAll(markLike, "&lt;")}\n</${name}>`;
 }
 
 const entities: Readonly<Record<string, string>> = { "<": "&lt;", ">": "&gt;", '"': "&quot;", "&": "&amp;" };
