@@ -4,8 +4,8 @@ import { expect, test } from "vitest";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { WatchPermissionsResponseSchema } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { PermissionReply } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { createCards, endWords } from "../../src/cli/inbox/cards.ts";
-import { createKeyboard, isOpen } from "../../src/cli/inbox/keyboard.ts";
+import { createCards, endWords, isOpen } from "../../src/cli/inbox/cards.ts";
+import { createKeyboard } from "../../src/cli/inbox/keyboard.ts";
 
 type Event = { asked: string; digest?: string } | { settled: string; by?: string };
 

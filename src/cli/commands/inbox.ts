@@ -157,4 +157,5 @@ Keys:
   j k      next call, previous call             o  allow this call
   space b  page down, page up in a long card    a  allow from now on: choose what
   q        leave; what is open stays open       r  reject, with advice for the agent
-  w        load a change that is shown in part  e  change the arguments in $EDITOR; anything new asks again`;
+  w        load a change that is shown in part  e  change the arguments in $EDITOR; anything new asks again
+On a question, o opens its form, in which Enter goes on and Esc back, and r dismisses it.`;

@@ -113,6 +113,11 @@ export function createCards(clock: () => number): Cards {
   };
 }
 
+/** Checks whether the card's call still waits for approval. */
+export function isOpen({ endedAt }: Card): boolean {
+  return endedAt === undefined;
+}
+
 /** The outcomes of a card in words, without requests that were withdrawn because of another answer. */
 export function endWords({ ends }: Card): string {
   const answers = ends.filter(({ withdrawn }) => !withdrawn);

@@ -3,13 +3,15 @@ import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/t
 import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { Key } from "../terminal/full-screen.ts";
 import { isChangeCut } from "../view/whole-change.ts";
-import type { Card, Cards } from "./cards.ts";
+import { beginForm, type FormMode, pressInForm, typeInto } from "./answer-form.ts";
+import { type Card, type Cards, isOpen } from "./cards.ts";
 
 /** Decides the meaning of the next key. */
 export type Mode =
   | { kind: "cards" }
   | { kind: "offers"; card: Card; choices: readonly Choice[] }
-  | { kind: "advice"; card: Card; text: string };
+  | { kind: "advice"; card: Card; text: string }
+  | FormMode;
 
 /** An offer of one of a card's requests, for "always". */
 export interface Choice {
@@ -49,24 +51,34 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     const holds =
       mode.kind === "offers"
         ? mode.card === card
-        : mode.kind === "advice" && mode.card.key === card?.key && isOpen(card);
+        : mode.kind !== "cards" && mode.card.key === card?.key && isOpen(card);
     if (!holds) mode = cardsMode;
     return mode;
   }
 
   function approve(asks: readonly PermissionRequest[], answer: ReplyAnswer): void {
-    if (cards.inertMs() > 0) {
-      actions.say("it has just appeared: read it, then press again");
-      return;
-    }
-    const card = cards.selected();
-    if (card && !actions.isWhole(card)) {
-      const isCut = card.asks.some(isChangeCut);
-      actions.say(isCut ? "only a part of its change is shown: w loads the whole" : "read it to its end first: space");
-      return;
-    }
+    if (!wasRead(cards, actions)) return;
     mode = cardsMode;
     actions.answer(asks, answer);
+  }
+
+  /** Approves the card once, or opens the form of its questions: no single key answers those. */
+  function once(card: Card): void {
+    const form = beginForm(card);
+    if (form === undefined) approve(card.asks, { reply: PermissionReply.ONCE });
+    else if (wasRead(cards, actions)) mode = form;
+  }
+
+  function pressOnForm(form: FormMode, key: Key): void {
+    const next = pressInForm(form, key);
+    if (next.kind === "problem") actions.say(next.problem);
+    else if (next.kind === "page") actions.turnPage(next.by);
+    else if (next.kind !== "done") mode = next;
+    else {
+      mode = cardsMode;
+      if (next.others.length > 0) actions.answer(next.others, { reply: PermissionReply.ONCE });
+      actions.answer([form.ask], { reply: PermissionReply.ONCE, answers: next.answers });
+    }
   }
 
   function save({ ask, offer }: Choice): void {
@@ -93,9 +105,9 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
     ["pageup", () => actions.turnPage(-1)],
   ]);
   const onOpenCard = new Map<string, (card: Card) => void>([
-    ["o", ({ asks }) => approve(asks, { reply: PermissionReply.ONCE })],
+    ["o", once],
     ["a", always],
-    ["e", actions.edit],
+    ["e", (card) => (beginForm(card) ? actions.say("a question is answered, not edited: o") : actions.edit(card))],
     ["w", actions.showChange],
     [
       "r",
@@ -118,14 +130,9 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
   }
 
   function pressOnAdvice({ card, text }: { card: Card; text: string }, key: Key): void {
-    const write = (next: string) => {
-      mode = { kind: "advice", card, text: next };
-    };
     if (key.name === "escape") mode = cardsMode;
     else if (key.name === "return" || key.name === "enter") reject(text);
-    else if (key.name === "backspace") write(Array.from(text).slice(0, -1).join(""));
-    else if (key.ctrl && key.name === "u") write("");
-    else if (!key.ctrl) write(text + key.text.replace(/\s/g, " ").replace(/\p{Cc}/gu, ""));
+    else mode = { kind: "advice", card, text: typeInto(text, key) };
   }
 
   /** One reject ends the call, and withdraws the card's other requests. */
@@ -142,14 +149,20 @@ export function createKeyboard(cards: Cards, actions: Actions): Keyboard {
       if (key.ctrl && key.name === "c") actions.leave();
       else if (now.kind === "offers") pressOnOffers(now.choices, key);
       else if (now.kind === "advice") pressOnAdvice(now, key);
+      else if (now.kind === "form") pressOnForm(now, key);
       else if (!key.ctrl) pressOnCards(key);
     },
   };
 }
 
-/** Checks whether the card's call still waits for approval. */
-export function isOpen({ endedAt }: Card): boolean {
-  return endedAt === undefined;
+/** Checks that the selected card was on the screen, whole and for a moment. */
+function wasRead(cards: Cards, actions: Pick<Actions, "isWhole" | "say">): boolean {
+  const card = cards.selected();
+  if (cards.inertMs() > 0) actions.say("it has just appeared: read it, then press again");
+  else if (card?.asks.some(isChangeCut)) actions.say("only a part of its change is shown: w loads the whole");
+  else if (card && !actions.isWhole(card)) actions.say("read it to its end first: space");
+  else return true;
+  return false;
 }
 
 const cardsMode: Mode = { kind: "cards" };

@@ -1,13 +1,16 @@
+import { asksQuestions } from "../../view/questions.ts";
 import { requesterWords } from "../../view/requester.ts";
 import { riskLines } from "../../view/risks.ts";
+import { questionLines } from "../question/question-lines.ts";
 import { clipRow, wrapRows } from "../terminal/full-screen.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { askLines, askSummary } from "../view/ask-view.ts";
 import { isChangeCut } from "../view/whole-change.ts";
 import { durationOf } from "../view/words.ts";
-import { type Card, endWords } from "./cards.ts";
-import { isOpen, type Mode } from "./keyboard.ts";
+import { currentAnswer, type FormMode } from "./answer-form.ts";
+import { type Card, endWords, isOpen } from "./cards.ts";
+import type { Mode } from "./keyboard.ts";
 
 /** State of the inbox to draw. */
 export interface InboxView {
@@ -53,6 +56,20 @@ export function createInboxView(paint: Paint) {
     return rows;
   }
 
+  function cardRows(view: InboxView, columns: number): string[] {
+    const { selected } = view;
+    if (!selected) return [];
+    return [
+      ...bodyOf(selected, columns),
+      ...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns)),
+    ];
+  }
+
+  function formRows({ ask, at }: FormMode, columns: number): string[] {
+    const lines = ask.question.slice(at, at + 1).flatMap((question) => questionLines(question, at, paint));
+    return lines.flatMap((line) => wrapRows(line, columns));
+  }
+
   return (view: InboxView, size: { columns: number; rows: number }): InboxRows => {
     const { columns } = size;
     const head = [clipRow(headLine(view, paint), columns)];
@@ -61,9 +78,7 @@ export function createInboxView(paint: Paint) {
     const rule = paint("dim", "─".repeat(columns));
     const page = Math.max(1, size.rows - head.length - list.length - foot.length - 3);
     const { selected } = view;
-    const whole = selected
-      ? [...bodyOf(selected, columns), ...whoLines(view, selected, paint).flatMap((line) => wrapRows(line, columns))]
-      : [];
+    const whole = view.mode.kind === "form" ? formRows(view.mode, columns) : cardRows(view, columns);
     const scroll = Math.max(0, Math.min(view.scroll, whole.length - page));
     const visible = whole.slice(scroll, scroll + page);
     const below = whole.length - scroll - visible.length;
@@ -71,7 +86,8 @@ export function createInboxView(paint: Paint) {
     const padding = Array.from({ length: page - visible.length }, () => "");
     const rows = [...head, ...list, rule, ...visible, ...padding, clipRow(more, columns), rule, ...foot];
     const requestRows = selected ? bodyOf(selected, columns).length : 0;
-    return { rows: rows.slice(0, size.rows), scroll, page, isAtEnd: scroll + page >= requestRows - 1 };
+    const isAtEnd = view.mode.kind !== "form" && scroll + page >= requestRows - 1;
+    return { rows: rows.slice(0, size.rows), scroll, page, isAtEnd };
   };
 }
 
@@ -133,6 +149,7 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   if (mode.kind === "advice") {
     return [...notices, `advice for the agent (Enter rejects, Esc goes back) › ${terminalLine(mode.text)}▏`];
   }
+  if (mode.kind === "form") return [...notices, ...formFoot(mode, paint)];
   if (mode.kind === "offers") {
     const offers = mode.choices.map(({ ask, offer }, i) =>
       key(`${i + 1}`, `${terminalLine(ask.permission)}: ${terminalLine(offer.text)}`),
@@ -141,8 +158,23 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   }
   const move = [key("j k", "move"), key("space b", "page"), key("q", "quit")];
   if (!selected || !isOpen(selected)) return [...notices, move.join("   ")];
+  const isQuestion = selected.asks.some(asksQuestions);
+  const once = key("o", isQuestion ? "answer" : "once");
   const hasOffer = selected.asks.some(({ offers }) => offers.length > 0);
-  const approve = isReady ? [key("o", "once"), ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
+  const approve = isReady ? [once, ...(hasOffer ? [key("a", "always")] : [])] : [paint("dim", "…")];
   const whole = selected.asks.some(isChangeCut) ? [key("w", "whole change")] : [];
-  return [...notices, [...approve, ...whole, key("r", "reject"), key("e", "edit"), ...move].join("   ")];
+  const others = isQuestion ? [key("r", "dismiss")] : [key("r", "reject"), key("e", "edit")];
+  return [...notices, [...approve, ...whole, ...others, ...move].join("   ")];
+}
+
+/** The answer that is being typed, and the value that it stands for. */
+function formFoot(form: FormMode, paint: Paint): string[] {
+  const { text, parsed } = currentAnswer(form);
+  const { length } = form.ask.question;
+  const words = "problem" in parsed ? paint("yellow", parsed.problem) : parsed.values.map(terminalLine).join(", ");
+  const then = form.at + 1 < length ? "next question" : "send";
+  return [
+    `${paint("dim", `${form.at + 1} of ${length}: a number, a label or your own words; empty: no answer. Enter: ${then}, Esc: back`)}`,
+    `› ${terminalLine(text)}▏  ${paint("dim", "→")} ${words || paint("dim", "no answer")}`,
+  ];
 }

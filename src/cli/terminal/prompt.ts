@@ -1,12 +1,14 @@
 import { createInterface } from "node:readline/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { asksQuestions } from "../../view/questions.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import type { ServerConnection } from "../connection/connection.ts";
 import type { ReplyAnswer } from "../connection/send-reply.ts";
 import type { CliProcess } from "../context.ts";
 import { isDumbTerminal } from "../environment.ts";
 import { commandFailure } from "../failure/failure.ts";
+import { promptAnswers } from "../question/prompt-answers.ts";
 import { diffLines } from "../view/ask-view.ts";
 import { isChangeCut, readWholeChange } from "../view/whole-change.ts";
 import { editCall } from "./edit.ts";
@@ -115,7 +117,9 @@ async function promptFor(ask: PermissionRequest, prompt: PromptedAsk): Promise<C
   const canMark = !isDumbTerminal(env);
   if (canMark) stderr.write(markPastes.on);
   try {
-    return await readAnswer(ask, prompt, question);
+    return asksQuestions(ask)
+      ? await promptAnswers(ask, { ...prompt, read: question })
+      : await readAnswer(ask, prompt, question);
   } catch (error) {
     if (!signal.aborted) throw error;
     stderr.write("\n");
@@ -189,6 +193,7 @@ async function readApproval(
 export const promptHelp = `
 At a terminal it prompts you for a letter and Enter: o allows this call, a allows from now on, r rejects (text after it is
 advice for the agent), e edits the arguments in $EDITOR. A change of which only a part is shown is approved after w has shown
-all of it. Text typed before the prompt, or pasted, approves nothing.`;
+all of it. Text typed before the prompt, or pasted, approves nothing. It prompts for the answer to each question of a call: a
+number, a label or your own words; /dismiss refuses to answer.`;
 
 const ctrlC = 0x03;
