@@ -1,5 +1,6 @@
 import type { CallToolResult } from "@modelcontextprotocol/server";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { asksQuestions } from "../view/questions.ts";
 import { riskLines } from "../view/risks.ts";
 import type { HeldCall, McpCallView } from "./hold-call.ts";
 
@@ -40,12 +41,15 @@ export function progressText(view: McpCallView | undefined): string {
   const { part, permissions } = view;
   if (part.state.case === "running") return `running: ${part.state.value.title || part.tool}`;
   const [first] = permissions;
-  return first === undefined ? "waiting to start" : `waiting for approval: ${askedFor(first)}`;
+  if (first === undefined) return "waiting to start";
+  return `waiting for ${permissions.some(asksQuestions) ? "an answer" : "approval"}: ${askedFor(first)}`;
 }
 
 /** Describes to the person at the client what the link is for. */
 export function linkText(view: McpCallView | undefined): string {
-  return `Toolgate asks an approver before this runs: ${(view?.permissions ?? []).map(askedFor).join("; ")}`;
+  const permissions = view?.permissions ?? [];
+  const what = permissions.some(asksQuestions) ? "a person to answer" : "an approver before this runs";
+  return `Toolgate asks ${what}: ${permissions.map(askedFor).join("; ")}`;
 }
 
 function stateOf({ view, isLost }: HeldCall): "unknown" | "running" | "waiting" {
@@ -62,7 +66,7 @@ function factsOf({ view, isLost, url }: OpenCall): string[] {
   const [first] = permissions;
   if (first === undefined) return ["Nothing has run yet: this call waits to be started."];
   return [
-    "Nothing has run yet: this call waits for a person to approve it.",
+    `Nothing has run yet: this call waits for a person to ${permissions.some(asksQuestions) ? "answer" : "approve"} it.`,
     ...permissions.slice(0, 10).map((request) => `- ${askedFor(request)}`),
     `An approver answers at ${linkToRequest(url, first)} or with \`toolgate inbox\`.`,
   ];

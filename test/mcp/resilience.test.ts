@@ -201,6 +201,30 @@ describe("a client that opens links", () => {
     },
   );
 
+  test.each(ways)("%s: gets the link to a question, and the answers of the person", async (_way, open, era) => {
+    const client = await open(service, { era, library });
+    const { promise: shown, resolve: show } = Promise.withResolvers<{ message: string; url?: string }>();
+    client.setRequestHandler("elicitation/create", ({ params }) => {
+      show(params as { message: string });
+      return { action: "accept" };
+    });
+    expect((await client.listTools()).tools.map(({ name }) => name)).toContain("question");
+    const question = `Which, ${era}?`;
+    const result = client.callTool({ name: "question", arguments: { question, options: ["this", "that"] } });
+    const { message, url: link } = await shown;
+    const [request] = await requestsFor(question);
+    expect([message, link]).toEqual([
+      `Toolgate asks a person to answer: question: ${question}`,
+      `${service.url}/#/requests/${request?.id}`,
+    ]);
+    const { id: permissionId = "", sessionId = "" } = request ?? {};
+    const answers = [{ values: ["that"] }];
+    const { permissions } = connect(service, "approver");
+    await permissions.respondToPermission({ sessionId, permissionId, reply: PermissionReply.ONCE, answers });
+    expect(textOf(await result)).toContain(`"${question}"="that"`);
+    await client.close();
+  });
+
   test("one that does not say so is never asked", async () => {
     const client = await connectHttp(service, {
       name: "hasty",
