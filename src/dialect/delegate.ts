@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { setTimeout } from "node:timers/promises";
 import type { JsonObject, MessageInitShape } from "@bufbuild/protobuf";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type {
   BeginCallRequestSchema,
   BeginCallResponse,
@@ -55,22 +56,44 @@ export class NotADecision extends Error {
 
 /**
  * Requests a decision and remembers it; while the call waits it repeats the request, until the time is over. Of two hooks of one
- * use, such as one of the user and one of the project, the first gets the approval and the other one takes it from the memory.
+ * use, such as one of the user and one of the project, the first gets the approval and the other one takes it from the memory. A
+ * use that was not answered in time and is repeated waits for the same permission requests.
  */
 export async function requestDecision(context: DelegationContext, use: DelegatedUse): Promise<UseDecision> {
   const { memory } = context;
   let decision: UseDecision;
   try {
-    decision = await waitForDecision(context, use);
+    decision = (await resumeDecision(context, use)) ?? (await waitForDecision(context, use));
   } catch (error) {
     const twin = error instanceof AlreadyBegunError ? await twinDecision(memory, use) : undefined;
     if (twin === undefined) throw error;
     return twin;
   }
-  if (decision.case === "waiting") return decision;
+  if (decision.case === "waiting") {
+    await memory.put(waitingKey(use), decision);
+    return decision;
+  }
   const ran = decision.case === "begun" ? (decision.value.input ?? {}) : use.input;
   await Promise.all([memory.put(idKey(use), decision), memory.put(inputKey(use, ran), decision)]);
   return decision;
+}
+
+/** Returns the decision on an earlier use that was the same and waits; undefined if there is none, or it is over without an answer. */
+async function resumeDecision(context: DelegationContext, use: DelegatedUse): Promise<UseDecision | undefined> {
+  const { memory } = context;
+  const earlier = (await memory.get(waitingKey(use)))?.decision;
+  const [request] = earlier?.case === "waiting" ? earlier.value.permissions : [];
+  if (request === undefined) return undefined;
+  try {
+    const decision = await waitForDecision(context, { ...use, resume: request.id });
+    if (decision.case === "waiting") return decision;
+    await memory.remove(waitingKey(use));
+    const isAnswer = decision.case === "begun" || decision.value.reason === ToolErrorReason.REJECTED;
+    return isAnswer ? decision : undefined;
+  } catch (error) {
+    await memory.remove(waitingKey(use));
+    return error instanceof AlreadyBegunError ? await twinDecision(memory, use) : undefined;
+  }
 }
 
 async function waitForDecision({ calls, endsAt }: DelegationContext, use: DelegatedUse): Promise<UseDecision> {
@@ -144,6 +167,10 @@ function idKey({ kind, foreignSession, foreignCallId = "" }: DelegatedUse): stri
 
 function inputKey({ kind, foreignSession, foreignTool }: DelegatedUse, input: JsonObject): string {
   return canonicalJson([kind, foreignSession, "input", foreignTool, input]);
+}
+
+function waitingKey({ kind, foreignSession, foreignTool, input, cwd }: DelegatedUse): string {
+  return canonicalJson([kind, foreignSession, "waiting", foreignTool, input, cwd ?? ""]);
 }
 
 function digestOf(input: JsonObject): string {

@@ -135,19 +135,45 @@ test("a failed use is reported with its text and exit code", async () => {
 test("a use that nobody answers in time is denied; after a late approval the same use is allowed", async () => {
   const { hook, use } = claudeSession();
   const late = await hook("PreToolUse", "Bash", use("make late"), ["--timeout", "6"]);
-  expect(late).toMatchObject({
-    code: 0,
-    answer: {
-      hookSpecificOutput: {
-        permissionDecision: "deny",
-        permissionDecisionReason: "not answered yet; if it is approved later, repeat the same call",
-      },
-    },
-  });
+  expect(late).toMatchObject({ code: 0, answer: notAnswered });
   await answer("make late", PermissionReply.ONCE);
   const again = await hook("PreToolUse", "Bash", use("make late"));
   expect(again.answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
 });
+
+test("a use that is repeated while its request is open waits for the same request", async () => {
+  const { hook, use } = claudeSession();
+  const uses = [use("make again"), use("make again"), use("make again")];
+  const [first, second, third] = uses;
+  for (const each of [first, second])
+    expect((await hook("PreToolUse", "Bash", each ?? {}, ["--timeout", "6"])).answer).toMatchObject(notAnswered);
+  const { permissions } = await clientOf(PermissionService, service.url, admin).listPermissions({});
+  expect(permissions.filter(({ patterns }) => patterns.includes("make again"))).toHaveLength(1);
+
+  await answer("make again", PermissionReply.ONCE);
+  const { answer: allowed } = await hook("PreToolUse", "Bash", third ?? {});
+  expect(allowed).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+  await hook("PostToolUse", "Bash", third ?? {});
+  const { part } = await partOf(first?.tool_use_id ?? "");
+  expect(part).toMatchObject({ reportedBy: "host", state: { case: "completed" } });
+});
+
+test("a use that is repeated after a late rejection is denied with its reason, and asks again after that", async () => {
+  const { hook, use } = claudeSession();
+  const repeat = () => hook("PreToolUse", "Bash", use("make never"), ["--timeout", "6"]);
+  expect((await repeat()).answer).toMatchObject(notAnswered);
+  await answer("make never", PermissionReply.REJECT, { message: "Use the cache." });
+  const denied = { permissionDecision: "deny", permissionDecisionReason: expect.stringContaining("Use the cache.") };
+  expect((await repeat()).answer).toMatchObject({ hookSpecificOutput: denied });
+  expect((await repeat()).answer).toMatchObject(notAnswered);
+});
+
+const notAnswered = {
+  hookSpecificOutput: {
+    permissionDecision: "deny",
+    permissionDecisionReason: "not answered yet; if it is approved later, repeat the same call",
+  },
+};
 
 test("a subagent has a child session", async () => {
   const { hook, use } = claudeSession();
