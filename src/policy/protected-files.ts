@@ -60,6 +60,7 @@ const startedImplicitly = table([
     ".opencode/ opencode.json opencode.jsonc .claude/ .claude.json .codex/ .gemini/ .cursor/ .windsurf/ .continue/ .aider.conf.yml " +
       ".mcp.json mcp.json .roo/ .clinerules",
   ],
+  ["a setting of Toolgate, or a tool, plugin or skill beside it", ".config/toolgate/"],
 ]);
 
 interface Table {

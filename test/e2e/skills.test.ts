@@ -2,6 +2,7 @@ import { link, mkdir, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, describe, expect, onTestFinished, test } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { checkConfiguration } from "../../src/compose/local-service.ts";
 import { toolgate } from "../cli/toolgate.ts";
@@ -383,10 +384,19 @@ test("files that are no usable skills are not offered, and each problem says wha
   });
 });
 
-test("an agent that edits a skill asks even if rules allow edits, since it is a protected file", async () => {
-  for (const filePath of [".opencode/skill/x/SKILL.md", ".claude/skills/x/SKILL.md"]) {
-    const { tools } = connect(service, "caller");
-    const planned = await tools.planTool({ tool: "write", input: { filePath, content: "x" }, agent: "free" });
-    expect(planned.decisions).toMatchObject([{ reason: expect.stringContaining("a setting of an agent") }]);
-  }
+test.each([
+  ["of a workspace", () => ".opencode/skill/x/SKILL.md", "a setting of an agent"],
+  ["of a workspace, in the directory of Claude Code", () => ".claude/skills/x/SKILL.md", "a setting of an agent"],
+  ["beside the configuration", () => join(user(), ".config/toolgate/skill/x/SKILL.md"), "a setting of Toolgate"],
+  ["of opencode's user", () => join(user(), ".opencode/skill/x/SKILL.md"), "a setting of an agent"],
+])("an edit of a skill %s asks even if rules allow edits", async (_, path, reason) => {
+  const { tools } = connect(service, "caller");
+  const planned = await tools.planTool({ tool: "write", input: { filePath: path(), content: "x" }, agent: "free" });
+  expect(planned.decisions).toContainEqual(
+    expect.objectContaining({
+      permission: "edit",
+      action: PermissionAction.ASK,
+      reason: expect.stringContaining(reason),
+    }),
+  );
 });
