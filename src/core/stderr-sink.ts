@@ -14,8 +14,7 @@ export function createStderrSink(): LogSink {
 
 function streamSink(): LogSink {
   const { stderr } = process;
-  // A reader that went away is reported by the callback of the write; without a listener the event would end the process.
-  stderr.on("error", () => {});
+  stderr.off("error", ignoreError).on("error", ignoreError);
   return {
     send: (text) =>
       new Promise((resolve, reject) => {
@@ -24,6 +23,9 @@ function streamSink(): LogSink {
     sendNow: (text) => void writeSync(2, text),
   };
 }
+
+/** A reader that went away is reported by the callback of the write; without a listener the event would end the process. */
+function ignoreError(): void {}
 
 function fileSink(): LogSink {
   const writeFile = promisify(write);

@@ -108,6 +108,12 @@ test("a target whose sink never resolves drops what its queue cannot hold, and c
   expect(sent).toEqual(["in flight\n", "1234512345", "3\n"]);
 });
 
+test("many loggers of one process share one listener for errors of stderr", () => {
+  const before = process.stderr.listenerCount("error");
+  for (let i = 0; i < 12; i++) createLogger({ level: "warn", file: join(scratchDirectory(), "toolgate.log") });
+  expect(process.stderr.listenerCount("error") - before).toBeLessThanOrEqual(1);
+});
+
 test("a full disk drops lines and counts them; when there is space again, the file says so and has whole lines", async () => {
   const directory = scratchDirectory();
   const disk = mountSmallDisk(directory, 1);
