@@ -1,8 +1,11 @@
-import { readFile, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { expect, test, vi } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { startProgramAtTerminal } from "../cli/toolgate.ts";
+import { programEntry } from "../main.ts";
 import { bearer, connect, kinds, type Opens, refusal } from "./clients.ts";
 import { read } from "./reading.ts";
 import { type Service, startService } from "./service.ts";
@@ -48,6 +51,24 @@ test.each([
   expect((await agent.tools.callTool(call)).part?.state.case).toBe("completed");
   await connect(service, "stranger").newSession();
   expect(await service.stop()).toBe(0);
+});
+
+test("a terminal that closes does not stop the service that was started in it", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "toolgate-terminal-"));
+  const [workspace, data] = [join(folder, "workspace"), join(folder, "data")];
+  await mkdir(workspace);
+  const flags = ["serve", "--listen", "127.0.0.1:0", "--workspace", workspace, "--data", data];
+  const { child } = startProgramAtTerminal([process.execPath, programEntry(), ...flags], { HOME: folder });
+  const log = async () => await readFile(join(folder, "data/log/toolgate.log"), "utf8").catch(() => "");
+  await expect.poll(log).toContain("service started");
+  const [, pid, address = ""] = /"pid":(\d+),"address":"([^"]+)"/.exec(await log()) ?? [];
+  onTestFinished(async () => {
+    process.kill(Number(pid), "SIGKILL");
+    await rm(folder, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 });
+  });
+  child.kill("SIGKILL");
+  await expect.poll(log).toContain("configuration reloaded");
+  expect((await fetch(new URL("/healthz", address))).status).toBe(200);
 });
 
 test("SIGHUP ends what a removed token has open, and nothing of another token", async () => {
