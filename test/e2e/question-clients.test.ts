@@ -41,6 +41,14 @@ const environment = () => ({
 });
 const command = (...args: string[]) => toolgate(args, environment());
 
+test("toolgate plan shows the questions that a call would ask", async () => {
+  const { stdout } = await toolgate(["plan", "question", JSON.stringify({ questions: form })], {
+    ...environment(),
+    TOOLGATE_TOKEN: "caller-token-for-tests",
+  });
+  expect(stdout).toContain("Which database? (+2)\n  Database  Which database?\n     1 SQLite\n");
+});
+
 describe("toolgate reply", () => {
   test("answers each question by number, label or in own words", async () => {
     const asked = await ask();

@@ -5,6 +5,7 @@ import { exitCodeOfReason } from "../call/exit-code-of.ts";
 import { collect, withServer } from "../command.ts";
 import type { CliContext } from "../context.ts";
 import { readJsonObject } from "../json-argument.ts";
+import { questionLines } from "../question/question-lines.ts";
 import type { Paint } from "../terminal/screen.ts";
 import { terminalLine, terminalSafe } from "../terminal/terminal-safe.ts";
 import { previewLines } from "../view/ask-view.ts";
@@ -39,6 +40,7 @@ function planLines({ title, action, decisions, asks, preview, problem }: PlanToo
   return [
     `${paintAction(action, paint)}  ${paint("bold", terminalLine(title))}`,
     ...previewLines(preview, paint),
+    ...asks.flatMap(({ question }) => question.flatMap((each, at) => questionLines(each, at, paint))),
     ...offers,
     ...(decisions.length > 0 ? [""] : []),
     ...decisions.flatMap((decision) => decisionLines(decision, paint)),

@@ -1,5 +1,6 @@
 import type { Command } from "commander";
 import { PermissionReply } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import { asksQuestions } from "../../view/questions.ts";
 import type { Answering } from "../call/ask-prompt.ts";
 import { execute } from "../call/execute.ts";
 import { newClientId, withScreen } from "../command.ts";
@@ -71,13 +72,20 @@ async function run(
   }
 }
 
-/** Rejects every request: there is no terminal, and no other approver can reach an embedded service. */
+/** Rejects every request, and dismisses every question: there is no terminal, and no other approver can reach an embedded service. */
 function refusing(approver: ServerConnection): Answering {
-  return { approver, decide: async () => ({ reply: PermissionReply.REJECT, message: needsTerminal }) };
+  return {
+    approver,
+    decide: async (ask) => ({
+      reply: PermissionReply.REJECT,
+      message: asksQuestions(ask) ? `nobody could answer: ${atTerminal}` : needsTerminal,
+    }),
+  };
 }
 
-const needsTerminal =
-  "it needs a person's approval, and `toolgate run` asks only at its own terminal: run it in one, or allow it in the configuration";
+const atTerminal = "`toolgate run` asks only at its own terminal: run it in one";
+
+const needsTerminal = `it needs a person's approval, and ${atTerminal}, or allow it in the configuration`;
 
 const runExamples = `
 Examples:
