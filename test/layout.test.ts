@@ -40,7 +40,7 @@ const allowed: Record<string, readonly string[]> = {
   ],
   call: ["approval", "core", "policy", "tool"],
   approval: ["core", "policy"],
-  agents: ["core"],
+  agents: ["core", "tool/errors.ts"],
   connector: ["core", "credential"],
   credential: ["core"],
   policy: ["core"],

@@ -4,8 +4,8 @@ import type { AgentRunner } from "./runner.ts";
 export interface RunnerRegistry {
   /** Adds a runner and returns the function that removes it. */
   add(runner: AgentRunner): () => void;
-  /** Runners that take runs of sessions of a principal, in the order in which they were added. */
-  of(principal: string): readonly AgentRunner[];
+  /** Runners that take runs of sessions of a principal, or all, in the order in which they were added. */
+  of(principal?: string): readonly AgentRunner[];
   /** Picks the runner of an agent with the most free capacity; `problem` says why there is none and what to do. */
   pick(agent: string, principal: string): { runner: AgentRunner } | { problem: string };
 }
@@ -13,7 +13,8 @@ export interface RunnerRegistry {
 /** Creates a registry without runners. */
 export function createRunnerRegistry(): RunnerRegistry {
   let runners: readonly AgentRunner[] = [];
-  const of = (principal: string) => runners.filter((runner) => runner.serves(principal));
+  const of = (principal?: string) =>
+    principal === undefined ? runners : runners.filter((runner) => runner.serves(principal));
   return {
     add(runner) {
       runners = [...runners, runner];

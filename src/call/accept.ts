@@ -12,7 +12,7 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
-import { type ChildRequest, type Parent, runChildren, type StartGate } from "./children.ts";
+import { type ChildRequest, childCallId, type Parent, runChildren, type StartGate } from "./children.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs, waitForEnd } from "./follow.ts";
 import { launchCall } from "./launch.ts";
@@ -89,17 +89,24 @@ async function newSession({ sessions }: Engine, principal: Principal): Promise<s
   return (await sessions.create(principal, request)).id;
 }
 
+/** Options of a call that a tool makes, and the caller's position in a trace. */
+interface EntryOptions {
+  gate?: StartGate | undefined;
+  trace?: TraceContext | undefined;
+  background?: boolean;
+}
+
 /** Accepts a call in an open session, for an agent that the principal may use, and launches it unless it exists. */
 async function enterCall(
   engine: Engine,
   request: CallRequest,
   opened: OpenSession,
   caller: Caller,
-  { gate, trace }: { gate?: StartGate | undefined; trace?: TraceContext | undefined } = {},
+  { gate, trace, background = false }: EntryOptions = {},
 ): Promise<Accepted> {
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
-  const call = describeCall(engine, request, opened, caller, trace);
+  const call = describeCall(engine, request, opened, caller, { trace, background });
   let ready = gate ? undefined : await prepareStart(engine, call, opened);
   let entered: OpenedCall | undefined;
   if (ready && mayRecordOnce(engine, call, ready)) {
@@ -150,7 +157,7 @@ function describeCall(
   request: CallRequest,
   { session, workspace }: OpenSession,
   { callerUid, ...caller }: Caller,
-  trace: TraceContext | undefined,
+  { trace, background }: Pick<EntryOptions, "trace" | "background">,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
   const canonical = canonicalJson(input);
@@ -170,6 +177,7 @@ function describeCall(
       input,
       ...(request.metadata && { metadata: request.metadata }),
       callerUid,
+      ...(background && { background }),
     }),
     spec: {
       ...caller,
@@ -217,10 +225,23 @@ export async function makeCalls(
   });
 }
 
+/** Accepts a call that the body of a call makes, and which goes on when that call has ended. The same parent has one. */
+export async function startBackground(
+  engine: Engine,
+  parent: Omit<Parent, "signal">,
+  child: ChildCall,
+): Promise<CallRef> {
+  return await enterChild(engine, parent, {
+    ...child,
+    callId: childCallId(parent.record.ref.callId, 1),
+    background: true,
+  });
+}
+
 async function enterChild(
   engine: Engine,
-  { record: { part, spec }, opened, trace }: Parent,
-  { tool, input, callId, gate }: ChildRequest,
+  { record: { part, spec }, opened, trace }: Omit<Parent, "signal">,
+  { tool, input, callId, gate, background = false }: ChildRequest,
 ): Promise<CallRef> {
   checkNotDraining(engine);
   const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
@@ -235,5 +256,6 @@ async function enterChild(
     providerId: spec.providerId,
     modelId: spec.modelId,
   });
-  return (await beforeDrain(engine, enterCall(engine, request, opened, caller, { gate, trace }))).record.ref;
+  return (await beforeDrain(engine, enterCall(engine, request, opened, caller, { gate, trace, background }))).record
+    .ref;
 }

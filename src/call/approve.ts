@@ -148,7 +148,7 @@ export async function writeStartMark(
   if (!isLeaseValid(engine, call)) throw new CallGone();
   call.isStarting = true;
   const { attempts } = call.record;
-  const part = running(call.record.part, plan.title, store.now());
+  const part = running(call.record.part, plan, store.now());
   const outcome = await store.startCall({
     fence: call.fence,
     version: call.record.version,

@@ -5,8 +5,10 @@ import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { type Accepted, acceptCall, type CallRequest, makeCalls } from "./accept.ts";
+import { backgroundCallsOf } from "./background-calls.ts";
 import { beginCall } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
+import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
 import type { Engine, EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
@@ -103,6 +105,10 @@ export function createCalls(parts: EngineParts) {
       await sessions.look(principal, sessionId, "control");
       await closeSession(engine, sessionId);
     },
+    /** Steps for tools that start subagents and calls in the background. */
+    background: backgroundCallsOf(engine),
+    openChildSession: (child: NewChildSession) => openChildSession(engine, child),
+    cancelCallsOf: (sessionId: string, reason: string) => cancelCallsOf(engine, sessionId, reason),
     renew: () => renewLeases(engine),
     recover: () => recoverCalls(engine),
     stopLapsed: () => stopLapsedRuns(engine),

@@ -66,7 +66,9 @@ export interface Parent {
 /** A child call before it is accepted. */
 export interface ChildRequest extends ChildCall {
   callId: string;
-  gate: StartGate | undefined;
+  gate?: StartGate | undefined;
+  /** True if the parent does not wait for it. */
+  background?: boolean;
 }
 
 /** Steps of the engine that child calls take. */
@@ -102,7 +104,7 @@ export async function runChildren(
   };
 
   async function run(child: ChildCall, number: number): Promise<ChildResult> {
-    const callId = childId(parent.record.ref.callId, number);
+    const callId = childCallId(parent.record.ref.callId, number);
     try {
       const ref = await enter({ ...child, callId, gate });
       entered.set(callId, ref);
@@ -131,7 +133,7 @@ export function startsWithOthers({ metadata }: ToolPart): boolean {
 }
 
 /** Returns the id of a child call, which has at most 128 characters. */
-function childId(parentId: string, number: number): string {
+export function childCallId(parentId: string, number: number): string {
   const prefix = parentId.length <= 120 ? parentId : createHash("sha256").update(parentId).digest("hex");
   return `${prefix}.${number}`;
 }

@@ -2,6 +2,7 @@ import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
 import { releaseDelegated } from "./attempt-delegated.ts";
+import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
@@ -109,7 +110,9 @@ export async function claimCall(engine: Engine, { ref, part, spec, attempts }: C
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */
-async function loseCall({ store }: Engine, { ref, part, version }: CallRecord, error: string): Promise<void> {
+async function loseCall(engine: Engine, { ref, part, version }: CallRecord, fact: string): Promise<void> {
+  const { store } = engine;
+  const error = [fact, await noteOfChildSession(engine, part)].filter(Boolean).join("\n\n");
   const lost = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
   await store.finishCall({ ref, guard: { version }, part: lost });
 }

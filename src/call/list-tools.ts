@@ -36,7 +36,10 @@ export async function listTools(
   };
   const offered = offeredTo(request, registry.list(workspace));
   const visible = offered.filter((tool) => isListed(tool, (permission) => policy.hides(layers, permission)));
-  const offer: OfferContext = { agent, workspace, judge: createToolJudge(policy, layers) };
+  const offer: OfferContext = {
+    ...{ agent, workspace, principal: session?.owner ?? principal.id },
+    judge: createToolJudge(policy, layers),
+  };
   const tools = await Promise.all(visible.map((tool) => definitionFor(parts, request, tool, offer)));
   lines.charge(principal.id, steps.used() / stepsPerMs);
   return { tools, workspace };

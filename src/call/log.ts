@@ -54,6 +54,7 @@ export function callOf({ sessionId, event }: SessionEvent): string | undefined {
     case "part":
     case "progress":
     case "output":
+    case "backgroundEnded":
       return event.value.callId;
     case "permissionAsked":
       return event.value.sessionId === sessionId ? event.value.tool?.callId : undefined;

@@ -44,7 +44,7 @@ export async function prepareStart(engine: Engine, call: Described, opened: Open
     return {
       ...{ tool, subject, layers, input },
       ...judged,
-      start: running(call.part, judged.plan.title, store.now()),
+      start: running(call.part, judged.plan, store.now()),
       decision: allowedRecord(call, judged),
       maxRepeats,
     };

@@ -5,6 +5,7 @@ import { HookFailure } from "../tool/errors.ts";
 import type { Plan, ToolResult } from "../tool/tool.ts";
 import type { Returned } from "./body.ts";
 import { runAfterHooks } from "./call-hooks.ts";
+import { noteOfChildSession } from "./child-sessions.ts";
 import { deniedRecord } from "./decision-records.ts";
 import { noteOfEdit } from "./edit.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
@@ -75,7 +76,8 @@ export async function failCall(
     const { text: _, ...sizes } = written ?? { text: "" };
     const metadata = call.progress || written ? { ...call.progress?.shown.metadata, ...sizes } : reported;
     const failure = await failureAfterHooks(engine, call, cause, metadata);
-    const text = [failure.error, noteOfEdit(call.record.part)].filter(Boolean).join("\n\n");
+    const notes = [noteOfEdit(call.record.part), await noteOfChildSession(engine, call.record.part)];
+    const text = [failure.error, ...notes].filter(Boolean).join("\n\n");
     const error = await storeError(engine, call, text);
     const part = failed(call.record.part, { ...failure, error }, engine.store.now());
     const decisions = cause instanceof CallEnd && cause.decisions ? [deniedRecord(call.record, cause.decisions)] : [];

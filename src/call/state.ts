@@ -14,6 +14,7 @@ import {
   ToolTimeSchema,
   ToolTimeWithEndSchema,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { Plan } from "../tool/tool.ts";
 
 type State = ToolPart["state"];
 type Case = Exclude<State["case"], undefined>;
@@ -43,6 +44,7 @@ export function pendingPart(
     input: JsonObject;
     metadata?: JsonObject;
     callerUid?: number | undefined;
+    background?: boolean;
   },
 ): ToolPart {
   const { input, ...part } = call;
@@ -71,9 +73,13 @@ export function prepared(part: ToolPart, input: JsonObject): ToolPart {
   });
 }
 
-/** Returns the running part, which carries the start mark. */
-export function running(part: ToolPart, title: string, now: number): ToolPart {
-  return advance(part, {
+/** Returns the running part, which carries the start mark and names the session of a subagent that starts. */
+export function running(
+  part: ToolPart,
+  { title, childSession = "" }: Pick<Plan, "title" | "childSession">,
+  now: number,
+): ToolPart {
+  const started = advance(part, {
     case: "running",
     value: create(ToolStateRunningSchema, {
       status: "running",
@@ -82,6 +88,7 @@ export function running(part: ToolPart, title: string, now: number): ToolPart {
       time: create(ToolTimeSchema, { start: now }),
     }),
   });
+  return childSession === "" ? started : create(ToolPartSchema, { ...started, childSessionId: childSession });
 }
 
 /** Returns the terminal part of a call with a result. */

@@ -4,7 +4,7 @@ import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
-import { builtInTools } from "../tools/index.ts";
+import { builtInTools, subagentTools } from "../tools/index.ts";
 import { createPipes } from "../tools/process/pipe.ts";
 import { openSandbox, type Sandbox } from "../tools/process/sandbox.ts";
 import { createSupervisor } from "../tools/process/supervisor.ts";
@@ -73,13 +73,14 @@ export function startBuiltInTools({
 /** Returns the built-in tools for their declarations alone: nothing is started or probed. */
 export async function declaredTools(): Promise<Tool[]> {
   const off = { profile: "off", network: true } as const;
-  return builtInTools({
+  const builtIn = builtInTools({
     supervisor: createSupervisor({ replicaId: "", leaseMs: 0 }),
     sandbox: await openSandbox({ wanted: off, agents: new Map(), writable: [], hidden: [] }),
     pipes: createPipes(),
     skills: noSkills,
     agentNames: () => [],
   });
+  return [...builtIn, ...subagentTools({ background: unusedCalls, subagents: unusedSubagents })];
 }
 
 const noSkills: Skills = {
@@ -87,4 +88,15 @@ const noSkills: Skills = {
   load: async () => undefined,
   refresh: async () => {},
   problems: () => [],
+};
+
+/** Throws, as a part of a tool that is declared and never called. */
+function unused(): never {
+  throw new Error("this tool is only declared, and cannot be called");
+}
+
+const unusedSubagents = { check: unused, run: unused, startable: unused };
+const unusedCalls = {
+  ...{ start: unused, find: unused, wait: unused, shown: unused },
+  ...{ lastTool: unused, openCalls: unused, cancel: unused },
 };

@@ -16,6 +16,7 @@ import type { Telemetry } from "../telemetry/telemetry.ts";
 import type { CustomTools } from "../tool/files/custom-tools.ts";
 import type { Replica } from "./replica.ts";
 import type { serverInfo } from "./server-info.ts";
+import type { SubagentParts } from "./subagents.ts";
 
 /** Serves a replica over the network: the three services, health, metrics and the console on one port. */
 export function startListener({
@@ -28,6 +29,7 @@ export function startListener({
   about,
   credentials,
   connectors,
+  subagents,
   enforcement,
   log,
 }: {
@@ -40,6 +42,7 @@ export function startListener({
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
   connectors: Connectors;
+  subagents: SubagentParts;
   enforcement: EnforcementCheck;
   log: Logger;
 }): Promise<Listener> {
@@ -55,6 +58,7 @@ export function startListener({
           sessions,
           credentials,
           connectors,
+          ...subagents,
           enforcement,
           planner,
           reader: createStoredOutputs({ sessions, outputs }),

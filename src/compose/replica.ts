@@ -110,7 +110,7 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, registry, hooks, nameAgents };
+  return { calls, permissions, sessions, planner, registry, hooks, agents, nameAgents };
 }
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {

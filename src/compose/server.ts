@@ -23,6 +23,7 @@ import { createReplica } from "./replica.ts";
 import { serverInfo, version } from "./server-info.ts";
 import { openSkills, withSkillProblems } from "./skills.ts";
 import { limitsOf, openStore, sweepStore } from "./store.ts";
+import { startSubagents } from "./subagents.ts";
 import { startTimers } from "./timers.ts";
 
 /** A running service. */
@@ -78,6 +79,7 @@ export async function startServer(
     log,
   });
   const { calls, registry, hooks } = replica;
+  const subagents = startSubagents({ config, replica, store, credentials });
   const register = embeddedTools(registry, { buildId, warn: log.warn });
   register(tools);
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
@@ -112,6 +114,7 @@ export async function startServer(
     about,
     credentials,
     connectors,
+    subagents,
     enforcement: createEnforcement({ ...config, serviceUid: process.getuid?.(), credentials }),
     log,
   });
@@ -131,6 +134,7 @@ export async function startServer(
     async close() {
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
+      subagents.streams.close();
       custom.close();
       await builtIn.close();
       crashMarks.close();

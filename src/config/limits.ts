@@ -20,6 +20,18 @@ export interface ReplicaLimits {
   collectMs: number;
 }
 
+/** Limits of subagents. */
+export interface TaskLimits {
+  /** Maximum number of sessions of subagents below a root session, one under the other. */
+  taskDepth: number;
+  /** Maximum number of tasks of one session tree that run at this replica. */
+  runningTasks: number;
+  /** Time within which an agent runner and the service send each other something. */
+  runnerBeatMs: number;
+  /** Time for which the runs of an agent runner without a stream go on. */
+  runnerResumeMs: number;
+}
+
 /** Limits of connections and of what clients without a token may send. */
 export interface NetworkLimits {
   /** Maximum number of open connections. */
@@ -38,7 +50,7 @@ export interface NetworkLimits {
 }
 
 /** All limits that are configured. */
-export interface ConfigLimits extends ReplicaLimits, NetworkLimits {}
+export interface ConfigLimits extends ReplicaLimits, TaskLimits, NetworkLimits {}
 
 /** Reads the limits, and refuses contradictory ones. */
 export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
@@ -52,6 +64,10 @@ export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
     runningCalls: limits.running_calls ?? 64,
     reportMs: limits.report_ms ?? 600_000,
     collectMs: limits.collect_ms ?? 600_000,
+    taskDepth: limits.task_depth ?? 1,
+    runningTasks: limits.running_tasks ?? 8,
+    runnerBeatMs: limits.runner_beat_ms ?? 10_000,
+    runnerResumeMs: limits.runner_resume_ms ?? 30_000,
     connections: limits.connections ?? 1_024,
     connectionsPerAddress: limits.connections_per_address ?? 64,
     connectionsFromLoopback: limits.connections_from_loopback ?? 512,

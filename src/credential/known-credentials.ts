@@ -18,6 +18,8 @@ export interface ConfiguredToken extends CredentialRights {
 export interface KnownCredentials {
   /** Returns the principal whose token has this SHA-256; undefined if it is unknown, revoked or expired. */
   principalOf(sha256: Buffer): Principal | undefined;
+  /** Returns the principal of a secret that is accepted, by its id; undefined if it is unknown, revoked or expired. */
+  principalWithId(id: string): Principal | undefined;
   /** Ends the requests and streams of secrets that are no longer accepted, or that have other rights now. */
   endInvalid(): void;
 }
@@ -64,6 +66,10 @@ export function createKnownCredentials(
 
   return {
     endInvalid,
+    principalWithId(id) {
+      endInvalid();
+      return [...known.values()].find(({ record }) => record.id === id && isValid(record, now()))?.principal;
+    },
     principalOf(sha256) {
       // A configured token needs no look at the table, which costs a system call.
       const quick = configured() === tokens ? find(sha256) : undefined;

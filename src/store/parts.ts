@@ -1,10 +1,19 @@
-import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { create, type JsonObject, type JsonValue } from "@bufbuild/protobuf";
+import { BackgroundEndedSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolErrorReason, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 
 /** Throws unless the part is terminal. */
 export function checkEnded(part: ToolPart): void {
   if (part.state.case === "completed" || part.state.case === "error") return;
   throw new Error(`call ${part.callId} cannot end as ${part.state.case ?? "nothing"}`);
+}
+
+/** Returns the event that follows the end of a call that ran in the background; undefined for all other parts. */
+export function backgroundEndOf({ background, callId, childSessionId, state, tool }: ToolPart) {
+  if (!background || (state.case !== "completed" && state.case !== "error")) return undefined;
+  const reason = state.case === "error" ? state.value.reason : ToolErrorReason.UNSPECIFIED;
+  const value = create(BackgroundEndedSchema, { callId, tool, childSessionId, reason });
+  return { case: "backgroundEnded", value } as const;
 }
 
 /** Reduces an ended part to its tombstone: the ids and the terminal state. */

@@ -50,6 +50,8 @@ export interface Plan {
    * no side effects and may be repeated.
    */
   inspect?(): Promise<{ preview?(): MessageInitShape<typeof PreviewSchema> }>;
+  /** Session in which the subagent that the call starts makes its calls. */
+  childSession?: string;
   /** Maximum duration of the run, where the input decides it. */
   timeoutMs?: number;
 }
@@ -71,6 +73,8 @@ export interface PlanContext {
 /** Context in which ListTools offers a tool to an agent. */
 export interface OfferContext {
   agent: string;
+  /** Owner of the session, or the principal that asks for a list without a session. */
+  principal: string;
   /** The name of the workspace root. */
   workspace: string;
   /** Evaluates rules for what the tool offers. */

@@ -1,6 +1,11 @@
+import type { BackgroundCalls } from "../agents/background-calls.ts";
+import type { Subagents } from "../agents/subagents.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
+import { createBackgroundCancel } from "./background-cancel.ts";
+import { createBackgroundOutput } from "./background-output.ts";
+import { createBackgroundTask } from "./background-task.ts";
 import { createBash } from "./bash.ts";
 import { createBatch } from "./batch.ts";
 import { echo } from "./echo.ts";
@@ -16,6 +21,7 @@ import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";
 import { createSkill } from "./skill.ts";
+import { createTask } from "./task.ts";
 import { todoread } from "./todoread.ts";
 import { todowrite } from "./todowrite.ts";
 import { webfetch } from "./webfetch.ts";
@@ -49,4 +55,9 @@ export function builtInTools(parts: {
     todowrite,
     webfetch,
   ];
+}
+
+/** Creates the tools that start and manage subagents. They need the sessions and calls of the service that serves them. */
+export function subagentTools(parts: { background: BackgroundCalls; subagents: Subagents }): Tool[] {
+  return [createBackgroundCancel(parts), createBackgroundOutput(parts), createBackgroundTask(parts), createTask(parts)];
 }

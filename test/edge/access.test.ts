@@ -11,6 +11,7 @@ import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts
 import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { createAccessGate, rolesFor } from "../../src/edge/api/access.ts";
 import { createAuthenticate } from "../../src/edge/api/authenticate.ts";
+import { clientOf, refusal } from "../e2e/clients.ts";
 import { roles, startServer } from "./server.ts";
 
 /** Roles that may call each rpc: c caller, a approver, w watcher, A admin, h host. */
@@ -18,6 +19,8 @@ const pinned: Record<string, string> = {
   "AgentService/RegisterConnector": "-a-A-",
   "AgentService/UnregisterConnector": "-a-A-",
   "AgentService/ListConnectors": "-awA-",
+  "AgentService/ListAgents": "cawAh",
+  "AgentService/RunAgents": "c--A-",
   "CredentialService/SignIn": "cawAh",
   "CredentialService/CreateCode": "-a-A-",
   "CredentialService/CreateToken": "-a-A-",
@@ -67,6 +70,8 @@ test("each role may call exactly the rpcs of the table, over the wire", async ()
   for (const { path, method } of rpcs) {
     const allowed = await Promise.all(
       roles.map(async (role) => {
+        // Over HTTP/1.1 it is refused before its token is read.
+        if (method.methodKind === "bidi_streaming") return !(await isRoleMissing(server, role));
         const json = method.methodKind === "unary" ? "application/json" : "application/connect+json";
         const response = await fetch(`${server.url}/opencode.tool.v1.${path}`, {
           method: "POST",
@@ -81,6 +86,12 @@ test("each role may call exactly the rpcs of the table, over the wire", async ()
     );
   }
 });
+
+/** Returns true if RunAgents, over HTTP/2, refuses the role. */
+async function isRoleMissing({ url }: { url: string }, role: string): Promise<boolean> {
+  const stream = clientOf(AgentService, url, `${role}-token`).runAgents((async function* () {})());
+  return (await refusal(Array.fromAsync(stream))).reason === "ROLE_MISSING";
+}
 
 test("an rpc that is not in the table is open to no role", () => {
   const unlisted = { ...ToolService.method.listTools, localName: "burnTools" };

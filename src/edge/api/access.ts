@@ -65,6 +65,9 @@ const table: Readonly<Record<string, Readonly<Record<string, readonly Role[]>>>>
     registerConnector: approvers,
     unregisterConnector: approvers,
     listConnectors: overseers,
+    listAgents: readers,
+    // A runner makes the calls of its agents with the same token.
+    runAgents: callers,
   } satisfies Record<keyof typeof AgentService.method, readonly Role[]>,
   [CredentialService.typeName]: {
     signIn: [],

@@ -1,12 +1,20 @@
 import type { AgentService, Connector } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
+import type { RunnerRegistry } from "../../agents/runner-registry.ts";
+import type { AgentStreams } from "../../agents/stream/agent-streams.ts";
+import { readsAll } from "../../call/session-access.ts";
 import type { Connectors } from "../../connector/connectors.ts";
 import { advisory } from "../../connector/enforcement.ts";
+import type { Principal } from "../../core/principal.ts";
 import type { ServiceFunctions } from "./rpc.ts";
 import { approverOf, type SenderDomain } from "./sender.ts";
+import type { ToolServiceDomain } from "./tool-domain.ts";
 
 /** Domain that AgentService works on. */
 export interface AgentServiceDomain extends SenderDomain {
   connectors: Connectors;
+  runners: Pick<RunnerRegistry, "of">;
+  streams: Pick<AgentStreams, "connect">;
+  about: Pick<ToolServiceDomain["about"], "agentsOf">;
 }
 
 /** Returns the functions of AgentService. */
@@ -23,8 +31,26 @@ export function agentService(domain: AgentServiceDomain): ServiceFunctions<typeo
       return { connector: judged(await connectors.register(request, id)) };
     },
     unregisterConnector: async ({ id }) => ({ connector: await connectors.unregister(id) }),
+    listAgents: (_request, { principal }) => ({ agents: agentsFor(domain, principal) }),
+    async *runAgents(requests, { principal, signal }) {
+      for await (const message of domain.streams.connect(principal, requests, signal)) yield { message };
+    },
     listConnectors: () => ({ connectors: connectors.list().map(judged) }),
   };
+}
+
+function agentsFor({ about, runners }: Pick<AgentServiceDomain, "about" | "runners">, principal: Principal) {
+  const visible = runners.of(readsAll(principal) ? undefined : principal.id);
+  return about.agentsOf(principal).map(({ agent, description }) => ({
+    ...{ name: agent, description },
+    runners: visible
+      .filter((runner) => runner.agents().includes(agent))
+      .map((runner) => ({
+        name: runner.name,
+        bypasses: runner.bypasses,
+        freeCapacity: Math.max(0, runner.freeCapacity()),
+      })),
+  }));
 }
 
 const notVerified =

@@ -100,6 +100,8 @@ const statuses: Readonly<Record<ReasonName, Status>> = {
   NO_SUCH_ASSIGNMENT: "not_found",
   ALREADY_BEGUN: "failed_precondition",
   INVALID_ANSWERS: "invalid_argument",
+  RUNNER_SILENT: "deadline_exceeded",
+  RUNNER_REPLACED: "aborted",
   NO_SUCH_CONNECTOR: "not_found",
   DEADLINE_PASSED: "deadline_exceeded",
 };

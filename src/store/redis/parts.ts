@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { SessionEventSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import { encodeMessage } from "../../core/encode-message.ts";
-import { tombstone, withoutLargeInput } from "../parts.ts";
+import { backgroundEndOf, tombstone, withoutLargeInput } from "../parts.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
 
@@ -18,6 +18,8 @@ export function encodePart(sessionId: string, call: string, given: ToolPart): Wr
   const emitted = part.state.case === "pending" ? part : withoutLargeInput(part);
   const bytes: StepBytes = { [`event ${call}`]: encodeEvent(sessionId, { case: "part", value: emitted }) };
   if (emitted !== part) bytes[`snapshot ${call}`] = encodeWhole(part);
+  const end = backgroundEndOf(part);
+  if (end) bytes[`background ${call}`] = encodeEvent(sessionId, end);
   return { part, bytes };
 }
 

@@ -1,6 +1,6 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { HostStart } from "../../call/ports.ts";
-import { checkEnded } from "../parts.ts";
+import { backgroundEndOf, checkEnded } from "../parts.ts";
 import type { Step } from "./commit.ts";
 import type { OpenCallRow } from "./open-calls.ts";
 import { writePart } from "./parts.ts";
@@ -41,6 +41,8 @@ export function endCallRow({ callSql, openCalls, log, asks }: Tables, step: Step
   checkEnded(ended);
   if (call.asked) asks.withdraw(step, call, "The call ended.");
   const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
+  const end = backgroundEndOf(part);
+  if (end) log.append(step, call.ref.sessionId, end);
   callSql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
   openCalls.remove(step, call.ref);
   return part;

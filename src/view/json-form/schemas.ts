@@ -134,6 +134,8 @@ export const toolPart = named(
     cancelRequested: z.boolean().optional().describe("The agent that runs it was asked to stop"),
     callerUid: count.optional().describe("The user of the operating system that called"),
     requester: requester.optional(),
+    background: z.boolean().optional().describe("A tool made the call and did not wait for it"),
+    childSessionID: z.string().optional().describe("The session of the subagent of a task"),
   }),
 );
 
@@ -305,6 +307,13 @@ const grant = z.object({
   lastUsed: moment.optional(),
 });
 
+const backgroundEnded = z.object({
+  callID: z.string(),
+  tool: z.string(),
+  childSessionID: z.string(),
+  reason: z.string().describe("Why the call failed; unspecified if it completed"),
+});
+
 const entry = { seq: count, time: moment, sessionID: z.string() };
 
 export const sessionEvent = named(
@@ -337,5 +346,6 @@ export const sessionEvent = named(
     }),
     z.object({ ...entry, type: z.literal("granted"), properties: grant }),
     z.object({ ...entry, type: z.literal("revoked"), properties: grant }),
+    z.object({ ...entry, type: z.literal("background_ended"), properties: backgroundEnded }),
   ]),
 );

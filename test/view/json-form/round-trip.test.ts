@@ -86,6 +86,8 @@ test("keys, replies, states and numbers follow the ordered JSON", () => {
     reportedBy: "",
     reportedInputDigest: "",
     cancelRequested: false,
+    background: false,
+    childSessionID: "",
   });
   const answer = create(PermissionResponseSchema, { reply: PermissionReply.ALWAYS });
   expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });

@@ -9,7 +9,7 @@ import { fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
 import { file_google_protobuf_struct } from "@bufbuild/protobuf/wkt";
 import type { Grant, PermissionSettled } from "./permission_pb.ts";
 import { file_opencode_tool_v1_permission } from "./permission_pb.ts";
-import type { PermissionRequest, ToolPart } from "./tool_pb.ts";
+import type { PermissionRequest, ToolErrorReason, ToolPart } from "./tool_pb.ts";
 import { file_opencode_tool_v1_tool } from "./tool_pb.ts";
 import type { JsonObject, Message } from "@bufbuild/protobuf";
 
@@ -17,7 +17,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/event.proto.
  */
 export const file_opencode_tool_v1_event: GenFile = /*@__PURE__*/
-  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIrIDCgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SABCBwoFZXZlbnQiegoMVG9vbFByb2dyZXNzEg8KB2NhbGxfaWQYASABKAkSEgoFdGl0bGUYAiABKAlIAIgBARIuCghtZXRhZGF0YRgDIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBAUIICgZfdGl0bGVCCwoJX21ldGFkYXRhIlsKClRvb2xPdXRwdXQSDwoHY2FsbF9pZBgBIAEoCRIOCgZvZmZzZXQYAiABKAQSDAoEZGF0YRgDIAEoDBIOCgZsZW5ndGgYBCABKA0SDgoGb3V0cHV0GAUgASgJYgZwcm90bzM", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("ChxvcGVuY29kZS90b29sL3YxL2V2ZW50LnByb3RvEhBvcGVuY29kZS50b29sLnYxIvEDCgxTZXNzaW9uRXZlbnQSCwoDc2VxGAEgASgEEgwKBHRpbWUYAiABKAESEgoKc2Vzc2lvbl9pZBgDIAEoCRIqCgRwYXJ0GAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydEgAEjIKCHByb2dyZXNzGAUgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sUHJvZ3Jlc3NIABIuCgZvdXRwdXQYBiABKAsyHC5vcGVuY29kZS50b29sLnYxLlRvb2xPdXRwdXRIABI/ChBwZXJtaXNzaW9uX2Fza2VkGAcgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdEgAEkEKEnBlcm1pc3Npb25fc2V0dGxlZBgIIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblNldHRsZWRIABIqCgdncmFudGVkGAkgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudEgAEioKB3Jldm9rZWQYCiABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50SAASPQoQYmFja2dyb3VuZF9lbmRlZBgLIAEoCzIhLm9wZW5jb2RlLnRvb2wudjEuQmFja2dyb3VuZEVuZGVkSABCBwoFZXZlbnQifQoPQmFja2dyb3VuZEVuZGVkEg8KB2NhbGxfaWQYASABKAkSDAoEdG9vbBgCIAEoCRIYChBjaGlsZF9zZXNzaW9uX2lkGAMgASgJEjEKBnJlYXNvbhgEIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEVycm9yUmVhc29uInoKDFRvb2xQcm9ncmVzcxIPCgdjYWxsX2lkGAEgASgJEhIKBXRpdGxlGAIgASgJSACIAQESLgoIbWV0YWRhdGEYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQFCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSJbCgpUb29sT3V0cHV0Eg8KB2NhbGxfaWQYASABKAkSDgoGb2Zmc2V0GAIgASgEEgwKBGRhdGEYAyABKAwSDgoGbGVuZ3RoGAQgASgNEg4KBm91dHB1dBgFIAEoCWIGcHJvdG8z", [file_google_protobuf_struct, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * SessionEvent is one entry of a session's log. Sequence numbers are 1, 2, 3 … without gaps; every watcher, at every
@@ -112,6 +112,15 @@ export type SessionEvent = Message<"opencode.tool.v1.SessionEvent"> & {
      */
     value: Grant;
     case: "revoked";
+  } | {
+    /**
+     * background_ended is the end of a call that ran in the background: a host turns it into a message for its model,
+     * since no response of the model's own call carries the result. It follows the part that ended.
+     *
+     * @generated from field: opencode.tool.v1.BackgroundEnded background_ended = 11;
+     */
+    value: BackgroundEnded;
+    case: "backgroundEnded";
   } | { case: undefined; value?: undefined };
 };
 
@@ -121,6 +130,49 @@ export type SessionEvent = Message<"opencode.tool.v1.SessionEvent"> & {
  */
 export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_event, 0);
+
+/**
+ * BackgroundEnded is the end of a call that a tool made and did not wait for. `background_output` and GetToolPart return
+ * the result.
+ *
+ * @generated from message opencode.tool.v1.BackgroundEnded
+ */
+export type BackgroundEnded = Message<"opencode.tool.v1.BackgroundEnded"> & {
+  /**
+   * call_id is the call; for a background task also the task's id.
+   *
+   * @generated from field: string call_id = 1;
+   */
+  callId: string;
+
+  /**
+   * tool is the tool of the call, such as `task`.
+   *
+   * @generated from field: string tool = 2;
+   */
+  tool: string;
+
+  /**
+   * child_session_id: see ToolPart.child_session_id.
+   *
+   * @generated from field: string child_session_id = 3;
+   */
+  childSessionId: string;
+
+  /**
+   * reason is why the call ended in `error`; UNSPECIFIED if it completed.
+   *
+   * @generated from field: opencode.tool.v1.ToolErrorReason reason = 4;
+   */
+  reason: ToolErrorReason;
+};
+
+/**
+ * Describes the message opencode.tool.v1.BackgroundEnded.
+ * Use `create(BackgroundEndedSchema)` to create a new message.
+ */
+export const BackgroundEndedSchema: GenMessage<BackgroundEnded> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_event, 1);
 
 /**
  * ToolProgress is what a running tool reports to user interfaces.
@@ -155,7 +207,7 @@ export type ToolProgress = Message<"opencode.tool.v1.ToolProgress"> & {
  * Use `create(ToolProgressSchema)` to create a new message.
  */
 export const ToolProgressSchema: GenMessage<ToolProgress> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_event, 1);
+  messageDesc(file_opencode_tool_v1_event, 2);
 
 /**
  * ToolOutput is a piece of a running tool's output.
@@ -206,5 +258,5 @@ export type ToolOutput = Message<"opencode.tool.v1.ToolOutput"> & {
  * Use `create(ToolOutputSchema)` to create a new message.
  */
 export const ToolOutputSchema: GenMessage<ToolOutput> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_event, 2);
+  messageDesc(file_opencode_tool_v1_event, 3);
 

@@ -169,6 +169,7 @@ local function end_call(session, call_id, name, waiting)
   local call = K['call ' .. name]
   withdraw(session, words(waiting), B['withdrawn ' .. name])
   local seq = write_part(session, name)
+  if B['background ' .. name] then append(session, B['background ' .. name]) end
   redis.call('HSET', call, 'ended', now, 'owner', '', 'lease', 0, 'waiting', '')
   redis.call('HDEL', call, 'hooked')
   if redis.call('HEXISTS', call, 'collectMs') == 1 then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
