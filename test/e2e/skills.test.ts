@@ -1,4 +1,4 @@
-import { link, mkdir, readdir, rm, symlink, writeFile } from "node:fs/promises";
+import { link, mkdir, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { afterEach, describe, expect, onTestFinished, test } from "vitest";
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
@@ -12,7 +12,8 @@ import { read } from "./reading.ts";
 import { useService } from "./service.ts";
 
 const service = useService({
-  settings: '[permission.skill]\n"secret-*" = "deny"\n\n[permission.read]\n"*/hidden.md" = "deny"\n',
+  settings:
+    '[permission.skill]\n"secret-*" = "deny"\n"deploy-*" = "ask"\n\n[permission.read]\n"*/hidden.md" = "deny"\n',
 });
 /** The configuration's directory, which is also the home directory of the service. */
 const user = () => dirname(service.config);
@@ -71,7 +72,7 @@ async function ask(input: Record<string, string>, agent = "free") {
       expectedDigest: digest,
     });
   const end = () => stream.find(({ event }) => event.case === "part" && event.value.state.case === "completed");
-  return { request, stream, answer, end };
+  return { sessionId, request, stream, answer, end };
 }
 
 function outputOf({ case: kind, value }: SessionEvent["event"]): string {
@@ -185,6 +186,21 @@ describe("rules for skill", () => {
     const denied = await load({ name: "secret-plan" });
     expect(denied).toMatchObject({ reason: ToolErrorReason.DENIED });
     expect(denied.error).not.toContain("Steps of");
+  });
+
+  test("that ask can be answered once and for all, for this name", async () => {
+    await inUser({ "skill/deploy-a/SKILL.md": skill("deploy-a"), "skill/deploy-b/SKILL.md": skill("deploy-b") });
+    expect(namesIn((await offered()).description)).toEqual(["deploy-a", "deploy-b"]);
+    const { sessionId, request, answer, end } = await ask({ name: "deploy-a" }, "build");
+    expect(request.preview?.text).toBe("Steps of deploy-a.");
+    await answer(PermissionReply.ALWAYS);
+    await end();
+    const { tools } = connect(service, "caller");
+    const { part } = await tools.callTool({ sessionId, tool: "skill", input: { name: "deploy-a" } });
+    expect(part?.state.case).toBe("completed");
+    const other = { sessionId, callId: "c2", tool: "skill", input: { name: "deploy-b" } };
+    await read(tools.executeTool(other)).until("permissionAsked");
+    await tools.cancelTool(other);
   });
 
   test("hide the tool from an agent to whom all skills are denied", async () => {
@@ -353,6 +369,9 @@ test("files that are no usable skills are not offered, and each problem says wha
   await symlink(join(service.workspace, "elsewhere"), join(service.workspace, ".claude"));
   await mkdir(join(service.workspace, "elsewhere/skills"));
   const { description, problems } = await offered();
+  await offered();
+  const lines = (await readFile(join(service.data, "log/toolgate.log"), "utf8")).split("\n");
+  expect(lines.filter((line) => line.includes("skill/a-name/SKILL.md"))).toHaveLength(1);
   expect(namesIn(description)).toEqual(["good"]);
   const reasons = Object.fromEntries(
     problems.map(({ path, reason }) => [path.slice(service.workspace.length + 1), reason]),
