@@ -13,6 +13,7 @@ import { createPolicy } from "../src/policy/policy.ts";
 import { actions, type Rule } from "../src/policy/rules.ts";
 import { wildcard } from "../src/policy/wildcard.ts";
 import type { Tool } from "../src/tool/tool.ts";
+import { searchTools } from "../src/tools/index.ts";
 import { createInvalid } from "../src/tools/invalid.ts";
 
 const layersFor = createLayers({ config: [], agents: new Map() });
@@ -107,14 +108,17 @@ function keepOf({ keep: { end, lines, bytes } }: Tool): string {
   return `${part}, at most ${count(lines)} lines and ${count(bytes)} bytes`;
 }
 
-function offersOf({ changeForm, providers, experimental }: Tool): string[] {
+function offersOf({ name, changeForm, providers, experimental }: Tool): string[] {
   return [
     ...(changeForm === "patch" ? ["to models that are trained to write patches"] : []),
     ...(changeForm === "replace" ? ["to models that are not trained to write patches"] : []),
     ...(providers ? [`to models of ${providers.map(code).join(", ")}`] : []),
+    ...(needProvider.includes(name) ? [`only if \`provider\` in [${name}] of \`toolgate.toml\` names a provider`] : []),
     ...(experimental ? ["only if `experimental` in `toolgate.toml` names it"] : []),
   ];
 }
+
+const needProvider = Object.keys(searchTools({ websearch: undefined, codesearch: undefined }));
 
 type Row = [path: string, type: string, standard: string, limits: string, meaning: string];
 

@@ -113,6 +113,8 @@ export interface CheckedConfig {
   tests: number;
   /** Ordered by line. An error prevents a start, a warning does not. */
   findings: readonly { severity: "error" | "warning"; line: number | undefined; message: string }[];
+  /** Tools that a service with it does not offer, with the reason. */
+  notes: readonly string[];
 }
 
 /** The service itself, for the commands that run it or read its files; the others only talk to one. */

@@ -2,9 +2,11 @@ import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
 import { dirname } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
+import type { SearchSettings } from "../core/search-providers.ts";
+import type { Registry } from "../tool/registry.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
-import { builtInTools, subagentTools } from "../tools/index.ts";
+import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import { createPipes } from "../tools/process/pipe.ts";
 import { openSandbox, type Sandbox } from "../tools/process/sandbox.ts";
 import { createSupervisor } from "../tools/process/supervisor.ts";
@@ -70,6 +72,26 @@ export function startBuiltInTools({
   };
 }
 
+/**
+ * Offers the search tools for which the configuration names a provider. Returns the function that compares again with a
+ * configuration that changed.
+ */
+export function offerSearchTools(registry: Pick<Registry, "register">, live: SearchSettings): () => void {
+  const tools = searchTools(live);
+  const offered = new Map<string, () => void>();
+  function compare(): void {
+    for (const name of ["websearch", "codesearch"] as const) {
+      const withdraw = offered.get(name);
+      if (live[name] === undefined) {
+        withdraw?.();
+        offered.delete(name);
+      } else if (withdraw === undefined) offered.set(name, registry.register({ [name]: tools[name] }));
+    }
+  }
+  compare();
+  return compare;
+}
+
 /** Returns the built-in tools for their declarations alone: nothing is started or probed. */
 export async function declaredTools(): Promise<Tool[]> {
   const off = { profile: "off", network: true } as const;
@@ -80,7 +102,11 @@ export async function declaredTools(): Promise<Tool[]> {
     skills: noSkills,
     agentNames: () => [],
   });
-  return [...builtIn, ...subagentTools({ background: unusedCalls, subagents: unusedSubagents })];
+  return [
+    ...builtIn,
+    ...subagentTools({ background: unusedCalls, subagents: unusedSubagents }),
+    ...Object.values(searchTools({ websearch: undefined, codesearch: undefined })),
+  ];
 }
 
 const noSkills: Skills = {

@@ -1,13 +1,18 @@
 import { type Config, configuredRules } from "../config/config.ts";
 import type { ConfiguredRules } from "../policy/layers.ts";
 
-/** Creates a view of a configuration of which a reload replaces tokens and policy; all else stays until the next start. */
+/** The settings that a reload puts in force. */
+export const reloadedSettings = ["tokens", "policy", "websearch", "codesearch"] as const;
+
+type ReloadedSetting = (typeof reloadedSettings)[number];
+
+/** Creates a view of a configuration of which a reload replaces tokens, policy and search providers; all else stays until the next start. */
 export function liveConfig(first: Config): {
   config: Config;
   rules: ConfiguredRules;
-  replace(next: Pick<Config, "tokens" | "policy">): void;
+  replace(next: Pick<Config, ReloadedSetting>): void;
 } {
-  let { tokens, policy } = first;
+  let { tokens, policy, websearch, codesearch } = first;
   let configured = configuredRules(policy);
   return {
     config: {
@@ -17,6 +22,12 @@ export function liveConfig(first: Config): {
       },
       get policy() {
         return policy;
+      },
+      get websearch() {
+        return websearch;
+      },
+      get codesearch() {
+        return codesearch;
       },
     },
     rules: {
@@ -28,7 +39,7 @@ export function liveConfig(first: Config): {
       },
     },
     replace(next) {
-      ({ tokens, policy } = next);
+      ({ tokens, policy, websearch, codesearch } = next);
       configured = configuredRules(policy);
     },
   };

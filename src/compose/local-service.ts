@@ -11,6 +11,7 @@ import {
   findStore,
   loadConfig,
   readEnvironment,
+  searchWarnings,
   tokenWarnings,
   userSkillDirectories,
 } from "../config/config.ts";
@@ -53,7 +54,7 @@ export async function serveUntilStopped(flags: Flags, onStart: (started: Started
   const server = await startServer(config, log);
   onHangUp = createReload({ server, started: config, load: () => loadPresentConfig(flags), log });
   onStart(describeServer(config, server));
-  for (const { message } of tokenWarnings(config.tokens)) log.warn(message);
+  for (const { message } of [...tokenWarnings(config.tokens), ...searchWarnings(config)]) log.warn(message);
   log.info("service started", { address: server.url });
   const signal = await Promise.race([once(process, "SIGTERM"), once(process, "SIGINT")]);
   process.once("SIGTERM", () => process.exit(1)).once("SIGINT", () => process.exit(1));

@@ -1,11 +1,12 @@
 import { isDeepStrictEqual } from "node:util";
 import type { Config } from "../config/config.ts";
 import type { ServiceLog } from "../core/logger.ts";
+import { reloadedSettings } from "./live-config.ts";
 import type { Server } from "./server.ts";
 
 /**
- * Creates the handler of SIGHUP: it opens the log file again and applies tokens and policy of the configuration as it is then. A
- * configuration that a start would refuse changes nothing. Reloads run one after the other.
+ * Creates the handler of SIGHUP: it opens the log file again and applies tokens, policy and search providers of the configuration
+ * as it is then. A configuration that a start would refuse changes nothing. Reloads run one after the other.
  */
 export function createReload({
   server,
@@ -25,15 +26,19 @@ export function createReload({
     try {
       const next = load();
       await server.reload(next);
-      log.info("configuration reloaded: its tokens and rules are in force");
+      log.info("configuration reloaded: its tokens, rules and search providers are in force");
       const others = Object.keys(next).filter(
-        (key) => key !== "tokens" && key !== "policy" && !isDeepStrictEqual(get(next, key), get(started, key)),
+        (key) =>
+          !reloadedSettings.some((name) => name === key) && !isDeepStrictEqual(get(next, key), get(started, key)),
       );
       if (others.length > 0) log.warn(`settings changed that need a restart: ${others.join(", ")}`);
     } catch (error) {
-      log.error("configuration not reloaded: tokens and rules stay as they were; correct it and send SIGHUP again", {
-        error,
-      });
+      log.error(
+        "configuration not reloaded: tokens, rules and search providers stay as they were; correct it and send SIGHUP again",
+        {
+          error,
+        },
+      );
     }
   }
 

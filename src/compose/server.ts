@@ -13,7 +13,7 @@ import { embeddedTools } from "../tool/embedded-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry, ToolsByName } from "../tool/registry.ts";
 import { createInvalid } from "../tools/invalid.ts";
-import { startBuiltInTools, startSandbox } from "./built-in-tools.ts";
+import { offerSearchTools, startBuiltInTools, startSandbox } from "./built-in-tools.ts";
 import { openCredentialParts } from "./credentials.ts";
 import { openCustomTools } from "./custom-tools.ts";
 import { startListener } from "./listener.ts";
@@ -34,7 +34,7 @@ export interface Server {
   register: Registry["register"];
   /** Adds hooks of the embedding program, under a name, and returns the function that removes them. */
   addHooks: HookChain["add"];
-  /** Replaces tokens, rules and agents by those of another configuration; refuses it unchanged if a start would refuse its rules. */
+  /** Replaces tokens, rules, agents and search providers by those of another configuration; refuses it whole if a start would. */
   reload(next: Config): Promise<void>;
   /** Creates a one-time code with which a person signs in as approver; undefined without authentication. */
   createSignInCode(): string | undefined;
@@ -80,6 +80,7 @@ export async function startServer(
   });
   const { calls, registry, hooks } = replica;
   const subagents = startSubagents({ config, replica, store, credentials });
+  const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
   register(tools);
   // Registered apart from the built-in tools, since it lists tools of files and plugins too.
@@ -127,6 +128,7 @@ export async function startServer(
       replace(next);
       credentials.endInvalid();
       replica.nameAgents();
+      compareSearchTools();
       await agreement.compare();
     },
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),

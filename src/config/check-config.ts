@@ -5,6 +5,7 @@ import { type Config, configFile, defaultData, type Environment, loadConfigForCh
 import { ConfigError } from "./errors.ts";
 import { readSettings } from "./file.ts";
 import { readPolicy } from "./policy.ts";
+import { notOffered, searchWarnings } from "./search.ts";
 import { tokenWarnings } from "./tokens.ts";
 import { isWorkspaceFile, readWorkspaceSettings } from "./workspace-rules.ts";
 
@@ -13,7 +14,7 @@ export async function checkConfig(
   named: string | undefined,
   environment: Environment,
   tools: readonly AskingTool[],
-): Promise<{ file: string; rules: number; tests: number; findings: Finding[] }> {
+): Promise<{ file: string; rules: number; tests: number; findings: Finding[]; notes: string[] }> {
   const file = configFile(named ?? environment.env.TOOLGATE_CONFIG, environment);
   const read = isWorkspaceFile(file) ? readWorkspaceSettings(file) : readSettings(file, environment.home);
   if (!read) throw new ConfigError(`the configuration file ${file} does not exist; create it, or name another one`);
@@ -28,6 +29,7 @@ export async function checkConfig(
     rules: lists.reduce((sum, { rules }) => sum + rules.length, 0),
     tests: policy.tests.length,
     findings: [...warnings, ...findings].toSorted((one, other) => (one.line ?? 0) - (other.line ?? 0)),
+    notes: isWorkspaceFile(file) ? [] : notOffered(read.settings),
   };
 }
 
@@ -47,8 +49,10 @@ function checkService(
   const config = loadConfigForCheck({ config: file }, environment);
   checkPluginFiles(config);
   const { tokens } = config;
-  return tokenWarnings(tokens).map(({ id, message }) => {
+  const ofTokens = tokenWarnings(tokens).map(({ id, message }) => {
     const index = tokens.findIndex((token) => token.id === id);
-    return { severity: "warning", line: lineOf(["token", index]), message };
+    return { line: lineOf(["token", index]), message };
   });
+  const ofSearch = searchWarnings(config).map(({ tool, message }) => ({ line: lineOf([tool]), message }));
+  return [...ofTokens, ...ofSearch].map((warning) => ({ severity: "warning", ...warning }));
 }

@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import type { LogRotation } from "../core/log-file.ts";
+import type { SearchSettings } from "../core/search-providers.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
 import { type ConfigLimits, readLimits } from "./limits.ts";
@@ -12,6 +13,7 @@ import { canonicalPath, checkDataDirectory, checkOutside, createPrivateDirectory
 import { readPolicy, type WrittenPolicy } from "./policy.ts";
 import { readRotation } from "./rotation.ts";
 import { readSandbox, type SandboxSettings } from "./sandbox.ts";
+import { readSearch } from "./search.ts";
 import { readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
 import { readTracing } from "./tracing.ts";
@@ -23,12 +25,13 @@ export type { ListenAddress } from "./listen-address.ts";
 export type { Flags } from "./overrides.ts";
 export { configuredRules } from "./policy.ts";
 export type { Confinement, SandboxSettings } from "./sandbox.ts";
+export { searchWarnings } from "./search.ts";
 export type { Tls } from "./tls.ts";
 export { type Token, tokenWarnings } from "./tokens.ts";
 export { createWorkspaceRules } from "./workspace-rules.ts";
 
 /** The complete configuration of a service. No other part reads flags, environment or the file. */
-export interface Config {
+export interface Config extends SearchSettings {
   /** The canonical path of the configuration file, which may not exist: the engine denies it to every tool. */
   readonly file: string;
   /** Contains the store, outputs, tokens and logs (canonical, 0700). */
@@ -164,6 +167,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     workspacePlugins: settings.workspace_plugins ?? {},
     skillDirectories: userSkillDirectories(canonicalPath(file), home),
     experimental: settings.experimental ?? [],
+    ...readSearch(settings, { env, workspaces }),
     limits: readLimits(settings.limits),
     sandbox: readSandbox(settings, written === undefined ? [] : [file]),
   });

@@ -7,6 +7,7 @@ import { check, checkToml, strictTable } from "./check.ts";
 import { ConfigError } from "./errors.ts";
 import { configuredPlugin } from "./plugin-file.ts";
 import { name, permissionTest, policyTables } from "./policy-tables.ts";
+import { searchTables, withSearchPaths } from "./search.ts";
 import type { Toml } from "./toml.ts";
 
 const day = 86_400_000;
@@ -93,6 +94,7 @@ const settings = strictTable({
   plugin: z.array(z.union([z.string().min(1), optionalPlugin])).optional(),
   workspace_plugins: z.record(name, z.enum(["require", "optional", "off"])).optional(),
   experimental: z.array(z.string().min(1)).optional(),
+  ...searchTables,
   workspace: z.record(name, z.string().min(1)).optional(),
   permission_test: z.array(permissionTest).optional(),
   sandbox: strictTable({
@@ -150,6 +152,7 @@ export function readSettings(file: string, home: string): { settings: Settings; 
   const absolute = (path: string) => resolve(dirname(file), path.replace(/^~(?=\/|$)/, home));
   const absoluteSettings = {
     ...withPaths(read, absolute),
+    ...withSearchPaths(read, absolute),
     ...(read.workspace === undefined ? {} : { workspace: mapValues(read.workspace, absolute) }),
     ...(read.sandbox?.writable === undefined
       ? {}

@@ -21,6 +21,8 @@ export interface Ask {
   deletes?: readonly string[];
   /** For a web address: the IP address that its host resolves to, once that is known. */
   leadsTo?: string;
+  /** For a web address that only `judge` evaluates: the operator configured it, so its host need not be public. Rules apply. */
+  isConfigured?: true;
   /** Shown by user interfaces. */
   metadata?: JsonObject;
   /** Approval covers later asks of the same permission made by the tool body; denials still apply. */

@@ -65,7 +65,7 @@ function decideByRules(
   const { compiled } = state;
   const { permission, patterns, paths } = ask;
   const pattern = patterns[at] ?? "";
-  const refused = address && refusedAddress(compiled, address, ask.leadsTo, layers);
+  const refused = address && !ask.isConfigured ? refusedAddress(compiled, address, ask.leadsTo, layers) : undefined;
   if (refused) return toDecision(permission, pattern, protectedBy(refused));
   const line = ask.line ?? pattern;
   const matchRules = createMatchCache(compiled, steps);

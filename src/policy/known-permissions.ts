@@ -1,7 +1,7 @@
 /** Permissions that the engine asks for, whichever tool is called. */
 export const enginePermissions: readonly string[] = ["doom_loop", "external_directory"];
 
-/** Permissions of opencode that no tool here asks for; rules written for opencode name them. */
+/** Permissions of opencode that no tool here asks, or only one that is configured; rules written for opencode name them. */
 const opencodePermissions = ["codesearch", "lsp", "task", "websearch"];
 
 /** A tool by what it can ask; undefined permissions: anything, first of all its own name. */

@@ -1,5 +1,6 @@
 import type { BackgroundCalls } from "../agents/background-calls.ts";
 import type { Subagents } from "../agents/subagents.ts";
+import type { SearchSettings } from "../core/search-providers.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
@@ -8,6 +9,7 @@ import { createBackgroundOutput } from "./background-output.ts";
 import { createBackgroundTask } from "./background-task.ts";
 import { createBash } from "./bash.ts";
 import { createBatch } from "./batch.ts";
+import { createCodeSearch } from "./codesearch.ts";
 import { echo } from "./echo.ts";
 import { createEditTool } from "./edit.ts";
 import { createFileChanges } from "./fs/change-file.ts";
@@ -25,6 +27,7 @@ import { createTask } from "./task.ts";
 import { todoread } from "./todoread.ts";
 import { todowrite } from "./todowrite.ts";
 import { webfetch } from "./webfetch.ts";
+import { createWebSearch } from "./websearch.ts";
 import { createWrite } from "./write.ts";
 
 /** Creates the built-in tools, which every replica has. */
@@ -60,4 +63,9 @@ export function builtInTools(parts: {
 /** Creates the tools that start and manage subagents. They need the sessions and calls of the service that serves them. */
 export function subagentTools(parts: { background: BackgroundCalls; subagents: Subagents }): Tool[] {
   return [createBackgroundCancel(parts), createBackgroundOutput(parts), createBackgroundTask(parts), createTask(parts)];
+}
+
+/** Creates the built-in tools that are offered only where the configuration names a provider, which may change at any time. */
+export function searchTools(live: SearchSettings): Record<keyof SearchSettings, Tool> {
+  return { websearch: createWebSearch(live), codesearch: createCodeSearch(live) };
 }

@@ -5,7 +5,8 @@ import { ToolFailure } from "../tool/errors.ts";
 import type { ToolResult } from "../tool/tool.ts";
 import { attachmentKind } from "./fs/file-kind.ts";
 import { convertHtml } from "./web/convert-html.ts";
-import { fetchPage, readUrl, urlProblem, type WebPage } from "./web/web-page.ts";
+import { readUrl, urlProblem } from "./web/exchange.ts";
+import { fetchPage, type WebPage } from "./web/web-page.ts";
 
 const defaultSeconds = 30;
 const maxSeconds = 120;

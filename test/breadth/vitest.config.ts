@@ -9,6 +9,7 @@ export default defineConfig({
       "test/console/{inbox,links,policy,session,tools,windows}.test.ts",
       "test/model/model.test.ts",
       "test/store/redis-{cluster,scripts}.test.ts",
+      "test/tools/searx.test.ts",
       "test/tools/webfetch.test.ts",
     ],
     provide: { isBroad: true },

@@ -17,7 +17,7 @@ export function fakeService({ env, stdout, stderr }: CliProcess): () => Promise<
         },
       };
     },
-    checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [] }),
+    checkConfig: async (file = "none") => ({ file, rules: 0, tests: 0, findings: [], notes: [] }),
     openCredentials: () => Promise.reject(new Error("not used")),
     async trust(directory, flags) {
       const { trustDirectory } = await import("../../src/compose/local-service.ts");

@@ -36,8 +36,9 @@ export function defineCheckConfig(command: Command, context: CliContext): void {
         const warned = findings.length === 0 ? "" : `, ${count(findings.length, "warning")}`;
         const { rules, tests } = checked;
         screen.note(`${checked.file} is good: ${count(rules, "rule")}, ${count(tests, "test")} passed${warned}`);
+        for (const note of checked.notes) screen.note(terminalLine(note));
         screen.note(
-          "a server reads tokens and rules of toolgate.toml at SIGHUP, all else when it starts; .opencode/config.toml it reads by itself",
+          "a server reads tokens, rules and search providers of toolgate.toml at SIGHUP, all else when it starts; .opencode/config.toml it reads by itself",
         );
         return undefined;
       }),

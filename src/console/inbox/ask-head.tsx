@@ -23,6 +23,8 @@ function intentOf(request: PermissionRequest): string {
 
 const intents = new Map([
   ["webfetch", "open a web page"],
+  ["websearch", "search the web"],
+  ["codesearch", "search code"],
   ["read", "read a file"],
   ["edit", "change a file"],
   ["external_directory", "reach outside the workspace"],

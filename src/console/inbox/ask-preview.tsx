@@ -53,7 +53,7 @@ export function AskPreview({
       )}
       {hosts.length > 0 && (
         <section class="block">
-          <h3>Address</h3>
+          <h3>{searches.has(request.permission) ? "Search, sent to this host" : "Address"}</h3>
           {display.map((address) => (
             <p key={address} class="address mono">
               {visibleText(address)}
@@ -103,6 +103,9 @@ export function AskPreview({
     </>
   );
 }
+
+/** Permissions whose patterns are texts that are sent to the host. */
+const searches = new Set(["websearch", "codesearch"]);
 
 /** A diff; a long one is loaded in full on demand. */
 function Diff({

@@ -23,6 +23,8 @@ const colours = new Map([
   ["glob", "look"],
   ["grep", "look"],
   ["webfetch", "web"],
+  ["websearch", "web"],
+  ["codesearch", "web"],
   ["external_directory", "beyond"],
   ["doom_loop", "beyond"],
   ["question", "question"],

@@ -1,6 +1,6 @@
 import { ToolFailure } from "../../tool/errors.ts";
 import type { Plan } from "../../tool/tool.ts";
-import { readUrl, urlProblem } from "../web/web-page.ts";
+import { readUrl, urlProblem } from "../web/exchange.ts";
 
 /** Plans to fetch a page. Redirects are followed by the agent, so rules see the first address only. */
 export function planFetch(text: string): Plan {
