@@ -77,6 +77,21 @@ test("no key of an approval answers a question; o goes to its fields, and Ctrl E
   expect(await end()).toMatchObject({ metadata: { answers: [["No"]] } });
 });
 
+test("an answer that is not sent yet is still there after a look at the session", async () => {
+  const page = await browsers.open(service, "approver");
+  const end = await ask({ question: "Go on?", options: ["Yes", "No"] });
+  await untilRejectable(page);
+  await page.getByRole("radio", { name: "In my own words" }).check();
+  await page.getByRole("textbox").fill("Only tests.");
+  await card(page).getByRole("link", { name: "Set up the tests" }).click();
+  await page.getByRole("heading", { name: "Set up the tests" }).waitFor();
+  await page.getByRole("navigation").getByRole("link", { name: /Inbox/ }).click();
+  await untilRejectable(page);
+  expect(await page.getByRole("textbox").inputValue()).toBe("Only tests.");
+  await send(page).click();
+  expect(await end()).toMatchObject({ metadata: { answers: [["Only tests."]] } });
+});
+
 test("a question is dismissed with feedback", async () => {
   const page = await browsers.open(service, "approver");
   const end = await ask({ question: "Go on?" });

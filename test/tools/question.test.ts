@@ -64,7 +64,7 @@ test.each([
   ["no question", { questions: [] }, "questions"],
   ["eleven questions", { questions: Array(11).fill(database) }, "at most 10 questions"],
   ["a header of 31 characters", { questions: [{ ...database, header: "x".repeat(31) }] }, "questions.0.header"],
-  ["the same label twice", { question: "Go on?", options: ["Yes", "Yes "] }, "the same label"],
+  ["the same label twice", { question: "Go on?", options: ["Yes, all", "Yes,  all "] }, "the same label"],
   ["no way to answer", { questions: [{ question: "Go on?", custom: false }] }, "there is no answer to it"],
   ["a blank question", { question: " " }, "questions.0.question"],
   ["both forms", { question: "Go on?", questions: [database] }, "not both"],

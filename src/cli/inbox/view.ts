@@ -167,6 +167,12 @@ function footLines({ selected, mode, isReady, notice }: InboxView, paint: Paint)
   return [...notices, [...approve, ...whole, ...others, ...move].join("   ")];
 }
 
+function waysOf({ ask, at }: FormMode): string {
+  const { options = [], custom = true } = ask.question[at] ?? {};
+  if (options.length === 0) return "your own words";
+  return custom ? "a number, a label or your own words" : "a number or a label";
+}
+
 /** The answer that is being typed, and the value that it stands for. */
 function formFoot(form: FormMode, paint: Paint): string[] {
   const { text, parsed } = currentAnswer(form);
@@ -174,7 +180,7 @@ function formFoot(form: FormMode, paint: Paint): string[] {
   const words = "problem" in parsed ? paint("yellow", parsed.problem) : parsed.values.map(terminalLine).join(", ");
   const then = form.at + 1 < length ? "next question" : "send";
   return [
-    `${paint("dim", `${form.at + 1} of ${length}: a number, a label or your own words; empty: no answer. Enter: ${then}, Esc: back`)}`,
+    `${paint("dim", `${form.at + 1} of ${length}: ${waysOf(form)}; empty: no answer. Enter: ${then}, Esc: back`)}`,
     `› ${terminalLine(text)}▏  ${paint("dim", "→")} ${words || paint("dim", "no answer")}`,
   ];
 }

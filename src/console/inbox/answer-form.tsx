@@ -5,13 +5,15 @@ import { PermissionReply, type PermissionRequest } from "../../../gen/opencode/t
 import { isTyping } from "../shell/keys.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { AnswerOutcome } from "./answer.ts";
-import { type AnswerDraft, AnswerFields, noAnswer, valuesOf } from "./answer-fields.tsx";
+import { AnswerFields, noAnswer, valuesOf } from "./answer-fields.tsx";
+import type { AskFeed } from "./ask-feed.ts";
 import { RejectForm } from "./reject-form.tsx";
 import { useSending } from "./use-sending.ts";
 
 /** The questions of a request with the fields of their answers. Only its own button, or Ctrl and Enter, sends them. */
 export function AnswerForm({
   request,
+  drafts: stored,
   armed,
   isLive,
   connection,
@@ -19,6 +21,8 @@ export function AnswerForm({
   children,
 }: {
   request: PermissionRequest;
+  /** The drafts of all requests. */
+  drafts: AskFeed["drafts"];
   /** True once the card has been visible for a moment. */
   armed: boolean;
   /** False while the page may miss changes; then nothing can be answered. */
@@ -29,7 +33,7 @@ export function AnswerForm({
   children: ComponentChildren;
 }) {
   const { question: questions } = request;
-  const drafts = useSignal<readonly AnswerDraft[]>(questions.map(() => noAnswer));
+  const drafts = useSignal(stored.get(request.id) ?? questions.map(() => noAnswer));
   const isDismissing = useSignal(false);
   const form = useRef<HTMLFormElement>(null);
   const { isSending, problem, send } = useSending(connection, onAnswered);
@@ -82,6 +86,7 @@ export function AnswerForm({
             isLocked={!mayAnswer}
             change={(draft) => {
               drafts.value = drafts.value.map((each, i) => (i === at ? draft : each));
+              stored.set(request.id, drafts.value);
             }}
           />
         ))}

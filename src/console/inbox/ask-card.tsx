@@ -13,6 +13,7 @@ import { pathOf } from "../shell/route.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import { AnswerBar } from "./answer-bar.tsx";
 import { AnswerForm } from "./answer-form.tsx";
+import type { AskFeed } from "./ask-feed.ts";
 import { AskIds, headingOf } from "./ask-head.tsx";
 import type { AskGroup, InboxAsk } from "./ask-list.ts";
 import { AskPreview } from "./ask-preview.tsx";
@@ -27,6 +28,7 @@ export function AskCard({
   group,
   connection,
   names,
+  drafts,
   isAlone,
   isLive,
   onAnswered,
@@ -34,6 +36,7 @@ export function AskCard({
   group: AskGroup;
   connection: ConsoleConnection;
   names: SessionNames;
+  drafts: AskFeed["drafts"];
   /** True if the card was selected: on a small screen it is visible only then. */
   isAlone: boolean;
   isLive: boolean;
@@ -68,7 +71,7 @@ export function AskCard({
       {form === undefined ? (
         <Approval {...{ group, request, armed, isLive, connection, onAnswered }} />
       ) : (
-        <Questions {...{ group, form, armed, isLive, connection, onAnswered }} />
+        <Questions {...{ group, form, drafts, armed, isLive, connection, onAnswered }} />
       )}
     </article>
   );
@@ -109,7 +112,11 @@ function Approval({ request, ...props }: AnswerProps & { request: PermissionRequ
 }
 
 /** The questions of a call with the form that answers them; its answer also lets a repeated call go on. */
-function Questions({ form: { request, settled }, group, ...props }: AnswerProps & { form: InboxAsk }) {
+function Questions({
+  form: { request, settled },
+  group,
+  ...props
+}: AnswerProps & { form: InboxAsk; drafts: AskFeed["drafts"] }) {
   const repetition = group.asks.map(({ request }) => repetitionWords(request)).find((words) => words !== "");
   return (
     <>

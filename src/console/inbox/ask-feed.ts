@@ -4,12 +4,15 @@ import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts
 import { farewellMs } from "../../view/asks.ts";
 import type { ConsoleConnection } from "../stream/connection.ts";
 import type { Liveness } from "../stream/follow.ts";
+import type { AnswerDraft } from "./answer-fields.tsx";
 import { createAskList, type InboxAsk } from "./ask-list.ts";
 
 /** The live asks of all sessions. */
 export interface AskFeed {
   readonly asks: ReadonlySignal<readonly InboxAsk[]>;
   readonly liveness: ReadonlySignal<Liveness>;
+  /** Answers to open questions that are not sent yet, by the ID of the request: they outlive a look at another page. */
+  readonly drafts: Map<string, readonly AnswerDraft[]>;
   /** Called in one tab of the browser for each new ask, including those opened while it was disconnected. */
   onNew(listener: (ask: PermissionRequest) => void): void;
 }
@@ -21,6 +24,7 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
   const list = createAskList();
   const asks = signal<readonly InboxAsk[]>([]);
   const liveness = signal<Liveness>("connecting");
+  const drafts: AskFeed["drafts"] = new Map();
   const listeners: ((ask: PermissionRequest) => void)[] = [];
   /** False until a snapshot starts: this tab may have joined in the middle of one. */
   let isBegun = false;
@@ -38,6 +42,7 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
     setTimeout(() => {
       leaving.delete(id);
       list.drop(id);
+      drafts.delete(id);
       asks.value = list.all();
     }, farewellMs);
   }
@@ -87,6 +92,7 @@ export function createAskFeed({ stream, permissions }: Pick<ConsoleConnection, "
   return {
     asks,
     liveness,
+    drafts,
     onNew: (listener) => void listeners.push(listener),
   };
 }

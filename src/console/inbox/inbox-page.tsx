@@ -88,6 +88,7 @@ export function InboxPage({ connection, feed, route }: PageProps) {
             group={group}
             connection={connection}
             names={names}
+            drafts={feed.drafts}
             isAlone={isChosen}
             isLive={feed.liveness.value === "live"}
             onAnswered={(words) => {

@@ -22,7 +22,8 @@ const question = z
     multiple: z.boolean().default(false).describe("Allow choosing several options"),
     custom: z.boolean().default(true).describe("Allow an answer in the person's own words"),
   })
-  .refine(({ options }) => new Set(options.map(({ label }) => label)).size === options.length, {
+  // White space is shown as one space.
+  .refine(({ options }) => new Set(options.map(({ label }) => label.replaceAll(/\s+/g, " "))).size === options.length, {
     error: "two options have the same label; give each another one",
     path: ["options"],
   })
