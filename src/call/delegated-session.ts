@@ -56,7 +56,8 @@ async function ensureSession(
   { id, parent = "", agent = "" }: { id: string; parent?: string | undefined; agent?: string },
 ): Promise<void> {
   if (await sessions.find(id)) return;
-  const title = `${kind} in ${basename(directory) || directory}${agent === "" ? "" : `, ${agent}`}`;
+  // The kind of agent is in `requester`, which views show beside the title.
+  const title = `${basename(directory) || directory}${agent === "" ? "" : `, ${agent}`}`;
   const [first = "build"] = principal.agents;
   await sessions.create(
     principal,
