@@ -7,6 +7,7 @@ import { canonicalJson } from "../core/canonical-json.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { isForeignPermission } from "../policy/known-permissions.ts";
 import type { Layers } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import { InvalidInput, ToolFailure } from "../tool/errors.ts";
@@ -75,7 +76,9 @@ export async function planTool(
 
 const failing = ({ message }: ToolFailure) => ({ reason: ToolErrorReason.FAILED, message });
 
-function toolOf({ registry }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
+/** Finds the tool; one of an agent that runs it itself is planned as if its host shared the disk and ran it in the workspace. */
+function toolOf({ registry, foreign }: PlannerParts, { tool: name }: PlanToolRequest, { workspace }: Scope): Tool {
+  if (isForeignPermission(name)) return foreign.tool(name, { directory: workspace.directory, isDiskShared: true });
   const tool = registry.get(name, workspaceRoot(workspace.name));
   if (tool) return tool;
   throw new RequestError(ErrorReason.UNKNOWN_TOOL, `there is no tool "${name}"; ListTools shows what there is`, {
@@ -104,7 +107,9 @@ async function judgeRequest(
     reads: { get: async (path) => (root === undefined ? undefined : await store.getRead(root, path)) },
     judge: createToolJudge(policy, layers),
   };
-  const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request.input ?? {}));
+  // As in BeginCall, whose digest covers the directory.
+  const place = isForeignPermission(tool.name) ? `\n${workspace.directory}` : "";
+  const requestDigest = () => digestOfRequest(tool.name, canonicalJson(request.input ?? {}) + place);
   const repeats = session === undefined || request.onlyRules ? 0 : await store.repeatsOf(session.id, requestDigest());
   const options = {
     repeats,

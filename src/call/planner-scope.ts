@@ -3,6 +3,7 @@ import type { Session } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { checkRules, type LayersFor } from "../policy/layers.ts";
 import type { Layers } from "../policy/model.ts";
+import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Planning } from "./planning.ts";
@@ -13,6 +14,7 @@ import type { OpenSession, Sessions } from "./sessions.ts";
 export interface PlannerParts extends Planning {
   sessions: Sessions;
   registry: Registry;
+  foreign: ForeignTools;
   hooks: HookChain;
   store: CallRecordReader & ToolMemory & StoreClock;
   askMs: number;

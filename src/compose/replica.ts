@@ -106,6 +106,7 @@ export function createReplica({
     ...planning,
     sessions,
     registry,
+    foreign,
     hooks,
     store: callStore,
     askMs: config.askMs,

@@ -2,10 +2,12 @@ import { createHash } from "node:crypto";
 import { link, mkdir, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonObject } from "@bufbuild/protobuf";
+import { ConnectError } from "@connectrpc/connect";
 import { expect, test } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
 import { SessionService } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, type PermissionRequest, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Waiting } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { canonicalJson } from "../../src/core/canonical-json.ts";
 import { clientOf, connect, refusal } from "./clients.ts";
@@ -31,6 +33,15 @@ const inWorkspace = (name: string) => join(service.workspace, name);
 /** The pattern of a use of an ACP agent that is judged as a whole. */
 const asPattern = (rawInput: JsonObject) =>
   canonicalJson({ title: "x", rawInput, locations: [], changes: [], content: [] });
+
+/** Plans a use of an agent's tool as PlanTool does, without a session. */
+const planned = (kind: string, tool: string, input: JsonObject) =>
+  connect(service, "caller").tools.planTool({ tool: `${kind}:${tool}`, input });
+
+/** The parts of a request that do not depend on its session. */
+const shownOf = ({ permission, patterns, preview, digest }: PermissionRequest) => ({
+  ...{ permission, patterns, preview, digest },
+});
 
 /** Returns what a waiting call asks for. */
 const askedBy = ({ permissions }: Waiting) => permissions.map(({ permission, patterns }) => [permission, ...patterns]);
@@ -96,6 +107,8 @@ test.each<[kind: string, tool: string, input: JsonObject, ...asks: string[][]]>(
   const waiting = await host().waiting(tool, input, { kind });
   expect(askedBy(waiting)).toEqual(expect.arrayContaining(asks));
   expect(askedBy(waiting)).toHaveLength(asks.length);
+  const plan = await planned(kind, tool, input);
+  expect(plan.asks.map(shownOf)).toEqual(waiting.permissions.map(shownOf));
 });
 
 test.each<[kind: string, tool: string, input: JsonObject]>([
@@ -117,6 +130,7 @@ test.each<[kind: string, tool: string, input: JsonObject]>([
 ])("%s %s %o begins where a rule allows it", async (kind, tool, input) => {
   await mkdir(inWorkspace("notes"), { recursive: true });
   expect((await host().begun(tool, input, { kind })).input).toEqual(input);
+  expect((await planned(kind, tool, input)).action).toBe(PermissionAction.ALLOW);
 });
 
 test.each<[tool: string, input: JsonObject, reason: ToolErrorReason]>([
@@ -128,6 +142,17 @@ test.each<[tool: string, input: JsonObject, reason: ToolErrorReason]>([
   ["WebFetch", { url: "http://169.254.169.254/" }, ToolErrorReason.DENIED],
 ])("claude %s %o is refused", async (tool, input, reason) => {
   expect(await host().refused(tool, input)).toMatchObject({ reason });
+  const plan = await planned("claude", tool, input).catch((error: unknown) => ConnectError.from(error));
+  if (plan instanceof ConnectError) expect(reason).toBe(ToolErrorReason.INVALID_INPUT);
+  else if (reason === ToolErrorReason.DENIED) expect(plan.action).toBe(PermissionAction.DENY);
+  else expect(plan.problem).toMatchObject({ reason });
+});
+
+test("the title of an agent's session is its directory, and does not repeat the kind of the agent", async () => {
+  const [asked] = (await host().waiting("Monitor", {})).permissions;
+  const sessions = clientOf(SessionService, service.url, "approver-token-for-tests");
+  const { session } = await sessions.getSession({ sessionId: asked?.sessionId ?? "" });
+  expect(session).toMatchObject({ title: "workspace", requester: { kind: "claude", place: service.workspace } });
 });
 
 test.each<[tool: string, input: JsonObject]>([

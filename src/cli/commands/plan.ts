@@ -17,7 +17,7 @@ import { parseRule, type RuleOptions } from "./rule-option.ts";
 export function definePlan(command: Command, context: CliContext): void {
   command
     .description("Say what a call would do and what it would ask; nothing is run or recorded")
-    .argument("<tool>", "the tool's name")
+    .argument("<tool>", "the tool's name; KIND:TOOL for one that an agent runs itself, such as claude:Bash")
     .argument("<json>", "its input: a JSON object, @FILE, or - for stdin")
     .option("--agent <name>", "who would call (default: the session's agent, else build)")
     .option("--session <id>", "the session whose workspace, rules and grants count")

@@ -578,7 +578,8 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
   agent: string;
 
   /**
-   * tool is the tool's name.
+   * tool is the tool's name. `KIND:Tool` names a tool that an agent runs itself: it is planned as BeginCall plans it for
+   * a host that shares the disk and runs it in the workspace. Every such name exists.
    *
    * @generated from field: string tool = 3;
    */
