@@ -3,6 +3,7 @@ import type { AskRecord } from "../approval/ports.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord } from "./ports.ts";
 import { failed } from "./state.ts";
+import { hasLiveSubagent } from "./subagent-life.ts";
 
 /** Ends a delegated call whose time is over. Nobody here runs it, so it is neither claimed nor lost; until then it stays as it is. */
 export async function recoverDelegated(engine: Engine, record: CallRecord): Promise<void> {
@@ -27,9 +28,11 @@ export async function expireUncollected({ store }: Engine, { ref, part, version 
   return (await store.finishCall({ ref, guard: { version }, part: expired })) !== undefined;
 }
 
-async function endUnreported({ limits, store }: Engine, { ref, part, version }: CallRecord): Promise<void> {
+async function endUnreported(engine: Engine, record: CallRecord): Promise<void> {
+  const { limits, store } = engine;
+  const { ref, part, version } = record;
   const start = part.state.case === "running" ? (part.state.value.time?.start ?? 0) : 0;
-  if (start + limits.reportMs > store.now()) return;
+  if (start + limits.reportMs > store.now() || (await hasLiveSubagent(engine, record))) return;
   const error = `The call was approved and begun, but its agent did not report a result within ${limits.reportMs} ms. It may have had none, some or all of its effects: look at what it did before you repeat it.`;
   const reason = ToolErrorReason.NOT_REPORTED;
   const ended = failed(part, { reason, error, effects: ToolEffects.UNKNOWN }, store.now());

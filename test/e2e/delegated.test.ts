@@ -338,4 +338,34 @@ describe.each(Object.entries(stores))("delegated calls on %s", (_, openStore) =>
     for (const name of ["toolgate_calls_total", "toolgate_call_errors_total"])
       expect(await metric(name, "claude:Glob")).toBe(0);
   });
+
+  test("a call whose subagent works is not over: its time to report begins with the subagent's last event", async () => {
+    await service.configure(settings("[limits]\nreport_ms = 1500\n"));
+    await service.kill();
+    await service.start();
+    const session = newSession();
+    const agent = hostOf(service, session);
+    const input = { subagent_type: "reviewer", prompt: "Look" };
+    const use = { foreignParent: session, foreignAgent: "reviewer" };
+    await hostOf(service, `${session}/a1`).waiting("Bash", { command: "make" }, use);
+    const begin = async (foreignCallId: string) => {
+      await answerFirst(approver(), await agent.waiting("Agent", input, { foreignCallId }));
+      return await agent.begun("Agent", input, { foreignCallId });
+    };
+    const { assignment, sessionId } = await begin("task");
+    // Control: a tool that starts no subagent.
+    const { callId: other } = await agent.begun("Glob", { pattern: "*" });
+    expect(await endOf(sessionId, other)).toMatchObject({ reason: ToolErrorReason.NOT_REPORTED });
+    const { part: open } = await agent.tools.getToolPart({ sessionId, callId: "task" });
+    expect(open?.state.case).toBe("running");
+    const result = { case: "output", value: "Looked." } as const;
+    const { part } = await agent.tools.finishCall({ assignment, result });
+    expect(part?.state.case).toBe("completed");
+
+    // A subagent that is gone has no open call, and no more events.
+    await begin("gone");
+    for (const { id, sessionId } of (await approver().listPermissions({})).permissions)
+      await approver().respondToPermission({ permissionId: id, sessionId, reply: PermissionReply.REJECT });
+    expect(await endOf(sessionId, "gone")).toMatchObject({ reason: ToolErrorReason.NOT_REPORTED });
+  });
 });

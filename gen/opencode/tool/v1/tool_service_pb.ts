@@ -2326,7 +2326,8 @@ export const ToolService: GenService<{
    * FAILED for an error. If `input_digest` is not that of the input that BeginCall returned, the call ends
    * CHANGED_AFTER_APPROVAL and the service raises an alert. The same assignment again returns the call and changes
    * nothing. A call without a report ends NOT_REPORTED after `limits.report_ms`; a later report is recorded in the
-   * audit only. Role: host, for calls of the same token.
+   * audit only. A call that asked for the permission `task` goes on while a session directly below its own has an open call,
+   * and for that time after the last event there. Role: host, for calls of the same token.
    *
    * @generated from rpc opencode.tool.v1.ToolService.FinishCall
    */
