@@ -49,7 +49,7 @@ const replica = createReplica({
   replicaId: "bench",
   tools: [noop],
   crashMarks: openCrashMarks(join(folder, "entered"), "bench"),
-  observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {} },
+  observer: { began: () => ({ step: (_, work) => work(undefined), over() {} }), ended() {}, waited() {} },
   log: silent,
 });
 const principal: Principal = {

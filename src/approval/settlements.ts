@@ -12,6 +12,7 @@ import { notEditable } from "./answer-refusals.ts";
 import { checkAnswers, isQuestion } from "./check-answers.ts";
 import { findCoveredAsks } from "./covered-asks.ts";
 import { settlementRecords } from "./decisions.ts";
+import { endedWaits } from "./ended-waits.ts";
 import type { AskRecord, PermissionStore, Settlement } from "./ports.ts";
 import { refusalText, withdrawalText } from "./refusal-text.ts";
 import { grantsSaved } from "./saved-grants.ts";
@@ -60,6 +61,7 @@ export async function refuseAsk(
     ],
     grants: [],
     decisions: settlementRecords([ask, ...siblings], settled, []),
+    waits: endedWaits([ask, ...siblings], settled),
     expired: outcome === PermissionOutcome.EXPIRED,
   };
 }
@@ -90,6 +92,7 @@ export async function editAsk(
     calls: [{ ref: ask.call, version: ask.version, part: edited.part }],
     grants: [],
     decisions: settlementRecords([ask, ...siblings], settled, []),
+    waits: endedWaits([ask, ...siblings], settled),
     expired: false,
   };
 }
@@ -139,6 +142,7 @@ export async function approveAsk(
     calls: [...calls.values()].map(({ call, version }) => ({ ref: call, version })),
     grants,
     decisions: settlementRecords(asks, settled, grants),
+    waits: endedWaits(asks, settled),
     ...read,
     expired: false,
   };

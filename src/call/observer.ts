@@ -1,4 +1,5 @@
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { EndedWait } from "../approval/ports.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import type { CallRecord, Store } from "./ports.ts";
 import { isTerminal } from "./state.ts";
@@ -12,6 +13,8 @@ export interface CallObserver {
   began(call: CallRecord): CallObservation;
   /** Called once across all replicas, on the one that recorded the call's terminal state. */
   ended(end: { part: ToolPart; isKnownTool: boolean }): void;
+  /** Called when the wait of a delegated call ends, on the replica that settled its last open ask. */
+  waited(wait: { part: ToolPart; isKnownTool: boolean; ms: number }): void;
 }
 
 /** Observation of one call while it runs on this replica. */
@@ -24,9 +27,9 @@ export interface CallObservation {
 
 /**
  * Decorates the steps that can write a terminal part, `openCall`, `finishCall` and `settle`: each such part is passed to `ended`
- * once it is durable, regardless of who requested the step.
+ * once it is durable, regardless of who requested the step. The waits that a settlement ends are passed to `waited`.
  */
-export function notifyEnds(store: Store, ended: (part: ToolPart) => void): Store {
+export function notifyEnds(store: Store, ended: (part: ToolPart) => void, waited: (wait: EndedWait) => void): Store {
   const { calls, permissions } = store;
   return {
     ...store,
@@ -51,8 +54,9 @@ export function notifyEnds(store: Store, ended: (part: ToolPart) => void): Store
       ...permissions,
       async settle(settlement) {
         const settled = await permissions.settle(settlement);
-        for (const { part } of settled.result === "won" ? settlement.calls : [])
-          if (part && isTerminal(part)) ended(part);
+        if (settled.result !== "won") return settled;
+        for (const { part } of settlement.calls) if (part && isTerminal(part)) ended(part);
+        for (const wait of settlement.waits ?? []) waited(wait);
         return settled;
       },
     },

@@ -1,3 +1,4 @@
+import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { createPermissions } from "../approval/permissions.ts";
 import { createCalls } from "../call/calls.ts";
 import type { CrashMarks } from "../call/crash-marks.ts";
@@ -55,12 +56,15 @@ export function createReplica({
   registry.register(byName(tools));
   const hooks = createHooks();
   const foreign = createForeignTools();
+  const isKnownTool = ({ tool }: ToolPart) => registry.knows(tool) || foreign.isMapped(tool);
   const {
     calls: callStore,
     permissions: asks,
     outputs,
-  } = notifyEnds(store, (part) =>
-    observer.ended({ part, isKnownTool: registry.knows(part.tool) || foreign.isMapped(part.tool) }),
+  } = notifyEnds(
+    store,
+    (part) => observer.ended({ part, isKnownTool: isKnownTool(part) }),
+    ({ part, ms }) => observer.waited({ part, isKnownTool: isKnownTool(part), ms }),
   );
   const now = callStore.now;
   const { policy, layersFor, policyDigest } = createPolicyParts(config, rules, connectorFiles);

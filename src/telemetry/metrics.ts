@@ -55,8 +55,8 @@ export function createMetrics() {
       if (durationMs !== undefined) tally.durations.add(durationMs / 1_000);
     },
     /** Counts a wait for approvers, also if another replica continues the call. */
-    waited(tool: string, ms: number): void {
-      tallyOf(tool).waits.add(ms / 1_000);
+    waited({ part, isKnownTool, ms }: { part: ToolPart; isKnownTool: boolean; ms: number }): void {
+      tallyOf(isKnownTool ? part.tool : unknownTool).waits.add(ms / 1_000);
     },
     /** Returns the counters, sorted by tool. */
     stats(): ToolTally[] {

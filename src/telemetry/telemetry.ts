@@ -55,7 +55,8 @@ export async function createTelemetry({
               return span ? await span.step(name, work) : await work(call.spec.trace);
             } finally {
               if (name === "execute") runningCount -= 1;
-              if (name === "wait") metrics.waited(call.part.tool, performance.now() - began);
+              if (name === "wait")
+                metrics.waited({ part: call.part, isKnownTool: true, ms: performance.now() - began });
             }
           },
           over: (part) => span?.over(part),
@@ -66,6 +67,7 @@ export async function createTelemetry({
         agents.ended(end.part);
         logEnd(log, end.part);
       },
+      waited: metrics.waited,
     },
     store: steps.measure(store),
     async metrics() {

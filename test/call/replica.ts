@@ -60,7 +60,11 @@ export async function startReplica({
     replicaId: "r1",
     tools,
     crashMarks,
-    observer: { began: () => ({ step: (_, work) => work(undefined), over: () => over.resolve() }), ended() {} },
+    observer: {
+      began: () => ({ step: (_, work) => work(undefined), over: () => over.resolve() }),
+      ended() {},
+      waited() {},
+    },
     log: quiet,
   });
   onTestFinished(async () => {

@@ -88,6 +88,7 @@ export async function startReplicas(
       crashMarks,
       observer: {
         began: () => ({ step: (_, work) => work(undefined), over() {} }),
+        waited() {},
         ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
       },
       log,

@@ -4,6 +4,7 @@ import { expect, test, vi } from "vitest";
 import { PermissionReply as Reply } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { toolgate } from "../cli/toolgate.ts";
 import { connect } from "../e2e/clients.ts";
+import { hostOf, hostTokens } from "../e2e/host.ts";
 import { read } from "../e2e/reading.ts";
 import { type Service, startService } from "../e2e/service.ts";
 
@@ -45,6 +46,34 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   const shown = await toolgate(["stats"], cli);
   expect(shown.stdout).toMatch(/^tool +count +average +errors +timeouts\n\(unknown\) +1 +0 ms +1 +0\nbash +4 /);
 });
+
+test("the wait of a call that its agent runs counts from its request to the last answer, whatever the answer", async () => {
+  const service = await startService({ settings: hostTokens });
+  const host = hostOf(service, "waits");
+  const { permissions } = connect(service, "approver");
+  for (const [command, reply] of [
+    ["make && git push", Reply.ONCE],
+    ["make clean", Reply.REJECT],
+  ] as const) {
+    const waiting = await host.waiting("Bash", { command });
+    expect(await waits(service, "claude:Bash")).toBe(command === "make clean" ? 1 : 0);
+    for (const { sessionId, id } of waiting.permissions)
+      await permissions.respondToPermission({ sessionId, permissionId: id, reply });
+  }
+  const unmapped = await host.waiting("Unmapped", {});
+  for (const { sessionId, id } of unmapped.permissions)
+    await permissions.respondToPermission({ sessionId, permissionId: id, reply: Reply.ONCE });
+  expect(await waits(service, "claude:Bash")).toBe(2);
+  expect(await waits(service, "(unknown)")).toBe(1);
+});
+
+/** The number of waits that the metrics count for a tool. */
+async function waits(service: Service, tool: string): Promise<number> {
+  const line = (await metricsOf(service))
+    .split("\n")
+    .find((line) => line.startsWith(`toolgate_call_wait_seconds_count{tool="${tool}"}`));
+  return Number(line?.split(" ").at(-1) ?? 0);
+}
 
 test("a command that fails is a failure in metadata, log, metrics, terminal and exit code", async () => {
   const service = await startService({ settings: '[permission]\nbash = "allow"\n' });

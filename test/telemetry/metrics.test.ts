@@ -24,7 +24,8 @@ test("the metrics are in the text format of Prometheus", () => {
   known(completed("bash", 2_000, 7));
   known(failed("bash", Reason.TIMEOUT, 4_000));
   known(failed("bash", Reason.REJECTED));
-  metrics.waited("bash", 20_000);
+  metrics.waited({ part: completed("bash", 0, 0), isKnownTool: true, ms: 20_000 });
+  metrics.waited({ part: failed('y"}\n1', Reason.REJECTED), isKnownTool: false, ms: 1 });
   metrics.ended({ part: failed('x"}\n1', Reason.UNKNOWN_TOOL), isKnownTool: false });
   const text = metrics.text();
   for (const lines of [

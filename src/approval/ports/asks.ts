@@ -35,6 +35,12 @@ export interface AskRecord {
   version: number;
 }
 
+/** A wait for approvers that has ended. */
+export interface EndedWait {
+  readonly part: ToolPart;
+  readonly ms: number;
+}
+
 /** Changes of one answer, expiry or withdrawal, computed from records at the versions that it names. */
 export interface Settlement {
   root: string;
@@ -51,6 +57,8 @@ export interface Settlement {
   grants: readonly Grant[];
   /** Records for the audit of the tree. */
   decisions?: readonly DecisionRecord[];
+  /** Waits of delegated calls that end with it, for metrics; not stored. */
+  waits?: readonly EndedWait[];
   /** Set if grants are saved: the asks version of the tree before its open asks were read, so that none is missed. */
   asksVersion?: number;
   /** True for an expiry, which counts from the deadline on; an answer counts until then (by the store's clock). */
