@@ -7,6 +7,11 @@ export function reasonOf(error: unknown): string | undefined {
   return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0]?.reason : undefined;
 }
 
+/** Returns a field of the details of a refused rpc; undefined without one. */
+export function detailOf(error: unknown, name: string): string | undefined {
+  return error instanceof ConnectError ? error.findDetails(ErrorInfoSchema)[0]?.metadata[name] : undefined;
+}
+
 /** Checks for a lost connection, or a service that asks to try again later: the same request may be repeated. */
 export function isLostConnection(error: unknown): boolean {
   if (!(error instanceof ConnectError)) return false;

@@ -1,5 +1,5 @@
 import type { McpHold } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { reasonOf } from "./api-failure.ts";
+import { detailOf, reasonOf } from "./api-failure.ts";
 import type { McpClient } from "./client-identity.ts";
 import type { ToolgateApi } from "./toolgate-api.ts";
 
@@ -42,9 +42,14 @@ export async function openMcpSession(
   await sessions.createSession({ ...request, workspace: chosen, directory }).catch(async (error: unknown) => {
     // A session that exists keeps its workspace, unless the operator names another one.
     if (workspace !== undefined || reasonOf(error) !== "SESSION_DIFFERS") throw error;
-    await sessions.createSession(request);
+    await sessions.createSession(request).catch(passChildSession);
   });
   return { sessionId, holdMs: holdOf(mcpHolds, client, transport) };
+}
+
+/** Accepts a session of the same owner that is a child, such as that of a subagent: it exists. */
+function passChildSession(error: unknown): void {
+  if (reasonOf(error) !== "SESSION_DIFFERS" || detailOf(error, "field") !== "parent_session_id") throw error;
 }
 
 /** Returns the name of a client in the form of a kind of agent; empty for a name that has no such form. */
