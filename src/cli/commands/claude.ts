@@ -6,9 +6,9 @@ import type { Command } from "commander";
 import { WaitingSchema } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { connectVerified } from "../../client/connect.ts";
 import { ServiceAwayError } from "../../client/verified-socket.ts";
+import { locateProgram } from "../../core/locate-program.ts";
 import { deferredKey, resumerKey } from "../../dialect/claude.ts";
 import type { DecisionMemory } from "../../dialect/delegate.ts";
-import { findAgentProgram } from "../canary/find-agent-program.ts";
 import { runClaude } from "../claude/run-claude.ts";
 import { withScreen } from "../command.ts";
 import { findAgentUser } from "../connect/agent-user.ts";
@@ -28,7 +28,7 @@ export function defineClaude(command: Command, context: CliContext): void {
     .addHelpText("after", claudeHelp)
     .action((args: string[]) =>
       withScreen(context, command, async ({ io }) => {
-        const program = findAgentProgram("claude", io.env.PATH);
+        const program = locateProgram("claude", io.env.PATH);
         if (program === undefined)
           throw new UsageError(
             "claude is not a program in PATH",

@@ -3,8 +3,8 @@ import { Argument, type Command } from "commander";
 import { ConnectorSchema } from "../../../gen/opencode/tool/v1/agent_service_pb.ts";
 import type { Enforcement } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { findPeerProof } from "../../client/find-peer-proof.ts";
+import { locateProgram } from "../../core/locate-program.ts";
 import { agentPrograms } from "../canary/agent-programs.ts";
-import { findAgentProgram } from "../canary/find-agent-program.ts";
 import { runCanary } from "../canary/run-canary.ts";
 import { collect, type GlobalOptions, withScreen, withServer } from "../command.ts";
 import { httpHookVariable, mcpCommand } from "../connect/agent-files.ts";
@@ -157,7 +157,7 @@ async function canaryOf(
 ): Promise<CanaryResult | undefined> {
   if (kind === "mcp" || !flags.canary) return undefined;
   const agent = agentPrograms[kind];
-  const program = findAgentProgram(flags.agentProgram ?? agent.name, user.env.PATH);
+  const program = locateProgram(flags.agentProgram ?? agent.name, user.env.PATH);
   if (program === undefined) {
     screen.note(
       `the canary did not run: ${flags.agentProgram ?? agent.name} is not a program in PATH; name it with --agent-program FILE`,
