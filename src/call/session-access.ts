@@ -11,6 +11,7 @@ export function readsAll({ roles }: Principal): boolean {
 
 /** True if the principal has that access to the session. */
 export function mayAccess(principal: Principal, session: Session, access: SessionAccess): boolean {
+  if (principal.session !== undefined && principal.session !== session.id) return false;
   if (session.owner === principal.id) return true;
   if (access === "read") return readsAll(principal);
   return principal.roles.has("admin");

@@ -128,8 +128,10 @@ export function createSessions({ store, workspaces, agents }: SessionsParts): Se
       return found;
     },
     openNamed,
-    create: (principal, request) =>
-      createSession({ store, agentFor, checkStore, look, openNamed, rootOf }, principal, request),
+    async create(principal, request) {
+      checkMayCreate(principal, request.sessionId);
+      return await createSession({ store, agentFor, checkStore, look, openNamed, rootOf }, principal, request);
+    },
     async get(principal, id) {
       await look(principal, id, "read");
       const session = await store.getSession(id);
@@ -154,6 +156,13 @@ function checkWorkspace(principal: Principal, workspace: string): void {
     `this token may not act in workspace "${workspace}"; it may in: ${principal.workspaces.join(", ")}`,
     { workspace },
   );
+}
+
+/** Refuses a session other than the one that the principal is bound to. */
+function checkMayCreate({ id, session }: Principal, wanted: string): void {
+  if (session === undefined || wanted === session) return;
+  const fact = `the token "${id}" is that of one run of an agent: it may act in session ${session} only`;
+  throw new RequestError(ErrorReason.ROLE_MISSING, fact, { rpc: "CreateSession", roles: "" });
 }
 
 function outsideWorkspaces(

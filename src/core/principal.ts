@@ -32,6 +32,8 @@ export interface Principal {
    * from this machine; `hidden` if the user cannot be seen.
    */
   user?: number | "hidden";
+  /** The only session in which it may act, for the agent of one run; absent: all sessions that it owns. */
+  session?: string;
   /** Aborted when the credential is revoked, expires, or a reload removes or changes it; absent without authentication. */
   ended?: AbortSignal;
 }

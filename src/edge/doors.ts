@@ -11,6 +11,8 @@ import { type RpcDoorOptions, rpcDoor } from "./rpc/rpc-door.ts";
 /** Options of all doors. */
 export interface DoorOptions extends RpcDoorOptions, McpDoorOptions, Omit<SignInDoorOptions, "limits"> {
   authenticate: Authenticate;
+  /** Takes the tokens of agents' runs as well. */
+  authenticateMcp: Authenticate;
   refuse: Refuse;
   /** Returns the metrics in the text format of Prometheus. */
   metrics: () => string | Promise<string>;
@@ -25,7 +27,7 @@ export interface DoorOptions extends RpcDoorOptions, McpDoorOptions, Omit<SignIn
 export function openDoors(options: DoorOptions): Mount[] {
   return [
     ...rpcDoor(options),
-    ...mcpDoor(options),
+    ...mcpDoor({ ...options, authenticate: options.authenticateMcp }),
     ...hookDoor(options),
     ...probeDoor(options),
     ...signInDoor(options),

@@ -5,6 +5,7 @@ import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { Credentials } from "../credential/credentials.ts";
+import type { RunTokens } from "../credential/run-tokens.ts";
 import { createAccessGate } from "./api/access.ts";
 import { type Authenticate, createAuthenticate } from "./api/authenticate.ts";
 import { createBrowserSignIn } from "./api/browser-sign-in.ts";
@@ -34,6 +35,8 @@ export interface EdgeOptions {
   /** Creates the services that the doors call. */
   services: (failures: Failures) => Services;
   credentials: Credentials;
+  /** Tokens of agents that this service started, which only the MCP door takes. */
+  runTokens?: Pick<RunTokens, "principalOf">;
   /** Identifies the contents of the store. */
   storeId: () => string;
   /** Binary forms that the store has in memory. */
@@ -60,7 +63,11 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   const shutdown = new AbortController();
   const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
   const browser = createBrowserSignIn(options.storeId);
-  const authenticate = createAuthenticate({ config, credentials: options.credentials, browser });
+  const { credentials, runTokens } = options;
+  const authenticate = createAuthenticate({ config, credentials, browser });
+  const principalOf: Credentials["principalOf"] = (sha256) =>
+    runTokens?.principalOf(sha256) ?? credentials.principalOf(sha256);
+  const authenticateMcp = createAuthenticate({ config, credentials: { principalOf }, browser });
   const refuse = createRefuse(failures);
   const budget = createByteBudget(config.limits.bufferedBytes);
   const caps = createConnectionCaps({ ...config, onRefused: logSometimes(log) });
@@ -70,6 +77,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     services: options.services(failures),
     gate: createAccessGate(authenticate),
     authenticate,
+    authenticateMcp,
     browser,
     refuse,
     budget,
@@ -82,7 +90,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     origins: config.origins,
     isTls: config.tls !== undefined,
   });
-  const hasToken = createTokenCheck(authenticate);
+  const hasToken = createTokenCheck(authenticateMcp);
   const served = capPublicRequests(
     { maxCount: config.limits.requestsWithoutToken, hasToken, refuse },
     dispatch(mounts, refuse),

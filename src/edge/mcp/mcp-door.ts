@@ -61,7 +61,7 @@ async function serve(
   response.once("close", () => {
     if (!response.writableEnded) left.abort(clientLeft());
   });
-  const pinned = pinnedSession(request);
+  const pinned = principal.session ?? pinnedSession(request);
   const body =
     request.method === "POST"
       ? await readBody(request, { maxBytes: limits.requestBytes, maxMs: limits.bodyMs, budget })
