@@ -9,7 +9,7 @@ import { RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { checkAttach } from "./accept.ts";
 import { type Assignment, attemptDelegated, newAssignment } from "./attempt-delegated.ts";
-import { openHostedSession } from "./delegated-session.ts";
+import { type HostedSession, openHostedSession } from "./delegated-session.ts";
 import type { Engine } from "./engine.ts";
 import { enterDelegated } from "./enter-delegated.ts";
 import { createBell } from "./log.ts";
@@ -53,6 +53,18 @@ export async function beginCall(
   engine.sessions.checkStore(request.expectedStoreId);
   engine.lines.checkBudget(principal.id);
   const hosted = await openHostedSession(engine, principal, request);
+  return await beginHosted(engine, principal, hosted, request, signal, trace);
+}
+
+/** Like `beginCall`, in a session that was opened. */
+export async function beginHosted(
+  engine: Engine,
+  principal: Principal,
+  hosted: HostedSession,
+  request: BeginCallRequest,
+  signal: AbortSignal,
+  trace?: TraceContext,
+): Promise<BeginOutcome> {
   const assignment = newAssignment();
   const entered = await beforeDrain(
     engine,

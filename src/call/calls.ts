@@ -14,6 +14,7 @@ import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
+import { ownToolCallsOf } from "./own-tool-calls.ts";
 import type { CallRecord } from "./ports.ts";
 import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
@@ -74,6 +75,8 @@ export function createCalls(parts: EngineParts) {
       beginCall(engine, principal, request, signal, trace),
     /** Ends a call that its host ran with the reported result. */
     finish: (principal: Principal, request: FinishCallRequest) => finishDelegated(engine, principal, request),
+    /** Calls of agents that this service started. */
+    ownTools: ownToolCallsOf(engine),
     getRecord,
     wait: (call: Pick<CallRecord, "ref" | "part">, ms: number, signal: AbortSignal) =>
       waitForEnd(engine, call, ms, signal),

@@ -9,7 +9,7 @@ import type { Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import { createPipes } from "../tools/process/pipe.ts";
 import { openSandbox, type Sandbox } from "../tools/process/sandbox.ts";
-import { createSupervisor } from "../tools/process/supervisor.ts";
+import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
 
 /** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */
 export async function startSandbox(
@@ -60,11 +60,12 @@ export function startBuiltInTools({
   skills: Skills;
   /** Returns the names of the agents, which are no skills. */
   agentNames(): readonly string[];
-}): { tools: Tool[]; close(): Promise<void> } {
+}): { tools: Tool[]; supervisor: Supervisor; close(): Promise<void> } {
   const supervisor = createSupervisor({ replicaId, leaseMs });
   const pipes = createPipes();
   return {
     tools: builtInTools({ supervisor, sandbox, pipes, skills, agentNames }),
+    supervisor,
     async close() {
       await supervisor.close();
       await pipes.close();

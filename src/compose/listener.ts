@@ -9,6 +9,7 @@ import type { EnforcementCheck } from "../connector/enforcement.ts";
 import { assets } from "../core/assets.ts";
 import type { Logger } from "../core/logger.ts";
 import type { Credentials } from "../credential/credentials.ts";
+import type { RunTokens } from "../credential/run-tokens.ts";
 import { createServices } from "../edge/api/services.ts";
 import { startEdge } from "../edge/edge.ts";
 import type { Listener } from "../edge/http/listener.ts";
@@ -28,6 +29,7 @@ export function startListener({
   agreement,
   about,
   credentials,
+  runTokens,
   connectors,
   subagents,
   enforcement,
@@ -41,6 +43,7 @@ export function startListener({
   agreement: { agrees(): boolean };
   about: ReturnType<typeof serverInfo>;
   credentials: Credentials;
+  runTokens: RunTokens;
   connectors: Connectors;
   subagents: SubagentParts;
   enforcement: EnforcementCheck;
@@ -76,6 +79,7 @@ export function startListener({
         failures,
       ),
     credentials,
+    runTokens,
     storeId: () => callStore.storeId,
     encoded: callStore,
     ready: callStore.ready,

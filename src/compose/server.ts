@@ -6,6 +6,7 @@ import { createConnectors } from "../connector/connectors.ts";
 import { createEnforcement } from "../connector/enforcement.ts";
 import type { Logger, ServiceLog } from "../core/logger.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { createRunTokens } from "../credential/run-tokens.ts";
 import { builtInAgents } from "../policy/agents.ts";
 import { createTelemetry } from "../telemetry/telemetry.ts";
 import { bindTool } from "../tool/define-tool.ts";
@@ -13,6 +14,7 @@ import { embeddedTools } from "../tool/embedded-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
 import type { Registry, ToolsByName } from "../tool/registry.ts";
 import { createInvalid } from "../tools/invalid.ts";
+import { addAcpRunners } from "./acp-runners.ts";
 import { offerSearchTools, startBuiltInTools, startSandbox } from "./built-in-tools.ts";
 import { openCredentialParts } from "./credentials.ts";
 import { openCustomTools } from "./custom-tools.ts";
@@ -105,6 +107,7 @@ export async function startServer(
     log,
   );
   const about = serverInfo(config, sandbox);
+  const runTokens = createRunTokens();
   const listener = await startListener({
     config,
     store,
@@ -114,11 +117,14 @@ export async function startServer(
     agreement,
     about,
     credentials,
+    runTokens,
     connectors,
     subagents,
     enforcement: createEnforcement({ ...config, serviceUid: process.getuid?.(), credentials }),
     log,
   });
+  const { supervisor } = builtIn;
+  addAcpRunners(config, subagents.runners, { calls, runTokens, sandbox, supervisor, url: listener.url, log });
   return {
     url: listener.url,
     register,

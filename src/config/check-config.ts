@@ -1,5 +1,6 @@
 import { existsSync } from "node:fs";
 import type { AskingTool } from "../policy/known-permissions.ts";
+import { agentRunnerWarnings } from "./agent-runners.ts";
 import { checkPolicy, type Finding } from "./check-policy.ts";
 import { type Config, configFile, defaultData, type Environment, loadConfigForCheck } from "./config.ts";
 import { ConfigError } from "./errors.ts";
@@ -54,5 +55,9 @@ function checkService(
     return { line: lineOf(["token", index]), message };
   });
   const ofSearch = searchWarnings(config).map(({ tool, message }) => ({ line: lineOf([tool]), message }));
-  return [...ofTokens, ...ofSearch].map((warning) => ({ severity: "warning", ...warning }));
+  const ofRunners = agentRunnerWarnings(config.agentRunners, config.sandbox).map(({ name, message }) => ({
+    line: lineOf(["agent_runner", name]),
+    message,
+  }));
+  return [...ofTokens, ...ofSearch, ...ofRunners].map((warning) => ({ severity: "warning", ...warning }));
 }

@@ -3,6 +3,7 @@ import { homedir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import type { LogRotation } from "../core/log-file.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import { type AgentRunnerSettings, readAgentRunners } from "./agent-runners.ts";
 import { ConfigError } from "./errors.ts";
 import { readSettings, type Settings } from "./file.ts";
 import { type ConfigLimits, readLimits } from "./limits.ts";
@@ -18,6 +19,7 @@ import { readTls, type Tls } from "./tls.ts";
 import { readTokens, type Token } from "./tokens.ts";
 import { readTracing } from "./tracing.ts";
 
+export type { AgentRunnerSettings } from "./agent-runners.ts";
 export { checkPolicy, type Finding } from "./check-policy.ts";
 export { ConfigError } from "./errors.ts";
 export type { ConfigLimits, NetworkLimits, ReplicaLimits } from "./limits.ts";
@@ -83,6 +85,8 @@ export interface Config extends SearchSettings {
   readonly workspacePlugins: Readonly<Record<string, "require" | "optional" | "off">>;
   /** Directories of the user's skills, the first one taking precedence. */
   readonly skillDirectories: readonly string[];
+  /** Programs that run agents for `task`. */
+  readonly agentRunners: readonly AgentRunnerSettings[];
   /** The experimental tools that are offered, by name. */
   readonly experimental: readonly string[];
   readonly limits: Readonly<ConfigLimits>;
@@ -166,6 +170,7 @@ function readConfig(flags: Flags, environment: Environment, isCheck: boolean): C
     plugins,
     workspacePlugins: settings.workspace_plugins ?? {},
     skillDirectories: userSkillDirectories(canonicalPath(file), home),
+    agentRunners: readAgentRunners(settings, env, workspaces),
     experimental: settings.experimental ?? [],
     ...readSearch(settings, { env, workspaces }),
     limits: readLimits(settings.limits),

@@ -83,6 +83,15 @@ const mcpHold = strictTable({ ms: milliseconds(day).optional(), stdio_ms: millis
 /** A plugin without which calls run if it cannot be loaded. */
 const optionalPlugin = strictTable({ path: z.string().min(1), optional: z.boolean().optional() });
 
+/** A program that runs agents over the Agent Client Protocol. */
+const agentRunner = strictTable({
+  command: z.string().min(1),
+  args: z.array(z.string()).optional(),
+  env: z.array(z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, { error: "the name of a variable" })).optional(),
+  agents: z.array(name).min(1),
+  cwd: z.string().min(1).optional(),
+});
+
 const settings = strictTable({
   ...policyTables,
   ...scalars,
@@ -93,6 +102,7 @@ const settings = strictTable({
   trusted_proxies: z.array(address).optional(),
   plugin: z.array(z.union([z.string().min(1), optionalPlugin])).optional(),
   workspace_plugins: z.record(name, z.enum(["require", "optional", "off"])).optional(),
+  agent_runner: z.record(name, agentRunner).optional(),
   experimental: z.array(z.string().min(1)).optional(),
   ...searchTables,
   workspace: z.record(name, z.string().min(1)).optional(),
@@ -160,6 +170,7 @@ export function readSettings(file: string, home: string): { settings: Settings; 
     ...(read.plugin === undefined
       ? {}
       : { plugin: read.plugin.map((named) => configuredPlugin(named, file, absolute)) }),
+    ...(read.agent_runner === undefined ? {} : { agent_runner: withPrograms(read.agent_runner, absolute) }),
     ...(read.token === undefined
       ? {}
       : { token: read.token.map((one) => (one.file === undefined ? one : { ...one, file: absolute(one.file) })) }),
@@ -197,3 +208,15 @@ export function readIfThere(file: string): string | undefined {
 
 const mapValues = (table: Readonly<Record<string, string>>, change: (value: string) => string) =>
   Object.fromEntries(Object.entries(table).map(([key, value]) => [key, change(value)]));
+
+/** Makes the paths of programs absolute; a name without a slash is looked up in PATH. */
+function withPrograms(
+  runners: NonNullable<Settings["agent_runner"]>,
+  absolute: (path: string) => string,
+): NonNullable<Settings["agent_runner"]> {
+  const entries = Object.entries(runners).map(([key, runner]) => {
+    const { command } = runner;
+    return [key, { ...runner, command: command.includes("/") ? absolute(command) : command }];
+  });
+  return Object.fromEntries(entries);
+}

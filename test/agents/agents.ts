@@ -46,8 +46,17 @@ export function claudeEnv({ url }: MockModel): Record<string, string> {
   };
 }
 
+/** The environment with which opencode looks for nothing on the network. */
+export const opencodeEnv = { OPENCODE_DISABLE_MODELS_FETCH: "1", npm_config_offline: "true" };
+
 /** Runs `opencode run` to its end; `settings` are added to its configuration. */
-export async function runOpencode(place: AgentPlace, { url }: MockModel, settings = {}, env = {}): Promise<AgentRun> {
+export async function runOpencode(place: AgentPlace, model: MockModel, settings = {}, env = {}): Promise<AgentRun> {
+  await configureOpencode(place, model, settings);
+  return runAgent("opencode", ["run", "--format", "json", "go"], place, { ...opencodeEnv, ...env });
+}
+
+/** Writes the configuration with which opencode talks to the mock model only; `settings` are added to it. */
+export async function configureOpencode(place: Pick<AgentPlace, "home">, { url }: MockModel, settings = {}) {
   const directory = join(place.home, ".config/opencode");
   await mkdir(directory, { recursive: true });
   const models = { m: { name: "m", tool_call: true } };
@@ -62,8 +71,6 @@ export async function runOpencode(place: AgentPlace, { url }: MockModel, setting
     ...settings,
   };
   await writeFile(join(directory, "opencode.json"), JSON.stringify(config));
-  const offline = { OPENCODE_DISABLE_MODELS_FETCH: "1", npm_config_offline: "true" };
-  return runAgent("opencode", ["run", "--format", "json", "go"], place, { ...offline, ...env });
 }
 
 function runAgent(

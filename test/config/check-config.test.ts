@@ -10,6 +10,10 @@ const token = (id: string, more: string, roles = '"caller"') =>
   `[[token]]\nid = "${id}"\nroles = [${roles}]\n${more}\n`;
 const [one, two] = ["1".repeat(24), "2".repeat(24)];
 
+/** A runner of agents whose program exists. */
+const runner = (more = "") =>
+  `[agent_runner.r]\ncommand = "/usr/bin/env"\n${more.includes("agents") ? "" : 'agents = ["build"]\n'}${more}\n`;
+
 const refused: readonly [what: string, settings: string, reason: string][] = [
   ["a workspace that is missing", '[workspace]\nmain = "missing"', 'workspace "main" is'],
   ["a token file that is missing", token("a", 'file = "missing.token"'), "missing.token cannot be read"],
@@ -17,6 +21,14 @@ const refused: readonly [what: string, settings: string, reason: string][] = [
   ["two tokens of one id", token("a", `value = "${one}"`) + token("a", `value = "${two}"`), "have the same id"],
   ["a certificate without its key", 'tls_cert = "cert.pem"', "tls_key is not set"],
   ["an address beyond loopback without TLS", 'listen = "0.0.0.0:7420"', "sends tokens over the network unencrypted"],
+  ["a runner of an unknown agent", runner('agents = ["poet"]'), 'the agent "poet" is not configured'],
+  ["a runner outside the workspace", runner('cwd = "../x"'), "leads out of the workspace"],
+  [
+    "a runner with a program that tools could change",
+    `[workspace]\nmain = "/usr"\n${runner()}`,
+    "lies inside the workspace",
+  ],
+  ["a runner without agents", '[agent_runner.r]\ncommand = "sh"', "agent_runner.r.agents"],
   ["a token of one character", token("a", 'value = "x"'), 'token "a" has 1 characters'],
 ];
 
@@ -46,6 +58,22 @@ describe("check-config", () => {
     const { check, home } = machine(token("a", `value = "${one}"`));
     // The home directory holds the data directory, so a start in it would be refused.
     expect((await check(home)).findings).toEqual([]);
+  });
+
+  test("warns of runners whose program, variable or network is missing, with their lines", async () => {
+    const { check } = machine(
+      [
+        token("a", `value = "${one}"`),
+        runner('env = ["NOT_SET"]'),
+        '[agent_runner.missing]\ncommand = "./missing"\nagents = ["plan"]',
+        "[sandbox.agent.plan]\nnetwork = false",
+      ].join("\n"),
+    );
+    expect((await check()).findings.map(({ line, message }) => [line, message])).toEqual([
+      [6, expect.stringContaining("the variable NOT_SET is not set")],
+      [11, expect.stringMatching(/the program .*missing is not found/)],
+      [11, expect.stringContaining("no network")],
+    ]);
   });
 
   test("warns of a token that is caller and approver, with its line", async () => {

@@ -1,0 +1,86 @@
+import { type ChildProcessByStdio, spawn } from "node:child_process";
+import type { Readable, Writable } from "node:stream";
+import type { AcpHost, AgentProcess } from "../agents/acp/acp-host.ts";
+import { createAcpRunner } from "../agents/acp/acp-runner.ts";
+import type { RunnerRegistry } from "../agents/runner-registry.ts";
+import type { Calls } from "../call/calls.ts";
+import type { Config } from "../config/config.ts";
+import type { Logger } from "../core/logger.ts";
+import type { RunTokens } from "../credential/run-tokens.ts";
+import type { Sandbox } from "../tools/process/sandbox.ts";
+import type { Supervisor } from "../tools/process/supervisor.ts";
+
+/** The parts of a replica that run agents' programs. */
+interface AcpParts {
+  calls: Pick<Calls, "ownTools">;
+  runTokens: Pick<RunTokens, "issue">;
+  sandbox: Sandbox;
+  supervisor: Supervisor;
+  /** Address of this replica. */
+  url: string;
+  log: Logger;
+}
+
+/** Adds the runners that the configuration names. */
+export function addAcpRunners(
+  { agentRunners }: Pick<Config, "agentRunners">,
+  runners: Pick<RunnerRegistry, "add">,
+  parts: AcpParts,
+): void {
+  const host = createAcpHost(parts);
+  for (const runner of agentRunners) runners.add(createAcpRunner(host, runner));
+}
+
+/** Creates what runners need of the service: processes in the sandbox of their agent, tokens, and delegated calls. */
+export function createAcpHost({ calls, runTokens, sandbox, supervisor, url, log }: AcpParts): AcpHost {
+  const { ownTools } = calls;
+  const mcp = `${url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")}/mcp`;
+  return {
+    confinement(agent) {
+      const { profile, network } = sandbox.confinement(agent);
+      if (profile === "off") return "without a sandbox";
+      return `in the sandbox profile ${profile}, ${network ? "with" : "without"} network access`;
+    },
+    async start({ argv, cwd, env }, { agent, childSession: sessionId, parentCall: { callId }, cwd: workspace }) {
+      const call = { sessionId, callId };
+      const marks = await supervisor.watch(call);
+      const [program, ...args] = sandbox.confine(argv, { agent, cwd, workspace, directories: [] });
+      const child = spawn(program, args, { cwd, env: { ...env, ...marks }, detached: true, stdio: "pipe" });
+      return await processOf(child, (pid) => supervisor.kill(call, pid));
+    },
+    async openTools(run) {
+      const caller = await ownTools.principalOf(run);
+      const { token, revoke } = runTokens.issue({ ...caller, agents: [run.agent], session: run.childSession });
+      return { url: `${mcp}/${run.childSession}`, token, close: revoke };
+    },
+    async begin(run, use, signal) {
+      const outcome = await ownTools.begin(run, { kind: "acp", ...use }, signal);
+      if (outcome.case === "refused") return outcome;
+      const { assignment, part } = outcome;
+      const { state } = part;
+      return { case: "begun", assignment, input: state.value?.input ?? {} };
+    },
+    finish: ownTools.finish,
+    cancel: ownTools.cancel,
+    log: (message, { error, ...args }) => log.warn(message, { error, args }),
+  };
+}
+
+/** Time in which what a program printed before its end is read, even if another process holds its stdout. */
+const lastOutputMs = 500;
+
+/** Returns a started program; throws if it could not be started. */
+async function processOf(
+  child: ChildProcessByStdio<Writable, Readable, Readable>,
+  kill: (pid: number) => Promise<void>,
+): Promise<AgentProcess> {
+  const { promise: exited, resolve } = Promise.withResolvers<string>();
+  child.once("exit", (code, signal) => {
+    resolve(signal === null ? `exit code ${code}` : `killed by ${signal}`);
+    setTimeout(() => child.stdout.destroy(), lastOutputMs).unref();
+  });
+  // Writing to a program that has ended; its end is reported by itself.
+  child.stdin.on("error", () => undefined);
+  const pid = child.pid ?? (await new Promise<never>((_, reject) => child.once("error", reject)));
+  return { stdin: child.stdin, stdout: child.stdout, stderr: child.stderr, exited, kill: () => kill(pid) };
+}
