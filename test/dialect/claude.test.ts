@@ -1,10 +1,12 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
+import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   type BeginCallRequestSchema,
   type BeginCallResponse,
   BeginCallResponseSchema,
   type FinishCallRequestSchema,
+  RefusedSchema,
   WaitingSchema,
 } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { answerClaude, denyClaude, ownClaudeTool, resumerKey } from "../../src/dialect/claude.ts";
@@ -202,6 +204,35 @@ test("of two hooks of one use the second takes the approval that the first got",
   // After the report the use is over.
   await answer(hook("PostToolUse", "Bash"));
   await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow(AlreadyBegunError);
+});
+
+test("an approval of long ago is not given to another use with the same id", async () => {
+  let count = 0;
+  const { answer } = answering(
+    (request) => {
+      count += 1;
+      if (count > 1) throw new AlreadyBegunError("it began before");
+      return begun(request);
+    },
+    { ageMs: 60_000 },
+  );
+  await answer(hook("PreToolUse", "Bash"));
+  await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow(AlreadyBegunError);
+});
+
+test("a use whose earlier request ended without an answer is asked again", async () => {
+  let count = 0;
+  const waiting = create(WaitingSchema, { permissions: [{ id: "per_1" }] });
+  const expired = create(RefusedSchema, { reason: ToolErrorReason.EXPIRED, message: "it expired" });
+  const { answer, begins } = answering((request) => {
+    count += 1;
+    if (count === 1) return { case: "waiting", value: waiting };
+    return request.resume === "per_1" ? { case: "refused", value: expired } : begun(request);
+  });
+  await answer(hook("PreToolUse", "Bash"));
+  const again = await answer(hook("PreToolUse", "Bash"));
+  expect(again).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+  expect(begins.map(({ resume = "" }) => resume)).toEqual(["", "per_1", ""]);
 });
 
 test("only existing tools of our own MCP server are not asked", async () => {

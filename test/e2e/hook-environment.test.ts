@@ -92,17 +92,30 @@ test("a hook without options takes no service from the environment; control: opt
   expect((await run(named)).answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
 });
 
+test("the environment names neither the service of a hook with other options, nor its certificates", async () => {
+  const hookHome = createHookHome("host-token-for-tests");
+  const flags = ["--token-file", hookHome.tokenFile, ...proof];
+  const run = (more: readonly string[], env: Record<string, string>) =>
+    hookHome.run(["claude", ...flags, ...more], hookText("PreToolUse", "echo hi"), env);
+  const { answer } = await run([], { TOOLGATE_URL: hostile.url });
+  expect(answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "deny" } });
+  const missing = Object.fromEntries(["CA", "CERT", "KEY"].map((name) => [`TOOLGATE_${name}`, "/nonexistent"]));
+  const named = await run(["--server", service.url], missing);
+  expect(named.answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+});
+
 test("a tool of another MCP server is not taken for one of ours because a record in the environment says so", async () => {
   const hookHome = createHookHome("host-token-for-tests");
   const { NODE_OPTIONS: _, ...env } = hostileEnvironment(hookHome);
   const flags = ["--server", service.url, "--token-file", hookHome.tokenFile, ...proof, "--timeout", "6"];
   const hook = JSON.parse(hookText("PreToolUse", "rm -rf build"));
-  const use = JSON.stringify({ ...hook, tool_name: "mcp__evil__bash" });
-  const decided = async (more: readonly string[]) =>
-    (await hookHome.run(["claude", ...flags, ...more], use, env)).answer;
-  expect(await decided([])).toMatchObject({ hookSpecificOutput: { permissionDecision: "deny" } });
+  const decided = async (tool_name: string, more: readonly string[]) =>
+    (await hookHome.run(["claude", ...flags, ...more], JSON.stringify({ ...hook, tool_name }), env)).answer;
+  const [allow, deny] = ["allow", "deny"].map((permissionDecision) => ({ hookSpecificOutput: { permissionDecision } }));
+  expect(await decided("mcp__evil__bash", [])).toMatchObject(deny ?? {});
   // Control: the option that only `connect` writes.
-  expect(await decided(["--mcp", "evil"])).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+  expect(await decided("mcp__evil__bash", ["--mcp", "evil"])).toMatchObject(allow ?? {});
+  expect(await decided("mcp__evil__invented", ["--mcp", "evil"])).toMatchObject(deny ?? {});
 });
 
 test("a file in the directory of decisions that the hook did not write for this use decides nothing", async () => {

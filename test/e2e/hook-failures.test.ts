@@ -90,7 +90,10 @@ test.each([
 
 test("a service that does not answer blocks before the agent's limit", async () => {
   const silent = http2With(() => undefined);
-  expectBlocked(await runAgainst(await listening(silent), [...uid, "--timeout", "1"]), /did not answer in time/);
+  expectBlocked(
+    await runAgainst(await listening(silent), [...uid, "--timeout", "1"]),
+    /^Toolgate: the service did not answer in time\. Nothing was run\.$/m,
+  );
 });
 
 test("a wrong token blocks", async () => {
@@ -113,14 +116,15 @@ test("a missing token and a missing file block", async () => {
 });
 
 test.each([
-  ["nothing", ""],
-  ["text", "not JSON"],
-  ["an event that is not handled", '{"hook_event_name":"Stop","session_id":"s"}'],
-  ["a use without a tool", '{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/","tool_use_id":"t"}'],
-  ["more than 16 MiB", " ".repeat(17 * 1_048_576)],
-])("an input with %s blocks", async (_name, input) => {
+  ["nothing", "", /is not JSON/],
+  ["text", "not JSON", /is not JSON/],
+  ["an event that is not handled", '{"hook_event_name":"Stop","session_id":"s"}', /hook_event_name is "Stop"/],
+  ["an empty session", '{"hook_event_name":"PreToolUse","session_id":""}', /has no session_id/],
+  ["a use without a tool", '{"hook_event_name":"PreToolUse","session_id":"s","cwd":"/"}', /has no tool_name/],
+  ["more than 16 MiB", " ".repeat(17 * 1_048_576), /has more than 16777216 bytes/],
+])("an input with %s blocks", async (_name, input, reason) => {
   const { run } = createHookHome("");
-  expectBlocked(await run(["claude"], input), /the input of the hook|hook_event_name/);
+  expectBlocked(await run(["claude"], input), reason);
 });
 
 test("a kind of agent that is unknown ends with the blocking code", async () => {

@@ -175,6 +175,14 @@ const notAnswered = {
   },
 };
 
+test("two hooks of one use, such as one of the user and one of the project, both allow it", async () => {
+  const { hook, use } = claudeSession();
+  const same = use("echo twice");
+  const answers = await Promise.all([hook("PreToolUse", "Bash", same), hook("PreToolUse", "Bash", same)]);
+  for (const { answer } of answers)
+    expect(answer).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
+});
+
 test("a subagent has a child session", async () => {
   const { hook, use } = claudeSession();
   const main = use("echo main");

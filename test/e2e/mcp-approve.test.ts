@@ -92,6 +92,7 @@ test("the 21st prompt that waits is refused", async () => {
   expect(await Promise.all(waiting)).toEqual(
     Array(20).fill({ behavior: "deny", message: expect.stringContaining("no") }),
   );
+  expect(await ask("echo again", "toolu_again")).toMatchObject({ behavior: "allow" });
 });
 
 test("a service that is away denies", async () => {

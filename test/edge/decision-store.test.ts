@@ -1,0 +1,24 @@
+import { create } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import { BegunSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { UseDecision } from "../../src/dialect/delegate.ts";
+import { createDecisionStore } from "../../src/edge/hooks/decision-store.ts";
+
+const decision: UseDecision = { case: "begun", value: create(BegunSchema, { assignment: "a" }) };
+
+test("a decision is remembered for its own principal", async () => {
+  const memoryOf = createDecisionStore(() => 0);
+  await memoryOf("host").put("use", decision);
+  expect(await memoryOf("host").get("use")).toEqual({ decision, ageMs: 0 });
+  expect(await memoryOf("other-host").get("use")).toBeUndefined();
+  await memoryOf("other-host").remove("use");
+  expect(await memoryOf("host").get("use")).toBeDefined();
+});
+
+test("of more than 10,000 decisions the oldest is forgotten", async () => {
+  const memory = createDecisionStore(() => 0)("host");
+  for (let i = 0; i <= 10_000; i++) await memory.put(`use ${i}`, decision);
+  expect(await memory.get("use 0")).toBeUndefined();
+  expect(await memory.get("use 1")).toBeDefined();
+  expect(await memory.get("use 10000")).toBeDefined();
+});
