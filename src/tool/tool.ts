@@ -41,7 +41,7 @@ export interface Plan {
   env?: Readonly<Record<string, string>>;
   /** Search path for the programs of its commands, as in PATH; an approval is bound to the programs that are found. */
   searchPath?: string;
-  /** SHA-256 of text that the plan has read and the body will return; an approval is bound to it. */
+  /** SHA-256 of text that the plan has read and the body will return, or of settings that the body uses; an approval is bound to it. */
   contentDigest?: string;
   /** Files whose existence or content `inspect` reveals; it is skipped if rules do not allow to read one of them. */
   reveals?: readonly ResolvedPath[];

@@ -8,7 +8,7 @@ import { searchNotes } from "./fs/found-files.ts";
 import { askProvider, checkProvider } from "./search/ask-provider.ts";
 import { codeAdapters } from "./search/code-providers.ts";
 import { resolveRoots, searchRoots } from "./search/local-code.ts";
-import type { CodeQuery } from "./search/provider.ts";
+import { type CodeQuery, placeDigest } from "./search/provider.ts";
 import { fenceEach, type ShownResults, showCodeResults } from "./search/show-results.ts";
 
 /** Time that the call's deadline leaves after the provider's. */
@@ -73,6 +73,7 @@ export function createCodeSearch(live: Pick<SearchSettings, "codesearch">): Tool
           },
         ],
         timeoutMs: (isLocal ? localMs : settings.timeoutMs) + graceMs,
+        contentDigest: placeDigest(settings),
         settings,
         roots,
         async inspect() {

@@ -4,6 +4,7 @@ import { defineTool } from "../tool/define-tool.ts";
 import { ToolFailure } from "../tool/errors.ts";
 import type { Tool } from "../tool/tool.ts";
 import { askProvider, checkProvider } from "./search/ask-provider.ts";
+import { placeDigest } from "./search/provider.ts";
 import { maxResultsBytes, showWebResults } from "./search/show-results.ts";
 import { webAdapters } from "./search/web-providers.ts";
 
@@ -59,6 +60,7 @@ export function createWebSearch(live: Pick<SearchSettings, "websearch">): Tool {
           },
         ],
         timeoutMs: timeoutMs + graceMs,
+        contentDigest: placeDigest(settings),
         settings,
         host,
         async inspect() {

@@ -18,7 +18,7 @@ test("search tools appear and go with their provider at SIGHUP, and the key is n
   const agent = connect(service, "caller");
   const sessionId = await agent.newSession();
   expect(await offered(service)).toEqual([]);
-  const { part } = await agent.tools.callTool({ sessionId, tool: "websearch", input: { query: "news" } });
+  const { part } = await agent.tools.callTool({ sessionId, tool: "websearch", input: { query: "before" } });
   expect(part?.state.case).toBe("error");
 
   const brave = `[websearch]\nprovider = "brave"\nurl = "${url}"\nkey_env = "SEARCH_KEY"\n`;
@@ -28,23 +28,37 @@ test("search tools appear and go with their provider at SIGHUP, and the key is n
   const definition = tools.find(({ name }) => name === "websearch");
   expect(definition?.annotations).toMatchObject({ readOnly: true, openWorld: true });
 
-  const reading = read(
-    agent.tools.executeTool({ sessionId, callId: "c1", tool: "websearch", input: { query: "news" } }),
-  );
+  const ask = (query: string) =>
+    read(agent.tools.executeTool({ sessionId, callId: query, tool: "websearch", input: { query } }));
+  const approve = (permissionId: string) =>
+    connect(service, "approver").permissions.respondToPermission({
+      ...{ sessionId, permissionId, reply: PermissionReply.ONCE },
+    });
+  const reading = ask("news");
   const asked = await reading.until("permissionAsked");
   expect(asked).toMatchObject({ permission: "websearch", patterns: ["news"], preview: { hosts: [new URL(url).host] } });
   expect(asked.offers.map(({ text }) => text)).toContainEqual(expect.stringContaining('everything that fits "*"'));
   expect(seen).toEqual([]);
-  await connect(service, "approver").permissions.respondToPermission({
-    sessionId,
-    permissionId: asked.id,
-    reply: PermissionReply.ONCE,
-  });
+  await approve(asked.id);
   const ended = await reading.end();
   expect(ended.state.value).toMatchObject({ output: expect.stringContaining("Found 1 by brave") });
   expect(seen[0]?.headers["x-subscription-token"]).toBe(searchKey);
 
-  await reload(service, (text) => text.replace(brave, '[codesearch]\nprovider = "ripgrep"\nroots = ["workspace"]\n'));
+  // An approval is bound to the provider: another one asks again.
+  const other = await startProvider(results);
+  const waiting = ask("weather");
+  const first = await waiting.until("permissionAsked");
+  await reload(service, (text) => text.replace(url, other.url));
+  await approve(first.id);
+  const second = await waiting.until("permissionAsked");
+  expect(second.preview?.hosts).toEqual([new URL(other.url).host]);
+  expect([seen.length, other.seen.length]).toEqual([1, 0]);
+  await approve(second.id);
+  expect((await waiting.end()).state.case).toBe("completed");
+  expect([seen.length, other.seen.length]).toEqual([1, 1]);
+
+  const local = '[codesearch]\nprovider = "ripgrep"\nroots = ["workspace"]\n';
+  await reload(service, (text) => text.replace(brave.replace(url, other.url), local));
   expect(await offered(service)).toEqual(["codesearch"]);
   const log = await readFile(join(service.data, "log", "toolgate.log"), "utf8");
   expect(log).toContain("search providers are in force");

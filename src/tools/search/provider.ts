@@ -1,4 +1,6 @@
+import { createHash } from "node:crypto";
 import type { JsonObject } from "@bufbuild/protobuf";
+import type { LocalSearch, RemoteSearch } from "../../core/search-providers.ts";
 
 /** The request for one search; its path is appended to the base address. */
 export interface SearchRequest {
@@ -59,4 +61,12 @@ export interface CodeResult {
   readonly url?: string | undefined;
   /** Matching lines, numbered from 1. */
   readonly lines: readonly { number?: number | undefined; text: string }[];
+}
+
+/** Digest of where a search goes, so that an approval does not hold for a provider that was configured later. */
+export function placeDigest(settings: RemoteSearch | LocalSearch): string {
+  const place = "url" in settings ? settings.url : settings.roots;
+  return createHash("sha256")
+    .update(JSON.stringify([settings.provider, place]))
+    .digest("hex");
 }
