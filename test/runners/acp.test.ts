@@ -1,13 +1,17 @@
 import { existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
+import { create } from "@bufbuild/protobuf";
 import { afterEach, beforeAll, describe, expect, test } from "vitest";
 import { AgentService } from "../../gen/opencode/tool/v1/agent_service_pb.ts";
+import { type Session, SessionSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
 import {
   PermissionReply,
   type PermissionRequest,
   ToolErrorReason,
   type ToolPart,
 } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { mayAccess } from "../../src/call/session-access.ts";
+import type { Principal } from "../../src/core/principal.ts";
 import { clientOf, connect, refusal } from "../e2e/clients.ts";
 import { startService, useService } from "../e2e/service.ts";
 import { processesNamed, untilDead } from "../tools/processes.ts";
@@ -267,6 +271,24 @@ describe("the token of a run", () => {
     expect(results.map(([status]) => status)).toEqual([200, 200, 401, 401]);
     expect(results[0]?.[1]).toContain('"glob"');
     expect((await callsOf(ended)).map(({ tool, agent }) => [tool, agent])).toEqual([["glob", "fake"]]);
+  });
+
+  test("is revoked at its end", async () => {
+    const [authorization] = resultsOf(await run([{ do: "look", at: "token" }])) as [string];
+    expect(authorization).toMatch(/^Bearer tg_/);
+    const response = await fetch(`${service.url}/mcp`, { method: "POST", headers: { authorization }, body: "{}" });
+    expect(response.status).toBe(401);
+  });
+
+  test("reaches one session of those that its principal owns", () => {
+    const [own, other] = ["ses_own", "ses_other"].map((id) => create(SessionSchema, { id, owner: "p" })) as [
+      Session,
+      Session,
+    ];
+    const rights = { roles: new Set(["caller"] as const), agents: ["*"], workspaces: ["*"], answersOwn: false };
+    const principal: Principal = { id: "p", ...rights, lineage: ["p"], session: "ses_own" };
+    expect(mayAccess(principal, own, "call")).toBe(true);
+    for (const access of ["read", "call", "control"] as const) expect(mayAccess(principal, other, access)).toBe(false);
   });
 });
 

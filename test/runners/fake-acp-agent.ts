@@ -18,7 +18,7 @@ export type AcpStep =
   | { do: "print"; text: string; width?: number; times: number }
   | { do: "complain"; text: string }
   | { do: "fetch"; path: string; body: unknown }
-  | { do: "look"; at: "env" | "cwd" }
+  | { do: "look"; at: "env" | "cwd" | "token" }
   | { do: "spawn" }
   | { do: "hang" | "die" | "exit" }
   | { do: "await cancel"; stop: string }
@@ -64,6 +64,7 @@ async function take(step: AcpStep, client: AgentContext, sessionId: string): Pro
     case "fetch":
       return await post(step.path, step.body);
     case "look":
+      if (step.at === "token") return server?.headers[0]?.value;
       return step.at === "cwd" ? process.cwd() : Object.keys(process.env).toSorted();
     case "spawn":
       return (await import("node:child_process")).spawn("sleep", ["0600.25"], { detached: true }).pid;
