@@ -220,6 +220,17 @@ test("an approval of long ago is not given to another use with the same id", asy
   await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow(AlreadyBegunError);
 });
 
+test("a use that fails takes no approval of another hook", async () => {
+  let count = 0;
+  const { answer } = answering((request) => {
+    count += 1;
+    if (count > 1) throw new Error("the service is broken");
+    return begun(request);
+  });
+  await answer(hook("PreToolUse", "Bash"));
+  await expect(answer(hook("PreToolUse", "Bash"))).rejects.toThrow("the service is broken");
+});
+
 test("a use whose earlier request ended without an answer is asked again", async () => {
   let count = 0;
   const waiting = create(WaitingSchema, { permissions: [{ id: "per_1" }] });
@@ -241,8 +252,11 @@ test("only existing tools of our own MCP server are not asked", async () => {
   expect(await answer(of("mcp__random__read"))).toMatchObject({ hookSpecificOutput: { permissionDecision: "allow" } });
   expect(begins).toEqual([]);
   await answer(of("mcp__random__invented"));
+  // The name of another server, also one of the same length.
   await answer(of("mcp__other__read"));
-  expect(begins.map(({ foreignTool }) => foreignTool)).toEqual(["mcp__random__invented", "mcp__other__read"]);
+  await answer(of("mcp__rendom__read"));
+  const asked = ["mcp__random__invented", "mcp__other__read", "mcp__rendom__read"];
+  expect(begins.map(({ foreignTool }) => foreignTool)).toEqual(asked);
 });
 
 test.each([

@@ -54,6 +54,7 @@ test("an allowed use runs with the input of the answer, in the same object", asy
 
 test.each([
   ["a refusal", '{"decision":"deny","reason":"Rejected by ann."}', "Rejected by ann."],
+  ["a refusal that names an input", '{"decision":"deny","reason":"No.","input":{}}', "No."],
   ["no answer", "", "ended with 0 and without an answer"],
   ["text", "yes", "without an answer"],
   ["an answer without a decision", "{}", "Toolgate refused it."],
@@ -61,6 +62,15 @@ test.each([
 ])("%s throws, so that opencode does not run the tool", async (_name, answer, reason) => {
   const { before } = await loadPlugin(answer);
   await expect(before({ command: "make" })).rejects.toThrow(reason);
+});
+
+test("the program gets no variable of the agent but HOME", async () => {
+  process.env.TOOLGATE_TEST_VARIABLE = "secret";
+  onTestFinished(() => void delete process.env.TOOLGATE_TEST_VARIABLE);
+  const names = `env | sed 's/=.*//' | grep -v '^PWD$\\|^_$\\|^SHLVL$\\|^OLDPWD$' | tr '\\n' ' '`;
+  const script = `printf '{"decision":"deny","reason":"%s"}' "$(${names})"`;
+  const { before } = await loadPlugin("", ["/bin/sh", "-c", script]);
+  await expect(before({})).rejects.toThrow(/^HOME ?$/);
 });
 
 test("a missing program, a failing one and an unknown session throw", async () => {

@@ -195,6 +195,11 @@ test("connect mcp prints an entry for any MCP client, and opencode gets one in i
     code: 1,
     stdout: expect.stringContaining(`${plugin} was changed`),
   });
+  const disconnected = await run("disconnect", "opencode");
+  expect(disconnected.stdout + disconnected.stderr).toContain(`${plugin} was changed, and stays`);
+  expect(await readFile(plugin, "utf8")).toBe("// changed");
+  await rm(plugin);
+  expect(await run("connect", "opencode", "--yes", "--no-canary")).toMatchObject({ code: 0 });
   const listed = await run("connect", "--list");
   expect(listed.stdout).toMatch(/opencode of .*\n.*approvals are advisory[\s\S]*mcp of /);
 });

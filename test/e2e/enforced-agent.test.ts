@@ -200,4 +200,9 @@ test("a service with another certificate gets no token, and the hook blocks", as
   await service.start();
   expect(await toolgateAsRoot("disconnect claude --user tg-ann")).toMatchObject({ code: 0 });
   expect(existsSync(settingsFile())).toBe(false);
+
+  // Claude Code itself cannot verify the user of a service.
+  const byHttp = await toolgateAsRoot("connect claude --user tg-ann --yes --no-canary --http-hook");
+  expect(byHttp).toMatchObject({ code: 0, stdout: expect.stringContaining("approvals are advisory") });
+  expect(await toolgateAsRoot("disconnect claude --user tg-ann")).toMatchObject({ code: 0 });
 });

@@ -62,6 +62,26 @@ describe.each(ways)("$era over $name", ({ era, name, open }) => {
     expect(textOf(ended)).toMatch(new RegExp(`^${era} ${name} waited`));
   });
 
+  test("a call that was cancelled elsewhere is not continued by the same call", async () => {
+    const call = echo(`${era} ${name} ended`);
+    const first = await client.callTool(call);
+    const ref = {
+      sessionId: String(first._meta?.["toolgate/sessionId"]),
+      callId: String(first._meta?.["toolgate/callId"]),
+    };
+    await connect(service, "caller").tools.cancelTool(ref);
+    const again = await client.callTool(call);
+    expect(textOf(again)).toContain("Nothing has run yet");
+    expect(again._meta?.["toolgate/callId"]).not.toBe(ref.callId);
+  });
+
+  test("toolgate_wait without a call_id is an error of the protocol", async () => {
+    for (const given of [{}, { call_id: "" }])
+      await expect(patient.callTool({ name: "toolgate_wait", arguments: given })).rejects.toMatchObject({
+        code: -32602,
+      });
+  });
+
   test("a held call ends as soon as it is approved", async () => {
     const { asked, onprogress } = askedProgress();
     const call = echo(`${era} ${name} held`);
