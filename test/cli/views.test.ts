@@ -186,6 +186,17 @@ describe("a call that ended", () => {
     ]);
   });
 
+  test("of a task names the command that follows its subagent", () => {
+    const task = create(ToolPartSchema, {
+      ...{ tool: "task", childSessionId: "ses_2" },
+      state: { case: "running", value: { title: "Look" } },
+    });
+    expect(partLines(task, { paint: plain, url: "http://127.0.0.1:9" })).toEqual([
+      "● running  task  Look",
+      "  subagent    toolgate watch ses_2 --server http://127.0.0.1:9",
+    ]);
+  });
+
   test("names no way to fetch what ends with the command", () => {
     expect(partLines(completed, { paint: plain }).join("\n")).not.toContain("toolgate output");
   });

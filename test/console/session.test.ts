@@ -1,8 +1,9 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { describe, expect, test } from "vitest";
+import { describe, expect, onTestFinished, test } from "vitest";
 import { connect } from "../e2e/clients.ts";
 import { startFront } from "../e2e/front.ts";
+import { connectRunner } from "../runners/runner-program.ts";
 import { useBrowsers } from "./browser.ts";
 import { storesOf, useServiceOn } from "./stores.ts";
 
@@ -31,6 +32,20 @@ describe.each(storesOf("Redis"))("a session, on %s", (store) => {
     await expect.poll(() => rows.last().innerText()).toMatch(/^read\s*failed/);
     await rows.last().click();
     await page.getByText("Nothing was changed.").waitFor();
+  });
+
+  test("a task links the session of its subagent", async () => {
+    const agent = connect(service(), "caller");
+    const sessionId = await agent.newSession({ title: "Parent" });
+    const runner = await connectRunner(service());
+    onTestFinished(runner.kill);
+    const input = { description: "Look <b>around</b>", prompt: "Find it.", agent: "explore" };
+    await agent.tools.callTool({ sessionId, callId: "t1", tool: "task", input, waitMs: 0 });
+    const { childSession } = await runner.next("start");
+    const page = await browsers.open(service(), "watcher", { path: `/sessions/${sessionId}/t1` });
+    await page.getByRole("link", { name: "Open its session" }).click();
+    await page.getByText("Look <b>around</b> (@explore subagent)").first().waitFor();
+    expect(new URL(page.url()).hash).toBe(`#/sessions/${childSession}`);
   });
 
   test("live output appears in colour while the call runs, and continues after a break without a gap", async () => {

@@ -159,6 +159,13 @@ describe("task", () => {
     expect(errorOf(ended).error).toMatch(error);
   });
 
+  test("an agent as which the owner of the session may not act is not started", async () => {
+    const planner = at("planner");
+    const sessionId = await planner.newSession({ agent: "plan" });
+    const ended = await call(planner, { sessionId, agent: "plan" });
+    expect(errorOf(ended).error).toMatch("Agent explore cannot run as a subagent");
+  });
+
   test("it asks with the agent as pattern, and a rule may deny one", async () => {
     const clients = at();
     const runner = await runnerFor({ agents: ["plan", "secret"] });
@@ -426,8 +433,11 @@ describe("a hostile runner", () => {
     expect(outputOf(ended)).toContain("after the flood");
     const { parts } = await clients.tools.listToolParts({ sessionId });
     expect(parts).toHaveLength(1);
-    const { session } = await clients.sessions.getSession({ sessionId });
-    expect(Number(session?.lastSeq)).toBeLessThan(100);
+    const log = read(clients.tools.watchSession({ sessionId }));
+    await log.find(({ event }) => event.case === "part" && event.value.state.case === "completed");
+    const shown = log.seen.filter(({ event }) => event.case === "progress");
+    const elapsedMs = (log.seen.at(-1)?.time ?? 0) - (log.seen[0]?.time ?? 0);
+    expect(shown.length).toBeLessThanOrEqual(3 + elapsedMs / 800);
     expect(JSON.stringify(ended.state.value?.input)).toContain("Find the tests.");
   });
 

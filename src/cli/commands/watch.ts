@@ -98,6 +98,8 @@ function eventLines(event: SessionEvent["event"], paint: Paint): string[] {
       ];
     case "permissionSettled":
       return [`${paint("dim", terminalLine(event.value.permissionId))}  ${settledWords(event.value)}`];
+    case "backgroundEnded":
+      return [`ended in the background  ${terminalLine(event.value.tool)}  ${terminalLine(event.value.callId)}`];
     case "granted":
       return [`granted  ${terminalLine(event.value.text)}  ${paint("dim", terminalLine(event.value.id))}`];
     case "revoked":

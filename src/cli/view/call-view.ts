@@ -21,6 +21,16 @@ export interface PartView {
 
 /** A call's state as lines: the state first, then details of its outcome. */
 export function partLines(part: ToolPart, view: PartView): string[] {
+  return [...stateLines(part, view), ...childSessionLines(part, view)];
+}
+
+/** The command that follows the subagent of a call; none without a subagent. */
+function childSessionLines({ childSessionId }: ToolPart, { url }: PartView): string[] {
+  if (childSessionId === "" || url === undefined) return [];
+  return [`  subagent    ${commandLine("toolgate", "watch", childSessionId, ...serverWords(url))}`];
+}
+
+function stateLines(part: ToolPart, view: PartView): string[] {
   const { paint } = view;
   const { state, tool } = part;
   switch (state.case) {

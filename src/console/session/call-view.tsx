@@ -84,6 +84,12 @@ export function CallView({
           Waiting for an answer. <a href={`#${pathOf("requests", waits[0].request.id)}`}>Open the request</a>
         </p>
       )}
+      {call.childSessionId !== "" && (
+        <p class="hint">
+          The subagent works in another session.{" "}
+          <a href={`#${pathOf("sessions", call.childSessionId)}`}>Open its session</a>
+        </p>
+      )}
       {state.case === "error" && <Failure error={state.value} />}
       <Input input={state.value?.input} />
       {call.editedBy !== "" && (

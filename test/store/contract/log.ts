@@ -1,11 +1,14 @@
 import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { ToolOutputSchema, ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
+import { ToolErrorReason } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import {
   addSession,
   addTree,
+  answer,
   callRef,
   completed,
+  failed,
   fenceOf,
   kinds,
   logOf,
@@ -46,6 +49,30 @@ export function logContract(open: OpenStore): void {
     const events = await logOf(store);
     expect(kinds(events)).toEqual(["call_1 pending", "call_1 running", "progress", "output", "call_1 completed"]);
     expect(events[3]).toMatchObject({ seq: 4n, sessionId: "ses_root", event: { value: { offset: 0n, length: 3 } } });
+  });
+
+  test("appends the end of a background call after its part, whichever step ends it", async () => {
+    const store = await open();
+    await addSession(store);
+    const [finished, rejected] = [callRef("call_1"), callRef("call_2")];
+    const fence = await startCall(store, finished);
+    const ends = { ...completed(finished), background: true, childSessionId: "ses_child" };
+    const stored = await store.calls.finishCall({ ref: finished, guard: { fence }, part: ends });
+    await openAskedCall(store, rejected, ["per_1"]);
+    const { version } = await recordOf(store, rejected);
+    const part = { ...failed(rejected), background: true };
+    await store.permissions.settle(
+      await answer(store, rejected, "per_1", { calls: [{ ref: rejected, version, part }] }),
+    );
+    const events = await logOf(store);
+    expect(kinds(events)).toEqual([
+      ...["call_1 pending", "call_1 running", "call_1 completed", "backgroundEnded"],
+      ...["call_2 pending", "per_1 asked", "per_1 ONCE", "call_2 error", "backgroundEnded"],
+    ]);
+    expect(events.map(({ seq }) => seq)).toEqual(numbers(1, 9));
+    expect(events[3]?.event.value).toMatchObject({ callId: "call_1", childSessionId: "ses_child", reason: 0 });
+    expect(events[8]?.event.value).toMatchObject({ callId: "call_2", reason: ToolErrorReason.REJECTED });
+    expect([stored?.revision, (await recordOf(store, finished)).part.revision]).toEqual([3n, 3n]);
   });
 
   test("does not change the version of a call by its progress", async () => {
