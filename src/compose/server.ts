@@ -140,9 +140,10 @@ export async function startServer(
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
     adoptedApprover,
     async close() {
+      // Their streams end with the listener, so these runs could not report any more, and the drain would wait for them.
+      subagents.streams.close();
       await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
       await stopTimers();
-      subagents.streams.close();
       custom.close();
       await builtIn.close();
       crashMarks.close();

@@ -37,6 +37,20 @@ async function openSession() {
 const outputOf = ({ state }: ToolPart) => (state.case === "completed" ? state.value.output : "");
 const errorOf = ({ state }: ToolPart) => (state.case === "error" ? state.value.error : "");
 
+// First, since no stream of another test is open yet: an abandoned one delays a stop.
+test("a service that is stopped does not wait for its tasks: they fail, and their sessions go on", async () => {
+  const { sessionId, use } = await openSession();
+  const runner = await runnerFor();
+  await use("background_task", work);
+  const { childSession } = await runner.next("start");
+  expect(await service.stop()).toBe(0);
+  await service.start();
+  const { part } = await connect(service, "caller").tools.getToolPart({ sessionId, callId: "c1.1" });
+  expect(part && errorOf(part)).toMatch(
+    new RegExp(`the service was stopped[\\s\\S]*call task with session_id "${childSession}"`),
+  );
+});
+
 describe("background_task", () => {
   test("returns at once; its task is a call whose output can be read, and whose end is an event", async () => {
     const { sessionId, tools, use } = await openSession();

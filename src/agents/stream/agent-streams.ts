@@ -155,7 +155,7 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
       for (const { timer, remove, runner } of known.values()) {
         clearTimeout(timer);
         remove();
-        runner.lose("the service was stopped.");
+        runner.lose("the service was stopped. Look at what it did, then continue it.");
       }
     },
   };
