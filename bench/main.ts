@@ -3,6 +3,7 @@ import { parseArgs } from "node:util";
 import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
 import { measureMcp } from "./mcp.ts";
 import { writeSection } from "./page.ts";
@@ -16,6 +17,7 @@ import { measureScale, type ScalePlan } from "./scale/scale.ts";
 import { measureStart } from "./start.ts";
 import { measureTests } from "./tests.ts";
 import { measureTools, type ToolsPlan } from "./tools/tools.ts";
+import { measureWaits } from "./waits.ts";
 
 const usage = `npm run bench                       tools, permission, peers, scale, then attacks: about 20 minutes
 npm run bench -- --tools            only the tools, beside the least that does the same
@@ -26,6 +28,8 @@ npm run bench -- --pipeline         only the pipeline around a function that doe
 npm run bench -- --lines            only hostile command lines, and another caller beside them: half a minute
 npm run bench -- --start            only the CPU time of short command lines
 npm run bench -- --mcp              only tools/call over MCP, beside the SDK's own server
+npm run bench -- --hooks            only the hooks of Claude Code, beside an empty program and a bare HTTP exchange
+npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
@@ -63,6 +67,9 @@ const shortPermission: PermissionPlan = { decisions: 1_000, readings: 20 };
 
 const fullLines: LinesPlan = { rounds: 5, besideMs: 10_000 };
 const shortLines: LinesPlan = { rounds: 1, besideMs: 300 };
+
+const fullHooks: HooksPlan = { rounds: 9, programs: 10, requests: 200 };
+const shortHooks: HooksPlan = { rounds: 1, programs: 1, requests: 10 };
 
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
@@ -108,6 +115,8 @@ function selectSections(): Section[] {
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
+    ["hooks", (processes, print) => measureHooks(processes, quick ? shortHooks : fullHooks, print)],
+    ["waits", (_, print) => measureWaits(print)],
     ["tests", (_, print) => measureTests(print)],
   ];
   const named: Readonly<Record<string, unknown>> = options;
@@ -171,6 +180,8 @@ function readOptions() {
       lines: flag,
       start: flag,
       mcp: flag,
+      hooks: flag,
+      waits: flag,
       tests: flag,
       peers: flag,
     };

@@ -45,6 +45,11 @@ export async function startToolgate(
   };
 }
 
-const tokens = [["caller", "caller"], ["watcher", "watcher"], ...approvers.map((id) => [id, "approver"])]
+const tokens = [
+  ["caller", "caller"],
+  ["host", "host"],
+  ["watcher", "watcher"],
+  ...approvers.map((id) => [id, "approver"]),
+]
   .map(([id, role]) => `[[token]]\nid = "${id}"\nroles = ["${role}"]\nvalue = "${id}-token-for-tests"\n`)
   .join("");
