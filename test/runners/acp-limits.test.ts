@@ -15,6 +15,7 @@ const workspace = realpathSync(mkdtempSync(join(tmpdir(), "toolgate-acp-")));
 afterAll(() => rmSync(workspace, { recursive: true }));
 
 const started: number[] = [];
+let logCount = 0;
 
 /** A host whose programs are real, and whose approver answers when `answer` resolves. */
 function hostWith(answer: () => Promise<void>): AcpHost {
@@ -38,7 +39,9 @@ function hostWith(answer: () => Promise<void>): AcpHost {
     },
     finish: async () => undefined,
     cancel: async () => undefined,
-    log: () => undefined,
+    log: () => {
+      logCount += 1;
+    },
   };
 }
 
@@ -115,4 +118,13 @@ test.each<[string, Partial<typeof agentTraffic>, AcpStep, string]>([
   const limits = { traffic: { ...agentTraffic, ...traffic } };
   const never = () => new Promise<void>(() => undefined);
   expect(await lastOf([step, { do: "hang" }], { limits, answer: never })).toEqual(failed(reason));
+});
+
+test("requests that cannot be judged are refused, and the log is not flooded with them", async () => {
+  const broken = () => Promise.reject(new Error("the store is away"));
+  const asks = Array.from({ length: 30 }, (): AcpStep => ({ do: "ask", params: { toolCall, options } }));
+  logCount = 0;
+  const last = await lastOf(asks, { answer: broken });
+  expect(last).toMatchObject({ type: "done", text: expect.stringContaining("30 were refused") });
+  expect(logCount).toBe(10);
 });

@@ -47,6 +47,8 @@ export type OwnTools = ReturnType<typeof createOwnTools>;
 /** Uses of tools that are tracked at the same time; a further one fails the run. */
 const maxTracked = 1_000;
 const maxEnded = 10_000;
+/** Requests of one run that could not be judged and are logged: an agent can repeat them without end. */
+const maxLogged = 10;
 
 /** Creates the record of a run. `cancelTurn` is called where an agent leaves no way to refuse. */
 export function createOwnTools(host: AcpHost, run: AgentRun, cwd: string, cancelTurn: (why: AgentFailure) => void) {
@@ -56,6 +58,7 @@ export function createOwnTools(host: AcpHost, run: AgentRun, cwd: string, cancel
   const refused: string[] = [];
   let allowedCount = 0;
   let waitingCount = 0;
+  let problemCount = 0;
 
   function track(id: string): TrackedCall | undefined {
     const found = tracked.get(id);
@@ -141,7 +144,8 @@ export function createOwnTools(host: AcpHost, run: AgentRun, cwd: string, cancel
     } catch (error) {
       if (signal.aborted)
         await host.cancel(run, use.callId, "The agent no longer waits for the answer.").catch(() => {});
-      else host.log("a permission request of an agent was refused, since it could not be judged", { error });
+      else if (++problemCount <= maxLogged)
+        host.log("a permission request of an agent was refused, since it could not be judged", { error });
       return { case: "refused", message: "it could not be judged" };
     }
   }
