@@ -78,6 +78,8 @@ export interface Hidden {
 }
 
 const program = "bwrap";
+/** Only a probe that hangs takes so long: a machine that is busy at the start must not lose its sandbox. */
+const maxProbeMs = 30_000;
 const unconfined: SandboxConfinement = { profile: "off", network: true };
 
 /** Probes the sandbox; returns the reason why it cannot start, undefined if it can. */
@@ -88,7 +90,7 @@ async function startProblem(): Promise<string | undefined> {
     await promisify(execFile)(
       program,
       [...namespaces(confinement), ...mounts(confinement, place, [], []), "--", "true"],
-      { timeout: 5_000 },
+      { timeout: maxProbeMs },
     );
     return undefined;
   } catch (error) {
