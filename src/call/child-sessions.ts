@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
+  PermissionAction,
   PermissionLayer,
   type PermissionRule,
   PermissionRuleSchema,
@@ -41,12 +42,15 @@ export async function openChildSession(
   return await engine.store.createSession(session);
 }
 
-/** Returns the rules that sessions below one of this agent inherit. */
+/** Returns what is denied to an agent, as rules of a session: as in any inherited list, only denies count, so its asks are allowed. */
 function limitsOf({ layersFor }: Pick<Engine, "layersFor">, agent: string): PermissionRule[] {
   const { narrow, wide } = layersFor({ session: undefined, ancestors: [], agent });
   const limits = narrow.find(({ layer }) => layer === PermissionLayer.AGENT_LIMITS);
   const rules = limits ?? wide.find(({ layer }) => layer === PermissionLayer.AGENT);
-  return (rules?.rules ?? []).map((rule) => create(PermissionRuleSchema, rule));
+  const { ALLOW, DENY } = PermissionAction;
+  return (rules?.rules ?? []).map(({ permission, pattern, action }) =>
+    create(PermissionRuleSchema, { permission, pattern, action: action === DENY ? DENY : ALLOW }),
+  );
 }
 
 /** Cancels the open calls of a session and of its descendants, which stay open for further calls. */

@@ -19,6 +19,7 @@ running_tasks = 2
 [agent.secret]
 description = "Never a subagent."
 [agent.narrow.permission]
+"read" = "ask"
 "todowrite" = "deny"
 `;
 const service = useService({ settings: `${unconfined}${settings}` });
@@ -262,11 +263,12 @@ describe("task", () => {
     const pending = call(clients, { sessionId, agent: "narrow", input: { agent: "free" } });
     await runner.serve(async ({ childSession }) => {
       const denied = await use(clients, childSession, "w1", "todowrite", { todos: [] });
-      return String(errorOf(denied).reason);
+      const { state } = await use(clients, childSession, "r1", "read", { filePath: "." });
+      return `${errorOf(denied).reason} ${state.case}`;
     });
-    expect(outputOf(await pending)).toContain(`\n${ToolErrorReason.DENIED}\n`);
+    expect(outputOf(await pending)).toContain(`\n${ToolErrorReason.DENIED} completed\n`);
     const { session } = await clients.sessions.getSession({ sessionId: (await pending).childSessionId });
-    expect(session?.rules).toMatchObject([{ permission: "todowrite", pattern: "*" }]);
+    expect(session?.rules).toMatchObject([{ permission: "read" }, { permission: "todowrite", pattern: "*" }]);
   });
 });
 
