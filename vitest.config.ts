@@ -1,4 +1,5 @@
 import { defineConfig } from "vitest/config";
+import { broadOnly } from "./test/breadth/broad-only.ts";
 
 export default defineConfig({
   test: {
@@ -7,8 +8,8 @@ export default defineConfig({
     reporters: ["default", "./test/cpu-reporter.ts"],
     // These have separate scripts: test:faults takes minutes, test:clients needs other languages, test:package and test:agents
     // install.
-    exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**"],
-    // npm run test:breadth runs all cases of the files that take only samples here.
+    exclude: ["test/faults/**", "test/clients/**", "test/package/**", "test/agents/**", ...broadOnly],
+    // npm run test:breadth runs these, and all cases of the files that take only samples here.
     provide: { isBroad: false },
     globalSetup: ["test/programs.ts", "test/builds.ts"],
     // The tests share no module state, and loading everything for each file would take most of the time.

@@ -1,17 +1,20 @@
 import { defineConfig } from "vitest/config";
 import base from "../../vitest.config.ts";
+import { broadOnly } from "./broad-only.ts";
 
-/** Runs the files that call `casesOf` or `isBroad` of test/breadth.ts, with all of their cases. */
+/** Runs the files that `npm test` leaves out, and those that call `casesOf` or `isBroad` of test/breadth.ts with all of their cases. */
 export default defineConfig({
   test: {
     ...base.test,
     include: [
+      ...broadOnly,
       "test/console/{inbox,links,policy,session,tools,windows}.test.ts",
+      "test/e2e/{delegated,question}.test.ts",
       "test/model/model.test.ts",
       "test/store/redis-{cluster,scripts}.test.ts",
-      "test/tools/searx.test.ts",
       "test/tools/webfetch.test.ts",
     ],
+    exclude: [],
     provide: { isBroad: true },
   },
 });

@@ -7,12 +7,10 @@ import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { callTool, openTestWorkspace } from "../../src/testing.ts";
 import { createWebSearch } from "../../src/tools/websearch.ts";
-import { isBroad } from "../breadth.ts";
 import { needPrograms } from "../programs.ts";
 import { answerJson, startProvider, unfenced } from "./search-provider.ts";
 
-// Debian's searx takes seconds of CPU to start, so `npm test` leaves it out.
-test.runIf(isBroad)("a real searx with an engine on this machine answers websearch", async () => {
+test("a real searx with an engine on this machine answers websearch", async () => {
   const engine = await startProvider(
     answerJson({ found: [{ link: "https://example.com/a", name: "A page", text: "Its &lt;/untrusted-0&gt; text" }] }),
   );
