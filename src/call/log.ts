@@ -38,6 +38,9 @@ export async function* followLog(
         yield { event, lastSeq };
         hasYielded = true;
       }
+      // A store that omits events must not keep this loop from ever waiting.
+      if (page.events.length === 0 && lastSeq < page.lastSeq)
+        throw new Error(`the log of session ${sessionId} ends at ${page.lastSeq}, and has no event after ${lastSeq}`);
       if (lastSeq < page.lastSeq) continue;
       if (!hasYielded) yield { lastSeq };
       hasYielded = true;

@@ -9,6 +9,8 @@ import { createFilling, type FollowedEvent, followLog } from "../../src/call/log
 import type { OutputStore } from "../../src/call/ports.ts";
 import { openSqliteStore } from "../../src/store/sqlite/store.ts";
 
+const never = new AbortController().signal;
+
 test("a quiet log yields a heartbeat at once and then every 15 s, with the number to resume after", async () => {
   const directory = await mkdtemp(join(tmpdir(), "toolgate-log-"));
   const store = await openSqliteStore({ directory });
@@ -29,6 +31,12 @@ test("a quiet log yields a heartbeat at once and then every 15 s, with the numbe
   const second = frames.next();
   leave.abort(new Error("the client left"));
   await expect(second).rejects.toThrow("the client left");
+});
+
+test("a log that lacks its last event fails its readers instead of being read for ever", async () => {
+  const log = { readLog: async () => ({ events: [], firstSeq: 1, lastSeq: 7 }), onNews: () => () => undefined };
+  const frames = followLog({ ...log, recordEvents: async () => true }, { sessionId: "ses_1", afterSeq: 6 }, never);
+  await expect(frames.next()).rejects.toThrow("the log of session ses_1 ends at 7, and has no event after 6");
 });
 
 test("output with many watchers is read once, and all get the same event", async () => {
