@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, realpathSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readlinkSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, expect, test } from "vitest";
@@ -92,7 +92,11 @@ test("opencode calls the tools of Toolgate in the child session", async () => {
 test("an opencode that is killed fails the task, and what it asked is closed", async () => {
   const task = await start([touch]);
   const { id: permissionId } = await nextRequest(service);
-  for (const pid of await processesNamed(agentPrograms.opencode)) process.kill(pid, "SIGKILL");
+  const all = await processesNamed(agentPrograms.opencode);
+  // Others run for other tests at the same time.
+  const own = all.filter((pid) => readlinkSync(`/proc/${pid}/cwd`) === service.workspace);
+  expect(own).not.toEqual([]);
+  for (const pid of own) process.kill(pid, "SIGKILL");
   const ended = await task.ended;
   expect(ended.state.value).toMatchObject({ reason: ToolErrorReason.FAILED });
   expect(textOf(ended)).toContain("its program ended before its turn did");
