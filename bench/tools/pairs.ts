@@ -4,6 +4,8 @@ import { readFileSync, statSync } from "node:fs";
 import { mkdir, open, readFile, rename, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { rgPath } from "@vscode/ripgrep";
+import type { SandboxProfile } from "../../src/sandbox/confinement.ts";
+import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, judgeBy, type TestWorkspace } from "../../src/testing.ts";
 import type { Tool, ToolResult } from "../../src/tool/tool.ts";
 import { createBash } from "../../src/tools/bash.ts";
@@ -12,7 +14,6 @@ import { createFileChanges } from "../../src/tools/fs/change-file.ts";
 import { glob } from "../../src/tools/glob.ts";
 import { grep } from "../../src/tools/grep.ts";
 import type { Pipes } from "../../src/tools/process/pipe.ts";
-import { openSandbox, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import type { Supervisor } from "../../src/tools/process/supervisor.ts";
 import { readTool } from "../../src/tools/read.ts";
 

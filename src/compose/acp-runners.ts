@@ -1,5 +1,4 @@
-import { type ChildProcessByStdio, spawn } from "node:child_process";
-import type { Readable, Writable } from "node:stream";
+import { type ChildProcess, spawn } from "node:child_process";
 import type { AcpHost, AgentProcess } from "../agents/acp/acp-host.ts";
 import { createAcpRunner } from "../agents/acp/acp-runner.ts";
 import type { RunnerRegistry } from "../agents/runner-registry.ts";
@@ -7,7 +6,7 @@ import type { Calls } from "../call/calls.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { RunTokens } from "../credential/run-tokens.ts";
-import type { Sandbox } from "../tools/process/sandbox.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
 
 /** The parts of a replica that run agents' programs. */
@@ -44,8 +43,15 @@ export function createAcpHost({ calls, runTokens, sandbox, supervisor, url, log 
     async start({ argv, cwd, env }, { agent, childSession: sessionId, parentCall: { callId }, cwd: workspace }) {
       const call = { sessionId, callId };
       const marks = await supervisor.watch(call);
-      const [program, ...args] = sandbox.confine(argv, { agent, cwd, workspace, directories: [] });
-      const child = spawn(program, args, { cwd, env: { ...env, ...marks }, detached: true, stdio: "pipe" });
+      const confined = await sandbox.confine(argv, { agent, cwd, workspace, directories: [] });
+      const [program, ...args] = confined.argv;
+      const child = spawn(program, args, {
+        cwd,
+        env: { ...env, ...confined.env, ...marks },
+        detached: true,
+        stdio: ["pipe", "pipe", "pipe", ...confined.descriptors],
+      });
+      child.once("close", () => void confined.release());
       return await processOf(child, (pid) => supervisor.kill(call, pid));
     },
     async openTools(run) {
@@ -70,17 +76,16 @@ export function createAcpHost({ calls, runTokens, sandbox, supervisor, url, log 
 const lastOutputMs = 500;
 
 /** Returns a started program; throws if it could not be started. */
-async function processOf(
-  child: ChildProcessByStdio<Writable, Readable, Readable>,
-  kill: (pid: number) => Promise<void>,
-): Promise<AgentProcess> {
+async function processOf(child: ChildProcess, kill: (pid: number) => Promise<void>): Promise<AgentProcess> {
+  const { stdin, stdout, stderr } = child;
+  if (stdin === null || stdout === null || stderr === null) throw new Error("an agent's program has no pipes");
   const { promise: exited, resolve } = Promise.withResolvers<string>();
   child.once("exit", (code, signal) => {
     resolve(signal === null ? `exit code ${code}` : `killed by ${signal}`);
-    setTimeout(() => child.stdout.destroy(), lastOutputMs).unref();
+    setTimeout(() => stdout.destroy(), lastOutputMs).unref();
   });
   // Writing to a program that has ended; its end is reported by itself.
-  child.stdin.on("error", () => undefined);
+  stdin.on("error", () => undefined);
   const pid = child.pid ?? (await new Promise<never>((_, reject) => child.once("error", reject)));
-  return { stdin: child.stdin, stdout: child.stdout, stderr: child.stderr, exited, kill: () => kill(pid) };
+  return { stdin, stdout, stderr, exited, kill: () => kill(pid) };
 }

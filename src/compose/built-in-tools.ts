@@ -3,12 +3,12 @@ import { dirname } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import { openSandbox, type Sandbox } from "../sandbox/sandbox.ts";
 import type { Registry } from "../tool/registry.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { builtInTools, searchTools, subagentTools } from "../tools/index.ts";
 import { createPipes } from "../tools/process/pipe.ts";
-import { openSandbox, type Sandbox } from "../tools/process/sandbox.ts";
 import { createSupervisor, type Supervisor } from "../tools/process/supervisor.ts";
 
 /** Opens the configured sandbox. If it cannot start: refuses where the configuration requires it, otherwise logs a warning. */

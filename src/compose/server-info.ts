@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { LimitsSchema, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
 import type { Config } from "../config/config.ts";
-import type { Sandbox } from "../tools/process/sandbox.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
 
 /** The version of this package. */
 export const { version } = packageJson;

@@ -1,6 +1,8 @@
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
+import type { SandboxPlace } from "../sandbox/confinement.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
 import { externalAsks } from "../tool/path-asks.ts";
@@ -10,7 +12,6 @@ import { filePath, type Workspace } from "../tool/workspace.ts";
 import { gitEnvironment } from "./process/git-environment.ts";
 import type { Pipes } from "./process/pipe.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
-import type { Sandbox, SandboxPlace } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
@@ -92,16 +93,18 @@ export function createBash({
         workspace: ctx.workspace.directory,
         directories: ctx.outside,
       };
+      const confined = await sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place);
       const ended = await runCommand({
-        argv: sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place),
+        argv: confined.argv,
         cwd,
-        env: { ...environmentOf(ctx.plan.env), ...traced(ctx.trace), ...marks },
+        env: { ...environmentOf(ctx.plan.env), ...confined.env, ...traced(ctx.trace), ...marks },
+        descriptors: confined.descriptors,
         timeoutMs: timeout,
         signal: ctx.signal,
         output: ctx.output,
         pipes,
         kill: (group) => supervisor.kill(ctx, group),
-      });
+      }).finally(confined.release);
       if (await wasSupervised(supervisor, killsBefore, ended))
         throw new ExecutorLost(
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",

@@ -1,6 +1,7 @@
 import type { BackgroundCalls } from "../agents/background-calls.ts";
 import type { Subagents } from "../agents/subagents.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
+import type { Sandbox } from "../sandbox/sandbox.ts";
 import type { Skills } from "../tool/skills/skills.ts";
 import type { Tool } from "../tool/tool.ts";
 import { createApplyPatch } from "./apply-patch.ts";
@@ -18,7 +19,6 @@ import { grep } from "./grep.ts";
 import { listTool } from "./list.ts";
 import { createMultiEdit } from "./multiedit.ts";
 import type { Pipes } from "./process/pipe.ts";
-import type { Sandbox } from "./process/sandbox.ts";
 import type { Supervisor } from "./process/supervisor.ts";
 import { question } from "./question.ts";
 import { readTool } from "./read.ts";

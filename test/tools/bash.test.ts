@@ -1,11 +1,11 @@
 import { mkdir, open, readFile, rename, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { ChangedAfterApproval, InvalidInput, ToolFailure } from "../../src/tool/errors.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
-import { openSandbox } from "../../src/tools/process/sandbox.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { isAlive, untilDead } from "./processes.ts";
 

@@ -3,10 +3,11 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
+import type { SandboxConfinement, SandboxProfile } from "../../src/sandbox/confinement.ts";
+import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import { callTool, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
-import { openSandbox, type SandboxConfinement, type SandboxProfile } from "../../src/tools/process/sandbox.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
 import { processesNamed, untilDead } from "./processes.ts";
 

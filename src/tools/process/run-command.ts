@@ -10,6 +10,8 @@ export interface CommandRun {
   cwd: string;
   /** The whole environment. */
   env: Record<string, string>;
+  /** Open files that it inherits, from descriptor 3 on; default none. */
+  descriptors?: readonly number[];
   /** Time until it is killed. */
   timeoutMs: number;
   /** Aborting it kills the command; the reason is thrown. */
@@ -48,14 +50,14 @@ export async function runCommand(run: CommandRun): Promise<EndOfCommand> {
   }
 }
 
-async function start({ argv: [program, ...args], cwd, env, output, pipes }: CommandRun) {
+async function start({ argv: [program, ...args], cwd, env, descriptors = [], output, pipes }: CommandRun) {
   const { reader, writer } = await pipes.open().catch((cause: unknown) => cannotStart(program, cause));
   try {
     const child = spawn(program, args, {
       cwd,
       env,
       detached: true,
-      stdio: ["ignore", writer, writer],
+      stdio: ["ignore", writer, writer, ...descriptors],
     });
     const ended = new AbortController();
     const exit: { code: number | null; signal: NodeJS.Signals | null } = { code: null, signal: null };

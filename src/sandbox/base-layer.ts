@@ -1,0 +1,68 @@
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import type { LayerShare } from "./layers.ts";
+
+/** A file or directory that is hidden; it must exist. */
+export interface Hidden {
+  path: string;
+  kind: "file" | "directory";
+}
+
+/** What all commands share: further directories that `workspace-write` leaves writable, and paths that no command can see. */
+export interface BaseSettings {
+  readonly writable: readonly string[];
+  readonly hidden: readonly Hidden[];
+}
+
+/** Makes the namespaces, and mounts the disk read-only with the directories in which the profile allows to write. */
+export function baseLayer(
+  confinement: SandboxConfinement,
+  place: SandboxPlace,
+  { writable, hidden }: BaseSettings,
+): LayerShare {
+  return {
+    args: {
+      namespaces: namespaces(confinement),
+      base: ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"],
+      directories: directories(confinement, place, writable),
+      readOnly: serviceFiles
+        .map((name) => join(place.workspace, name))
+        .flatMap((path) => ["--ro-bind-try", path, path]),
+      hidden: hidden.flatMap(({ path, kind }) =>
+        kind === "directory" ? ["--tmpfs", path] : ["--ro-bind", "/dev/null", path],
+      ),
+      seccomp: ["--chdir", place.cwd],
+    },
+  };
+}
+
+/** Unshares process IDs, so that a command cannot see or kill other processes, and drops the capability to undo mounts. */
+function namespaces({ network }: SandboxConfinement): string[] {
+  const keepsOwners = process.getuid?.() === 0;
+  return [
+    ...["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
+    ...(network ? [] : ["--unshare-net"]),
+    ...["--cap-drop", "ALL"],
+    // root can still write files of other users where the mounts allow writing.
+    ...(keepsOwners ? ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"].flatMap((cap) => ["--cap-add", cap]) : []),
+  ];
+}
+
+function directories(
+  { profile }: SandboxConfinement,
+  { workspace, directories }: SandboxPlace,
+  writable: readonly string[],
+): string[] {
+  const own = directories.filter((directory) => !kernelDirectories.test(directory));
+  const bind = profile === "read-only" ? "--ro-bind-try" : "--bind-try";
+  const temporary = profile === "read-only" ? ["--tmpfs", tmpdir()] : ["--bind-try", tmpdir(), tmpdir()];
+  const open = [...(profile === "read-only" ? [] : writable), workspace, ...own];
+  return [...temporary, ...open.flatMap((directory) => [bind, directory, directory])];
+}
+
+/** Names of configuration and code of the service in a workspace. */
+const serviceFiles = [".opencode", "toolgate.toml"];
+
+/** The root of the disk, and directories that the sandbox mounts itself. */
+const kernelDirectories = /^\/$|^\/(dev|proc)(\/|$)/;

@@ -1,0 +1,20 @@
+/** Scope of the changes that commands can make: everything that the service can, the workspace and temporary files, or nothing that lasts. */
+export type SandboxProfile = "off" | "workspace-write" | "read-only";
+
+/** Confinement of commands. */
+export interface SandboxConfinement {
+  readonly profile: SandboxProfile;
+  /** True if they reach the network. */
+  readonly network: boolean;
+}
+
+/** Agent and directories of a command. */
+export interface SandboxPlace {
+  agent: string;
+  /** The canonical working directory. */
+  cwd: string;
+  /** The canonical directory of the workspace. */
+  workspace: string;
+  /** Canonical directories outside the workspace that the call may touch. */
+  directories: readonly string[];
+}

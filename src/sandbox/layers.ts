@@ -1,0 +1,73 @@
+/** A program and its arguments. */
+export type Argv = readonly [string, ...string[]];
+
+/** The parts of bubblewrap's command line, in their order: a later mount covers an earlier one. */
+export const layerOrder = [
+  "namespaces",
+  "base",
+  "directories",
+  "pins",
+  "readOnly",
+  "masks",
+  "hidden",
+  "network",
+  "seccomp",
+] as const;
+
+/** One part of bubblewrap's command line. */
+export type LayerName = (typeof layerOrder)[number];
+
+/** An open file that bubblewrap inherits, and the option that takes the number of its descriptor. */
+export interface InheritedFile {
+  descriptor: number;
+  option: string;
+  layer: LayerName;
+}
+
+/** A share of the confinement of one command. */
+export interface LayerShare {
+  args?: Partial<Record<LayerName, readonly string[]>>;
+  /** A program that starts bubblewrap, with its arguments, such as nsenter. */
+  enter?: readonly string[];
+  /** Environment variables of the command. */
+  env?: Readonly<Record<string, string>>;
+  files?: readonly InheritedFile[];
+  /** Frees what the share holds; called once, after the command and its other processes have ended. */
+  release?(): Promise<void>;
+}
+
+/** A command line that runs confined. */
+export interface Confined {
+  argv: Argv;
+  /** Environment variables to add. */
+  env: Readonly<Record<string, string>>;
+  /** Open files that the program inherits, from descriptor 3 on. The caller closes none of them. */
+  descriptors: readonly number[];
+  /** Frees what the confinement holds; call it once, after the command and its other processes have ended. */
+  release(): Promise<void>;
+}
+
+/** Composes the shares into one command line: of each layer the arguments of all shares, in the order of the shares. */
+export function composeLayers(program: string, shares: readonly LayerShare[], argv: Argv): Confined {
+  const files = shares.flatMap(({ files = [] }) => files);
+  const inherited = files.map(({ layer, option }, i) => ({ layer, args: [option, String(i + firstDescriptor)] }));
+  const args = layerOrder.flatMap((layer) => [
+    ...shares.flatMap((share) => share.args?.[layer] ?? []),
+    ...inherited.flatMap((file) => (file.layer === layer ? file.args : [])),
+  ]);
+  const [first = program, ...others] = [...shares.flatMap(({ enter = [] }) => enter), program, ...args, "--", ...argv];
+  return {
+    argv: [first, ...others],
+    env: Object.assign({}, ...shares.map(({ env }) => env)),
+    descriptors: files.map(({ descriptor }) => descriptor),
+    release: () => releaseShares(shares),
+  };
+}
+
+/** Frees what shares hold, the last one first. */
+export async function releaseShares(shares: readonly LayerShare[]): Promise<void> {
+  for (const { release } of shares.toReversed()) await release?.();
+}
+
+/** The first descriptor after those of stdin, stdout and stderr. */
+const firstDescriptor = 3;
