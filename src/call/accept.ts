@@ -21,7 +21,7 @@ import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
 import { digestOfRequest } from "./request-digest.ts";
 import type { Ready } from "./running.ts";
-import { beforeDrain, checkNotDraining, whileClaiming } from "./runs.ts";
+import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
 import { pendingPart } from "./state.ts";
 
@@ -57,15 +57,28 @@ export function callerOfRequest({ id: principal, lineage: [person], user }: Prin
   return { principal, person: person === principal ? undefined : person, callerUid };
 }
 
-/** Accepts a call, or attaches to the call of that id. */
+/** Accepts a call, or attaches to the call of that id; during a drain it only attaches. */
 export async function acceptCall(
   engine: Engine,
   principal: Principal,
   request: CallRequest,
   trace?: TraceContext,
 ): Promise<Accepted> {
-  checkNotDraining(engine);
+  if (engine.isDraining) return await attachOnly(engine, principal, request);
   return await beforeDrain(engine, openAndEnter(engine, principal, request, trace));
+}
+
+/** Attaches to an existing call, so that its client gets the end of what still runs; throws DRAINING for a new one. */
+async function attachOnly(engine: Engine, principal: Principal, request: CallRequest): Promise<Accepted> {
+  const { sessions, store } = engine;
+  const { sessionId, callId, tool, input = {} } = request;
+  sessions.checkStore(request.expectedStoreId);
+  if (sessionId === "" || callId === "") throw draining();
+  const opened = await sessions.open(principal, sessionId, "call");
+  const record = await store.getCall(sessionId, callId);
+  if (!record) throw draining();
+  checkAttach(record, digestOfRequest(tool, canonicalJson(input)));
+  return { record, opened };
 }
 
 async function openAndEnter(

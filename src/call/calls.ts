@@ -117,8 +117,5 @@ export function createCalls(parts: EngineParts) {
     stopLapsed: () => stopLapsedRuns(engine),
     handleCancels: () => handleCancels(engine),
     drain: (ms: number) => drainCalls(engine, ms),
-    get isDraining() {
-      return engine.isDraining;
-    },
   };
 }

@@ -86,7 +86,8 @@ async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall
   const waits = record.part.permissionIds.length > 0;
   if (!waits && (await beforeDrain(engine, claimCall(engine, record)))) return;
   if (started) await loseCall(engine, record, lostText(record.attempts));
-  else if (!waits && store.now() - since > maxUnclaimedMs)
+  // Nothing is claimed during a drain, however long that takes.
+  else if (!waits && !engine.isDraining && store.now() - since > maxUnclaimedMs)
     await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
 }
 
@@ -117,17 +118,22 @@ async function loseCall(engine: Engine, { ref, part, version }: CallRecord, fact
   await store.finishCall({ ref, guard: { version }, part: lost });
 }
 
-/** Accepts no more calls, hands waiting ones back to other replicas, gives running ones `ms` to end, then stops them. */
-export async function drainCalls(engine: Engine, ms: number): Promise<void> {
+/**
+ * Accepts no more calls, hands waiting ones back to other replicas, gives running ones `ms` to end, then stops them. Returns true
+ * if a call ran.
+ */
+export async function drainCalls(engine: Engine, ms: number): Promise<boolean> {
   const { launching, replicaId, runs, store } = engine;
   engine.isDraining = true;
   await Promise.allSettled(launching);
   // First of all: what is pending afterwards can no longer start here, and what was just starting is running.
   await store.releaseCalls(replicaId);
+  let hasRun = false;
   for (const { call } of [...runs.values()]) {
     const { sessionId, callId } = call.record.ref;
     const record = await store.getCall(sessionId, callId);
     if (record?.part.state.case === "pending") call.controller.abort(new CallGone());
+    else hasRun = true;
   }
   await endedWithin(ms, engine);
   for (const { call } of runs.values()) {
@@ -135,6 +141,7 @@ export async function drainCalls(engine: Engine, ms: number): Promise<void> {
   }
   await Promise.allSettled([...runs.values()].map(({ done }) => done));
   engine.stopNews();
+  return hasRun;
 }
 
 async function endedWithin(ms: number, { runs }: Engine): Promise<void> {

@@ -45,6 +45,13 @@ export async function beforeDrain<T>({ launching }: Engine, work: Promise<T>): P
 
 /** Throws DRAINING if this replica accepts no more calls. */
 export function checkNotDraining({ isDraining }: Engine): void {
-  if (!isDraining) return;
-  throw new RequestError(ErrorReason.DRAINING, "this replica is going away; try again, at another one or in a moment");
+  if (isDraining) throw draining();
+}
+
+/** Builds the refusal of a new call during a drain. */
+export function draining(): RequestError {
+  return new RequestError(
+    ErrorReason.DRAINING,
+    "this replica is going away and accepts no new calls; try again with the same ids, at another one or in a moment",
+  );
 }

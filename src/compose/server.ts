@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { openCrashMarks } from "../call/crash-marks.ts";
 import type { Config } from "../config/config.ts";
 import { createConnectors } from "../connector/connectors.ts";
@@ -28,6 +29,11 @@ import { limitsOf, openStore, sweepStore } from "./store.ts";
 import { startSubagents } from "./subagents.ts";
 import { startTimers } from "./timers.ts";
 
+/** Time in which clients that wait for the last calls of a drain read how they ended. */
+const lastEventsMs = 100;
+/** Time after which a stop cuts connections whose clients do not read. */
+const cutMs = 2_000;
+
 /** A running service. */
 export interface Server {
   /** The address it listens on. */
@@ -42,7 +48,10 @@ export interface Server {
   createSignInCode(): string | undefined;
   /** True if this start replaced the approver token of an earlier version by its hash. */
   readonly adoptedApprover: boolean;
-  /** Drains and stops: streams end so that clients resume elsewhere, waiting calls are handed back, running calls get `drainMs`. */
+  /**
+   * Drains and stops: refuses new calls, hands waiting ones back and gives running ones `drainMs`, while approvers and readers are
+   * served; then ends all streams, so that clients resume elsewhere.
+   */
   close(): Promise<void>;
 }
 
@@ -140,9 +149,12 @@ export async function startServer(
     createSignInCode: () => (config.insecureNoAuth ? undefined : credentials.createCode().code),
     adoptedApprover,
     async close() {
-      // Their streams end with the listener, so these runs could not report any more, and the drain would wait for them.
+      listener.drain();
+      // The calls of their subagents are refused from now on.
       subagents.streams.close();
-      await Promise.all([listener.close(config.drainMs), calls.drain(config.drainMs)]);
+      const hasRun = await calls.drain(config.drainMs);
+      if (hasRun) await delay(lastEventsMs);
+      await listener.close(cutMs);
       await stopTimers();
       custom.close();
       await builtIn.close();

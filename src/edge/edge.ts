@@ -60,7 +60,7 @@ export interface EdgeOptions {
 export function startEdge(options: EdgeOptions): Promise<Listener> {
   // Idle connections stay longer than the usual 60 s of proxies: a request on one that the server closes meanwhile is lost.
   const { config, log, headersMs = 15_000, idleMs = 75_000 } = options;
-  const shutdown = new AbortController();
+  const [drain, shutdown] = [new AbortController(), new AbortController()];
   const failures = createFailures({ log, newId: randomUUID, fromLibrary: connectFailure });
   const browser = createBrowserSignIn(options.storeId);
   const { credentials, runTokens } = options;
@@ -84,7 +84,7 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
     metrics: async () => (await options.metrics()) + edgeMetrics({ budget, caps }) + mcpMetrics.text(),
     mcpMetrics,
     failures,
-    readiness: createReadiness(options, shutdown.signal),
+    readiness: createReadiness(options, drain.signal),
     limits: createEdgeLimits(config.limits),
     shutdownSignal: shutdown.signal,
     origins: config.origins,
@@ -97,8 +97,9 @@ export function startEdge(options: EdgeOptions): Promise<Listener> {
   );
   const handler = createHttpGuard(config, refuse, served);
   const { bodyMs } = config.limits;
+  const onDrain = () => drain.abort();
   const onClose = () => shutdown.abort(draining());
-  return createListener({ config, caps, handler, onClose, log, headersMs, bodyMs, idleMs });
+  return createListener({ config, caps, handler, onDrain, onClose, log, headersMs, bodyMs, idleMs });
 }
 
 /** Creates the check whether a request has a valid token; without authentication every request counts as having one. */

@@ -87,6 +87,7 @@ const listener = await createListener({
   config,
   caps: createConnectionCaps({ limits, trustedProxies: [], onRefused: ({ limit }) => log(`refused: ${limit}`) }),
   handler: createHttpGuard(config, refuse, dispatch(mounts, refuse)),
+  onDrain: () => undefined,
   onClose: () => undefined,
   log: logger,
   headersMs: 15_000,

@@ -51,6 +51,7 @@ interface Known {
 /** Creates the streams without a runner. */
 export function createAgentStreams({ runners, storeId, checkAgent, times }: AgentStreamsParts) {
   const known = new Map<string, Known>();
+  let isClosed = false;
 
   /** Finds the runner of a process, or adds it. */
   function enter({ id: principal }: Principal, { instanceId }: RunnerHello): Known {
@@ -113,6 +114,7 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
       requests: AsyncIterable<RunAgentsRequest>,
       signal: AbortSignal,
     ): AsyncGenerator<RunnerMessage> {
+      if (isClosed) throw draining();
       const outbox = createOutbox();
       let entry: Known | undefined;
       let watchdog = setTimeout(() => outbox.end(silent(helloMs)), helloMs);
@@ -150,12 +152,14 @@ export function createAgentStreams({ runners, storeId, checkAgent, times }: Agen
         if (entry) leave(entry, outbox);
       }
     },
-    /** Forgets all runners; their runs fail. */
+    /** Ends all streams, accepts no more, and forgets the runners; their runs fail. */
     close(): void {
-      for (const { timer, remove, runner } of known.values()) {
+      isClosed = true;
+      for (const { timer, remove, runner, outbox } of known.values()) {
         clearTimeout(timer);
         remove();
         runner.lose("the service was stopped. Look at what it did, then continue it.");
+        outbox?.end(draining());
       }
     },
   };
@@ -187,6 +191,12 @@ const replaced = (instanceId: string) =>
     ErrorReason.RUNNER_REPLACED,
     `the runner ${instanceId} connected again, and this older stream ends; give each process its own instance_id`,
     { instance_id: instanceId },
+  );
+
+const draining = () =>
+  new RequestError(
+    ErrorReason.DRAINING,
+    "this replica is going away; connect to another one, or again in a moment, with the same instance_id",
   );
 
 const tooManyRunners = (principal: string) =>

@@ -1,4 +1,5 @@
 import { create } from "@bufbuild/protobuf";
+import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   type CallToolRequest,
   type CallToolResponse,
@@ -13,6 +14,7 @@ import {
 } from "../../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { isTerminal } from "../../call/state.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { RequestError } from "../../core/request-error.ts";
 import type { EdgeContext } from "./edge-context.ts";
 import { nextPageToken, pageAfter } from "./paging.ts";
 import { callerOf, type SenderDomain } from "./sender.ts";
@@ -93,7 +95,7 @@ export async function listToolPartsRpc(
   return { parts: records.map(({ part }) => part), nextPageToken: nextPageToken(ids, page) };
 }
 
-/** Cancels the call when the client leaves, if the request wants that. A drain of the replica does not count as leaving. */
+/** Cancels the call when the client leaves, if the request wants that. The end of a drain does not count as leaving. */
 function cancelOnLeave(
   calls: ToolServiceDomain["calls"],
   { sessionId, callId }: CallRef,
@@ -102,7 +104,7 @@ function cancelOnLeave(
 ): () => void {
   if (onDisconnect !== OnDisconnect.CANCEL) return () => undefined;
   const leave = () => {
-    if (calls.isDraining) return;
+    if (signal.reason instanceof RequestError && signal.reason.reason === ErrorReason.DRAINING) return;
     // No client is left to report a failure to; the call's own deadline still ends it.
     calls.cancel(principal, sessionId, callId, "The caller disconnected.").catch(() => undefined);
   };

@@ -9,11 +9,13 @@ import { createSockets } from "./sockets.ts";
 export interface Listener {
   /** Address of the server, such as `http://127.0.0.1:7420`. */
   readonly url: string;
+  /** Reports from now on that the replica is not ready. Requests are still served, so that approvers can answer while calls end. */
+  drain(): void;
   /**
-   * Drains: the replica is not ready from now on, streams end with DRAINING, and connections close as they become idle; after
-   * `drainMs` the remaining ones are cut. Resolves when every connection is closed.
+   * Closes: streams end with DRAINING, and connections close as they become idle; after `cutMs` the remaining ones are cut.
+   * Resolves when every connection is closed.
    */
-  close(drainMs: number): Promise<void>;
+  close(cutMs: number): Promise<void>;
 }
 
 /** Options of a listener. */
@@ -22,6 +24,8 @@ export interface ListenerOptions extends ConnectionTimes {
   /** Caps on open connections. */
   caps: Pick<ConnectionCaps, "admit">;
   handler: Handler;
+  /** Called when the listener begins to drain; it may be called again. */
+  onDrain: () => void;
   /** Called when the listener begins to close. */
   onClose: () => void;
   log: Logger;
@@ -31,6 +35,7 @@ export interface ListenerOptions extends ConnectionTimes {
 export async function createListener({
   config,
   handler,
+  onDrain,
   onClose,
   log,
   ...options
@@ -42,9 +47,11 @@ export async function createListener({
   const port = await sockets.listen(host, listen.port);
   return {
     url: `${scheme}://${host.includes(":") ? `[${host}]` : host}:${port}`,
-    async close(drainMs) {
+    drain: onDrain,
+    async close(cutMs) {
+      onDrain();
       onClose();
-      const cut = await sockets.close(drainMs);
+      const cut = await sockets.close(cutMs);
       if (cut > 0) log.warn("connections were cut at the end of the drain", { count: cut });
     },
   };

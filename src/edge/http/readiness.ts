@@ -2,12 +2,14 @@
 export interface Readiness {
   /** Returns why the replica cannot serve now; undefined if it can. */
   problem(): Promise<string | undefined>;
+  /** Aborted when the replica drains. */
+  readonly draining: AbortSignal;
 }
 
 /** Creates the readiness: a replica is not ready while it drains, its store does not answer, or its policy differs. */
 export function createReadiness(
   { ready, agrees }: { ready: () => Promise<boolean>; agrees: () => boolean },
-  shutdown: AbortSignal,
+  draining: AbortSignal,
 ): Readiness {
   let probing: Promise<boolean> | undefined;
   /** Probes the store once for all that ask meanwhile: anyone may ask, and a probe is a round trip or a write. */
@@ -20,8 +22,9 @@ export function createReadiness(
     return probing;
   };
   return {
+    draining,
     async problem() {
-      if (shutdown.aborted) return "draining";
+      if (draining.aborted) return "draining";
       if (!(await probe())) return "the store cannot write: it does not answer, or it is full; the log says which";
       if (agrees()) return undefined;
       return "policy mismatch: this replica's rules differ from those of other replicas on this store; give all the same rules";

@@ -34,9 +34,9 @@ export interface Sockets {
   listen(host: string, port: number): Promise<number>;
   /**
    * Accepts no more connections, sends GOAWAY to HTTP/2 clients, and ends each connection with its last response; after
-   * `drainMs` it cuts the remaining connections. Resolves to their number when all are closed.
+   * `cutMs` it cuts the remaining connections. Resolves to their number when all are closed.
    */
-  close(drainMs: number): Promise<number>;
+  close(cutMs: number): Promise<number>;
 }
 
 /** Connections of a port, and its two servers. */
@@ -78,7 +78,7 @@ export function createSockets(
   acceptConnections(port, { times, opened: tls === undefined ? "connection" : "secureConnection" });
   if (tls !== undefined) trackHandshakes(port);
   refuseConnections(port, caps);
-  return { listen: (host, number) => listen(port, host, number), close: (drainMs) => drain(port, drainMs) };
+  return { listen: (host, number) => listen(port, host, number), close: (cutMs) => drain(port, cutMs) };
 }
 
 /** Counts an HTTP/1.1 response, and closes its connection after the last response of a drain. */
@@ -141,7 +141,8 @@ function refuseConnections({ http1 }: Port, caps: Pick<ConnectionCaps, "admit">)
 }
 
 /** Passes a connection to the HTTP/2 server and tracks its session and streams. */
-function serveHttp2({ http2, isClosing }: Port, socket: Socket, connection: Connection): void {
+function serveHttp2(port: Port, socket: Socket, connection: Connection): void {
+  const { http2 } = port;
   // Closes both directions when an HTTP/2 client ends its own; sockets of an HTTP/1.1 server stay half open by default.
   socket.allowHalfOpen = false;
   const track = (session: ServerHttp2Session) => {
@@ -150,14 +151,28 @@ function serveHttp2({ http2, isClosing }: Port, socket: Socket, connection: Conn
     session.once("close", () => socket.destroySoon());
     session.on("stream", (stream) => {
       connection.streams.add(stream);
-      stream.once("close", () => connection.streams.delete(stream));
+      stream.once("close", () => {
+        connection.streams.delete(stream);
+        if (port.isClosing) endWithoutStreams(socket, connection);
+      });
     });
   };
   http2.once("session", track);
   http2.emit("connection", socket);
   // No session starts if the TLS handshake did not agree on HTTP/2.
   http2.off("session", track);
-  if (isClosing) connection.session?.close();
+  if (port.isClosing) closeSession(socket, connection);
+}
+
+/** Sends GOAWAY, and ends the connection after its last stream. */
+function closeSession(socket: Socket, connection: Connection): void {
+  connection.session?.close();
+  endWithoutStreams(socket, connection);
+}
+
+/** Ends a connection of a drain that has no more streams. Its client would not close it while it leaves a response unread. */
+function endWithoutStreams(socket: Socket, { streams }: Connection): void {
+  if (streams.size === 0) setTimeout(() => socket.destroySoon(), clientCloseMs).unref();
 }
 
 /** Tracks TLS handshakes. A TLS server emits two events for a connection: at its start and after its handshake. */
@@ -180,23 +195,24 @@ function listen({ http1 }: Port, host: string, number: number): Promise<number> 
   });
 }
 
-/** Closes the port and resolves to the number of connections that were cut after `drainMs`. */
-function drain(port: Port, drainMs: number): Promise<number> {
+/** Closes the port and resolves to the number of connections that were cut after `cutMs`. */
+function drain(port: Port, cutMs: number): Promise<number> {
   const { http1, connections, handshakes } = port;
   return new Promise((resolve) => {
     let cut = 0;
     const timer = setTimeout(() => {
       cut = connections.size;
       for (const [socket, connection] of connections) cutOff(socket, connection);
-    }, drainMs);
+    }, cutMs);
     port.isClosing = true;
     http1.close(() => {
       clearTimeout(timer);
       resolve(cut);
     });
     for (const socket of handshakes.values()) socket.destroy();
-    for (const [socket, { session, responseCount }] of connections) {
-      if (session !== undefined) session.close();
+    for (const [socket, connection] of connections) {
+      const { session, responseCount } = connection;
+      if (session !== undefined) closeSession(socket, connection);
       else if (responseCount === 0) socket.destroySoon();
     }
   });
@@ -221,6 +237,9 @@ function cutOff(socket: Socket, { streams }: Connection): void {
   for (const stream of streams) stream.close(constants.NGHTTP2_CANCEL);
   inTwoTurns(() => socket.destroy());
 }
+
+/** Time in which a client closes its side of a connection that drains. */
+const clientCloseMs = 100;
 
 /** Node sends trailers and resets in the next turn of the event loop, so they are sent in the turn after that. */
 const inTwoTurns = (then: () => void) => setImmediate(() => setImmediate(then));

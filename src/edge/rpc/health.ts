@@ -22,13 +22,16 @@ export function healthService(readiness: Readiness, services: readonly string[])
     },
     async *watch({ service }, { signal }) {
       let sent: HealthCheckResponse | undefined;
+      const news = AbortSignal.any([signal, readiness.draining]);
       for (;;) {
+        const wasDraining = readiness.draining.aborted;
         const current = names.includes(service) ? await state() : serviceUnknown;
         if (current !== sent) yield current;
         sent = current;
-        // An abort ends the wait below, so that a drain is reported before the stream ends.
+        // An abort ends the wait below, so that a drain is reported at once, before the stream ends.
         signal.throwIfAborted();
-        await delay(pollMs, undefined, { signal, ref: false }).catch(() => undefined);
+        const waits = { signal: wasDraining ? signal : news, ref: false };
+        await delay(pollMs, undefined, waits).catch(() => undefined);
       }
     },
     async list() {
