@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { Redis } from "ioredis";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createKeys } from "../../src/store/redis/keys.ts";
-import type { Link } from "../../src/store/redis/link.ts";
+import type { Link, StepKeys } from "../../src/store/redis/link.ts";
 import { type Reply, replyList } from "../../src/store/redis/reply.ts";
 import { loadScripts, readNames, type StepName, stepNames } from "../../src/store/redis/scripts.ts";
 import { openRedisStore } from "../../src/store/redis/store.ts";
@@ -27,9 +27,9 @@ afterAll(async () => {
 const folder = join(import.meta.dirname, "../../src/store/redis/scripts");
 const files = readdirSync(folder).map((file) => file.replace(".lua", ""));
 const steps = files.filter((name) => name !== "prelude" && !name.startsWith("read_")).concat("refuse_ask");
-/** Scripts whose answer is stored under the id of the operation. */
+/** Scripts whose answer is stored under the id of the operation, or with their call. */
 const isTransition = (name: string) =>
-  name === "refuse_ask" || /^-- KEYS +op,/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
+  name === "refuse_ask" || /^-- KEYS +op,|answer_of\(/m.test(readFileSync(join(folder, `${name}.lua`), "utf8"));
 const transitions = steps.filter(isTransition).sort();
 /** Scripts that are repeatable without an operation id, except the one that the link runs before the store is open. */
 const repeatable = steps.filter((name) => !isTransition(name) && name !== "set_store_id").sort();
@@ -48,6 +48,18 @@ test.each(files.filter((name) => name !== "prelude"))("%s.lua documents its keys
   if (/step\.|ARGV\[/.test(text)) expect(text).toMatch(/^-- ARGV +\S/m);
 });
 
+/** The operation of a step, if its answer is stored. */
+type Operation = { id: string; isStored: () => Promise<boolean> } | undefined;
+
+function operationOf(keys: StepKeys, values: { op?: string; name?: string } = {}): Operation {
+  const { op: key } = keys;
+  if (key !== undefined) return { id: key, isStored: async () => (await redis.exists(key)) === 1 };
+  const { op: id } = values;
+  if (id === undefined) return undefined;
+  const isStored = async () => (await redis.hget(keys[`call ${values.name}`] ?? "", "op"))?.startsWith(id) ?? false;
+  return { id, isStored };
+}
+
 describe("every step sent twice", () => {
   const sent = new Set<StepName>();
 
@@ -61,7 +73,7 @@ describe("every step sent twice", () => {
       const first = await link.run(name, keys, values, bytes);
       const second = await link.run(name, keys, values, bytes);
       sent.add(name);
-      if (keys.op !== undefined && (await redis.exists(keys.op)) === 1) expect(second).toEqual(asRemembered(first));
+      if (await operationOf(keys, values)?.isStored()) expect(second).toEqual(asRemembered(first));
       return second;
     },
   });
@@ -97,10 +109,11 @@ describe("every answer lost", () => {
     },
     async run(name, keys, values, bytes) {
       if (lost.has(name)) return link.run(name, keys, values, bytes);
-      const text = keys.op ?? scripts.get(name)?.sha ?? "";
+      const operation = operationOf(keys, values);
+      const text = operation?.id ?? scripts.get(name)?.sha ?? "";
       proxy.cutAfter(text);
       const answer = await link.run(name, keys, values, bytes);
-      if (proxy.cuts.includes(text) && (keys.op === undefined || (await redis.exists(keys.op)) === 1)) lost.add(name);
+      if (proxy.cuts.includes(text) && ((await operation?.isStored()) ?? true)) lost.add(name);
       return answer;
     },
   });

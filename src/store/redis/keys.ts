@@ -71,7 +71,7 @@ export function createKeys(prefix: string) {
 function keysOfTree(slot: string) {
   const name = (rest: string) => `${slot}:${rest}`;
   const single = {
-    /** HASH: generation, versions of rules and asks, number of changes with news. */
+    /** HASH: generation, versions of rules and asks, number of changes with news, last link of the audit. */
     tree: name("tree"),
     /** ZSET: the sessions, by creation time. */
     sessions: name("sessions"),

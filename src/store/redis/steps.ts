@@ -18,7 +18,7 @@ export type RunStep = (
   decisions?: readonly DecisionRecord[],
 ) => Promise<Reply>;
 
-/** Gives each step an operation id, so that a step that is sent again is applied once. */
+/** Gives each step an operation id, so that a step that is sent again is applied once and answered alike. */
 export function createSteps(options: { link: Link; keys: Keys; news: RedisNews; log: RedisLog }): RunStep {
   const { link, keys, news, log } = options;
   const processId = randomBytes(12).toString("base64url");
@@ -30,12 +30,13 @@ export function createSteps(options: { link: Link; keys: Keys; news: RedisNews; 
 
   return async (name, root, names, values, given, decisions = []) => {
     const tree = keys.tree(root);
-    const op = tree.operation(`${processId}-${(count++).toString(36)}`);
+    const id = `${processId}-${(count++).toString(36)}`;
+    const [opKeys, opValues] = answeredByCall.has(name) ? [{}, { op: id }] : [{ op: tree.operation(id) }, {}];
     const encoded = decisions.map(encodeDecision);
     const decided = encoded.map(({ sha256 }) => sha256);
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
-    const all = { op, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
-    const sent = { ...values, decided, ...(hasSubscriber(names) && { echo: maxEchoBytes }) };
+    const all = { ...opKeys, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
+    const sent = { ...values, ...opValues, decided, ...(hasSubscriber(names) && { echo: maxEchoBytes }) };
     const [result, changes, time, events] = replyList(await link.run(name, all, sent, { ...given, ...contents }));
     log.remember(time, replyList(events));
     const pairs = replyList(changes);
@@ -43,6 +44,9 @@ export function createSteps(options: { link: Link; keys: Keys; news: RedisNews; 
     return result ?? null;
   };
 }
+
+/** Steps of one call that store their answer with it. A later step of the call replaces it, after which this one is refused. */
+const answeredByCall: ReadonlySet<StepName> = new Set(["open_call", "start_call", "finish_call"]);
 
 /** Events of a step up to this size are part of its answer; subscribers read larger ones from the log. */
 const maxEchoBytes = 64 * 1024;

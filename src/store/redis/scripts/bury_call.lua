@@ -9,5 +9,6 @@ for _, id in ipairs(words(call.asks)) do
   for _, each in ipairs({ K.asked, K.settled, K.callOf }) do redis.call('HDEL', each, id) end
 end
 if call.assignment then redis.call('HDEL', K.callOf, call.assignment) end
+redis.call('HDEL', key, 'op')
 redis.call('HSET', key, 'part', B.tombstone, 'expired', 1, 'asks', '')
 return answer('buried')

@@ -1,5 +1,5 @@
 -- open_call: accepts a call under a lease.
--- KEYS   op, tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads
+-- KEYS   tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads
 -- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
 --        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); bytes: event
 --        <name>, and (where it may start in the same step) event start, snapshot start, and (where it then ends) event end, snapshot end
@@ -9,10 +9,11 @@ local call = K['call ' .. step.name]
 local head = head_of(step.session)
 local closed = head.closed
 if not closed then return answer({ 'no session' }) end
-if redis.call('EXISTS', call) == 1 then return answer({ 'known' }) end
+local known = fields(call, 'version', 'op')
+if known.version then return answer_of(known) or answer({ 'known' }) end
 if tonumber(closed) > 0 then return answer({ 'closed' }) end
 if not step.collectMs and redis.call('ZCARD', K.open) - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
-local generation = redis.call('HGET', K.tree, 'generation')
+local generation = tree_head().generation
 if tonumber(generation) ~= step.generation then return answer({ 'generation', generation }) end
 
 local lease = now + step.leaseMs
@@ -23,7 +24,8 @@ local seq = append(step.session, B['event ' .. step.name])
 local last, part = seq, step.name
 if started == 1 then last, part = append(step.session, B['event start']), 'start' end
 if ended then last, part = append(step.session, B['event end']), 'end' end
-redis.call('HSET', call, 'part', B['snapshot ' .. part] or B['event ' .. part], 'revision', last, 'session', step.session,
+local opened = { 'opened', seq, last, repeats, started }
+redis.call('HSET', call, 'op', remembered(opened), 'part', B['snapshot ' .. part] or B['event ' .. part], 'revision', last, 'session', step.session,
   'callId', step.callId, 'opened', seq, 'spec', step.spec, 'version', 1 + started + (ended and 1 or 0), 'epoch', 1,
   'owner', ended and '' or step.owner, 'lease', ended and 0 or lease, 'started', started, 'attempts', started,
   'repeats', repeats, 'settled', 0, 'asks', '', 'waiting', '')
@@ -40,8 +42,13 @@ end
 if ended then
   redis.call('HSET', call, 'ended', now)
   redis.call('ZADD', K.ended, now, step.name)
-  for _, key in ipairs({ call, K.calls, K.ended }) do keep(key) end
-  return commit({ 'opened', seq, last, repeats, started })
+  keep(call)
+  if now - (head.kept or 0) >= day_ms then
+    -- Either set can be empty, and then missing, only if no call has ended for longer than this.
+    for _, key in ipairs({ K.calls, K.ended }) do keep(key) end
+    head.more[#head.more + 1], head.more[#head.more + 2] = 'kept', now
+  end
+  return commit(opened)
 end
 redis.call('ZADD', K.open, seq, step.callId)
 redis.call('ZADD', K.leases, lease, step.name)
@@ -49,4 +56,4 @@ if started == 1 and step.assignment then start_at_host(call, step.name) end
 for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end
 -- The decisions are those of the start.
 if started == 0 then step.decided = {} end
-return commit({ 'opened', seq, last, repeats, started })
+return commit(opened)

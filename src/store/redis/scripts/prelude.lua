@@ -5,7 +5,8 @@
 -- records to append to K.audit). The other elements of ARGV are bytes, which scripts do not decode.
 -- A transition answers { result, news }; news are session, first new sequence number, session, ... If the events that it
 -- appended have at most `step.echo` bytes, it also answers the time and { session, sequence number, bytes, session, ... }.
--- K.op stores the answer of a transition that wrote, so that the same operation, sent again, gets the same answer.
+-- The same operation, sent again, gets the same answer: a transition that wrote stores it in K.op, or (where `step.op` names the
+-- operation) in the field `op` of its call.
 
 local step = cjson.decode(ARGV[1])
 local K, B = {}, {}
@@ -23,9 +24,12 @@ local micros = time[1] * 1000000 + time[2]
 -- Decides leases and deadlines; tests set `step.clock`.
 local now = step.clock or math.floor(micros / 1000)
 local news, notified = {}, {}
+local day_ms = 86400000
 local echo, echoed = step.echo and {}, 0
 -- Heads of sessions (the position of the log, and what open_call needs): a step reads each once, and writes it once in commit().
 local heads = {}
+-- Head of the tree: its generation, and the last link of its audit. A step reads and writes it once.
+local tree_fields
 
 -- Sets the TTL of a key that may be new. The sweep renews the TTL of keys in use.
 local function keep(key)
@@ -55,10 +59,26 @@ end
 local function head_of(session)
   local head = heads[session]
   if not head then
-    head = fields(K['session ' .. session], 'seq', 'total', 'first', 'cut', 'closed', 'latest', 'repeats', 'delegated')
+    head = fields(K['session ' .. session], 'seq', 'total', 'first', 'cut', 'closed', 'latest', 'repeats', 'delegated', 'kept')
     heads[session] = head
   end
   return head
+end
+
+local function tree_head()
+  tree_fields = tree_fields or fields(K.tree, 'generation', 'news', 'audited', 'auditHash', 'auditKept')
+  return tree_fields
+end
+
+-- Returns the stored answer of this operation if the call has it: the step was sent again.
+local function answer_of(call)
+  if not call.op or string.sub(call.op, 1, #step.op) ~= step.op then return nil end
+  return cmsgpack.unpack(string.sub(call.op, #step.op + 1))
+end
+
+-- Encodes the answer of this operation for its call, once everything is appended.
+local function remembered(result)
+  return step.op .. cmsgpack.pack({ result, news })
 end
 
 -- Adds news without an event.
@@ -67,17 +87,12 @@ local function notify_only(session)
   notify(session, head_of(session).seq + 1)
 end
 
--- Finds the first entry from which on a log has at most `bytes` of its `total`, or its last one.
+-- Finds by bisection the first entry from which on a log has at most `bytes` of its `total`, or its last one.
 local function first_within(log, first, last, total, bytes)
-  local from = first
-  while from < last do
-    local page = redis.call('XRANGE', log, from, '+', 'COUNT', 32)
-    if #page == 0 then return last end
-    for _, entry in ipairs(page) do
-      local seq = tonumber(string.match(entry[1], '^%d+'))
-      if seq >= last or total - entry[2][4] <= bytes then return seq end
-      from = seq + 1
-    end
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    local entry = redis.call('XRANGE', log, middle, '+', 'COUNT', 1)[1]
+    if not entry or total - entry[2][4] <= bytes then last = middle else first = middle + 1 end
   end
   return last
 end
@@ -195,17 +210,53 @@ local function answer(result)
   return { result, {} }
 end
 
--- Appends the decisions to the chain of the tree; see AuditEntry.hash in the contract.
+-- Appends a link to the chain of the tree, behind the last one; returns false if that is not the last one.
+local function link(seq, previous, time, content, bytes)
+  local hash = redis.sha1hex(table.concat({ previous, seq, time, content }, '\n'))
+  local added = redis.pcall('XADD', K.audit, seq .. '-0', 't', time, 'p', previous, 'h', hash, 'd', bytes)
+  if type(added) == 'table' then return false end
+  local head = tree_head()
+  head.audited, head.auditHash = seq, hash
+  return true
+end
+
+-- Appends the decisions to the chain of the tree; see AuditEntry.hash in the contract. The head of the tree names the last link,
+-- unless a replica of an older version has appended another one: then the number is taken, and the last link is read.
 local function decide()
+  if #step.decided == 0 then return end
+  local head, time = tree_head(), string.format('%.0f', math.floor(now))
   for index, content in ipairs(step.decided) do
-    local last = redis.call('XREVRANGE', K.audit, '+', '-', 'COUNT', 1)[1]
-    local seq, previous = 1, ''
-    if last then seq, previous = string.match(last[1], '^%d+') + 1, last[2][6] end
-    local time = string.format('%.0f', math.floor(now))
-    local hash = redis.sha1hex(table.concat({ previous, seq, time, content }, '\n'))
-    redis.call('XADD', K.audit, seq .. '-0', 't', time, 'p', previous, 'h', hash, 'd', B['decision ' .. index])
-    redis.call('PEXPIRE', K.audit, step.auditMs)
+    local bytes = B['decision ' .. index]
+    if not head.audited or not link(head.audited + 1, head.auditHash, time, content, bytes) then
+      local last = redis.call('XREVRANGE', K.audit, '+', '-', 'COUNT', 1)[1]
+      local seq, previous = 1, ''
+      if last then seq, previous = string.match(last[1], '^%d+') + 1, last[2][6] end
+      if not link(seq, previous, time, content, bytes) then error('the audit of this tree has no last link') end
+    end
   end
+  head.changed = true
+  -- The chain is retained for `step.auditMs` after its last link, and up to a day longer.
+  if now - (head.auditKept or 0) < day_ms then return end
+  redis.call('PEXPIRE', K.audit, step.auditMs + day_ms)
+  head.auditKept = now
+end
+
+-- Writes the head of the tree. A tree that was removed is not created again.
+local function write_tree_head()
+  local rang = #news > 0
+  if not tree_fields then
+    if rang then redis.call('HINCRBY', K.tree, 'news', 1) end
+    return
+  end
+  local head = tree_fields
+  if not head.generation or not (rang or head.changed) then return end
+  local written = { 'news', (head.news or 0) + (rang and 1 or 0) }
+  if head.changed then
+    for _, name in ipairs({ 'audited', 'auditHash', 'auditKept' }) do
+      written[#written + 1], written[#written + 2] = name, head[name]
+    end
+  end
+  redis.call('HSET', K.tree, unpack(written))
 end
 
 -- Writes the heads of the sessions to which the step has appended.
@@ -222,12 +273,10 @@ end
 local function commit(result)
   write_heads()
   decide()
-  if #news > 0 then
-    redis.call('HINCRBY', K.tree, 'news', 1)
-    redis.call('PUBLISH', step.channel, cjson.encode({ step.replica, news }))
-  end
+  write_tree_head()
+  if #news > 0 then redis.call('PUBLISH', step.channel, cjson.encode({ step.replica, news })) end
   local answered = { result, news }
-  redis.call('SET', K.op, cmsgpack.pack(answered), 'PX', step.rememberMs)
+  if K.op then redis.call('SET', K.op, cmsgpack.pack(answered), 'PX', step.rememberMs) end
   if echo and echoed <= step.echo then return { result, news, string.format('%.17g', now), echo } end
   return answered
 end
