@@ -5,8 +5,9 @@ import { afterAll, describe, expect, test } from "vitest";
 import { DecisionKind, DecisionRecordSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { linkHash } from "../../src/store/audit.ts";
 import { createKeys } from "../../src/store/redis/keys.ts";
+import type { Link } from "../../src/store/redis/link.ts";
 import { auditRetentionMs, recordRetentionMs } from "../../src/store/retention.ts";
-import { addTree, callRef, completed, day, type OpenedStore, openCall, running } from "./fixture.ts";
+import { addTree, callRef, completed, day, fenceOf, type OpenedStore, openCall, running } from "./fixture.ts";
 import { startRedis } from "./redis-server.ts";
 import { openIn } from "./redis-store.ts";
 
@@ -92,6 +93,23 @@ describe("TTLs", () => {
     expect(await redis.pttl(tree.calls("ses_root"))).toBeGreaterThan(recordRetentionMs);
     await store.close();
   });
+});
+
+test("answers a step again only for the same operation, not for one whose id begins alike", async () => {
+  const ids = ["op-1", "op-12", "op-1"];
+  const through = (link: Link): Link => ({
+    ...link,
+    run: (name, keys, values, bytes) =>
+      link.run(name, keys, values && "op" in values ? { ...values, op: ids.shift() } : values, bytes),
+  });
+  const store = await openIn(server.url, { through });
+  await addTree(store);
+  const ref = callRef("call_1");
+  const fence = fenceOf(await openCall(store, ref));
+  await store.calls.startCall({ fence, version: 1, part: running(ref) });
+  const part = await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) });
+  expect(part?.revision).toBe(3n);
+  await store.close();
 });
 
 test("continues a chain of decisions to which a replica of an older version has appended", async () => {

@@ -72,13 +72,14 @@ end
 
 -- Returns the stored answer of this operation if the call has it: the step was sent again.
 local function answer_of(call)
-  if not call.op or string.sub(call.op, 1, #step.op) ~= step.op then return nil end
-  return cmsgpack.unpack(string.sub(call.op, #step.op + 1))
+  local id = step.op .. ' '
+  if not call.op or string.sub(call.op, 1, #id) ~= id then return nil end
+  return cmsgpack.unpack(string.sub(call.op, #id + 1))
 end
 
 -- Encodes the answer of this operation for its call, once everything is appended.
 local function remembered(result)
-  return step.op .. cmsgpack.pack({ result, news })
+  return step.op .. ' ' .. cmsgpack.pack({ result, news })
 end
 
 -- Adds news without an event.
