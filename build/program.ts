@@ -16,6 +16,7 @@ export const entries = {
   "html-worker": "src/tools/web/html-worker.ts",
   "supervisor-thread": "src/tools/process/supervisor-thread.ts",
   "analysis-worker": "src/call/analysis-worker.ts",
+  "plan-thread": "src/sandbox/plan-thread.ts",
 };
 
 /** Bundles the program into a directory, with the files that it reads at run time; the console is built separately. Returns its modules. */

@@ -4,6 +4,7 @@ import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { JudgedBy, Verdict } from "../approval/judge-asks.ts";
 import type { Permissions } from "../approval/permissions.ts";
 import type { Ask } from "../core/ask.ts";
+import { trackedFiles } from "../core/tracked-files.ts";
 import { visible } from "../core/visible.ts";
 import type { LayersFor } from "../policy/layers.ts";
 import { createMatchSteps, stepsPerMs } from "../policy/match-steps.ts";
@@ -17,7 +18,6 @@ import type { Plan, PlanContext, Tool } from "../tool/tool.ts";
 import { type PathResolver, rememberPaths, resolvePlanPaths } from "./ask-paths.ts";
 import { createFileHashes, type FileHashes, findProgram } from "./bound-files.ts";
 import type { LineAnalysis } from "./line-analysis.ts";
-import { trackedFiles } from "./tracked-files.ts";
 
 /** Dependencies of planning and judging. */
 export interface PlanningParts {

@@ -4,6 +4,7 @@ import { canAsk } from "./can-ask.ts";
 import { createCompiledRules } from "./compiled-rules.ts";
 import { createConnectorFiles } from "./connector-files.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
+import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
 import { createMatchSteps } from "./match-steps.ts";
 import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
@@ -53,6 +54,8 @@ export function createPolicy({
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
       readDoubts(place, layers, { about: rulesAbout("read"), denied, home, connectorFiles }),
+    /** Returns everything that decisions about files depend on, as data for another thread. */
+    fileRules: ({ wide, narrow }: Layers): FileRules => ({ wide, narrow, guard, home, connectorFiles: paths() }),
     /** Lists the permissions that can end in an ask, of the known ones and those that rules name; `*` stands for any other. */
     asking({ wide, narrow }: Layers, known: readonly string[]): string[] {
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));

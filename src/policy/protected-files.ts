@@ -63,6 +63,13 @@ const startedImplicitly = table([
   ["a setting of Toolgate, or a tool, plugin or skill beside it", ".config/toolgate/"],
 ]);
 
+/** The last names of the paths that are protected, with case folded: only files and directories with these names, and what is below, can be. */
+export const protectedNames: ReadonlySet<string> = new Set(
+  [secrets, startedImplicitly].flatMap(({ files, directories }) =>
+    [...files.keys(), ...directories.keys()].map((path) => path.replace(/^.*\//, "")),
+  ),
+);
+
 interface Table {
   /** A path without any of these words has no match; most paths have none. */
   words: readonly string[];

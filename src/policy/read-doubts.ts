@@ -50,6 +50,31 @@ export function readDoubts(
   return known.length < all.length ? undefined : shortest(known);
 }
 
+/**
+ * Returns the substrings that identify files below a directory whose edit rules may deny, like `readDoubts`. Does not cover
+ * protected files and those of the engine. Undefined if any file may be denied.
+ */
+export function editDoubts(
+  { absolute, pattern }: ReadPlace,
+  { wide, narrow }: Layers,
+  { about, home }: { about(list: LayerRules): readonly Rule[]; home: string },
+): string[] | undefined {
+  const place = foldCase(toSlashes(absolute));
+  const shown = pattern === "." ? "" : foldCase(toSlashes(pattern));
+  const words = [wide.flatMap(about), ...narrow.map(about)].flatMap(denials).map((rule) => {
+    const path = foldCase(expandHome(toSlashes(rule.pattern), home));
+    return wordOf(path.replace(/ \*$/, ""), path.startsWith("/") ? place : shown);
+  });
+  const known = words.filter((word) => word !== undefined);
+  return known.length < words.length ? undefined : shortest(known);
+}
+
+/** The rules that deny, of those after the last one that lifts all denials. */
+function denials(rules: readonly Rule[]): Rule[] {
+  const lifted = rules.findLastIndex(({ pattern, action }) => pattern === "*" && action !== PermissionAction.DENY);
+  return rules.slice(lifted + 1).filter(({ action }) => action === PermissionAction.DENY);
+}
+
 /** Directories below which paths are the kernel's, or may be. */
 const kernel = /^\/(\/|proc\/|sys\/|dev\/)/;
 

@@ -11,8 +11,8 @@ export async function trackedFiles(top: string): Promise<((path: string) => bool
 const headerBytes = 12;
 const entryBytes = 62;
 
-/** Reads the paths of an index of version 2 or 3; undefined for version 4, which compresses them, and for anything else. */
-function pathsOfIndex(index: Buffer): Set<string> | undefined {
+/** Reads the paths of a git index of version 2 or 3; undefined for version 4, which compresses them, and for anything else. */
+export function pathsOfIndex(index: Buffer): Set<string> | undefined {
   if (index.length < headerBytes || index.toString("latin1", 0, 4) !== "DIRC") return undefined;
   const version = index.readUInt32BE(4);
   if (version !== 2 && version !== 3) return undefined;

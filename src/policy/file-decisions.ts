@@ -1,0 +1,108 @@
+import {
+  PermissionAction,
+  type PermissionDecision,
+  PermissionLayer,
+} from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { createCompiledRules } from "./compiled-rules.ts";
+import { createConnectorFiles } from "./connector-files.ts";
+import type { FileRules } from "./file-rules.ts";
+import type { LayerRules, Layers } from "./model.ts";
+import { createPolicy } from "./policy.ts";
+import { protectedFile, protectedNames } from "./protected-files.ts";
+import { editDoubts, type ReadPlace, readDoubts } from "./read-doubts.ts";
+import { expandHome, type Rule } from "./rules.ts";
+import { foldCase, matcher, toSlashes } from "./wildcard.ts";
+
+/** Access to files that commands need as a whole: `read` must be allowed, `edit` must not be denied. */
+export type FileUse = "read" | "edit";
+
+/** Decides on many files at once, without a call. */
+export interface FileDecisions {
+  /**
+   * Returns lower-case substrings that identify possibly restricted files below a directory: a path below it without any is
+   * unrestricted. Holds for names of printable ASCII, and not for protected files. Undefined: any file may be restricted.
+   */
+  hints(access: FileUse, directory: ReadPlace): readonly string[] | undefined;
+  /** Checks if a file or directory of that name may be protected, or belongs to the service. */
+  mayBeProtected(name: string): boolean;
+  /** Returns the reason why rules do not allow to read, or deny to edit, a file; undefined if there is none. */
+  restriction(access: FileUse, file: ReadPlace): string | undefined;
+  /** Describes a file that each edit asks for, whatever rules say; undefined for other files. */
+  protection(path: string): string | undefined;
+  /** Checks if every path below a directory is restricted, also those that do not exist yet. False if uncertain. */
+  isClosed(access: FileUse, directory: ReadPlace): boolean;
+}
+
+/** Creates the decisions by these rules. */
+export function createFileDecisions({ guard, home, connectorFiles, ...layers }: FileRules): FileDecisions {
+  const policy = createPolicy({ guard, home, connectorFiles: () => connectorFiles });
+  const compiled = createCompiledRules(home);
+  const connectors = createConnectorFiles(() => connectorFiles);
+  const connected = new Set(connectorFiles.map((path) => foldCase(path.replace(/^.*\//, ""))));
+  const rulesAbout =
+    (permission: string) =>
+    ({ rules }: Pick<LayerRules, "rules">): Rule[] =>
+      compiled(rules)
+        .about(permission)
+        .map(({ rule }) => rule);
+
+  function decide(permission: FileUse, { absolute, pattern }: ReadPlace): PermissionDecision | undefined {
+    return policy.judge({ permission, patterns: [pattern], paths: [absolute] }, layers)[0];
+  }
+
+  function groupsOf(access: FileUse): { rules: readonly Rule[]; worst: PermissionAction }[] {
+    const { wide, narrow }: Layers = layers;
+    const about = rulesAbout(access);
+    const worst = access === "read" ? PermissionAction.ALLOW : PermissionAction.ASK;
+    return [
+      { rules: wide.flatMap(about), worst },
+      ...narrow.map((list) => ({
+        rules: about(list),
+        worst: list.layer === PermissionLayer.INHERITED ? PermissionAction.ASK : worst,
+      })),
+    ];
+  }
+
+  return {
+    hints(access, directory) {
+      const about = rulesAbout(access);
+      if (access === "edit") return editDoubts(directory, layers, { about, home });
+      // The caller hides what belongs to the service; files of connectors are found by their names.
+      return readDoubts(directory, layers, { about, denied: [], home, connectorFiles: { isBelow: () => false } });
+    },
+    mayBeProtected(name) {
+      const folded = foldCase(name);
+      return !/^[ -~]*$/.test(name) || protectedNames.has(folded) || policyNames.has(folded) || connected.has(folded);
+    },
+    restriction(access, file) {
+      const decision = decide(access, file);
+      const isRestricted =
+        access === "read" ? decision?.action !== PermissionAction.ALLOW : decision?.action === PermissionAction.DENY;
+      return isRestricted ? (decision?.reason ?? "no rule matches") : undefined;
+    },
+    protection: (path) => protectedFile("edit", path) ?? connectors.describe("edit", path),
+    isClosed: (access, directory) => groupsOf(access).some(({ rules, worst }) => closes(rules, worst, directory, home)),
+  };
+}
+
+/** Files of the service in a workspace. */
+const policyNames: ReadonlySet<string> = new Set(["toolgate.toml", "config.toml"]);
+
+/** Checks if the last rule that can match any path below a directory matches all of them and is stricter than `worst`. */
+function closes(rules: readonly Rule[], worst: PermissionAction, directory: ReadPlace, home: string): boolean {
+  for (const rule of rules.toReversed()) {
+    const pattern = foldCase(expandHome(toSlashes(rule.pattern), home));
+    const place = pattern.startsWith("/") ? directory.absolute : directory.pattern;
+    const start = place === "." ? "" : `${foldCase(toSlashes(place))}/`;
+    const isStrict = rule.action > worst;
+    if (isStrict && pattern.endsWith("*") && !pattern.endsWith(" *") && matcher(pattern)(start)) return true;
+    if (!isStrict && mayMatchBelow(pattern, start)) return false;
+  }
+  return false;
+}
+
+/** Checks if a pattern may match a path that begins with `start`: their literal beginnings agree. */
+function mayMatchBelow(pattern: string, start: string): boolean {
+  const literal = pattern.replace(/[*?].*$/s, "").trimEnd();
+  return literal.startsWith(start) || start.startsWith(literal);
+}

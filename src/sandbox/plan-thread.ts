@@ -1,0 +1,55 @@
+import { parentPort } from "node:worker_threads";
+import { createFileDecisions, type FileUse } from "../policy/file-decisions.ts";
+import type { FileRules } from "../policy/file-rules.ts";
+import { createGitTracking } from "./git-tracking.ts";
+import { type MountPlan, type PlanRoot, planMounts } from "./mount-plan.ts";
+import { NameIndex } from "./name-index.ts";
+import { type MaskedFile, resolveMasks } from "./other-names.ts";
+
+/** A request to the thread of `createMountPlanner`. */
+export interface PlanRequest {
+  rules: FileRules;
+  roots: readonly PlanRoot[];
+  /** Canonical paths that the call was allowed. */
+  allowed: Record<FileUse, readonly string[]>;
+  /** Paths that the sandbox hides from every command. */
+  hidden: readonly string[];
+  maxMasks: number;
+}
+
+/** A plan whose masked files exist, with all names that they have. */
+export interface ResolvedMountPlan extends MountPlan {
+  masked: MaskedFile[];
+}
+
+/** The thread's answer. */
+export type PlanAnswer = { id: number } & ({ plan: ResolvedMountPlan } | { error: string });
+
+// Thread of `createMountPlanner`: it owns the index of names, which the commands of all workspaces share.
+const index = new NameIndex();
+const hasTrackedFiles = createGitTracking();
+
+function answer({ rules, roots, allowed, hidden, maxMasks }: PlanRequest): ResolvedMountPlan {
+  index.refresh();
+  const plan = planMounts({
+    ...{ roots, tree: index, hasTrackedFiles, maxMasks },
+    decisions: createFileDecisions(rules),
+    allowed: { read: new Set(allowed.read), edit: new Set(allowed.edit) },
+    hidden: new Set(hidden),
+  });
+  const masked = resolveMasks(
+    plan.masked,
+    roots.map(({ absolute }) => absolute),
+    index,
+  );
+  return { ...plan, masked };
+}
+
+parentPort?.on("message", ({ id, request }: { id: number; request: PlanRequest }) => {
+  try {
+    parentPort?.postMessage({ id, plan: answer(request) } satisfies PlanAnswer);
+  } catch (error) {
+    parentPort?.postMessage({ id, error: String(error) } satisfies PlanAnswer);
+  }
+});
+parentPort?.postMessage("ready");

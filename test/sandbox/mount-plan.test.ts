@@ -1,0 +1,246 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { PermissionAction, PermissionLayer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { defaultRules } from "../../src/policy/default-rules.ts";
+import { createFileDecisions, type FileUse } from "../../src/policy/file-decisions.ts";
+import type { FileRules } from "../../src/policy/file-rules.ts";
+import type { LayerRules } from "../../src/policy/model.ts";
+import { createPolicy } from "../../src/policy/policy.ts";
+import { protectedFile } from "../../src/policy/protected-files.ts";
+import { fromConfig, type Rule, type RuleConfig } from "../../src/policy/rules.ts";
+import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directory.ts";
+import { type MountPlan, planMounts } from "../../src/sandbox/mount-plan.ts";
+import type { NameTree } from "../../src/sandbox/name-tree.ts";
+
+const root = "/work";
+const home = "/home/me";
+const guard = { dataDirectory: "/nowhere" };
+
+/** Rules of a test: after the built-in ones, and a list that can only narrow. */
+interface TestRules {
+  config: readonly Rule[];
+  narrow?: readonly Rule[];
+}
+
+function fileRules({ config, narrow = [] }: TestRules): FileRules {
+  const list = (layer: PermissionLayer, rules: readonly Rule[]): LayerRules => ({ layer, rules });
+  return {
+    wide: [list(PermissionLayer.DEFAULTS, defaultRules), list(PermissionLayer.CONFIG, config)],
+    narrow: narrow.length === 0 ? [] : [list(PermissionLayer.WORKSPACE, narrow)],
+    ...{ guard, home, connectorFiles: [] },
+  };
+}
+
+/** A tree of these files, by paths relative to the root. */
+function treeOf(files: readonly string[]): NameTree {
+  const paths = files.map((file) => `${root}/${file}`);
+  const list = (directory: string) => {
+    const below = paths
+      .filter((path) => path.startsWith(`${directory}/`))
+      .map((path) => path.slice(directory.length + 1));
+    if (below.length === 0 && directory !== root) return undefined;
+    const directories = below.filter((path) => path.includes("/")).map((path) => path.split("/", 1)[0] ?? "");
+    return { directories: [...new Set(directories)], files: below.filter((path) => !path.includes("/")) };
+  };
+  return {
+    list,
+    select(directory, filter) {
+      const found = list(directory);
+      const names = [...(found?.directories ?? []), ...(found?.files ?? [])];
+      return new Map(names.map((name) => [name, filter.test(name)] as const).filter(([, bits]) => bits !== 0));
+    },
+  };
+}
+
+function planOf(
+  rules: TestRules,
+  files: readonly string[],
+  {
+    read = [],
+    edit = [],
+    tracked = [],
+    maxMasks = 100,
+    isWritable = true,
+  }: { read?: string[]; edit?: string[]; tracked?: string[]; maxMasks?: number; isWritable?: boolean } = {},
+): MountPlan {
+  const absolute = (paths: readonly string[]) => new Set(paths.map((path) => `${root}/${path}`));
+  return planMounts({
+    roots: [{ absolute: root, pattern: ".", isWritable }],
+    tree: treeOf(files),
+    decisions: createFileDecisions(fileRules(rules)),
+    allowed: { read: absolute(read), edit: absolute(edit) },
+    hidden: new Set(),
+    hasTrackedFiles: (directory) => tracked.some((path) => `${root}/${path}`.startsWith(`${directory}/`)),
+    maxMasks,
+  });
+}
+
+const isAt = (path: string, place: string) => path === place || path.startsWith(`${place}/`);
+const covers = (covered: readonly { path: string }[], path: string) => covered.some((one) => isAt(path, one.path));
+
+/** Reads a plan as the kernel does: what is mounted over a path decides. */
+function accessOf(plan: MountPlan, path: string): { isReadable: boolean; isWritable: boolean } {
+  const isClosed = covers(plan.closed, path) && !plan.shown.some((shown) => isAt(path, shown));
+  const isReadable = !isClosed && !covers(plan.emptied, path) && !covers(plan.masked, path);
+  const isSealed = covers(plan.sealed, path) && !plan.writable.some((open) => isAt(path, open));
+  return { isReadable, isWritable: isReadable && !isSealed && !covers(plan.readOnly, path) };
+}
+
+const rulesOf = (config: RuleConfig): TestRules => ({ config: fromConfig(config, home) });
+const relative = (covered: readonly { path: string }[]) =>
+  covered.map(({ path }) => path.slice(root.length + 1)).sort();
+
+const segment = fc.constantFrom(
+  ...["src", "secrets", "conf", "SECRETS", ".env", "prod.env", "a.env.d", "key.txt", "db.yaml", "x.ts", "read me"],
+  ...[
+    ".git",
+    "config",
+    "hooks",
+    "HEAD",
+    ".vscode",
+    "tasks.json",
+    ".github",
+    "workflows",
+    "ci.yml",
+    "grüße.env",
+    "mcp.json",
+  ],
+);
+const filePath = fc.array(segment, { minLength: 1, maxLength: 4 }).map((names) => names.join("/"));
+/** No path of a file is also that of a directory. */
+const fileTree = fc
+  .uniqueArray(filePath, { minLength: 1, maxLength: 14 })
+  .map((files) => files.filter((file) => !files.some((other) => other.startsWith(`${file}/`))));
+const rule: fc.Arbitrary<Rule> = fc.record({
+  permission: fc.constantFrom("read", "edit", "*"),
+  pattern: fc.constantFrom(
+    ...[
+      "*",
+      "*.env",
+      "*.env*",
+      "secrets/*",
+      "*/secrets/*",
+      "*secrets*",
+      "conf/db.yaml",
+      "conf/*",
+      "src/*",
+      "*.ts",
+      "*/",
+    ],
+    ...[".git/*", "/work/conf/*", "/work/*", "~/x", "?rc/*", "*key*", "src/secrets/k*", "read *", ".vscode/*", "*.yml"],
+  ),
+  action: fc.constantFrom(PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY),
+});
+
+test("inside a file can be read exactly if rules or the call allow it, and changed unless rules deny or protect it", () => {
+  fc.assert(
+    fc.property(
+      fileTree,
+      fc.array(rule, { maxLength: 5 }),
+      fc.array(rule, { maxLength: 2 }),
+      fc.array(fc.nat(20), { maxLength: 2 }),
+      fc.array(fc.nat(20), { maxLength: 2 }),
+      fc.array(fc.nat(20), { maxLength: 3 }),
+      (files, config, narrow, reads, edits, trackedAt) => {
+        const pick = (indexes: readonly number[]) => indexes.flatMap((i) => files[i] ?? []);
+        const [read, edit, tracked] = [pick(reads), pick(edits), pick(trackedAt)];
+        const plan = planOf({ config, narrow }, files, { read, edit, tracked });
+        const policy = createPolicy({ guard, home });
+        const layers = fileRules({ config, narrow });
+        const actionOf = (permission: FileUse, file: string) =>
+          policy.judge({ permission, patterns: [file], paths: [`${root}/${file}`] }, layers)[0]?.action;
+        for (const file of files) {
+          const path = `${root}/${file}`;
+          const isReadable = read.includes(file) || actionOf("read", file) === PermissionAction.ALLOW;
+          const inGit = pathInGitDirectory(path);
+          const isGitData = inGit !== undefined && !isGitCode(inGit);
+          const isProtected =
+            protectedFile("edit", isGitData ? path.replace(/\/\.git\/.*$/, "/x") : path) !== undefined;
+          const isWritable = edit.includes(file) || (actionOf("edit", file) !== PermissionAction.DENY && !isProtected);
+          expect({ file, ...accessOf(plan, path) }).toEqual({ file, isReadable, isWritable: isReadable && isWritable });
+        }
+        for (const { path } of plan.emptied) expect(tracked.some((file) => isAt(`${root}/${file}`, path))).toBe(false);
+      },
+    ),
+    { numRuns: 400 },
+  );
+});
+
+describe("a directory of which nothing may be read", () => {
+  const rules = rulesOf({ read: { "secrets/*": "deny" } });
+  test("is emptied as a whole, so that files that come later are covered", () => {
+    expect(relative(planOf(rules, ["secrets/a", "secrets/b/c", "x.ts"]).emptied)).toEqual(["secrets"]);
+  });
+  test("is masked file by file where git tracks one, since a commit would record the deletion", () => {
+    const plan = planOf(rules, ["secrets/a", "secrets/b/c", "x.ts"], { tracked: ["secrets/a"] });
+    expect(relative(plan.emptied)).toEqual(["secrets/b"]);
+    expect(relative(plan.masked)).toEqual(["secrets/a"]);
+    expect(plan.pins).toEqual(["/work/secrets"]);
+  });
+  test("is masked file by file where the call may read one", () => {
+    const plan = planOf(rules, ["secrets/a", "secrets/b"], { read: ["secrets/a"] });
+    expect(plan.emptied).toEqual([]);
+    expect(relative(plan.masked)).toEqual(["secrets/b"]);
+  });
+});
+
+test("a directory that a rule names cannot be renamed, one whose name does not matter can", () => {
+  const rules = rulesOf({ read: { "conf/db.yaml": "deny", "*.env": "deny" } });
+  expect(planOf(rules, ["conf/db.yaml", "src/prod.env"]).pins).toEqual(["/work/conf"]);
+});
+
+test("rules that allow only some files close the workspace and show those", () => {
+  const plan = planOf(rulesOf({ read: { "*": "ask", "src/*": "allow", "*.md": "allow" } }), [
+    ...["src/a.ts", "src/b/c.ts", "README.md", "conf/db.yaml", "x.ts"],
+  ]);
+  expect(relative(plan.closed)).toEqual([""]);
+  expect(plan.shown).toEqual(["/work/src", "/work/README.md"]);
+});
+
+test("rules that deny all edits make the workspace read-only, but for what the call was allowed", () => {
+  const plan = planOf(rulesOf({ edit: "deny" }), ["src/a.ts", "x.ts"], { edit: ["x.ts"] });
+  expect(relative(plan.sealed)).toEqual([""]);
+  expect(plan.writable).toEqual(["/work/x.ts"]);
+});
+
+describe("more files than can be masked", () => {
+  const rules = rulesOf({ read: { "*.pem": "deny" } });
+  const files = Array.from({ length: 12 }, (_, i) => `certs/${i}.pem`);
+  test("are covered by their directory if it holds nothing else", () => {
+    const plan = planOf(rules, [...files, "x.pem"], { maxMasks: 10 });
+    expect([relative(plan.emptied), relative(plan.masked), plan.excess]).toEqual([["certs"], ["x.pem"], 0]);
+  });
+  test("are counted otherwise, and none is masked", () => {
+    const plan = planOf(rules, [...files, "certs/readme.md"], { maxMasks: 10 });
+    expect([plan.emptied, plan.masked, plan.excess]).toEqual([[], [], 12]);
+  });
+});
+
+test("what installed packages bring is not protected by its name", () => {
+  const plan = planOf(rulesOf({}), ["node_modules/x/.npmrc", "node_modules/x/.env", ".npmrc"]);
+  expect(relative(plan.readOnly)).toEqual([".npmrc"]);
+  expect(relative(plan.masked)).toEqual(["node_modules/x/.env"]);
+});
+
+test("of the directory of git the settings and hooks are read-only, so that commits work", () => {
+  const files = [
+    "config",
+    "hooks/pre-commit",
+    "HEAD",
+    "index",
+    "objects/aa/bb",
+    "refs/heads/config",
+    "modules/m/hooks/x",
+  ];
+  const plan = planOf(
+    rulesOf({}),
+    files.map((file) => `.git/${file}`),
+  );
+  expect(relative(plan.readOnly)).toEqual([".git/config", ".git/hooks", ".git/modules/m/hooks"]);
+  expect(plan.pins).toContain("/work/.git");
+});
+
+test("a workspace with nothing to cover has an empty plan", () => {
+  const { excess, ...lists } = planOf(rulesOf({}), ["src/a.ts", "package.json"]);
+  expect([excess, ...Object.values(lists).flat()]).toEqual([0]);
+});
