@@ -7,6 +7,7 @@ const programs = [
   ["script", "bsdutils"],
   ["faketime", "faketime"],
   ["bwrap", "bubblewrap"],
+  ["python3", "python3"],
   ["setfacl", "acl"],
   ["chromium-headless-shell", "chromium-headless-shell"],
   ["zsh", "zsh"],

@@ -29,11 +29,17 @@ export async function startSandbox(
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });
-  if (sandbox.problem === undefined) return sandbox;
+  if (sandbox.problem === undefined) {
+    if (process.getuid?.() === 0 && sandbox.state.profile !== "off") log.warn(rootWarning);
+    return sandbox;
+  }
   if (wanted.required) throw new ConfigError(`the sandbox that is configured cannot start: ${sandbox.problem}`);
   log.warn(`commands run without a sandbox: ${sandbox.problem}`);
   return sandbox;
 }
+
+const rootWarning =
+  "the service runs as root: the kernel does not limit the number of processes of commands. Run it as a user, as toolgate install does";
 
 /** Creates a file for this user alone if it does not exist, since the sandbox can only hide what exists; returns false if it cannot. */
 function createEmptyFile(path: string): boolean {
@@ -69,6 +75,7 @@ export function startBuiltInTools({
     async close() {
       await supervisor.close();
       await pipes.close();
+      sandbox.close();
     },
   };
 }

@@ -75,6 +75,8 @@ const address = z.string().refine((text) => ipaddr.isValid(text) || ipaddr.isVal
 const confinement = {
   profile: z.enum(["off", "workspace-write", "read-only"]).optional(),
   network: z.boolean().optional(),
+  unix_sockets: z.boolean().optional(),
+  ptrace: z.boolean().optional(),
 };
 
 /** Times for which calls of one MCP client are held: over both transports, or over stdio. */

@@ -5,6 +5,10 @@ import { canonicalPath } from "./paths.ts";
 export interface Confinement {
   readonly profile: "off" | "workspace-write" | "read-only";
   readonly network: boolean;
+  /** True if commands can open sockets of the family UNIX. */
+  readonly unixSockets: boolean;
+  /** True if commands can trace each other. */
+  readonly ptrace: boolean;
 }
 
 /** The confinement of commands, with the exceptions of single agents. */
@@ -34,6 +38,11 @@ export function readSandbox(settings: Settings, files: readonly string[]): Sandb
   };
 }
 
-function confinement({ profile = "workspace-write", network = true }: Settings["sandbox"] = {}): Confinement {
-  return { profile, network };
+function confinement({
+  profile = "workspace-write",
+  network = true,
+  unix_sockets: unixSockets = false,
+  ptrace = false,
+}: Settings["sandbox"] = {}): Confinement {
+  return { profile, network, unixSockets, ptrace };
 }

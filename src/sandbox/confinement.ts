@@ -1,3 +1,5 @@
+import type { SystemCallSwitches } from "./seccomp.ts";
+
 /** Scope of the changes that commands can make: everything that the service can, the workspace and temporary files, or nothing that lasts. */
 export type SandboxProfile = "off" | "workspace-write" | "read-only";
 
@@ -7,6 +9,9 @@ export interface SandboxConfinement {
   /** True if they reach the network. */
   readonly network: boolean;
 }
+
+/** Confinement of an agent's commands as it is configured. */
+export interface AgentConfinement extends SandboxConfinement, Partial<SystemCallSwitches> {}
 
 /** Agent and directories of a command. */
 export interface SandboxPlace {

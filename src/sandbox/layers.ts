@@ -29,6 +29,8 @@ export interface LayerShare {
   args?: Partial<Record<LayerName, readonly string[]>>;
   /** A program that starts bubblewrap, with its arguments, such as nsenter. */
   enter?: readonly string[];
+  /** A program that starts the command inside, with its arguments. */
+  inside?: readonly string[];
   /** Environment variables of the command. */
   env?: Readonly<Record<string, string>>;
   files?: readonly InheritedFile[];
@@ -55,7 +57,12 @@ export function composeLayers(program: string, shares: readonly LayerShare[], ar
     ...shares.flatMap((share) => share.args?.[layer] ?? []),
     ...inherited.flatMap((file) => (file.layer === layer ? file.args : [])),
   ]);
-  const [first = program, ...others] = [...shares.flatMap(({ enter = [] }) => enter), program, ...args, "--", ...argv];
+  const [first = program, ...others] = [
+    ...shares.flatMap(({ enter = [] }) => enter),
+    ...[program, ...args, "--"],
+    ...shares.flatMap(({ inside = [] }) => inside),
+    ...argv,
+  ];
   return {
     argv: [first, ...others],
     env: Object.assign({}, ...shares.map(({ env }) => env)),

@@ -1,9 +1,12 @@
-import { execFile } from "node:child_process";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { tmpdir } from "node:os";
-import { promisify } from "node:util";
+import { text } from "node:stream/consumers";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
-import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { type Argv, type Confined, composeLayers, type LayerShare, releaseShares } from "./layers.ts";
+import { commandLimits, limitsShare } from "./limits.ts";
+import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
 export interface Sandbox {
@@ -15,10 +18,11 @@ export interface Sandbox {
   confinement(agent: string): SandboxConfinement;
   /** Returns the command line that runs this one confined. Release it after the command has ended. */
   confine(argv: Argv, place: SandboxPlace): Promise<Confined>;
+  close(): void;
 }
 
 /** Adds a share to the confinement of each command. */
-type LayerSource = (confinement: SandboxConfinement, place: SandboxPlace) => LayerShare | Promise<LayerShare>;
+type LayerSource = (confinement: AgentConfinement, place: SandboxPlace) => LayerShare | Promise<LayerShare>;
 
 /** Opens the sandbox; probes once whether bubblewrap can start here. */
 export async function openSandbox({
@@ -26,33 +30,40 @@ export async function openSandbox({
   agents,
   ...base
 }: BaseSettings & {
-  wanted: SandboxConfinement;
+  wanted: AgentConfinement;
   /** Confinement of agents that differ. */
-  agents: ReadonlyMap<string, SandboxConfinement>;
+  agents: ReadonlyMap<string, AgentConfinement>;
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
-  const problem = wall ? await startProblem() : undefined;
+  const filters = createSeccompFilters();
+  const problem = wall ? await startProblem(filters) : undefined;
   // Only these two fields: results contain them, and callers must not see other configuration.
   const actual = ({ profile, network }: SandboxConfinement) =>
     problem === undefined ? { profile, network } : unconfined;
-  const confinement = (agent: string) => actual(agents.get(agent) ?? wanted);
-  const sources: readonly LayerSource[] = [(chosen, place) => baseLayer(chosen, place, base)];
+  const settingsOf = (agent: string) => agents.get(agent) ?? wanted;
+  const confinement = (agent: string) => actual(settingsOf(agent));
+  const sources: readonly LayerSource[] = [
+    (chosen, place) => baseLayer(chosen, place, base),
+    ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
+    () => limitsShare(commandLimits),
+  ];
   return {
     state: actual(wanted),
     problem,
     confinement,
     async confine(argv, place) {
-      const chosen = confinement(place.agent);
-      if (chosen.profile === "off") return { argv, env: {}, descriptors: [], release: async () => {} };
-      return composeLayers(program, await collectShares(sources, chosen, place), argv);
+      if (confinement(place.agent).profile === "off")
+        return { argv, env: {}, descriptors: [], release: async () => {} };
+      return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
     },
+    close: filters.close,
   };
 }
 
 /** Collects the shares in turn; frees those that exist if one fails. */
 async function collectShares(
   sources: readonly LayerSource[],
-  confinement: SandboxConfinement,
+  confinement: AgentConfinement,
   place: SandboxPlace,
 ): Promise<LayerShare[]> {
   const shares: LayerShare[] = [];
@@ -71,18 +82,28 @@ const maxProbeMs = 30_000;
 const unconfined: SandboxConfinement = { profile: "off", network: true };
 
 /** Probes the sandbox; returns the reason why it cannot start, undefined if it can. */
-async function startProblem(): Promise<string | undefined> {
+async function startProblem(filters: SeccompFilters): Promise<string | undefined> {
+  const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
+  const base = baseLayer({ profile: "read-only", network: false }, place, { writable: [], hidden: [] });
+  const filter = filters.share({ unixSockets: false, ptrace: false });
+  const probe = composeLayers(program, [base, filter, limitsShare(commandLimits)], ["true"]);
   try {
-    const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
-    const base = baseLayer({ profile: "read-only", network: false }, place, { writable: [], hidden: [] });
-    const [file, ...args] = composeLayers(program, [base], ["true"]).argv;
-    await promisify(execFile)(file, args, { timeout: maxProbeMs });
-    return undefined;
+    const said = await failureOf(probe);
+    if (said === undefined) return undefined;
+    return `bubblewrap cannot start here (${said}): allow user namespaces, in a container for instance with --security-opt seccomp=unconfined, or set profile = "off" under [sandbox]`;
   } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT")
       return "bubblewrap is not installed: apt-get install bubblewrap, then start the service again";
-    }
-    const said = error instanceof Error && "stderr" in error ? String(error.stderr).trim() : String(error);
-    return `bubblewrap cannot start here (${said || String(error)}): allow user namespaces, in a container for instance with --security-opt seccomp=unconfined, or set profile = "off" under [sandbox]`;
+    throw error;
+  } finally {
+    await probe.release();
   }
+}
+
+/** Runs a confined program; returns what it printed to stderr or how it ended if it fails, undefined if it succeeds. */
+async function failureOf({ argv: [file, ...args], descriptors }: Confined): Promise<string | undefined> {
+  const child = spawn(file, args, { stdio: ["ignore", "ignore", "pipe", ...descriptors], timeout: maxProbeMs });
+  const errors = child.stderr ? text(child.stderr) : "";
+  const [code, signal]: (number | string | null)[] = await once(child, "close");
+  return code === 0 ? undefined : (await errors).trim() || `exit code ${code ?? signal}`;
 }

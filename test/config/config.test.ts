@@ -64,7 +64,8 @@ describe("without any setting", () => {
     expect([...config.workspaces]).toEqual([["default", project]]);
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
-    const sandbox = { profile: "workspace-write", network: true, agents: new Map(), required: false };
+    const confinement = { profile: "workspace-write", network: true, unixSockets: false, ptrace: false };
+    const sandbox = { ...confinement, agents: new Map(), required: false };
     expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
@@ -169,6 +170,7 @@ describe("the file", () => {
       writable = ["~/cache"]
       [sandbox.agent.plan]
       network = false
+      ptrace = true
       [[token]]
       id = "host"
       roles = ["caller"]
@@ -178,8 +180,17 @@ describe("the file", () => {
     const { sandbox } = load();
     const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
     const writable = [join(home, "cache")];
-    const agents = new Map([["plan", { profile: "read-only", network: false }]]);
-    expect(sandbox).toEqual({ profile: "read-only", network: true, agents, required: true, writable, hidden });
+    const switches = { unixSockets: false, ptrace: false };
+    const agents = new Map([["plan", { profile: "read-only", network: false, ...switches, ptrace: true }]]);
+    expect(sandbox).toEqual({
+      profile: "read-only",
+      network: true,
+      ...switches,
+      agents,
+      required: true,
+      writable,
+      hidden,
+    });
   });
 
   test("gives tokens by value, by file, by environment and by hash", () => {

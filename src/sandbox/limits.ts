@@ -1,0 +1,37 @@
+import type { LayerShare } from "./layers.ts";
+
+/** Limits of one command, so that what it exhausts is its own. */
+export interface CommandLimits {
+  /** Maximum number of processes and threads. The kernel does not apply it to root. */
+  readonly maxProcesses: number;
+  /** Maximum number of open files of one process. */
+  readonly maxOpenFiles: number;
+  /** Maximum size of a file that it writes. */
+  readonly maxFileBytes: number;
+}
+
+/** The limits of each command. */
+export const commandLimits: CommandLimits = {
+  maxProcesses: 1_024,
+  maxOpenFiles: 16_384,
+  maxFileBytes: 4 * 1024 ** 3,
+};
+
+/**
+ * Returns the share that sets the limits inside the sandbox, where only the command's own processes are counted. It also makes
+ * the command the first process that the kernel ends when memory runs out, before the service. Memory of one process has no
+ * limit: sanitizers and similar tools reserve far more than they use.
+ */
+export function limitsShare({ maxProcesses, maxOpenFiles, maxFileBytes }: CommandLimits): LayerShare {
+  const set = [
+    "ulimit -c 0",
+    `ulimit -n ${maxOpenFiles}`,
+    // In blocks of 512 bytes.
+    `ulimit -f ${maxFileBytes / 512}`,
+    // The letter differs between shells.
+    `ulimit -u ${maxProcesses} || ulimit -p ${maxProcesses}`,
+    "echo 1000 > /proc/self/oom_score_adj",
+  ];
+  // A limit that is already lower stays.
+  return { inside: ["/bin/sh", "-c", `{ ${set.join("; ")}; } 2>/dev/null; exec "$@"`, "sh"] };
+}
