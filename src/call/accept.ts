@@ -107,6 +107,7 @@ interface EntryOptions {
   gate?: StartGate | undefined;
   trace?: TraceContext | undefined;
   background?: boolean;
+  parentCallId?: string;
 }
 
 /** Accepts a call in an open session, for an agent that the principal may use, and launches it unless it exists. */
@@ -115,11 +116,11 @@ async function enterCall(
   request: CallRequest,
   opened: OpenSession,
   caller: Caller,
-  { gate, trace, background = false }: EntryOptions = {},
+  { gate, trace, background = false, parentCallId = "" }: EntryOptions = {},
 ): Promise<Accepted> {
   // A saved file of tools or of a plugin is what this call meets.
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
-  const call = describeCall(engine, request, opened, caller, { trace, background });
+  const call = describeCall(engine, request, opened, caller, { trace, background, parentCallId });
   let ready = gate ? undefined : await prepareStart(engine, call, opened);
   let entered: OpenedCall | undefined;
   if (ready && mayRecordOnce(engine, call, ready)) {
@@ -170,7 +171,7 @@ function describeCall(
   request: CallRequest,
   { session, workspace }: OpenSession,
   { callerUid, ...caller }: Caller,
-  { trace, background }: Pick<EntryOptions, "trace" | "background">,
+  { trace, background, parentCallId = "" }: Pick<EntryOptions, "trace" | "background" | "parentCallId">,
 ): Pick<CallRecord, "ref" | "part" | "spec"> {
   const input = request.input ?? {};
   const canonical = canonicalJson(input);
@@ -191,9 +192,11 @@ function describeCall(
       ...(request.metadata && { metadata: request.metadata }),
       callerUid,
       ...(background && { background }),
+      parentCallId,
     }),
     spec: {
       ...caller,
+      ...(parentCallId !== "" && !background && { parent: parentCallId }),
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
       providerId: request.providerId,
@@ -269,6 +272,6 @@ async function enterChild(
     providerId: spec.providerId,
     modelId: spec.modelId,
   });
-  return (await beforeDrain(engine, enterCall(engine, request, opened, caller, { gate, trace, background }))).record
-    .ref;
+  const entry = { gate, trace, background, parentCallId: part.callId };
+  return (await beforeDrain(engine, enterCall(engine, request, opened, caller, entry))).record.ref;
 }

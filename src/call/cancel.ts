@@ -1,6 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { ToolErrorReason, type ToolPart, ToolPartSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
+import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
@@ -21,7 +22,7 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
     const run = runs.get(runKeyOf(ref));
     if (record.part.state.case === "pending") {
       const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
-      if (await store.finishCall({ ref, guard: { version: record.version }, part }))
+      if (await endCall(engine, { ref, guard: { version: record.version }, part }))
         run?.call.controller.abort(new CallGone());
       continue;
     }

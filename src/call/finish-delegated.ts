@@ -14,6 +14,7 @@ import { lexicalWorkspace } from "../tool/lexical-workspace.ts";
 import { assignmentHash } from "./attempt-delegated.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
 import { decidedCall } from "./decision-records.ts";
+import { endCall } from "./end-call.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import { createCallOutput } from "./output.ts";
@@ -118,7 +119,7 @@ async function endChanged(engine: Engine, call: Running, { result, ...request }:
     effects: ToolEffects.UNKNOWN,
     metadata: { ...metadataOf(request), outputPath },
   };
-  await store.finishCall({
+  await endCall(engine, {
     ref,
     guard: { fence: call.fence },
     part: failed(part, changed, store.now()),

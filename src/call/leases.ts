@@ -4,6 +4,7 @@ import { workspaceRoot } from "../core/workspace-root.ts";
 import { releaseDelegated } from "./attempt-delegated.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
+import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { maxLifeMs } from "./follow.ts";
@@ -72,7 +73,9 @@ export async function recoverCalls(engine: Engine): Promise<void> {
   const failures: unknown[] = [];
   const attempt = (work: Promise<void>) => work.catch((error: unknown) => void failures.push(error));
   await attempt(permissions.expireAsks());
-  for (const orphan of await store.orphans()) {
+  // Calls that ran first: they take those along that they made, which would otherwise be claimed only to be withdrawn.
+  const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));
+  for (const orphan of orphans) {
     if (!isTaken(engine, orphan.ref)) await attempt(recoverCall(engine, orphan));
   }
   if (failures.length > 0) throw failures[0];
@@ -115,7 +118,7 @@ async function loseCall(engine: Engine, { ref, part, version }: CallRecord, fact
   const { store } = engine;
   const error = [fact, await noteOfChildSession(engine, part)].filter(Boolean).join("\n\n");
   const lost = failed(part, { reason: ToolErrorReason.EXECUTOR_LOST, error }, store.now());
-  await store.finishCall({ ref, guard: { version }, part: lost });
+  await endCall(engine, { ref, guard: { version }, part: lost });
 }
 
 /**

@@ -46,7 +46,9 @@ export function notifyEnds(store: Store, ended: (part: ToolPart) => void, waited
       },
       async finishCall(step) {
         const written = await calls.finishCall(step);
-        if (written) ended(written);
+        if (written === undefined || written === "open children") return written;
+        for (const child of step.children ?? []) ended(child.part);
+        ended(written);
         return written;
       },
     },

@@ -20,6 +20,7 @@ export type { SessionStore } from "./ports/sessions.ts";
 export type { ToolMemory } from "./ports/tool-memory.ts";
 export type {
   CallTransitions,
+  EndedChild,
   FinishCallStep,
   HostStart,
   OpenCallStep,

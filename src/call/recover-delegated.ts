@@ -1,5 +1,6 @@
 import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
+import { endCall } from "./end-call.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord } from "./ports.ts";
 import { failed } from "./state.ts";
@@ -21,11 +22,11 @@ export function collectableUntil({ spec }: CallRecord, asks: readonly AskRecord[
 }
 
 /** Ends a call that was approved, or never decided, and that no request collected. Returns false if it has changed since it was read. */
-export async function expireUncollected({ store }: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
+export async function expireUncollected(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {
   const error =
     "The call was not begun: its agent no longer waited for the answer. It was not run. Call the tool again if it is still needed.";
-  const expired = failed(part, { reason: ToolErrorReason.EXPIRED, error }, store.now());
-  return (await store.finishCall({ ref, guard: { version }, part: expired })) !== undefined;
+  const expired = failed(part, { reason: ToolErrorReason.EXPIRED, error }, engine.store.now());
+  return (await endCall(engine, { ref, guard: { version }, part: expired })) !== undefined;
 }
 
 async function endUnreported(engine: Engine, record: CallRecord): Promise<void> {
@@ -36,5 +37,5 @@ async function endUnreported(engine: Engine, record: CallRecord): Promise<void> 
   const error = `The call was approved and begun, but its agent did not report a result within ${limits.reportMs} ms. It may have had none, some or all of its effects: look at what it did before you repeat it.`;
   const reason = ToolErrorReason.NOT_REPORTED;
   const ended = failed(part, { reason, error, effects: ToolEffects.UNKNOWN }, store.now());
-  await store.finishCall({ ref, guard: { version }, part: ended });
+  await endCall(engine, { ref, guard: { version }, part: ended });
 }

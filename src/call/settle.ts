@@ -8,6 +8,7 @@ import { runAfterHooks } from "./call-hooks.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { deniedRecord } from "./decision-records.ts";
 import { noteOfEdit } from "./edit.ts";
+import { endCall } from "./end-call.ts";
 import { CallEnd, type CallFailure, CallGone, callFailure } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { fileParts } from "./file-parts.ts";
@@ -113,14 +114,14 @@ async function failureAfterHooks(
 
 /** Step 11, settle: one atomic step writes the terminal part, its event and the end of the lease. Undefined if fenced off. */
 async function writeEnd(
-  { store }: Engine,
+  engine: Engine,
   call: Running,
   part: ToolPart,
   decisions: readonly DecisionRecord[] = [],
 ): Promise<ToolPart | undefined> {
   if (await recordWithEnd(call, { part, decisions })) return call.record.part;
   const step = { ref: call.record.ref, guard: { fence: call.fence }, part };
-  const written = await store.finishCall({ ...step, decisions: [...decisions, ...(call.reports ?? [])] });
+  const written = await endCall(engine, { ...step, decisions: [...decisions, ...(call.reports ?? [])] });
   if (written) call.record = { ...call.record, part: written };
   return written;
 }

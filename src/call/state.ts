@@ -45,6 +45,7 @@ export function pendingPart(
     metadata?: JsonObject;
     callerUid?: number | undefined;
     background?: boolean;
+    parentCallId?: string;
   },
 ): ToolPart {
   const { input, ...part } = call;

@@ -8,6 +8,11 @@ export function checkEnded(part: ToolPart): void {
   throw new Error(`call ${part.callId} cannot end as ${part.state.case ?? "nothing"}`);
 }
 
+/** Returns the message of the asks that are withdrawn with a call whose parent ends: the text of the call's error. */
+export function withdrawalOf({ state }: ToolPart): string {
+  return state.case === "error" ? state.value.error : "";
+}
+
 /** Returns the event that follows the end of a call that ran in the background; undefined for all other parts. */
 export function backgroundEndOf({ background, callId, childSessionId, state, tool }: ToolPart) {
   if (!background || (state.case !== "completed" && state.case !== "error")) return undefined;

@@ -29,6 +29,15 @@ export function tooManyCalls(sessionId: string, limit: number): RequestError {
   );
 }
 
+/** Refuses a call of a parent that has ended: it would start although nothing waits for it. */
+export function parentEnded(sessionId: string, callId: string): RequestError {
+  return new RequestError(
+    ErrorReason.NO_SUCH_CALL,
+    `call ${callId} of session ${sessionId} has ended, so it makes no more calls`,
+    { session_id: sessionId, call_id: callId },
+  );
+}
+
 /** Refuses more open asks. */
 export function tooManyAsks(root: string, limit: number): RequestError {
   return new RequestError(

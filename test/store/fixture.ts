@@ -140,6 +140,16 @@ export async function openCall(
   return (await calls.openCall(call)).record;
 }
 
+/** Opens a call that another call of the session made and waits for. */
+export function openChild(store: Pick<OpenedStore, "calls">, ref: CallRef, parent: string): Promise<CallRecord> {
+  return openCall(store, ref, { part: childPart(pending(ref), parent), spec: callSpec({ parent }) });
+}
+
+/** Returns the part of a call that another call made. */
+export function childPart(part: ToolPart, parentCallId: string): ToolPart {
+  return { ...part, parentCallId };
+}
+
 export function fenceOf({ ref, owner, epoch }: CallRecord): Fence {
   return { ref, owner, epoch };
 }

@@ -19,6 +19,7 @@ import {
   askMs,
   callRef,
   callSpec,
+  childPart,
   completed,
   delegation,
   failed,
@@ -29,6 +30,7 @@ import {
   openAskedCall,
   openAsks,
   openCall,
+  openChild,
   owner,
   pending,
   recordOf,
@@ -63,6 +65,8 @@ export interface Guard<Step> {
 const ref = callRef();
 const deep = callRef("call_deep", "ses_grandchild");
 const other = "replica_2";
+const child = callRef("call_1.1");
+const endedChild = (version: number) => ({ ref: child, version, part: childPart(failed(child), ref.callId) });
 const decisions = [create(DecisionRecordSchema, { kind: DecisionKind.ALLOWED, sessionId: "ses_root", digest: "void" })];
 const large = "x".repeat(1024 * 1024);
 const tree = { root: "ses_root", workspace: "default", agent: "build" };
@@ -218,6 +222,22 @@ const openCallStep: GuardedTransition<OpenCallStep> = {
       violation: "an ancestor was closed, and the session with it",
       violate: async ({ calls }) => void (await calls.closeSession("ses_root")),
       answer: closed,
+    },
+    {
+      guard: "parent open",
+      violation: "no call has the parent's id",
+      violate: (_, step) => ({ ...step, spec: callSpec({ parent: "call_none" }) }),
+      answer: { refused: ErrorReason.NO_SUCH_CALL },
+    },
+    {
+      guard: "parent open",
+      violation: "the parent has ended",
+      async violate(store, step) {
+        const parent = { ...deep, callId: "call_parent" };
+        await openCall(store, parent).then(() => end(store, parent));
+        return { ...step, spec: callSpec({ parent: "call_parent" }) };
+      },
+      answer: { refused: ErrorReason.NO_SUCH_CALL },
     },
     {
       guard: "id free",
@@ -529,6 +549,43 @@ const finishCallOfOwner: GuardedTransition<Omit<FinishCallStep, "guard"> & { fen
       violation: "the part is larger than 1 MiB",
       violate: (_, step) => ({ ...step, part: completed(ref, large) }),
       answer: quota("event_bytes"),
+    },
+    {
+      guard: "open children",
+      violation: "the call has an open child",
+      violate: async (store) => void (await openChild(store, child, ref.callId)),
+      answer: "open children",
+    },
+    {
+      guard: "open children",
+      violation: "a child has opened an ask since it was read",
+      async violate(store, step) {
+        const { version } = await openChild(store, child, ref.callId);
+        await openAsks(store, child, ["per_1"]);
+        return { ...step, children: [endedChild(version)] };
+      },
+      answer: "open children",
+    },
+    {
+      guard: "open children",
+      violation: "a child has made a call",
+      async violate(store, step) {
+        const { version } = await openChild(store, child, ref.callId);
+        await openChild(store, callRef("call_1.1.1"), child.callId);
+        return { ...step, children: [endedChild(version)] };
+      },
+      answer: "open children",
+    },
+    {
+      guard: "open children",
+      violation: "the named child has ended",
+      async violate(store, step) {
+        const { version } = await openChild(store, child, ref.callId);
+        const part = childPart(failed(child), ref.callId);
+        await store.calls.finishCall({ ref: child, guard: { version }, part });
+        return { ...step, children: [endedChild(version)] };
+      },
+      answer: "open children",
     },
   ],
 };

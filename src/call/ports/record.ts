@@ -22,6 +22,8 @@ export interface CallSpec {
   trace?: TraceContext;
   /** Set for a call that its caller runs itself. */
   delegated?: Delegation;
+  /** The call of the same session that made this one and waits for it. */
+  parent?: string;
 }
 
 /** A delegated call as its host described it. */

@@ -10,7 +10,7 @@ export interface CallTransitions {
    * the running part, the same step also starts the call: for a call that was evaluated before acceptance and needs no
    * answer. A call with more than `maxRepeats` repeats is accepted without being started. With `end`, the terminal part, the
    * step that starts the call also ends it: for a call without effects whose body has already run.
-   * Refuses with SESSION_CLOSED or QUOTA_EXCEEDED.
+   * Refuses with SESSION_CLOSED or QUOTA_EXCEEDED, and with NO_SUCH_CALL if the parent (`spec.parent`) is not open.
    */
   openCall(step: OpenCallStep): Promise<OpenedCall>;
   /**
@@ -31,10 +31,10 @@ export interface CallTransitions {
   startCall(step: StartCallStep): Promise<"started" | "fenced" | "retry">;
   /**
    * finish_call: writes the terminal part, withdraws the call's open asks, ends the lease. Guarded by the fence, or by the
-   * version (for callers other than the owner). Returns the part as stored; undefined if the guard fails or the call has
-   * already ended.
+   * version (for callers other than the owner). The same step ends its children. Returns the part as stored; undefined if the
+   * guard fails or the call has already ended; "open children" if `children` are not exactly its open children as they are.
    */
-  finishCall(step: FinishCallStep): Promise<ToolPart | undefined>;
+  finishCall(step: FinishCallStep): Promise<ToolPart | "open children" | undefined>;
   /**
    * request_cancel: asks the owner of a running call to stop it; the session's news notify the owner. The first message wins.
    * With `part`, for a delegated call, the same step writes the running part, which shows the request.
@@ -104,4 +104,15 @@ export interface FinishCallStep {
   /** The terminal part. */
   part: ToolPart;
   decisions?: readonly DecisionRecord[];
+  /** The open calls that this one made and waits for (`spec.parent`), and those that they made. Default: none. */
+  children?: readonly EndedChild[];
+}
+
+/** The end of a call whose parent ends. Its open asks are withdrawn with the text of its error. */
+export interface EndedChild {
+  ref: CallRef;
+  /** The version from which `part` was computed. */
+  version: number;
+  /** The terminal part. */
+  part: ToolPart;
 }

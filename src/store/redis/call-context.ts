@@ -1,3 +1,4 @@
+import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { HostStart } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { callName, type RedisCallRecords } from "./call-records.ts";
@@ -27,6 +28,13 @@ export async function pointToAssigned(
   { assignment }: HostStart,
 ): Promise<void> {
   await link.run("point_to", { pointer: keys.root(assignment) }, { seen: "", target: root });
+}
+
+/** Returns the key of the parent of a call that ends, if that waits for it: the parent counts its open children. */
+export function parentKeys({ keys }: Pick<RedisCallContext, "keys">, ref: CallRef, part: ToolPart): StepKeys {
+  const { parentCallId: callId, background } = part;
+  if (callId === "" || background) return {};
+  return { [`parent ${callName(ref)}`]: keys.tree(ref.root).call(callName({ ...ref, callId })) };
 }
 
 /** Returns the keys that every step of a call needs: its own, and those to append to its session's log. */

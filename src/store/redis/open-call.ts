@@ -1,7 +1,7 @@
 import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import { noSuchSession } from "../../core/request-error.ts";
 import { checkEnded } from "../parts.ts";
-import { sessionClosed, tooManyCalls } from "../refusals.ts";
+import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodePart } from "./parts.ts";
@@ -26,6 +26,7 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
     ...(opened.delegated && { callOf: tree.callOf }),
     ...(end && { ended: tree.ended }),
     ...(reads.length > 0 && { reads: tree.reads }),
+    ...(spec.parent !== undefined && { parent: tree.call(callName({ sessionId, callId: spec.parent })) }),
   };
   const values = {
     ...{ session: sessionId, callId, name, owner, leaseMs, maxOpenCalls: maxOpenCalls - unrecordedCalls, maxRepeats },
@@ -62,6 +63,8 @@ export async function runOpenCall(context: RedisCallContext, opened: OpenCallSte
         throw noSuchSession(sessionId);
       case "closed":
         throw sessionClosed(sessionId);
+      case "no parent":
+        throw parentEnded(sessionId, spec.parent ?? "");
       case "full":
         throw tooManyCalls(sessionId, maxOpenCalls);
       default: {

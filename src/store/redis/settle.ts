@@ -5,6 +5,7 @@ import type { Settlement, SettleResult } from "../../approval/ports.ts";
 import type { Logger } from "../../core/logger.ts";
 import { checkEnded } from "../parts.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
+import { parentKeys } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { decodeSettled, encodeEvent } from "./events.ts";
 import type { GrantSlots } from "./grant-slots.ts";
@@ -81,9 +82,10 @@ function settlementKeys(
   lineages: Record<string, string[]>,
 ): StepKeys {
   const { leases, ended, settled, asks, deadlines, grants, outbox, ...tree } = keys.tree(root);
-  const callKeys = calls.flatMap(({ ref }) => [
+  const callKeys = calls.flatMap(({ ref, part }) => [
     [`call ${callName(ref)}`, tree.call(callName(ref))],
     [`open ${ref.sessionId}`, tree.open(ref.sessionId)],
+    ...(part && hasEnded(part) ? Object.entries(parentKeys({ keys }, ref, part)) : []),
   ]);
   return {
     ...{ leases, ended, settled, asks, deadlines, grants, outbox },

@@ -8,10 +8,11 @@ import type {
   OpenAsksStep,
   StartCallStep,
 } from "../../call/ports.ts";
-import { checkEnded } from "../parts.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { checkEnded, withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { callEnded, encodeWithdrawal } from "./asks.ts";
-import { callStepKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
+import { callStepKeys, parentKeys, pointToAssigned, type RedisCallContext } from "./call-context.ts";
 import { callName } from "./call-records.ts";
 import { encodeEvent } from "./events.ts";
 import type { StepBytes } from "./link.ts";
@@ -123,38 +124,57 @@ export async function runRecordEvents(
   return text(result) === "recorded";
 }
 
-/** finish_call: writes the terminal part and withdraws the call's open asks. */
+/** finish_call: writes the terminal part, withdraws the call's open asks, and ends its children in the same way. */
 export async function runFinishCall(
   context: RedisCallContext,
-  { ref, guard, part: ended, decisions }: FinishCallStep,
-): Promise<ToolPart | undefined> {
-  checkEnded(ended);
-  const { keys, trees, now, held, runStep } = context;
+  { ref, guard, part, decisions, children = [] }: FinishCallStep,
+): Promise<ToolPart | "open children" | undefined> {
+  const { keys, trees, held, runStep } = context;
   const { root, sessionId, callId } = ref;
   const tree = keys.tree(root);
-  const name = callName(ref);
   const lineage = await trees.lineage(root, sessionId);
-  const { part, bytes } = encodePart(sessionId, name, ended);
+  const ended = encodeEnd(context, ref, part, callEnded);
+  const endedChildren = children.map((child) => encodeEnd(context, child.ref, child.part, withdrawalOf(child.part)));
+  const all = [ended, ...endedChildren];
   const guards = "fence" in guard ? { owner: guard.fence.owner, epoch: guard.fence.epoch } : guard;
   const [result, revision] = replyList(
     await runStep(
       "finish_call",
       root,
       {
-        ...callStepKeys(context, ref),
         ...trees.logKeys(root, lineage),
         ...{ leases: tree.leases, ended: tree.ended },
         ...{ settled: tree.settled, asks: tree.asks, deadlines: tree.deadlines },
         [`open ${sessionId}`]: tree.open(sessionId),
+        ...Object.assign({}, ...all.map(({ names }) => names)),
       },
-      { session: sessionId, callId, name, lineage: { [sessionId]: lineage }, ...guards },
-      { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, callEnded, now()) },
+      {
+        ...{ session: sessionId, callId, name: callName(ref), lineage: { [sessionId]: lineage }, ...guards },
+        children: children.map(({ ref, version, part: { parentCallId } }) => ({
+          ...{ name: callName(ref), callId: ref.callId, version },
+          parent: callName({ sessionId, callId: parentCallId }),
+        })),
+      },
+      Object.assign({}, ...all.map(({ bytes }) => bytes)),
       decisions,
     ),
   );
+  if (text(result) === "open children") return "open children";
   if (text(result) !== "finished") return undefined;
-  held.ended(ref);
-  return { ...part, revision: BigInt(number(revision)) };
+  for (const each of [ref, ...children.map((child) => child.ref)]) held.ended(each);
+  return { ...ended.part, revision: BigInt(number(revision)) };
+}
+
+/** Encodes the end of a call, with the message of the asks that are withdrawn, and names the keys that it needs. */
+function encodeEnd(context: RedisCallContext, ref: CallRef, given: ToolPart, withdrawal: string) {
+  checkEnded(given);
+  const name = callName(ref);
+  const { part, bytes } = encodePart(ref.sessionId, name, given);
+  return {
+    part,
+    bytes: { ...bytes, [`withdrawn ${name}`]: encodeWithdrawal(ref, withdrawal, context.now()) },
+    names: { ...callStepKeys(context, ref), ...parentKeys(context, ref, given) },
+  };
 }
 
 /** claim_call: takes over a call without an owner or a live lease whose body may be entered once more. */

@@ -37,9 +37,15 @@ export function settledAt({ owner, collectMs }: OpenCallRow, now: number): Parti
 }
 
 /** Writes the terminal part, withdraws the call's open asks and closes the call. */
-export function endCallRow({ callSql, openCalls, log, asks }: Tables, step: Step, call: OpenCallRow, ended: ToolPart) {
+export function endCallRow(
+  { callSql, openCalls, log, asks }: Tables,
+  step: Step,
+  call: OpenCallRow,
+  ended: ToolPart,
+  withdrawal = "The call ended.",
+): ToolPart {
   checkEnded(ended);
-  if (call.asked) asks.withdraw(step, call, "The call ended.");
+  if (call.asked) asks.withdraw(step, call, withdrawal);
   const { part, snapshot } = writePart(step, log, call.ref.sessionId, ended);
   const end = backgroundEndOf(part);
   if (end) log.append(step, call.ref.sessionId, end);

@@ -1,7 +1,7 @@
 import type { OpenCallStep, OpenedCall } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
 import { checkEnded } from "../parts.ts";
-import { sessionClosed, tooManyCalls } from "../refusals.ts";
+import { parentEnded, sessionClosed, tooManyCalls } from "../refusals.ts";
 import { decodeSqliteSpec } from "./call-records.ts";
 import { startAtHost } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
@@ -18,6 +18,8 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
   const existing = records.find(head, callId);
   if (existing !== undefined) return { record: existing, created: false };
   if (head.closed > 0) throw sessionClosed(sessionId);
+  const { parent = "" } = spec;
+  if (parent !== "" && !openCalls.get({ sessionId, callId: parent })) throw parentEnded(sessionId, parent);
   tables.checkSpace();
   if (!spec.delegated && openCalls.hasAtLeast(sessionId, maxOpenCalls - unrecordedCalls))
     throw tooManyCalls(sessionId, maxOpenCalls);
@@ -68,6 +70,7 @@ export function applyOpenCall(tables: SqliteTables, step: Step, opened: OpenCall
     ...held,
     settled: 0,
     collectMs,
+    parent,
   });
   const assigned = delegated && { assignment: delegated.assignment };
   return { record: { ...result, owner: held.owner, ...assigned }, created: true };

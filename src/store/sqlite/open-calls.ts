@@ -21,6 +21,8 @@ export interface OpenCallRow {
   readonly collectMs: number;
   /** Time of the last settlement of one of its asks. */
   readonly settled: number;
+  /** Id of the call that made it and waits for it; empty without one. */
+  readonly parent: string;
 }
 
 /** The open calls of a store. */
@@ -73,6 +75,14 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
       return call?.owner === owner && call.epoch === epoch ? call : undefined;
     },
 
+    /** Returns the open calls that a call made and waits for, and those that they made. */
+    descendants({ sessionId, callId }: CallRef): OpenCallRow[] {
+      const made = [...(sessions.get(sessionId)?.values() ?? [])].filter(({ parent }) => parent !== "");
+      const below = (id: string): OpenCallRow[] =>
+        made.filter(({ parent }) => parent === id).flatMap((call) => [call, ...below(call.ref.callId)]);
+      return below(callId);
+    },
+
     inSession: (sessionId: string): OpenCallRow[] => [...(sessions.get(sessionId)?.values() ?? [])],
     /** Reports whether a session has at least `max` open calls; delegated ones do not count. */
     hasAtLeast(sessionId: string, max: number): boolean {
@@ -108,10 +118,12 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
 
 function loadOpenCalls(db: DatabaseSync) {
   return statement<
-    Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs"> & CallRef & { started: number; asked: number }
+    Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs" | "parent"> &
+      CallRef & { started: number; asked: number }
   >(
     db,
     `SELECT calls.ordinal, version, epoch, started, coalesce(json_extract(spec, '$.delegated.collectMs'), 0) AS collectMs,
+       coalesce(json_extract(spec, '$.parent'), '') AS parent,
        EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked, call_id AS callId, id AS sessionId, root
      FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,
   ).all();

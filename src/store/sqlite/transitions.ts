@@ -1,6 +1,7 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallTransitions, EventLog, FinishCallStep, OpenAsksStep, StartCallStep } from "../../call/ports.ts";
 import type { CallRef } from "../../core/call-ref.ts";
+import { withdrawalOf } from "../parts.ts";
 import { tooManyAsks } from "../refusals.ts";
 import { endCallRow, hasRulesVersion, raiseCallVersion, startAtHost } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
@@ -96,12 +97,21 @@ export function applyRecordEvents(
   return true;
 }
 
-/** finish_call: writes the terminal part and withdraws the call's open asks. */
-export function applyFinishCall(tables: SqliteTables, step: Step, finished: FinishCallStep): ToolPart | undefined {
+/** finish_call: writes the terminal part, withdraws the call's open asks, and ends its children in the same way. */
+export function applyFinishCall(
+  tables: SqliteTables,
+  step: Step,
+  finished: FinishCallStep,
+): ToolPart | "open children" | undefined {
   const { openCalls, audit } = tables;
-  const { ref, guard, part, decisions } = finished;
+  const { ref, guard, part, decisions, children = [] } = finished;
   const call = "fence" in guard ? openCalls.fenced(guard.fence) : openCalls.get(ref);
   if (call === undefined || ("version" in guard && call.version !== guard.version)) return undefined;
+  const open = new Map(openCalls.descendants(ref).map((row) => [row.ref.callId, row]));
+  const rows = children.map((child) => ({ ...child, row: open.get(child.ref.callId) }));
+  if (rows.length !== open.size || rows.some(({ row, version }) => row?.version !== version)) return "open children";
+  // The youngest first, so that each ends before its parent.
+  for (const { row, part } of rows.toReversed()) if (row) endCallRow(tables, step, row, part, withdrawalOf(part));
   audit.append(step, call.ref.root, decisions);
   return endCallRow(tables, step, call, part);
 }

@@ -136,6 +136,7 @@ export const toolPart = named(
     requester: requester.optional(),
     background: z.boolean().optional().describe("A tool made the call and did not wait for it"),
     childSessionID: z.string().optional().describe("The session of the subagent of a task"),
+    parentCallID: z.string().optional().describe("The call whose tool made this one"),
   }),
 );
 

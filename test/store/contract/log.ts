@@ -72,7 +72,8 @@ export function logContract(open: OpenStore): void {
     expect(events.map(({ seq }) => seq)).toEqual(numbers(1, 9));
     expect(events[3]?.event.value).toMatchObject({ callId: "call_1", childSessionId: "ses_child", reason: 0 });
     expect(events[8]?.event.value).toMatchObject({ callId: "call_2", reason: ToolErrorReason.REJECTED });
-    expect([stored?.revision, (await recordOf(store, finished)).part.revision]).toEqual([3n, 3n]);
+    expect(stored).toMatchObject({ revision: 3n });
+    expect((await recordOf(store, finished)).part.revision).toBe(3n);
   });
 
   test("does not change the version of a call by its progress", async () => {

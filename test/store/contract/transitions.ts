@@ -2,8 +2,10 @@ import { expect, test } from "vitest";
 import { ErrorReason } from "../../../gen/opencode/tool/v1/error_reason_pb.ts";
 import {
   addSession,
+  answer,
   callRef,
   callSpec,
+  childPart,
   completed,
   failed,
   fenceOf,
@@ -12,7 +14,9 @@ import {
   logOf,
   type OpenStore,
   openAskedCall,
+  openAsks,
   openCall,
+  openChild,
   owner,
   pending,
   recordOf,
@@ -109,6 +113,66 @@ export function transitionsContract(open: OpenStore): void {
     expect(await store.calls.startCall({ fence: fenceOf(record), version: 1, part: running(record.ref) })).toBe(
       "started",
     );
+  });
+
+  test("ends the open children of a call in the same step, and withdraws their asks with the text of their end", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    const [first, second, third, ended] = ["1", "2", "2.1", "3"].map((id) => callRef(`call_1.${id}`));
+    if (!first || !second || !third || !ended) throw new Error("a reference is missing");
+    for (const each of [first, second, ended]) await openChild(store, each, ref.callId);
+    await openAsks(store, first, ["per_1", "per_2"]);
+    const running2 = await recordOf(store, second);
+    const start = { fence: fenceOf(running2), version: running2.version, part: childPart(running(second), ref.callId) };
+    expect(await store.calls.startCall(start)).toBe("started");
+    await openChild(store, third, second.callId);
+    const background = callRef("call_1.4");
+    await openCall(store, background, { part: { ...pending(background), background: true, parentCallId: ref.callId } });
+    const done = { ref: ended, guard: { version: 1 }, part: childPart(completed(ended), ref.callId) };
+    expect(await store.calls.finishCall(done)).toMatchObject({ state: { case: "completed" } });
+
+    const before = await logOf(store);
+    const end = { ref, guard: { fence }, part: completed(ref) };
+    expect(await store.calls.finishCall(end)).toBe("open children");
+    const children = [
+      { ref: first, version: 2, part: childPart(failed(first), ref.callId) },
+      { ref: second, version: 2, part: childPart(failed(second), ref.callId) },
+      { ref: third, version: 1, part: childPart(failed(third), second.callId) },
+    ];
+    expect(await store.calls.finishCall({ ...end, children })).toMatchObject({ state: { case: "completed" } });
+    const events = (await logOf(store)).slice(before.length);
+    expect(kinds(events)).toEqual([
+      ...["call_1.2.1 error", "call_1.2 error", "per_1 WITHDRAWN", "per_2 WITHDRAWN", "call_1.1 error"],
+      "call_1 completed",
+    ]);
+    expect(events[2]?.event.value).toMatchObject({ callId: "call_1.1", message: "no" });
+    const left = await store.calls.listCalls({ sessionId: ref.sessionId, open: true, limit: 10 });
+    expect(left.map(({ ref: { callId } }) => callId)).toEqual(["call_1.4"]);
+    // None starts afterwards, and no other one is accepted.
+    const late = { fence: fenceOf(await recordOf(store, first)), version: 3, part: running(first) };
+    expect(await store.calls.startCall({ ...late, fence: { ...late.fence, owner } })).toBe("fenced");
+    store.advance(2 * leaseMs);
+    expect(await store.calls.claimCall(first, "replica_2", leaseMs)).toBeUndefined();
+    expect((await refusal(openChild(store, callRef("call_1.5"), ref.callId))).reason).toBe(ErrorReason.NO_SUCH_CALL);
+    expect((await openChild(store, first, ref.callId)).part.state.case).toBe("error");
+  });
+
+  test("finds the children of a call again after a restart, and ends a call whose children have ended by an answer", async () => {
+    const store = await open();
+    await addSession(store);
+    await startCall(store, ref);
+    const child = callRef("call_1.1");
+    await openChild(store, child, ref.callId);
+    await openAsks(store, child, ["per_1"]);
+    const reopened = await store.reopen();
+    const { version } = await recordOf(reopened, ref);
+    const end = { ref, guard: { version }, part: failed(ref) };
+    expect(await reopened.calls.finishCall(end)).toBe("open children");
+    const rejected = { ref: child, version: 2, part: childPart(failed(child), ref.callId) };
+    const settlement = await answer(reopened, child, "per_1", { calls: [rejected] });
+    expect(await reopened.permissions.settle(settlement)).toEqual({ result: "won" });
+    expect(await reopened.calls.finishCall(end)).toMatchObject({ state: { case: "error" } });
   });
 
   test("refuses a call that ended before it was accepted in a closed session", async () => {

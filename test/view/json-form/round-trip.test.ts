@@ -88,6 +88,7 @@ test("keys, replies, states and numbers follow the ordered JSON", () => {
     cancelRequested: false,
     background: false,
     childSessionID: "",
+    parentCallID: "",
   });
   const answer = create(PermissionResponseSchema, { reply: PermissionReply.ALWAYS });
   expect(toJsonForm(PermissionResponseSchema, answer)).toMatchObject({ reply: "always" });

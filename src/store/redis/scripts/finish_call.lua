@@ -1,15 +1,36 @@
--- finish_call: writes the terminal part, withdraws the call's open asks, ends the lease.
--- KEYS   tree, leases, ended, settled, asks, deadlines, open <session>, call <name>, session/log <id> of the session and
---        its ancestors
--- ARGV   session, callId, name, lineage, and as the guard owner and epoch, or version; bytes: event <name>, snapshot <name>, withdrawn <name>
--- Output { "finished", sequence number of the part's event } | { "refused" }
+-- finish_call: writes the terminal part, withdraws the call's open asks, ends the lease; ends its children in the same way.
+-- KEYS   tree, leases, ended, settled, asks, deadlines, open <session>, call <name> and parent <name> (where it has one) of the
+--        call and its children, session/log <id> of the session and its ancestors
+-- ARGV   session, callId, name, lineage, and as the guard owner and epoch, or version; children ({ name, callId, version, parent
+--        (its name) }, each after its parent); bytes: event <name>, snapshot <name>, withdrawn <name>
+-- Output { "finished", sequence number of the part's event } | { "refused" } | { "open children" }
 local key = K['call ' .. step.name]
-local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting', 'op')
+local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'waiting', 'op', 'children')
 local answered = answer_of(call)
 if answered then return answered end
 if not call.version or call.ended then return answer({ 'refused' }) end
 if step.version and tonumber(call.version) ~= step.version then return answer({ 'refused' }) end
 if not step.version and not fenced(call) then return answer({ 'refused' }) end
+
+-- What is left of the counted children of each call that ends.
+local ending, left = {}, { [step.name] = tonumber(call.children or 0) }
+for _, child in ipairs(step.children) do
+  local found = fields(K['call ' .. child.name], 'version', 'ended', 'waiting', 'children')
+  if found.ended or tonumber(found.version) ~= child.version then return answer({ 'open children' }) end
+  if not left[child.parent] then return answer({ 'open children' }) end
+  left[child.parent] = left[child.parent] - 1
+  ending[child.name], left[child.name] = found, tonumber(found.children or 0)
+end
+for _, count in pairs(left) do
+  if count ~= 0 then return answer({ 'open children' }) end
+end
+
+-- The youngest first, so that each ends before its parent.
+for index = #step.children, 1, -1 do
+  local child = step.children[index]
+  redis.call('HSET', K['call ' .. child.name], 'version', ending[child.name].version + 1)
+  end_call(step.session, child.callId, child.name, ending[child.name].waiting)
+end
 local finished = { 'finished', end_call(step.session, step.callId, step.name, call.waiting) }
 redis.call('HSET', key, 'version', call.version + 1, 'op', remembered(finished))
 return commit(finished)

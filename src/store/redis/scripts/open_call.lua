@@ -1,10 +1,10 @@
 -- open_call: accepts a call under a lease.
--- KEYS   tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads
+-- KEYS   tree, session <id>, log <id>, calls, open, leases, call <name>, callOf (for an assignment), ended (for an end), reads, parent
 -- ARGV   session, callId, name, generation, owner, leaseMs, maxOpenCalls, maxRepeats, request (digest), spec, and of a
 --        delegated call collectMs, and assignment and reportMs where it may start; reads (path, SHA-256, ...); bytes: event
 --        <name>, and (where it may start in the same step) event start, snapshot start, and (where it then ends) event end, snapshot end
 -- Output { "opened", sequence number of its first event, of its last, repeats, 1 if it started } | { "known" } |
---        { "no session" } | { "closed" } | { "full" } | { "generation", generation of the tree }
+--        { "no session" } | { "closed" } | { "no parent" } | { "full" } | { "generation", generation of the tree }
 local call = K['call ' .. step.name]
 local head = head_of(step.session)
 local closed = head.closed
@@ -12,6 +12,10 @@ if not closed then return answer({ 'no session' }) end
 local known = fields(call, 'version', 'op')
 if known.version then return answer_of(known) or answer({ 'known' }) end
 if tonumber(closed) > 0 then return answer({ 'closed' }) end
+if K.parent then
+  local parent = fields(K.parent, 'version', 'ended')
+  if not parent.version or parent.ended then return answer({ 'no parent' }) end
+end
 if not step.collectMs and redis.call('ZCARD', K.open) - (head.delegated or 0) >= step.maxOpenCalls then return answer({ 'full' }) end
 local generation = tree_head().generation
 if tonumber(generation) ~= step.generation then return answer({ 'generation', generation }) end
@@ -51,6 +55,7 @@ if ended then
   return commit(opened)
 end
 redis.call('ZADD', K.open, seq, step.callId)
+if K.parent then redis.call('HINCRBY', K.parent, 'children', 1) end
 redis.call('ZADD', K.leases, lease, step.name)
 if started == 1 and step.assignment then start_at_host(call, step.name) end
 for _, key in ipairs({ call, K.calls, K.open, K.leases }) do keep(key) end

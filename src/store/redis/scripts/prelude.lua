@@ -191,6 +191,7 @@ local function end_call(session, call_id, name, waiting)
   if redis.call('HEXISTS', call, 'collectMs') == 1 then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
   redis.call('PEXPIRE', call, step.keepMs)
   redis.call('ZREM', K['open ' .. session], call_id)
+  if K['parent ' .. name] then redis.call('HINCRBY', K['parent ' .. name], 'children', -1) end
   redis.call('ZREM', K.leases, name)
   redis.call('ZADD', K.ended, now, name)
   keep(K.ended)

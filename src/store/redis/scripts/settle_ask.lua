@@ -1,6 +1,6 @@
 -- settle_ask: decides the race for an ask and writes every change of the winner.
--- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name> and open <session> of their calls,
---        session/log <id> of all sessions in question and their ancestors
+-- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name>, open <session> and (where
+--        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors
 -- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
 --        calls ({ name, session, callId, version, ended, edited }), grants ({ id, session, wide }); bytes: settled <id>,
 --        event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>

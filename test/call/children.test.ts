@@ -1,0 +1,137 @@
+import { create } from "@bufbuild/protobuf";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import * as z from "zod";
+import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
+import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { defineTool } from "../../src/tool/define-tool.ts";
+import type { Tool } from "../../src/tool/tool.ts";
+import { agent } from "../model/clients.ts";
+import { startReplicas } from "../model/replicas.ts";
+import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
+import { type RedisServers, startRedis } from "../store/redis-server.ts";
+import { startReplica } from "./replica.ts";
+
+let redis: RedisServers;
+beforeAll(async () => {
+  redis = await startRedis();
+});
+afterAll(() => redis.stop());
+
+/** Tools: one that asks, one that runs until it is stopped, and parents that make calls of both. */
+function family({ waits }: { waits: boolean }): Tool[] {
+  const input = z.object({});
+  return [
+    defineTool({
+      name: "deploy",
+      description: "Asks.",
+      input,
+      plan: () => ({ title: "deploy", asks: [{ permission: "deploy", patterns: ["x"] }] }),
+      execute: () => ({ output: "deployed" }),
+    }),
+    defineTool({
+      name: "hold",
+      description: "Runs.",
+      input,
+      plan: () => ({ title: "hold", asks: [] }),
+      execute: async (_, ctx) => {
+        await ctx.output(Buffer.from("held"));
+        await new Promise((_, reject) => ctx.signal.addEventListener("abort", () => reject(ctx.signal.reason)));
+        return {};
+      },
+    }),
+    defineTool({
+      name: "make",
+      description: "Makes calls.",
+      input,
+      plan: () => ({ title: "make", asks: [] }),
+      async execute(_, ctx) {
+        const children = ["deploy", "hold"].map((tool) => ({ tool, input: {} }));
+        const made = ctx.calls(children, { atomic: false });
+        if (waits) await made;
+        await expect.poll(async () => ctx.signal.aborted || (await isWaiting()), { interval: 5 }).toBe(true);
+        return { output: "made" };
+      },
+    }),
+  ];
+}
+
+/** Set by each test: true once its calls are as they shall be when the parent ends. */
+let isWaiting = async () => true;
+
+const places: [string, (url: string) => NewContents][] = [
+  ["SQLite, restarted", () => inSqlite],
+  ["Redis, another replica", inRedis],
+];
+
+describe.each(places)("on %s", (_, contentsOf) => {
+  test("a call whose replica dies ends its open calls in the same step, and withdraws what they asked", async () => {
+    const setting = { newContents: contentsOf(redis.url), pace: [0] };
+    const replicas = await startReplicas(setting, { toolsOf: () => family({ waits: true }), onNews() {} });
+    const [first = ""] = replicas.names();
+    const { calls, sessions } = replicas.at(first);
+    await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
+    await calls.open(agent, create(CallToolRequestSchema, { sessionId: "ses_a", callId: "c1", tool: "make" }));
+    const openAsks = () => replicas.any().store.permissions.openAsks({ limit: 10 });
+    const partOf = async (callId: string) => (await replicas.any().store.calls.getCall("ses_a", callId))?.part;
+    await expect.poll(openAsks).toHaveLength(1);
+    await expect.poll(async () => (await partOf("c1.2"))?.state.case).toBe("running");
+    expect(await partOf("c1.1")).toMatchObject({ parentCallId: "c1", background: false });
+
+    await replicas.kill(first);
+    await replicas.outliveTheDead();
+    await replicas.each(({ calls }) => calls.recover());
+    expect((await partOf("c1"))?.state.value).toMatchObject({ reason: ToolErrorReason.EXECUTOR_LOST });
+    const withdrawn = {
+      reason: ToolErrorReason.CANCELLED,
+      error: "Withdrawn: call c1 (make), which made this call, has ended (EXECUTOR_LOST).",
+    };
+    expect((await partOf("c1.1"))?.state.value).toMatchObject({ ...withdrawn, effects: ToolEffects.NONE });
+    const running = (await partOf("c1.2"))?.state.value;
+    // Whichever the recovery meets first.
+    expect([withdrawn.reason, ToolErrorReason.EXECUTOR_LOST]).toContain(
+      running && "reason" in running && running.reason,
+    );
+    expect(running).toMatchObject({ effects: ToolEffects.UNKNOWN });
+    const ref = { root: "ses_a", sessionId: "ses_a", callId: "c1.1" };
+    const [ask] = await replicas.any().store.permissions.asksOf(ref);
+    expect(ask?.settled).toMatchObject({ outcome: PermissionOutcome.WITHDRAWN, message: withdrawn.error });
+    expect(await openAsks()).toEqual([]);
+    await replicas.stop();
+  });
+});
+
+test("a call that returns while calls that it made are open ends them with it", async () => {
+  const { calls, call, record, store, over } = await startReplica({ tools: family({ waits: false }) });
+  const partOf = async (callId: string) => (await store.calls.getCall("ses_a", callId))?.part;
+  isWaiting = async () =>
+    (await store.permissions.openAsks({ limit: 10 })).length === 1 && (await partOf("c1.2"))?.state.case === "running";
+  await call("make");
+  await over;
+  await expect.poll(async () => (await record()).part.state.case).toBe("completed");
+  for (const [id, effects] of [["c1.1", ToolEffects.NONE] as const, ["c1.2", ToolEffects.UNKNOWN] as const]) {
+    expect((await partOf(id))?.state.value).toMatchObject({
+      reason: ToolErrorReason.CANCELLED,
+      error: "Withdrawn: call c1 (make), which made this call, has ended (completed).",
+      effects,
+    });
+  }
+  // Nothing of it runs any more.
+  await calls.renew();
+});
+
+test("a call that is cancelled stops what it made first, so that the output of those is stored", async () => {
+  const { calls, call, store } = await startReplica({ tools: family({ waits: true }) });
+  const partOf = async (callId: string) => (await store.calls.getCall("ses_a", callId))?.part;
+  await call("make");
+  await expect.poll(async () => (await store.permissions.openAsks({ limit: 10 })).length).toBe(1);
+  await expect.poll(async () => (await partOf("c1.2"))?.state.case).toBe("running");
+  await calls.cancel(agent, "ses_a", "c1", "Enough.");
+  expect((await partOf("c1"))?.state.value).toMatchObject({ reason: ToolErrorReason.CANCELLED, error: "Enough." });
+  expect((await partOf("c1.2"))?.state.value).toMatchObject({
+    reason: ToolErrorReason.CANCELLED,
+    error: "The call that made this one was stopped.",
+    metadata: { originalSize: 4 },
+  });
+});
