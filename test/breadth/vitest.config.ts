@@ -11,7 +11,7 @@ export default defineConfig({
       "test/console/{inbox,links,policy,session,tools,windows}.test.ts",
       "test/e2e/{delegated,question}.test.ts",
       "test/model/model.test.ts",
-      "test/store/redis-{cluster,scripts}.test.ts",
+      "test/store/redis-{cluster,news,scripts}.test.ts",
       "test/tools/webfetch.test.ts",
     ],
     exclude: [],

@@ -1,7 +1,8 @@
+import { Redis } from "ioredis";
 import { masters } from "./client.ts";
 import { type Connection, encodeStep, evaluateScript, sendCommand } from "./connection.ts";
 import { shards } from "./keys.ts";
-import { text } from "./reply.ts";
+import { replyList, text } from "./reply.ts";
 import { establishStoreId, type StoreIds } from "./store-id.ts";
 
 /** Returns true if the contents are known to be those of `storeId` and commands can be sent. */
@@ -42,14 +43,17 @@ async function measureClock(connection: Connection): Promise<void> {
 }
 
 function storeIds(connection: Connection): StoreIds {
-  const { keys } = connection;
+  const { client, keys } = connection;
+  const names = Array.from({ length: shards }, (_, shard) => keys.storeId(shard));
   return {
-    read: () =>
-      Promise.all(
-        Array.from({ length: shards }, (_, shard) =>
-          sendCommand(connection, "get", keys.storeId(shard)).then((id) => text(id) || undefined),
-        ),
-      ),
+    async read() {
+      // The nodes of a cluster answer only for keys of one slot.
+      const found =
+        client instanceof Redis
+          ? replyList(await sendCommand(connection, "mget", ...names))
+          : await Promise.all(names.map((name) => sendCommand(connection, "get", name)));
+      return found.map((id) => text(id) || undefined);
+    },
     write: async (shard, id) => void (await sendCommand(connection, "set", keys.storeId(shard), id)),
     decide: async (seen, id) =>
       text(await evaluateScript(connection, "set_store_id", encodeStep({ id: keys.storeId(0) }, { seen, id }, {}))),

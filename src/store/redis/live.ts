@@ -1,5 +1,7 @@
 import { type Keys, shardOf, shards } from "./keys.ts";
 import type { Link } from "./link.ts";
+import { withPlaces } from "./listing.ts";
+import { checkIntervalMs, createSchedule } from "./live-schedule.ts";
 import { number, replyList, text, texts } from "./reply.ts";
 
 /** Findings of a check of a live tree. */
@@ -18,12 +20,17 @@ export type Live = ReturnType<typeof createLive>;
  * Lists live trees as `root:generation`, by the time of their next check. An entry is written before the step that makes a
  * tree live. Before an entry is removed, the tree's generation is raised: a step that was prepared for the old generation
  * then finds another one, and writes its entry again.
+ *
+ * An idle replica reads the list once per interval and remembers when each shard is due. Entries that others add in between
+ * are announced by a message to all replicas; a lost message delays the check until the next read.
  */
-export function createLive({ link, keys }: { link: Link; keys: Keys }) {
+export function createLive({ link, keys, replica }: { link: Link; keys: Keys; replica: string }) {
   const allShards = Array.from({ length: shards }, (_, shard) => keys.live(shard));
+  const schedule = createSchedule();
   // The generations known to be listed, in order of use.
   const listed = new Map<string, number>();
   link.onLost(() => listed.clear());
+  link.onBreak(schedule.forget);
 
   function remember(root: string, generation: number): void {
     listed.delete(root);
@@ -35,7 +42,15 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
   async function listUnder(root: string, generation: number): Promise<number> {
     await link.command("zadd", keys.live(shardOf(root)), "LT", link.now(), `${root}:${generation}`);
     remember(root, generation);
+    announce(root);
     return generation;
+  }
+
+  /** Notifies all replicas that a tree is due. Nothing waits for it, since it only saves time. */
+  function announce(root: string): void {
+    schedule.hint(root, link.now());
+    const message = JSON.stringify([replica, [], { live: root }]);
+    link.command("publish", keys.news, message).catch(() => null);
   }
 
   async function check(entry: string): Promise<LiveTree | undefined> {
@@ -61,20 +76,34 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
     return { root, lapsed: texts(lapsed), outbox: number(waiting) };
   }
 
-  async function entries(until: number | "+inf"): Promise<string[]> {
-    const found = await Promise.all(allShards.map((key) => link.command("zrangebyscore", key, "-inf", until)));
-    return found.flatMap(texts);
-  }
+  const entriesOf = async (shard: number, until: number | "+inf"): Promise<string[]> =>
+    texts(await link.command("zrangebyscore", keys.live(shard), "-inf", until));
 
-  const roots = (found: readonly string[]) => [
-    ...new Set(found.map((entry) => entry.slice(0, entry.lastIndexOf(":")))),
-  ];
+  /** Reads the whole list, unless that was done during the last interval. */
+  const scan = () =>
+    schedule.scan(link.now(), async (shard) =>
+      withPlaces(texts(await link.command("zrange", keys.live(shard), 0, -1, "WITHSCORES"))).map(({ id, place }) => ({
+        root: rootOf(id),
+        time: place,
+      })),
+    );
+
+  /** Checks the entries of a shard that are due; resolves to the time of its next one. */
+  async function checkShard(shard: number, found: (LiveTree | undefined)[][]): Promise<number | undefined> {
+    found[shard] = await Promise.all((await entriesOf(shard, link.now())).map(check));
+    const [next] = withPlaces(texts(await link.command("zrange", keys.live(shard), 0, 0, "WITHSCORES")));
+    return next?.place;
+  }
 
   return {
     /** Lists the tree under its last known generation. */
     enter: async (root: string) => listed.get(root) ?? (await listUnder(root, 0)),
     /** Lists the tree under another generation. */
     reenter: listUnder,
+    /** Takes a tree as due, upon the message of another replica. */
+    hint: (root: string) => schedule.hint(root, link.now()),
+    /** Reads the whole list at the next check: messages may have been lost. */
+    forget: schedule.forget,
 
     /** Schedules a check by that time if possible; otherwise the check follows a few seconds later. */
     async sooner(root: string, time: number): Promise<void> {
@@ -82,21 +111,39 @@ export function createLive({ link, keys }: { link: Link; keys: Keys }) {
       if (time >= link.now() + checkIntervalMs || generation === undefined) return;
       const entry = `${root}:${generation}`;
       await link.command("zadd", keys.live(shardOf(root)), "LT", time, entry).catch(() => null);
+      if (time <= link.now()) announce(root);
+      else schedule.hint(root, time);
     },
 
     /** Checks all trees that are due, and removes those that are no longer live. */
     async checkDue(): Promise<LiveTree[]> {
-      const checked = await Promise.all((await entries(link.now())).map(check));
-      return checked.filter((found) => found !== undefined);
+      await scan();
+      const found: (LiveTree | undefined)[][] = [];
+      await schedule.visitDue(link.now(), (shard) => checkShard(shard, found));
+      return found.flat().filter((tree) => tree !== undefined);
     },
 
     /** Returns the roots of the trees that are due. */
-    due: async () => roots(await entries(link.now())),
+    async due(): Promise<string[]> {
+      await scan();
+      const found = await Promise.all(schedule.due(link.now()).map((shard) => entriesOf(shard, link.now())));
+      return rootsOf(found.flat());
+    },
+
     /** Returns the roots of all live trees. */
-    all: async () => roots(await entries("+inf")),
+    async all(): Promise<string[]> {
+      return rootsOf((await Promise.all(allShards.map((_, shard) => entriesOf(shard, "+inf")))).flat());
+    },
+
+    /** Returns the roots of the live trees as of the last reads and messages. */
+    async known(): Promise<string[]> {
+      await scan();
+      return schedule.roots();
+    },
   };
 }
 
-// Interval at which some replica checks each live tree.
-const checkIntervalMs = 5_000;
+const rootOf = (entry: string) => entry.slice(0, entry.lastIndexOf(":"));
+const rootsOf = (entries: readonly string[]) => [...new Set(entries.map(rootOf))];
+
 const maxTrees = 50_000;

@@ -4,8 +4,15 @@ import { createRecentEvents } from "../recent-events.ts";
 import { decodeEvent } from "./events.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
-import { bytes, inThrees, number, type Reply, replyList, text } from "./reply.ts";
+import { bytes, inThrees, number, replyList } from "./reply.ts";
 import type { Trees } from "./trees.ts";
+
+/** An event as a step appended it. */
+export interface LoggedEvent {
+  sessionId: string;
+  seq: number;
+  bytes: Uint8Array;
+}
 
 /** Reads of session logs. */
 export type RedisLog = ReturnType<typeof createRedisLog>;
@@ -20,18 +27,19 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
   // Known bounds of the logs with subscribers.
   const heads = new Map<string, { first?: number; last: number }>();
   let recent = createRecentEvents(recentLimits);
-  link.onBreak(() => {
-    // After a failover Redis may lack the last writes.
+  // After a failover Redis may lack the last writes.
+  link.onBreak(forgetEvents);
+
+  function forgetEvents(): void {
     recent = createRecentEvents(recentLimits);
     for (const id of heads.keys()) heads.set(id, { last: 0 });
-  });
+  }
 
-  function cache(sessionId: string, seq?: Reply, time?: Reply, event?: Reply): SessionEvent {
-    const encoded = bytes(event) ?? Buffer.alloc(0);
-    const decoded = decodeEvent(encoded, sessionId, number(seq), number(time));
+  function cache({ sessionId, seq, bytes: encoded }: LoggedEvent, time: number): SessionEvent {
+    const decoded = decodeEvent(encoded, sessionId, seq, time);
     const head = heads.get(sessionId);
     if (head === undefined) return decoded;
-    head.last = Math.max(head.last, number(seq));
+    head.last = Math.max(head.last, seq);
     recent.add(decoded, encoded);
     return decoded;
   }
@@ -48,7 +56,9 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
       // News without an event name the next sequence number, but not while this was read.
       const known = head?.last === before ? lastSeq : Math.max(head?.last ?? 0, lastSeq);
       if (head) Object.assign(head, { first: firstSeq, last: known });
-      const events = inThrees(replyList(entries)).map(([seq, time, event]) => cache(sessionId, seq, time, event));
+      const events = inThrees(replyList(entries)).map(([seq, time, event]) =>
+        cache({ sessionId, seq: number(seq), bytes: bytes(event) ?? Buffer.alloc(0) }, number(time)),
+      );
       return { events, firstSeq, lastSeq };
     });
     return page ?? { events: [], firstSeq: 1, lastSeq: 0 };
@@ -63,10 +73,13 @@ export function createRedisLog({ link, keys, trees }: { link: Link; keys: Keys; 
       recent.forget(sessionId);
     },
 
-    /** Caches events that this replica's steps appended: triples of session, sequence number and event. */
-    remember(time: Reply | undefined, events: readonly Reply[]): void {
-      for (const [sessionId, seq, event] of inThrees(events)) cache(text(sessionId), seq, time, event);
+    /** Caches events that a step appended at a time, of sessions with subscribers. */
+    remember(time: number, events: readonly LoggedEvent[]): void {
+      for (const event of events) if (heads.has(event.sessionId)) cache(event, time);
     },
+
+    /** Empties the cache. */
+    forgetEvents,
 
     async read(sessionId: string, after: number, maxBytes: number): Promise<LogPage> {
       const head = heads.get(sessionId);

@@ -1,12 +1,31 @@
 import type { Logger } from "../../core/logger.ts";
 import { connectRedis } from "./client.ts";
+import type { Followed } from "./followed.ts";
 import type { Keys } from "./keys.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
+import type { LoggedEvent, RedisLog } from "./log.ts";
 import type { RedisNews } from "./news.ts";
-import { number, replyList, texts } from "./reply.ts";
+import { inThrees, number, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
 import type { RedisAddress } from "./url.ts";
+
+/**
+ * A message between replicas: the sender; news (session, first new sequence number, session, ...); and what replicas of older
+ * versions ignore.
+ */
+type Message = readonly [from: string, changes: readonly (string | number)[], more?: MoreNews];
+
+interface MoreNews {
+  /** A tree that is due to be checked. */
+  readonly live?: string;
+  /** Sessions that the sender follows; see `createFollowed`. */
+  readonly follows?: readonly string[];
+  /** The appended events, if they are small and another replica follows their session: session, sequence number, event, ... */
+  readonly events?: readonly (string | number)[];
+  /** The time of these events. */
+  readonly time?: number;
+}
 
 /**
  * Subscribes to the news of other replicas, over one connection, and publishes them here. Messages can be lost, so sessions
@@ -19,21 +38,41 @@ export async function listenToReplicas(options: {
   trees: Trees;
   live: Live;
   news: RedisNews;
+  sessionLog: Pick<RedisLog, "remember" | "forgetEvents">;
+  followed: Followed;
   replica: string;
   log: Logger;
 }): Promise<() => Promise<void>> {
-  const { address, link, keys, trees, live, news, replica, log } = options;
+  const { address, link, keys, trees, live, news, sessionLog, followed, replica, log } = options;
   const subscriber = connectRedis(address, "news", log);
   // The change counters of each session and tree at the last poll.
   const seen = new Map<string, number>();
   // Time of the last poll of all sessions, while all have a subscriber.
   let allSeen: number | undefined;
 
-  subscriber.on("message", (_channel: string, message: string) => {
-    const [from, changes]: [string, (string | number)[]] = JSON.parse(message);
+  /** Asks the other replicas to send small events of a session that is followed here. */
+  function follow(sessionId: string): void {
+    if (!news.hasSubscriber(sessionId) || !followed.isDue(sessionId)) return;
+    const message: Message = [replica, [], { follows: [sessionId] }];
+    link.command("publish", keys.news, JSON.stringify(message)).catch(() => null);
+  }
+
+  subscriber.on("message", (_channel: string, text: string) => {
+    const [from, changes, more = {}]: Message = JSON.parse(text);
     if (from === replica) return;
-    for (let index = 0; index < changes.length; index += 2)
-      news.publish(String(changes[index]), Number(changes[index + 1]));
+    if (more.live !== undefined) live.hint(more.live);
+    followed.add(more.follows ?? []);
+    sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));
+    for (let index = 0; index < changes.length; index += 2) {
+      const sessionId = String(changes[index]);
+      follow(sessionId);
+      news.publish(sessionId, Number(changes[index + 1]));
+    }
+  });
+  subscriber.on("close", () => {
+    // Messages may be lost until it is connected again, and those before may be of a Redis that has lost its last writes.
+    live.forget();
+    sessionLog.forgetEvents();
   });
 
   /** Polls a session. Events before its first poll are not news, unless they came `since` then. */
@@ -67,7 +106,7 @@ export async function listenToReplicas(options: {
     const started = link.now();
     const since = allSeen;
     allSeen = wanted.includes(undefined) ? started - clockSlackMs : undefined;
-    if (allSeen !== undefined) await Promise.all((await live.all()).map((root) => pollTree(root, since)));
+    if (allSeen !== undefined) await Promise.all((await live.known()).map((root) => pollTree(root, since)));
   }
 
   let stopped = false;
@@ -92,3 +131,10 @@ export async function listenToReplicas(options: {
 
 const pollMs = 1_500;
 const clockSlackMs = 5_000;
+
+/** Decodes an event of a message, whose text has one character for each byte. */
+const decodeLogged = ([sessionId, seq, event]: readonly (string | number)[]): LoggedEvent => ({
+  sessionId: String(sessionId),
+  seq: Number(seq),
+  bytes: Buffer.from(String(event), "latin1"),
+});

@@ -30,8 +30,8 @@ export function pairs(reply: Reply | undefined): [string, Buffer][] {
   });
 }
 
-/** Groups the elements of a reply in threes. */
-export function inThrees(parts: readonly Reply[]): Reply[][] {
+/** Groups elements in threes. */
+export function inThrees<T>(parts: readonly T[]): T[][] {
   return Array.from({ length: parts.length / 3 }, (_, index) => parts.slice(index * 3, index * 3 + 3));
 }
 

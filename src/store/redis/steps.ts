@@ -1,11 +1,12 @@
 import { randomBytes } from "node:crypto";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import { encodeDecision } from "../audit.ts";
+import type { Followed } from "./followed.ts";
 import type { Keys } from "./keys.ts";
 import type { Link, StepBytes, StepKeys } from "./link.ts";
-import type { RedisLog } from "./log.ts";
+import type { LoggedEvent, RedisLog } from "./log.ts";
 import type { RedisNews } from "./news.ts";
-import { number, type Reply, replyList, text } from "./reply.ts";
+import { bytes, inThrees, number, type Reply, replyList, text } from "./reply.ts";
 import type { StepName } from "./scripts.ts";
 
 /** Runs a transition in a tree: one step, whose news this replica publishes at once and the others by message. */
@@ -19,14 +20,27 @@ export type RunStep = (
 ) => Promise<Reply>;
 
 /** Gives each step an operation id, so that a step that is sent again is applied once and answered alike. */
-export function createSteps(options: { link: Link; keys: Keys; news: RedisNews; log: RedisLog }): RunStep {
-  const { link, keys, news, log } = options;
+export function createSteps(options: {
+  link: Link;
+  keys: Keys;
+  news: RedisNews;
+  log: RedisLog;
+  followed: Followed;
+}): RunStep {
+  const { link, keys, news, log, followed } = options;
   const processId = randomBytes(12).toString("base64url");
   let count = 0;
 
-  /** Returns true if this replica has subscribers of a session that the step can append to. */
-  const hasSubscriber = (names: StepKeys) =>
-    Object.keys(names).some((name) => name.startsWith("session ") && news.hasSubscriber(name.slice("session ".length)));
+  /** Returns how many bytes of events the answer and the message to other replicas may have, where sessions have subscribers. */
+  function eventLimits(names: StepKeys): { echo?: number; carry?: number } {
+    const sessions = Object.keys(names).flatMap((name) =>
+      name.startsWith("session ") ? [name.slice("session ".length)] : [],
+    );
+    return {
+      ...(sessions.some(news.hasSubscriber) && { echo: maxEchoBytes }),
+      ...(sessions.some(followed.has) && { carry: maxCarriedBytes }),
+    };
+  }
 
   return async (name, root, names, values, given, decisions = []) => {
     const tree = keys.tree(root);
@@ -36,9 +50,9 @@ export function createSteps(options: { link: Link; keys: Keys; news: RedisNews; 
     const decided = encoded.map(({ sha256 }) => sha256);
     const contents = Object.fromEntries(encoded.map(({ content }, i) => [`decision ${i + 1}`, content]));
     const all = { ...opKeys, tree: tree.tree, ...(decided.length > 0 && { audit: tree.audit }), ...names };
-    const sent = { ...values, ...opValues, decided, ...(hasSubscriber(names) && { echo: maxEchoBytes }) };
+    const sent = { ...values, ...opValues, decided, ...eventLimits(names) };
     const [result, changes, time, events] = replyList(await link.run(name, all, sent, { ...given, ...contents }));
-    log.remember(time, replyList(events));
+    log.remember(number(time), inThrees(replyList(events)).map(decodeAppended));
     const pairs = replyList(changes);
     for (let index = 0; index < pairs.length; index += 2) news.publish(text(pairs[index]), number(pairs[index + 1]));
     return result ?? null;
@@ -50,3 +64,11 @@ const answeredByCall: ReadonlySet<StepName> = new Set(["open_call", "start_call"
 
 /** Events of a step up to this size are part of its answer; subscribers read larger ones from the log. */
 const maxEchoBytes = 64 * 1024;
+/** Events of a step up to this size are part of the message to replicas that follow their session. */
+const maxCarriedBytes = 4 * 1024;
+
+const decodeAppended = ([sessionId, seq, event]: readonly Reply[]): LoggedEvent => ({
+  sessionId: text(sessionId),
+  seq: number(seq),
+  bytes: bytes(event) ?? Buffer.alloc(0),
+});

@@ -11,6 +11,7 @@ import type { RedisCallContext } from "./call-context.ts";
 import { createRedisCallRecords } from "./call-records.ts";
 import { createRedisConnectors } from "./connectors.ts";
 import { createRedisCredentials } from "./credentials.ts";
+import { createFollowed } from "./followed.ts";
 import { createGrantSlots } from "./grant-slots.ts";
 import { type GrantContext, listStoredGrants, readServingGrants, runAdoptGrant, runRevokeGrant } from "./grants.ts";
 import { createHeldCalls } from "./held-calls.ts";
@@ -91,12 +92,15 @@ export async function openRedisStore(options: {
   const link = options.through?.(opened) ?? opened;
 
   const trees = createTrees({ link, keys });
-  const live = createLive({ link, keys });
+  const live = createLive({ link, keys, replica });
   const sessionLog = createRedisLog({ link, keys, trees });
   const news = createRedisNews(sessionLog);
-  const runStep = createSteps({ link, keys, news, log: sessionLog });
+  const followed = createFollowed();
+  const runStep = createSteps({ link, keys, news, log: sessionLog, followed });
   const records = createRedisCallRecords({ link, keys, trees });
-  const stopListening = await listenToReplicas({ address, link, keys, trees, live, news, replica, log });
+  const stopListening = await listenToReplicas({
+    ...{ address, link, keys, trees, live, news, sessionLog, followed, replica, log },
+  });
   const context: RedisContext = {
     ...createSessionContext({ link, keys, trees, runStep }),
     ...{ live, records, log, sessionLog, news, stopListening, now: link.now },

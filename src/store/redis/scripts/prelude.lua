@@ -5,6 +5,7 @@
 -- records to append to K.audit). The other elements of ARGV are bytes, which scripts do not decode.
 -- A transition answers { result, news }; news are session, first new sequence number, session, ... If the events that it
 -- appended have at most `step.echo` bytes, it also answers the time and { session, sequence number, bytes, session, ... }.
+-- If they have at most `step.carry` bytes, the message to other replicas has them as well.
 -- The same operation, sent again, gets the same answer: a transition that wrote stores it in K.op, or (where `step.op` names the
 -- operation) in the field `op` of its call.
 
@@ -25,7 +26,8 @@ local micros = time[1] * 1000000 + time[2]
 local now = step.clock or math.floor(micros / 1000)
 local news, notified = {}, {}
 local day_ms = 86400000
-local echo, echoed = step.echo and {}, 0
+-- The appended events, where they are needed: session, sequence number, event, ...
+local echo, echoed = (step.echo or step.carry) and {}, 0
 -- Heads of sessions (the position of the log, and what open_call needs): a step reads each once, and writes it once in commit().
 local heads = {}
 -- Head of the tree: its generation, and the last link of its audit. A step reads and writes it once.
@@ -271,14 +273,34 @@ local function write_heads()
   end
 end
 
+-- Encodes bytes as text with one character for each byte.
+local function to_text(bytes)
+  return (string.gsub(bytes, '[\128-\255]', function(char)
+    local byte = string.byte(char)
+    return string.char(192 + math.floor(byte / 64), 128 + byte % 64)
+  end))
+end
+
+-- Publishes the news to all replicas, with the events if they have at most `step.carry` bytes.
+local function publish()
+  if #news == 0 then return end
+  local message = { step.replica, news }
+  if step.carry and #echo > 0 and echoed <= step.carry then
+    local events = {}
+    for index, value in ipairs(echo) do events[index] = index % 3 == 0 and to_text(value) or value end
+    message[3] = { time = now, events = events }
+  end
+  redis.call('PUBLISH', step.channel, cjson.encode(message))
+end
+
 -- Answers a step that wrote: writes the heads, appends to the audit, publishes the news to all replicas, and stores the answer.
 local function commit(result)
   write_heads()
   decide()
   write_tree_head()
-  if #news > 0 then redis.call('PUBLISH', step.channel, cjson.encode({ step.replica, news })) end
+  publish()
   local answered = { result, news }
   if K.op then redis.call('SET', K.op, cmsgpack.pack(answered), 'PX', step.rememberMs) end
-  if echo and echoed <= step.echo then return { result, news, string.format('%.17g', now), echo } end
+  if step.echo and echoed <= step.echo then return { result, news, string.format('%.17g', now), echo } end
   return answered
 end

@@ -1,0 +1,193 @@
+import { randomUUID } from "node:crypto";
+import fc from "fast-check";
+import { Redis } from "ioredis";
+import { afterAll, afterEach, describe, expect, onTestFinished, test, vi } from "vitest";
+import { followLog } from "../../src/call/log.ts";
+import type { Link } from "../../src/store/redis/link.ts";
+import { isBroad } from "../breadth.ts";
+import {
+  addTree,
+  callRef,
+  completed,
+  kinds,
+  logOf,
+  type OpenedStore,
+  openAskedCall,
+  openCall,
+  owner,
+  pending,
+  running,
+} from "./fixture.ts";
+import { startRedis } from "./redis-server.ts";
+import { openIn } from "./redis-store.ts";
+
+const server = await startRedis();
+const stores: OpenedStore[] = [];
+
+afterEach(async () => {
+  for (const store of stores.splice(0)) await store.close();
+});
+afterAll(() => server.stop());
+
+async function openTwo({ here, there }: { here?: (link: Link) => Link; there?: (link: Link) => Link } = {}) {
+  const prefix = randomUUID();
+  const two = [
+    await openIn(server.url, { prefix, ...(here && { through: here }) }),
+    await openIn(server.url, { prefix, ...(there && { through: there }) }),
+  ] as const;
+  stores.push(...two);
+  await addTree(two[0]);
+  return { prefix, here: two[0], there: two[1] };
+}
+
+/** Follows the log of the root session at a replica, and collects its events. */
+function follow({ calls }: OpenedStore) {
+  const seen: { seq: number; kind: string | undefined }[] = [];
+  const stop = new AbortController();
+  const reading = (async () => {
+    for await (const { event } of followLog(calls, { sessionId: "ses_root", afterSeq: 0 }, stop.signal))
+      if (event) seen.push({ seq: Number(event.seq), kind: kinds([event])[0] });
+  })().catch(() => undefined);
+  onTestFinished(() => {
+    stop.abort(new Error("the test is over"));
+    return reading;
+  });
+  return seen;
+}
+
+/** Records a call of two steps with bytes that are no text in its events. */
+async function run(store: OpenedStore, callId: string): Promise<void> {
+  const ref = callRef(callId);
+  const record = await openCall(store, ref, {
+    part: pending(ref, { text: "grün \u0000\u007f € 🙂" }),
+    start: running(ref),
+  });
+  await store.calls.finishCall({ ref, guard: { version: record.version }, part: completed(ref, 'schön / \\ "') });
+}
+
+describe("small events in messages", () => {
+  test("save a reader at another replica the read of the log", async () => {
+    let reads = 0;
+    const counting = (link: Link): Link => ({
+      ...link,
+      read(name, ...rest) {
+        if (name === "read_log") reads += 1;
+        return link.read(name, ...rest);
+      },
+    });
+    const { here, there } = await openTwo({ there: counting });
+    const seen = follow(there);
+    let runs = 0;
+    /** Runs a call here, and returns how often the log was read there for its three events. */
+    const readsOfRun = async () => {
+      const before = reads;
+      await run(here, `call_${runs++}`);
+      await vi.waitUntil(() => seen.length === runs * 3);
+      return reads - before;
+    };
+    // The first news make the reader's replica follow the session.
+    await vi.waitUntil(async () => (await readsOfRun()) === 0);
+    for (let time = 0; time < 5; time++) expect(await readsOfRun()).toBe(0);
+    expect(seen.map(({ kind }) => kind)).toEqual(kinds(await logOf(here)));
+    const [event] = (await there.calls.readLog("ses_root", seen.length - 3, 1)).events;
+    expect(event).toEqual((await here.calls.readLog("ses_root", seen.length - 3, 1)).events[0]);
+  });
+
+  test("keep the order and lack no event, however messages are lost, doubled and reordered", async () => {
+    const sizes = fc.array(
+      fc.record({ copies: fc.integer({ min: 0, max: 2 }), place: fc.integer({ min: 0, max: 5 }) }),
+      {
+        minLength: 12,
+        maxLength: 12,
+      },
+    );
+    const property = async (plan: { copies: number; place: number }[]) => {
+      const elsewhere = randomUUID();
+      const diverted = (link: Link): Link => ({
+        ...link,
+        run: (name, keys, values, bytes) => link.run(name, keys, { ...values, channel: elsewhere }, bytes),
+      });
+      const { prefix, here, there } = await openTwo({ here: diverted });
+      const [relay, sender] = [new Redis(server.nodes[0] ?? {}), new Redis(server.nodes[0] ?? {})];
+      const held: { message: string; place: number }[] = [];
+      let next = 0;
+      let carried = 0;
+      relay.on("message", (_, message: string) => {
+        if (message.includes('"events"')) carried += 1;
+        const { copies, place } = plan[next++ % plan.length] ?? { copies: 1, place: 0 };
+        for (let copy = 0; copy < copies; copy++)
+          held.splice(Math.min(place * copy + place, held.length), 0, { message, place });
+        while (held.length > 3) void sender.publish(`${prefix}:news`, held.shift()?.message ?? "");
+      });
+      await relay.subscribe(elsewhere);
+      const seen = follow(there);
+      for (let index = 0; index < 12; index++) {
+        await run(here, `call_${index}`);
+        if (index % 4 === 0) await openAskedCall(here, callRef(`asked_${index}`), [`per_${elsewhere}_${index}`]);
+      }
+      for (const { message } of held) await sender.publish(`${prefix}:news`, message);
+      const log = await logOf(here);
+      await vi.waitUntil(() => seen.length >= log.length, { timeout: 10_000 });
+      for (const client of [relay, sender]) client.disconnect();
+      expect(seen).toEqual(log.map((event, index) => ({ seq: index + 1, kind: kinds([event])[0] })));
+      return carried;
+    };
+    const found: number[] = [];
+    const check = fc.asyncProperty(sizes, async (plan) => {
+      found.push(await property(plan));
+    });
+    await fc.assert(check, { numRuns: isBroad ? 40 : 5, endOnFailure: true });
+    expect(Math.max(...found)).toBeGreaterThan(0);
+  });
+});
+
+describe("an idle replica", () => {
+  test("sends fewer than 20 commands a second", async () => {
+    const own = await startRedis();
+    onTestFinished(() => own.stop());
+    const store = await openIn(own.url);
+    stores.push(store);
+    const admin = new Redis(own.nodes[0] ?? {});
+    onTestFinished(() => admin.disconnect());
+    /** The store's part of one round of recovery, which the service runs each second. */
+    const recover = async () => {
+      await store.permissions.expiredAsks(100);
+      expect(await store.calls.orphans()).toEqual([]);
+    };
+    await recover();
+    await admin.config("RESETSTAT");
+    for (let second = 0; second < 10; second++) {
+      store.advance(1_000);
+      await recover();
+    }
+    const stats = await admin.info("commandstats");
+    const counts = [...stats.matchAll(/cmdstat_([^:]+):calls=(\d+)/g)].filter(
+      ([, name]) => !name?.startsWith("config"),
+    );
+    expect(counts.reduce((sum, [, , calls]) => sum + Number(calls), 0)).toBeLessThan(200);
+  });
+
+  test("finds the call of a lost replica in the round after its lease, though it reads the whole list less often", async () => {
+    const { here, there } = await openTwo();
+    expect(await there.calls.orphans()).toEqual([]);
+    const heard = new Promise((resolve) => there.calls.onNews("ses_root", resolve));
+    const ref = callRef();
+    await openCall(here, ref, { leaseMs: 2_500 });
+    await heard;
+    const found: number[] = [];
+    for (let second = 0; second < 4; second++) {
+      found.push((await there.calls.orphans()).length);
+      there.advance(1_000);
+    }
+    expect(found).toEqual([0, 0, 0, 1]);
+  });
+
+  test("finds a call that a draining replica releases without waiting for its next read of the list", async () => {
+    const { here, there } = await openTwo();
+    const ref = callRef();
+    await openCall(here, ref);
+    expect(await there.calls.orphans()).toEqual([]);
+    await here.calls.releaseCalls(owner);
+    await vi.waitUntil(async () => (await there.calls.orphans()).length === 1);
+  });
+});
