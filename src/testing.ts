@@ -90,6 +90,8 @@ export interface RunOptions {
   signal?: AbortSignal;
   /** Directories outside the workspace that the call may touch; default none. */
   outside?: readonly string[];
+  /** Canonical paths of files that the call was allowed, by permission; default none. */
+  files?: Partial<ToolContext["files"]>;
   /** A person's answers to the questions of the plan, a list of values for each; default none. */
   answers?: readonly (readonly string[])[];
   /** Observes metadata that the tool shows while it runs. */
@@ -155,6 +157,8 @@ export async function callTool(
 }
 
 function checkDeclared({ name, permissions }: Tool, { permission }: Ask): void {
+  // A command line may read and edit files.
+  if (permissions?.includes("bash") && (permission === "read" || permission === "edit")) return;
   if (!permissions || permissions.includes(permission) || enginePermissions.includes(permission)) return;
   throw new Error(`the tool ${name} asks "${permission}", which it does not declare: add it to permissions`);
 }
@@ -166,6 +170,7 @@ function contextFor(
   {
     signal = new AbortController().signal,
     outside = [],
+    files = {},
     answers = [],
     onMetadata,
     onOutput,
@@ -183,6 +188,7 @@ function contextFor(
     signal,
     answers: answers.map((values) => create(QuestionAnswerSchema, { values: [...values] })),
     outside,
+    files: { read: [], edit: [], ...files },
     reads: {
       get: async (path) => site.reads.get(path),
       async record(path, sha256) {

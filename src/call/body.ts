@@ -101,6 +101,7 @@ function toolContext(
     signal: call.signal,
     answers: approved.answers ?? [],
     outside: approved.outside,
+    files: approved.files,
     reads: {
       get: (path) => store.getRead(ref.root, path),
       async record(path, sha256) {

@@ -46,6 +46,8 @@ export interface Judged {
   verdict: Verdict;
   /** The directories outside the workspace that are asked for. */
   outside: readonly string[];
+  /** The files that are asked for, by permission. */
+  files: { read: readonly string[]; edit: readonly string[] };
 }
 
 /** Repeats up to which a call does not ask for `doom_loop`: the third call in a row for the same thing asks. */
@@ -84,7 +86,8 @@ export async function judgeCall(
   const asks = await expandAsks(planning, principal, plan.asks, layers, workspace);
   // Meanwhile other lines may have taken the place of these.
   await readLines(planning, principal, asks);
-  const outside = asks.filter(({ permission }) => permission === "external_directory");
+  const pathsOf = (wanted: string) =>
+    asks.flatMap(({ permission, paths = [] }) => (permission === wanted ? paths : []));
   const verdict = await planning.permissions.decide(
     asks,
     subject,
@@ -95,7 +98,8 @@ export async function judgeCall(
     // Only an approval is bound to the programs that run.
     plan: verdict.action === PermissionAction.ASK ? await bindPrograms(plan, asks) : plan,
     verdict,
-    outside: outside.flatMap(({ paths }) => paths ?? []),
+    outside: pathsOf("external_directory"),
+    files: { read: pathsOf("read"), edit: pathsOf("edit") },
   };
 }
 

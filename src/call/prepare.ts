@@ -126,7 +126,13 @@ export function planContext(
     reads: { get: (path) => store.getRead(ref.root, path) },
     judge: createToolJudge(
       policy,
-      layersFor({ session: opened.session, ancestors: opened.ancestors, agent: part.agent }),
+      layersFor({
+        session: opened.session,
+        ancestors: opened.ancestors,
+        agent: part.agent,
+        workspace: workspaceRoot(opened.workspace.name),
+        directory: opened.workspace.directory,
+      }),
     ),
   };
 }

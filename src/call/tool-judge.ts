@@ -7,14 +7,17 @@ import type { ReadPlace } from "../policy/read-doubts.ts";
 import type { Judge, Judgement } from "../tool/tool.ts";
 
 /** Creates the function with which a tool evaluates the rules of its call. */
-export function createToolJudge(policy: Pick<Policy, "judge" | "readDoubts">, layers: Layers): Judge {
+export function createToolJudge(policy: Pick<Policy, "judge" | "readDoubts" | "fileRules">, layers: Layers): Judge {
   const judge = (ask: Ask): Judgement => {
     const decisions = policy.judge(ask, layers);
     const action = strictest(decisions);
     const { reason = "", rule } = decisions.find((decision) => decision.action === action) ?? {};
     return { action: wordFor(action), reason, ...(rule && { rule: rule.pattern }) };
   };
-  return Object.assign(judge, { restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers) });
+  return Object.assign(judge, {
+    restrictedNameHints: (place: ReadPlace) => policy.readDoubts(place, layers),
+    fileRules: () => policy.fileRules(layers),
+  });
 }
 
 function wordFor(action: PermissionAction): Judgement["action"] {

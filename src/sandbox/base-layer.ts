@@ -26,9 +26,8 @@ export function baseLayer(
       namespaces: namespaces(confinement),
       base: ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"],
       directories: directories(confinement, place, writable),
-      readOnly: serviceFiles
-        .map((name) => join(place.workspace, name))
-        .flatMap((path) => ["--ro-bind-try", path, path]),
+      // A plan of the files covers them, too.
+      readOnly: place.files ? [] : serviceFiles.flatMap((name) => readOnly(join(place.workspace, name))),
       hidden: hidden.flatMap(({ path, kind }) =>
         kind === "directory" ? ["--tmpfs", path] : ["--ro-bind", "/dev/null", path],
       ),
@@ -49,12 +48,14 @@ function namespaces({ network }: SandboxConfinement): string[] {
   ];
 }
 
+const readOnly = (path: string) => ["--ro-bind-try", path, path];
+
 function directories(
   { profile }: SandboxConfinement,
   { workspace, directories }: SandboxPlace,
   writable: readonly string[],
 ): string[] {
-  const own = directories.filter((directory) => !kernelDirectories.test(directory));
+  const own = directories.filter((directory) => !isKernelDirectory(directory));
   const bind = profile === "read-only" ? "--ro-bind-try" : "--bind-try";
   const temporary = profile === "read-only" ? ["--tmpfs", tmpdir()] : ["--bind-try", tmpdir(), tmpdir()];
   const open = [...(profile === "read-only" ? [] : writable), workspace, ...own];
@@ -64,5 +65,5 @@ function directories(
 /** Names of configuration and code of the service in a workspace. */
 const serviceFiles = [".opencode", "toolgate.toml"];
 
-/** The root of the disk, and directories that the sandbox mounts itself. */
-const kernelDirectories = /^\/$|^\/(dev|proc)(\/|$)/;
+/** Checks for the root of the disk, and directories that the sandbox mounts itself. */
+export const isKernelDirectory = (path: string) => /^\/$|^\/(dev|proc)(\/|$)/.test(path);

@@ -1,3 +1,4 @@
+import type { FileRules } from "../policy/file-rules.ts";
 import type { SystemCallSwitches } from "./seccomp.ts";
 
 /** Scope of the changes that commands can make: everything that the service can, the workspace and temporary files, or nothing that lasts. */
@@ -22,4 +23,17 @@ export interface SandboxPlace {
   workspace: string;
   /** Canonical directories outside the workspace that the call may touch. */
   directories: readonly string[];
+  /** The rules that hold for the files inside; absent: only what the profile says. */
+  files?: PlaceFiles;
+}
+
+/** Rules about files, and what one command was allowed. */
+export interface PlaceFiles {
+  rules: FileRules;
+  /** Canonical paths that the command was allowed to read, and to edit, whatever rules say. */
+  read: readonly string[];
+  edit: readonly string[];
+  /** True if the command may read, or edit, files that are too many to hide or to protect one by one. */
+  mayRead?: boolean;
+  mayEdit?: boolean;
 }

@@ -1,3 +1,9 @@
+/** A path that is covered by a mount, and the reason. */
+export interface Covered {
+  readonly path: string;
+  readonly reason: string;
+}
+
 /** A program and its arguments. */
 export type Argv = readonly [string, ...string[]];
 
@@ -34,8 +40,16 @@ export interface LayerShare {
   /** Environment variables of the command. */
   env?: Readonly<Record<string, string>>;
   files?: readonly InheritedFile[];
+  /** What the command does not see, and cannot change. */
+  covered?: CoveredPaths;
   /** Frees what the share holds; called once, after the command and its other processes have ended. */
   release?(): Promise<void>;
+}
+
+/** Paths inside that a command cannot read, or not change, with the rule that says so. */
+export interface CoveredPaths {
+  readonly hidden: readonly Covered[];
+  readonly readOnly: readonly Covered[];
 }
 
 /** A command line that runs confined. */
@@ -45,6 +59,7 @@ export interface Confined {
   env: Readonly<Record<string, string>>;
   /** Open files that the program inherits, from descriptor 3 on. The caller closes none of them. */
   descriptors: readonly number[];
+  covered: CoveredPaths;
   /** Frees what the confinement holds; call it once, after the command and its other processes have ended. */
   release(): Promise<void>;
 }
@@ -67,6 +82,10 @@ export function composeLayers(program: string, shares: readonly LayerShare[], ar
     argv: [first, ...others],
     env: Object.assign({}, ...shares.map(({ env }) => env)),
     descriptors: files.map(({ descriptor }) => descriptor),
+    covered: {
+      hidden: shares.flatMap(({ covered }) => covered?.hidden ?? []),
+      readOnly: shares.flatMap(({ covered }) => covered?.readOnly ?? []),
+    },
     release: () => releaseShares(shares),
   };
 }

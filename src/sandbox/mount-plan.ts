@@ -2,6 +2,7 @@ import { basename, dirname } from "node:path";
 import type { FileDecisions, FileUse } from "../policy/file-decisions.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
 import { isGitCode, isObjectStore, pathInGitDirectory } from "./git-directory.ts";
+import type { Covered } from "./layers.ts";
 import { createNameFilter, nameHits } from "./name-filter.ts";
 import type { NameFilter, NameTree } from "./name-tree.ts";
 import { openPaths } from "./open-paths.ts";
@@ -10,6 +11,8 @@ import { openPaths } from "./open-paths.ts";
 export interface PlanRoot extends ReadPlace {
   /** True if the profile lets the command write there. */
   readonly isWritable: boolean;
+  /** A directory below that is another root. */
+  readonly except?: string;
 }
 
 /** What a plan depends on. */
@@ -23,14 +26,10 @@ export interface PlanInput {
   readonly hidden: ReadonlySet<string>;
   /** Checks if git tracks a file below a directory. True if that is not known. */
   hasTrackedFiles(directory: string): boolean;
-  /** Maximum number of masked files. */
+  /** Maximum number of files that are masked, and of paths that are read-only. */
   readonly maxMasks: number;
-}
-
-/** A path that a plan covers, and the reason. */
-export interface Covered {
-  readonly path: string;
-  readonly reason: string;
+  /** Maximum number of directories that are searched. */
+  readonly maxDirectories: number;
 }
 
 /** Mounts by which the kernel enforces what rules say about files. All paths are canonical and exist. */
@@ -49,21 +48,31 @@ export interface MountPlan {
   /** Roots that are read-only but for `writable`, since rules deny to edit all but some files. */
   sealed: Covered[];
   writable: string[];
-  /** Number of files that may not be read, if they are more than can be masked; then `masked` is empty. */
-  excess: number;
+  /** Numbers of files that may not be read, or changed, if they are too many to cover one by one; then only the first are. */
+  excess: Record<FileUse, number>;
+  /** True if there are more directories than are searched; what is in the others is not covered. */
+  isPartial: boolean;
 }
 
 /** Plans the mounts of one command. Depends on its input alone. */
 export function planMounts(input: PlanInput): MountPlan {
   const plan: MountPlan = {
     ...{ emptied: [], masked: [], readOnly: [], pins: [], closed: [], shown: [], sealed: [], writable: [] },
-    excess: 0,
+    excess: { read: 0, edit: 0 },
+    isPartial: false,
   };
-  for (const root of input.roots) planRoot(input, plan, root);
+  const searched = { directories: 0 };
+  for (const root of input.roots) planRoot(input, plan, root, searched);
   if (plan.masked.length > input.maxMasks) coverDirectories(input, plan);
   if (plan.masked.length > input.maxMasks) {
-    plan.excess = plan.masked.length;
-    plan.masked = [];
+    plan.excess.read = plan.masked.length;
+    plan.masked = plan.masked.slice(0, input.maxMasks);
+  }
+  if (plan.readOnly.length > input.maxMasks) {
+    plan.excess.edit = plan.readOnly.length;
+    // What programs take commands from counts more than what rules deny.
+    const depth = ({ path }: Covered) => path.split("/").length;
+    plan.readOnly = plan.readOnly.sort((one, other) => depth(one) - depth(other)).slice(0, input.maxMasks);
   }
   plan.pins = pinsOf(input, plan);
   return withinShown(plan);
@@ -93,9 +102,10 @@ interface Walk {
   readonly filter: NameFilter;
   /** Bits of `nameHits` that this walk checks; the others are covered by a reversed plan. */
   readonly checks: number;
+  readonly searched: { directories: number };
 }
 
-function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot): void {
+function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot, searched: Walk["searched"]): void {
   const { decisions } = input;
   const isReadReversed = decisions.hints("read", root) === undefined;
   const isEditReversed = root.isWritable && decisions.hints("edit", root) === undefined;
@@ -117,13 +127,18 @@ function planRoot(input: PlanInput, plan: MountPlan, root: PlanRoot): void {
     (isReadReversed ? 0 : nameHits.read) |
     (root.isWritable && !isEditReversed ? nameHits.edit | nameHits.protected : 0);
   if (checks === 0) return;
-  const walk = { input, plan, root, checks, filter: createNameFilter(decisions, root) };
+  const walk = { input, plan, root, checks, searched, filter: createNameFilter(decisions, root) };
   walkDirectory(walk, root.absolute, 0, checks);
 }
 
 /** Walks a directory. `inherited` are bits of the names above it, `checks` those that are still to check. */
 function walkDirectory(walk: Walk, directory: string, inherited: number, checks: number): void {
-  const { tree } = walk.input;
+  const { tree, maxDirectories } = walk.input;
+  walk.searched.directories += 1;
+  if (walk.searched.directories > maxDirectories) {
+    walk.plan.isPartial = true;
+    return;
+  }
   const listing = tree.list(directory);
   if (listing === undefined) return;
   const isGit = pathInGitDirectory(`${directory}/`) !== undefined;
@@ -140,7 +155,7 @@ function walkDirectory(walk: Walk, directory: string, inherited: number, checks:
 
 function visitDirectory(walk: Walk, path: string, hits: number, checks: number): void {
   const { input, plan } = walk;
-  if (input.hidden.has(path) || isObjectStore(path)) return;
+  if (input.hidden.has(path) || path === walk.root.except || isObjectStore(path)) return;
   const place = placeOf(walk.root, path);
   const bits = hits & checks;
   let left = checks;

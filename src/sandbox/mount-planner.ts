@@ -1,12 +1,13 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import { assets } from "../core/assets.ts";
-import type { PlanAnswer, PlanRequest, ResolvedMountPlan } from "./plan-thread.ts";
+import type { MountPlan } from "./mount-plan.ts";
+import type { PlanAnswer, PlanRequest } from "./plan-thread.ts";
 
 /** Plans mounts in a thread, so that a large workspace delays no other caller. */
 export interface MountPlanner {
   /** Plans the mounts of one command; throws if that fails or takes too long. */
-  plan(request: PlanRequest): Promise<ResolvedMountPlan>;
+  plan(request: PlanRequest): Promise<MountPlan>;
 }
 
 /** Only the first plan for a huge workspace takes so long. */
@@ -20,7 +21,7 @@ export function createMountPlanner(): MountPlanner {
   return {
     async plan(request) {
       const worker = await startedThread();
-      const { promise, resolve, reject } = Promise.withResolvers<ResolvedMountPlan>();
+      const { promise, resolve, reject } = Promise.withResolvers<MountPlan>();
       const id = ++lastId;
       const onAnswer = (answer: PlanAnswer) => {
         if (answer.id !== id) return;

@@ -8,7 +8,7 @@ export interface OpenPaths {
   paths: string[];
 }
 
-/** Number of files that are judged one by one; beyond that none is open but by its directory. */
+/** Maximum number of files and directories that are judged; the others count as closed. */
 const maxJudged = 5_000;
 
 /** Objects of git have no names that rules could match: their directory counts as a whole. */
@@ -22,6 +22,7 @@ export function openPaths(root: ReadPlace, tree: NameTree, isOpen: (place: ReadP
   let judged = 0;
   const judge = (place: ReadPlace) => ++judged <= maxJudged && isOpen(place);
   const visit = (directory: ReadPlace): OpenPaths => {
+    if (++judged > maxJudged) return { isOpen: false, paths: [] };
     const listing = isObjectStore(directory.absolute) ? empty : tree.list(directory.absolute);
     if (listing === undefined) return { isOpen: false, paths: [] };
     const below = (name: string): ReadPlace => ({

@@ -1,24 +1,19 @@
 import { type BigIntStats, lstatSync } from "node:fs";
 import { isObjectStore } from "./git-directory.ts";
-import type { Covered } from "./mount-plan.ts";
+import type { Covered } from "./layers.ts";
 import type { NameTree } from "./name-tree.ts";
-
-/** A masked file as it was found. */
-export interface MaskedFile extends Covered {
-  readonly inode: bigint;
-}
 
 /**
  * Looks at the files to mask once more: drops those that are gone, and adds the other names (hard links) of the rest below the
  * roots, by which a command could read them.
  */
-export function resolveMasks(masked: readonly Covered[], roots: readonly string[], tree: NameTree): MaskedFile[] {
-  const found = new Map<string, MaskedFile>();
+export function resolveMasks(masked: readonly Covered[], roots: readonly string[], tree: NameTree): Covered[] {
+  const found = new Map<string, Covered>();
   const linked = new Map<string, Covered>();
   for (const { path, reason } of masked) {
     const stats = statsOf(path);
     if (stats === undefined || stats.isDirectory() || stats.isSymbolicLink()) continue;
-    found.set(path, { path, reason, inode: stats.ino });
+    found.set(path, { path, reason });
     if (stats.nlink > 1n) linked.set(keyOf(stats), { path, reason });
   }
   if (linked.size > 0) for (const root of roots) addLinks(root, linked, found, tree);
@@ -28,7 +23,7 @@ export function resolveMasks(masked: readonly Covered[], roots: readonly string[
 function addLinks(
   directory: string,
   linked: ReadonlyMap<string, Covered>,
-  found: Map<string, MaskedFile>,
+  found: Map<string, Covered>,
   tree: NameTree,
 ): void {
   if (isObjectStore(directory)) return;
@@ -39,7 +34,7 @@ function addLinks(
     const stats = statsOf(path);
     const other = stats && stats.nlink > 1n ? linked.get(keyOf(stats)) : undefined;
     if (stats && other && !found.has(path))
-      found.set(path, { path, reason: `it is the same file as ${other.path}: ${other.reason}`, inode: stats.ino });
+      found.set(path, { path, reason: `it is the same file as ${other.path}: ${other.reason}` });
   }
   for (const name of listing.directories) addLinks(`${directory}/${name}`, linked, found, tree);
 }

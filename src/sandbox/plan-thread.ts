@@ -4,7 +4,7 @@ import type { FileRules } from "../policy/file-rules.ts";
 import { createGitTracking } from "./git-tracking.ts";
 import { type MountPlan, type PlanRoot, planMounts } from "./mount-plan.ts";
 import { NameIndex } from "./name-index.ts";
-import { type MaskedFile, resolveMasks } from "./other-names.ts";
+import { resolveMasks } from "./other-names.ts";
 
 /** A request to the thread of `createMountPlanner`. */
 export interface PlanRequest {
@@ -17,22 +17,20 @@ export interface PlanRequest {
   maxMasks: number;
 }
 
-/** A plan whose masked files exist, with all names that they have. */
-export interface ResolvedMountPlan extends MountPlan {
-  masked: MaskedFile[];
-}
-
 /** The thread's answer. */
-export type PlanAnswer = { id: number } & ({ plan: ResolvedMountPlan } | { error: string });
+export type PlanAnswer = { id: number } & ({ plan: MountPlan } | { error: string });
 
 // Thread of `createMountPlanner`: it owns the index of names, which the commands of all workspaces share.
 const index = new NameIndex();
 const hasTrackedFiles = createGitTracking();
 
-function answer({ rules, roots, allowed, hidden, maxMasks }: PlanRequest): ResolvedMountPlan {
+/** Reading so many for the first time takes a few seconds. */
+const maxDirectories = 50_000;
+
+function answer({ rules, roots, allowed, hidden, maxMasks }: PlanRequest): MountPlan {
   index.refresh();
   const plan = planMounts({
-    ...{ roots, tree: index, hasTrackedFiles, maxMasks },
+    ...{ roots, tree: index, hasTrackedFiles, maxMasks, maxDirectories },
     decisions: createFileDecisions(rules),
     allowed: { read: new Set(allowed.read), edit: new Set(allowed.edit) },
     hidden: new Set(hidden),

@@ -4,8 +4,11 @@ import { tmpdir } from "node:os";
 import { text } from "node:stream/consumers";
 import { type BaseSettings, baseLayer } from "./base-layer.ts";
 import type { AgentConfinement, SandboxConfinement, SandboxPlace } from "./confinement.ts";
+import { fileLayer } from "./file-layer.ts";
 import { type Argv, type Confined, composeLayers, type LayerShare, releaseShares } from "./layers.ts";
 import { commandLimits, limitsShare } from "./limits.ts";
+import { findMaskFile } from "./mask-file.ts";
+import { createMountPlanner } from "./mount-planner.ts";
 import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
@@ -28,11 +31,14 @@ type LayerSource = (confinement: AgentConfinement, place: SandboxPlace) => Layer
 export async function openSandbox({
   wanted,
   agents,
+  maxMasks = defaultMaxMasks,
   ...base
 }: BaseSettings & {
   wanted: AgentConfinement;
   /** Confinement of agents that differ. */
   agents: ReadonlyMap<string, AgentConfinement>;
+  /** Maximum number of files that are hidden one by one. */
+  maxMasks?: number;
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const filters = createSeccompFilters();
@@ -42,8 +48,11 @@ export async function openSandbox({
     problem === undefined ? { profile, network } : unconfined;
   const settingsOf = (agent: string) => agents.get(agent) ?? wanted;
   const confinement = (agent: string) => actual(settingsOf(agent));
+  const hidden = base.hidden.map(({ path }) => path);
+  const files = { planner: createMountPlanner(), maskFile: findMaskFile(), hidden, maxMasks };
   const sources: readonly LayerSource[] = [
     (chosen, place) => baseLayer(chosen, place, base),
+    (chosen, place) => fileLayer(chosen, place, files),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
     () => limitsShare(commandLimits),
   ];
@@ -52,8 +61,7 @@ export async function openSandbox({
     problem,
     confinement,
     async confine(argv, place) {
-      if (confinement(place.agent).profile === "off")
-        return { argv, env: {}, descriptors: [], release: async () => {} };
+      if (confinement(place.agent).profile === "off") return unconfinedCommand(argv);
       return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
     },
     close: filters.close,
@@ -76,6 +84,13 @@ async function collectShares(
   }
 }
 
+/** Returns a command line as it is. */
+function unconfinedCommand(argv: Argv): Confined {
+  return { argv, env: {}, descriptors: [], covered: { hidden: [], readOnly: [] }, release: async () => {} };
+}
+
+/** Above that bubblewrap, which reads all mounts again for each, takes longer than most commands. */
+const defaultMaxMasks = 100;
 const program = "bwrap";
 /** Only a probe that hangs takes so long: a machine that is busy at the start must not lose its sandbox. */
 const maxProbeMs = 30_000;

@@ -3,6 +3,7 @@ import type { QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/
 import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
+import type { FileRules } from "../policy/file-rules.ts";
 import type { ResolvedPath } from "./resolved-path.ts";
 import type { Workspace } from "./workspace.ts";
 
@@ -24,6 +25,8 @@ export interface Judge {
    * be restricted.
    */
   restrictedNameHints(directory: Pick<ResolvedPath, "absolute" | "pattern">): readonly string[] | undefined;
+  /** Returns the rules themselves, for the sandbox. */
+  fileRules(): FileRules;
 }
 
 /** The intended effect of a call. It depends on the input and on resolved paths alone, so no content of a file makes it fail. */
@@ -98,6 +101,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   answers: readonly QuestionAnswer[];
   /** Canonical paths of the directories outside the workspace that this call may touch. */
   outside: readonly string[];
+  /** Canonical paths of the files for which this call asked and which it may read, or edit. */
+  files: { read: readonly string[]; edit: readonly string[] };
   reads: {
     get(path: string): Promise<string | undefined>;
     /** Records that the session tree has seen this content. */

@@ -9,6 +9,7 @@ import { externalAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
+import { confineCommand, explainRefusals, shownPaths } from "./process/confine-command.ts";
 import { gitEnvironment } from "./process/git-environment.ts";
 import type { Pipes } from "./process/pipe.ts";
 import { type EndOfCommand, runCommand } from "./process/run-command.ts";
@@ -32,7 +33,7 @@ export function createBash({
 }): Tool {
   return defineTool({
     name: "bash",
-    version: "1",
+    version: "2",
     description: [
       "Run a command line with bash and return what it prints, stdout and stderr together.",
       "Each call starts a new shell in the workspace; to run in another directory set workdir instead of using cd.",
@@ -92,8 +93,11 @@ export function createBash({
         cwd,
         workspace: ctx.workspace.directory,
         directories: ctx.outside,
+        files: { rules: ctx.judge.fileRules(), ...ctx.files },
       };
-      const confined = await sandbox.confine(["/bin/bash", "--noprofile", "--norc", "-c", command], place);
+      const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
+      const confined = await confineCommand(sandbox, shell, place, ctx.ask);
+      const tail = createTail();
       const ended = await runCommand({
         argv: confined.argv,
         cwd,
@@ -101,7 +105,10 @@ export function createBash({
         descriptors: confined.descriptors,
         timeoutMs: timeout,
         signal: ctx.signal,
-        output: ctx.output,
+        output(chunk) {
+          tail.add(chunk);
+          return ctx.output(chunk);
+        },
         pipes,
         kill: (group) => supervisor.kill(ctx, group),
       }).finally(confined.release);
@@ -109,7 +116,8 @@ export function createBash({
         throw new ExecutorLost(
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
         );
-      const note = describeEnd(ended, timeout);
+      const { hidden, readOnly } = confined.covered;
+      const note = describeEnd(ended, timeout, explainRefusals(tail.text(), confined.covered, place.workspace));
       return {
         ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
         ...(note === undefined ? {} : { note }),
@@ -117,7 +125,12 @@ export function createBash({
           exit: ended.code,
           signal: ended.signal,
           description,
-          sandbox: { ...sandbox.confinement(ctx.agent), ...(sandbox.problem && { problem: sandbox.problem }) },
+          sandbox: {
+            ...sandbox.confinement(ctx.agent),
+            ...(sandbox.problem && { problem: sandbox.problem }),
+            ...(hidden.length > 0 && { hidden: { ...shownPaths(hidden, place.workspace) } }),
+            ...(readOnly.length > 0 && { readOnly: { ...shownPaths(readOnly, place.workspace) } }),
+          },
         },
       };
     },
@@ -190,15 +203,18 @@ function traced(trace: TraceContext | undefined): Record<string, string> {
 }
 
 /** Makes the note that the model needs in addition to the output. */
-function describeEnd({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
+function describeEnd(end: EndOfCommand, timeout: number, refusals: string | undefined): string | undefined {
+  const text = [endOf(end, timeout), refusals].filter((line) => line !== undefined).join("\n");
+  return text === "" ? undefined : `<bash_metadata>\n${text}\n</bash_metadata>`;
+}
+
+function endOf({ code, signal, timedOut }: EndOfCommand, timeout: number): string | undefined {
   if (timedOut) {
-    return note(
-      `shell tool terminated command after exceeding timeout ${timeout} ms. If this command is expected to take longer and is not waiting for interactive input, retry with a larger timeout value in milliseconds.`,
-    );
+    return `shell tool terminated command after exceeding timeout ${timeout} ms. If this command is expected to take longer and is not waiting for interactive input, retry with a larger timeout value in milliseconds.`;
   }
-  if (signal !== null) return note(`command was ended by ${signal}`);
+  if (signal !== null) return `command was ended by ${signal}`;
   if (code === 0) return undefined;
-  return note(`command exited with code ${code}${signalOf(code)}`);
+  return `command exited with code ${code}${signalOf(code)}`;
 }
 
 /** Names the signal in an exit code: shells, and so the sandbox, report an end by signal as 128 plus its number. */
@@ -207,4 +223,15 @@ function signalOf(code: number | null): string {
   return name === undefined ? "" : ` (128 + ${name})`;
 }
 
-const note = (text: string) => `<bash_metadata>\n${text}\n</bash_metadata>`;
+/** Retains the end of an output, in which programs report why they failed. */
+function createTail() {
+  let last = Buffer.alloc(0);
+  return {
+    add(chunk: Uint8Array) {
+      last = Buffer.concat([last, chunk.subarray(-maxTailBytes)]).subarray(-maxTailBytes);
+    },
+    text: () => last.toString(),
+  };
+}
+
+const maxTailBytes = 4_096;

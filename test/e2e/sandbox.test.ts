@@ -1,6 +1,7 @@
-import { mkdir, mkdtemp, readdir, realpath, rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readdir, realpath, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { processesNamed, untilDead } from "../tools/processes.ts";
@@ -48,6 +49,24 @@ test("a command writes outside the workspace only where a person let it, and see
   expect(shown).not.toContain(`${service.data}/`);
   expect(shown).not.toContain("-token");
   expect(await readdir(outside)).toEqual(["mine"]);
+});
+
+test("a command does not see what rules of the workspace and the session deny to read", async () => {
+  const service = await startService();
+  const agent = connect(service, "caller");
+  await mkdir(join(service.workspace, ".opencode"));
+  await writeFile(join(service.workspace, ".opencode/config.toml"), '[permission.read]\n"*.key" = "deny"\n');
+  for (const name of ["a.key", "a.pem", "a.txt"]) await writeFile(join(service.workspace, name), `in ${name}\n`);
+  const rule = { permission: "read", pattern: "*.pem", action: PermissionAction.DENY };
+  const sessionId = await agent.newSession({ agent: "free", rules: [rule] });
+  const command = 'for name in a.*; do echo "$(cat "$name")"; done';
+  const call = { sessionId, callId: "c1", agent: "free", tool: "bash", input: { command } };
+  const { part } = await agent.tools.callTool(call);
+  expect(part?.state.value).toMatchObject({
+    output: expect.stringMatching(/in a.txt\n/),
+    metadata: { sandbox: { hidden: { count: 2, paths: ["a.key", "a.pem"] } } },
+  });
+  expect(JSON.stringify(part?.state.value)).not.toMatch(/in a.(key|pem)/);
 });
 
 test("when the service is killed, what runs in the sandbox is killed, also what has left its session", async () => {

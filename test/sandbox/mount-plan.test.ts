@@ -60,8 +60,16 @@ function planOf(
     edit = [],
     tracked = [],
     maxMasks = 100,
+    maxDirectories = 1_000,
     isWritable = true,
-  }: { read?: string[]; edit?: string[]; tracked?: string[]; maxMasks?: number; isWritable?: boolean } = {},
+  }: {
+    read?: string[];
+    edit?: string[];
+    tracked?: string[];
+    maxMasks?: number;
+    maxDirectories?: number;
+    isWritable?: boolean;
+  } = {},
 ): MountPlan {
   const absolute = (paths: readonly string[]) => new Set(paths.map((path) => `${root}/${path}`));
   return planMounts({
@@ -72,6 +80,7 @@ function planOf(
     hidden: new Set(),
     hasTrackedFiles: (directory) => tracked.some((path) => `${root}/${path}`.startsWith(`${directory}/`)),
     maxMasks,
+    maxDirectories,
   });
 }
 
@@ -208,11 +217,11 @@ describe("more files than can be masked", () => {
   const files = Array.from({ length: 12 }, (_, i) => `certs/${i}.pem`);
   test("are covered by their directory if it holds nothing else", () => {
     const plan = planOf(rules, [...files, "x.pem"], { maxMasks: 10 });
-    expect([relative(plan.emptied), relative(plan.masked), plan.excess]).toEqual([["certs"], ["x.pem"], 0]);
+    expect([relative(plan.emptied), relative(plan.masked), plan.excess.read]).toEqual([["certs"], ["x.pem"], 0]);
   });
-  test("are counted otherwise, and none is masked", () => {
+  test("are counted otherwise", () => {
     const plan = planOf(rules, [...files, "certs/readme.md"], { maxMasks: 10 });
-    expect([plan.emptied, plan.masked, plan.excess]).toEqual([[], [], 12]);
+    expect([plan.emptied, plan.masked.length, plan.excess.read]).toEqual([[], 10, 12]);
   });
 });
 
@@ -240,7 +249,13 @@ test("of the directory of git the settings and hooks are read-only, so that comm
   expect(plan.pins).toContain("/work/.git");
 });
 
+test("a plan that does not search all directories says so", () => {
+  const files = ["a/b/c", "d/e"];
+  const isPartial = (maxDirectories: number) => planOf(rulesOf({}), files, { maxDirectories }).isPartial;
+  expect([isPartial(4), isPartial(3)]).toEqual([false, true]);
+});
+
 test("a workspace with nothing to cover has an empty plan", () => {
-  const { excess, ...lists } = planOf(rulesOf({}), ["src/a.ts", "package.json"]);
-  expect([excess, ...Object.values(lists).flat()]).toEqual([0]);
+  const { excess, isPartial: _, ...lists } = planOf(rulesOf({}), ["src/a.ts", "package.json"]);
+  expect([excess.read, excess.edit, ...Object.values(lists).flat()]).toEqual([0, 0]);
 });

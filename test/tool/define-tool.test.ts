@@ -296,6 +296,7 @@ const planContext = {
   environment: async () => ({}),
   judge: Object.assign(() => expect.unreachable("nothing is judged"), {
     restrictedNameHints: () => expect.unreachable("nothing is searched"),
+    fileRules: () => expect.unreachable("nothing is hidden"),
   }),
   reads: { get: async () => undefined },
 };

@@ -258,5 +258,5 @@ describe("where it connects", () => {
 /** Judges as if localhost were called otherwise: a public name that leads here. */
 function judgeByName(name: string, judge: TestWorkspace["judge"]): TestWorkspace["judge"] {
   const byName = (ask: Ask) => judge({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", name)) });
-  return Object.assign(byName, { restrictedNameHints: judge.restrictedNameHints });
+  return Object.assign(byName, { restrictedNameHints: judge.restrictedNameHints, fileRules: judge.fileRules });
 }

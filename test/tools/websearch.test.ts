@@ -267,7 +267,7 @@ describe("where a search connects", () => {
     site.judge = Object.assign(
       (ask: Parameters<typeof byName>[0]) =>
         byName({ ...ask, patterns: ask.patterns.map((text) => text.replace("localhost", "public.example")) }),
-      { restrictedNameHints: byName.restrictedNameHints },
+      { restrictedNameHints: byName.restrictedNameHints, fileRules: byName.fileRules },
     );
     const call = (isUrlConfigured: boolean) =>
       callTool(site, configured("searxng", named, { isUrlConfigured }), { query: "q" });

@@ -1,0 +1,3 @@
+/** Checks if a path is a directory or lies below it. */
+export const isWithin = (path: string, directory: string) =>
+  path === directory || path.startsWith(directory === "/" ? "/" : `${directory}/`);
