@@ -145,7 +145,7 @@ const steps: readonly (readonly [step: string, file: string, name: string])[] = 
   ["change of state", "call/state.ts", "advance"],
   ["renew leases", "call/leases.ts", "renewLeases"],
   ["recover orphans", "call/leases.ts", "recoverCalls"],
-  ["claim", "call/leases.ts", "claimCall"],
+  ["claim", "call/claims.ts", "claimCall"],
   ["drain", "call/leases.ts", "drainCalls"],
   ["cancel", "call/cancel.ts", "cancelCall"],
   ["wait for the end", "call/follow.ts", "waitForEnd"],

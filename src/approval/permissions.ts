@@ -17,10 +17,13 @@ import { revocationRecord } from "./decisions.ts";
 import { type JudgedBy, judgeAsks, type UnapprovedAsk, type Verdict } from "./judge-asks.ts";
 import { listOpenAsks } from "./open-asks.ts";
 import { toPermissionRequest } from "./permission-request.ts";
-import type { PermissionStore } from "./ports.ts";
+import type { AskStore, PermissionStore } from "./ports.ts";
 import { denyCall, expireAsks, rejectTree } from "./refuse-asks.ts";
 import { settleAnswer } from "./settle-answer.ts";
 import type { ApprovalContext } from "./settlements.ts";
+
+/** Steps of the store that settle an answer. The life of a call reads its call with them, and starts it. */
+export type AnswerSteps = Pick<AskStore, "getAsk" | "asksOf" | "settle">;
 
 /** Judges calls, and manages their permission requests, answers and grants. */
 export type Permissions = ReturnType<typeof createPermissions>;
@@ -57,9 +60,16 @@ export function createPermissions({
       subject: Subject,
       id: string,
     ): PermissionRequest => toPermissionRequest(ask, decisions, { ...fields, id, created: now() }, subject),
-    /** Settles an ask with an approver's answer; see `settleAnswer`. */
-    reply: (principal: Principal, workspace: string, response: PermissionResponse): Promise<void> =>
-      settleAnswer(context, principal, workspace, response),
+    /** Settles an ask with an approver's answer; see `settleAnswer`. `steps` replace those of the store. */
+    reply: (
+      principal: Principal,
+      workspace: string,
+      response: PermissionResponse,
+      steps: AnswerSteps = store,
+    ): Promise<void> => {
+      const { getAsk, asksOf, settle } = steps;
+      return settleAnswer({ ...context, store: { ...store, getAsk, asksOf, settle } }, principal, workspace, response);
+    },
     /** Rejects every open ask of a session and its descendants. */
     rejectAll: (principal: Principal, tree: { root: string; sessionId: string; message: string }) =>
       rejectTree(context, principal, tree),

@@ -2,7 +2,15 @@ import type { AskStore } from "./ports/asks.ts";
 import type { AuditLog } from "./ports/audit.ts";
 import type { GrantStore } from "./ports/grants.ts";
 
-export type { AskRecord, AskStore, EndedWait, Settlement, SettleResult } from "./ports/asks.ts";
+export type {
+  AskRecord,
+  AskStore,
+  EndedWait,
+  SettledCall,
+  SettledStart,
+  Settlement,
+  SettleResult,
+} from "./ports/asks.ts";
 export type { AuditLog } from "./ports/audit.ts";
 export type { GrantFilter, GrantStore } from "./ports/grants.ts";
 

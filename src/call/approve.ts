@@ -1,4 +1,4 @@
-import { PermissionAction, type QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy } from "../approval/judge-asks.ts";
 import type { Subject } from "../policy/subject.ts";
@@ -12,70 +12,47 @@ import type { Engine } from "./engine.ts";
 import { inspectCall } from "./inspect.ts";
 import { type Judged, judgeCall } from "./planning.ts";
 import { checkGuards, decodeInput, planContext } from "./prepare.ts";
-import { type Running, subjectOf } from "./running.ts";
+import { releaseCall } from "./release.ts";
+import { type Approved, type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { inputOf, running } from "./state.ts";
-
-/** A plan that was allowed and whose start mark is written, with the input it was made from. */
-export interface Approved extends Judged {
-  input: unknown;
-  /** Answers to the questions of the plan; absent if it has none. */
-  answers?: readonly QuestionAnswer[];
-}
 
 /** State of the approval loop of one call. */
 interface Approval {
   readonly tool: Tool;
   readonly ctx: PlanContext;
   readonly subject: Subject;
-  /** Asks of the call are open. */
-  isAsking: boolean;
 }
 
 /**
- * Steps 4 to 7: plans, judges and asks, waits for the asks, and starts over until the plan that is allowed is the one that
- * carries the start mark. An attempt retains no memory while its asks are open, which may take hours.
+ * Steps 4 to 7: plans, judges and asks, and starts over until the plan that is allowed is the one that carries the start mark. A
+ * call that asks waits without an owner: the run ends with `CallGone`, and the replica that claims the call takes these steps again.
  */
 export async function approveCall(engine: Engine, call: Running, tool: Tool): Promise<Approved> {
-  const approval = newApproval(engine, call, tool);
+  const approval: Approval = {
+    tool,
+    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
+    subject: subjectOf(call, tool),
+  };
   for (;;) {
     call.signal.throwIfAborted();
-    const step = approval.isAsking ? waitForAnswers(engine, call, approval) : attemptStart(engine, call, approval);
+    const waits = call.record.part.permissionIds.length > 0;
+    const step = waits ? waitForAnswers(engine, call) : attemptStart(engine, call, approval);
     const approved = await step.catch((cause: unknown) => pauseIfUnavailable(engine, call, cause));
     if (approved) return approved;
   }
 }
 
-function newApproval(engine: Engine, call: Running, tool: Tool): Approval {
-  return {
-    tool,
-    ctx: planContext(engine, call.record, call.opened, (cwd) => hookEnvironment(call.hooks, cwd)),
-    subject: subjectOf(call, tool),
-    isAsking: call.record.part.permissionIds.length > 0,
-  };
-}
-
 /**
- * Steps 4 to 7 of a delegated call: like `approveCall`, but the call does not wait here. Returns when its start mark is written
- * or when it waits for answers, without an owner.
+ * Leaves the call to wait for its open asks. An open ask is for the approver to decide: a new grant meanwhile must not start the
+ * call. A call of an atomic batch waits here, since only this replica knows when it may start.
  */
-export async function approveDelegated(engine: Engine, call: Running, tool: Tool): Promise<void> {
-  const approval = newApproval(engine, call, tool);
-  // Another request may have opened asks before this one claimed the call.
-  while (!approval.isAsking) {
-    call.signal.throwIfAborted();
-    const attempt = attemptStart(engine, call, approval).catch((cause) => pauseIfUnavailable(engine, call, cause));
-    if (await attempt) return;
-    // Throws if this attempt opened asks: the same step ended the lease.
-    if (approval.isAsking) await refreshCall(engine, call);
-    approval.isAsking = call.record.part.permissionIds.length > 0;
+async function waitForAnswers(engine: Engine, call: Running): Promise<undefined> {
+  if (!call.gate) {
+    await releaseCall(engine, call.record);
+    throw new CallGone();
   }
-}
-
-/** Waits until the call's asks are settled. An open ask is for the approver to decide: a new grant meanwhile must not start the call. */
-async function waitForAnswers(engine: Engine, call: Running, approval: Approval): Promise<undefined> {
   await waitUntilSettled(engine, call);
-  approval.isAsking = false;
 }
 
 /** Plans and judges once. Returns undefined if asks were opened or if what the decision rests on has changed. */
@@ -99,8 +76,9 @@ async function attemptStart(
   const answers = isAsked ? await answersTo(engine, call, tool, judged) : nothingAsked;
   if (answers.missing.length > 0) {
     if (by.grants === "none") return await attemptStart(engine, call, approval, "adopt");
-    await openMissingAsks(engine, call, judged, answers, preview, subject);
-    approval.isAsking = true;
+    const isWaiting = await openMissingAsks(engine, call, judged, answers, preview, subject);
+    if (isWaiting && !call.gate) throw new CallGone();
+    await refreshCall(engine, call);
     return undefined;
   }
   if (call.gate && !call.gate.isOpen) {

@@ -32,6 +32,7 @@ import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { Inspected } from "./inspect.ts";
 import type { Judged } from "./planning.ts";
+import { waitMs } from "./release.ts";
 import type { Running } from "./running.ts";
 import { storePreview } from "./spill.ts";
 import { inputOf } from "./state.ts";
@@ -55,20 +56,24 @@ export const nothingAsked: CallAnswers = { digest: "", asks: [], approved: [], m
 /** Collects the approvals of exactly this plan, and what it needs beyond them. */
 export async function answersTo(
   engine: Engine,
-  call: Running,
+  call: Pick<Running, "record" | "opened" | "asks"> & Partial<Pick<Running, "hooks">>,
   tool: Tool,
   { plan, verdict }: Judged,
 ): Promise<CallAnswers> {
   const digest = await approvalDigest(engine, tool, inputOf(call.record.part), plan, call.opened);
   const asks = call.asks ?? (await engine.asksOf(call.record.ref));
   const given = asks.filter((ask) => ask.request.digest === digest && isAskApproved(ask, asks));
-  const isByHooks = (ask: ExpandedAsk) => !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
+  const isByHooks = (ask: ExpandedAsk) =>
+    call.hooks !== undefined && !isForPerson(ask) && isAllowedByHooks(call.hooks, digest, ask);
   const missing = verdict.unapproved.filter((ask) => !isByHooks(ask) && !given.some((asked) => isFor(ask, asked)));
   const answers = given.flatMap(({ settled }) => settled?.answers ?? []);
   return { digest, asks, approved: given.map(({ request }) => request), missing, answers };
 }
 
-/** Step 6, ask: opens a permission request for everything missing, and withdraws those of an earlier plan. */
+/**
+ * Step 6, ask: opens a permission request for everything missing, and withdraws those of an earlier plan. Returns true if the
+ * call waits now: unless it belongs to an atomic batch, the same step ended its lease.
+ */
 export async function openMissingAsks(
   engine: Engine,
   call: Running,
@@ -76,7 +81,7 @@ export async function openMissingAsks(
   { digest, asks, missing }: CallAnswers,
   preview: Inspected["preview"],
   subject: Subject,
-): Promise<void> {
+): Promise<boolean> {
   if (call.record.attempts > 0) {
     // A body that was entered is not asked for again, not even for a repeat after a crash.
     throw new CallEnd(
@@ -90,13 +95,12 @@ export async function openMissingAsks(
   const stale = open.filter(isStale);
   const unopened = missing.filter((ask) => !isOpen(ask));
   const unasked = await askHooks(call, unopened, judged.plan, digest);
-  if (stale.length > 0 || unasked.length > 0) {
-    const shown = preview && (await storePreview(engine, call, preview()));
-    const requests = unasked.map((ask) =>
-      requestFor(engine, call, { ...judged, ask }, { preview: shown, subject, digest }),
-    );
-    await openPermissionRequests(engine, call, requests, judged.verdict, stale);
-  }
+  if (stale.length === 0 && unasked.length === 0) return false;
+  const shown = preview && (await storePreview(engine, call, preview()));
+  const requests = unasked.map((ask) =>
+    requestFor(engine, call, { ...judged, ask }, { preview: shown, subject, digest }),
+  );
+  return (await openPermissionRequests(engine, call, requests, judged.verdict, stale)) && requests.length > 0;
 }
 
 /** Lets hooks decide before approvers are asked. Returns the asks they leave open, and questions; throws if a hook denies one. */
@@ -148,12 +152,14 @@ export function requestFor(
 
 /** Opens requests and withdraws stale ones in one step. Returns false if the call has changed since it was read. */
 export async function openPermissionRequests(
-  { limits, permissions, store, unattended }: Engine,
+  engine: Engine,
   call: Running,
   asks: PermissionRequest[],
   { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
   stale: readonly AskRecord[],
 ): Promise<boolean> {
+  const { limits, permissions, store, unattended } = engine;
+  const waitsAlone = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
   const permissionIds = asks.map(({ id }) => id);
   const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
   const isOpened = await store.openAsks({
@@ -164,7 +170,7 @@ export async function openPermissionRequests(
     withdraw: stale.map(({ request }) => request.id),
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
-    ...(call.record.spec.delegated && { dueMs: limits.askMs }),
+    ...(waitsAlone && { dueMs: waitMs(engine, call.record) }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
   if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);

@@ -1,11 +1,12 @@
 import { hash, randomBytes } from "node:crypto";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { approveDelegated } from "./approve.ts";
+import { approveCall } from "./approve.ts";
 import { CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { newRunning } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { resolveTool, runBeforeHooks } from "./prepare.ts";
+import { releaseCall } from "./release.ts";
 import { type Running, runKeyOf } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { failCall } from "./settle.ts";
@@ -63,7 +64,7 @@ async function attempt(engine: Engine, call: Running): Promise<void> {
     await engine.registry.refresh(workspaceRoot(call.opened.workspace.name));
     call.tool = resolveTool(engine, call.record, call.opened);
     await runBeforeHooks(engine, call);
-    await approveDelegated(engine, call, call.tool);
+    await approveCall(engine, call, call.tool);
   } catch (cause) {
     await failCall(engine, call, cause);
   } finally {
@@ -74,20 +75,8 @@ async function attempt(engine: Engine, call: Running): Promise<void> {
 
 /** Releases a call; if that fails, renewal finds the lease without a run and releases it. */
 async function tryRelease(engine: Engine, record: CallRecord): Promise<void> {
-  await releaseDelegated(engine, record).catch((error: unknown) => {
+  await releaseCall(engine, record).catch((error: unknown) => {
     const { callId } = record.ref;
     engine.log.warn("the lease of a delegated call could not be released yet", { error, callId });
   });
-}
-
-/** Ends this replica's lease on a delegated call, if it still holds it: the call goes on waiting without an owner. */
-export async function releaseDelegated({ limits, replicaId, store }: Engine, { ref }: CallRecord): Promise<void> {
-  for (;;) {
-    const record = await store.getCall(ref.sessionId, ref.callId);
-    const { epoch, owner, part, spec, version } = record ?? {};
-    if (epoch === undefined || version === undefined || owner !== replicaId || part?.state.case !== "pending") return;
-    const dueMs = part.permissionIds.length > 0 ? limits.askMs : (spec?.delegated?.collectMs ?? 0);
-    const step = { fence: { ref, owner, epoch }, version, asks: [], withdraw: [], message: "", dueMs };
-    if (await store.openAsks({ ...step, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
-  }
 }

@@ -2,7 +2,6 @@ import type { ToolOutput, ToolProgress } from "../../gen/opencode/tool/v1/event_
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { newId } from "../core/ids.ts";
 import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.ts";
-import type { Approved } from "./approve.ts";
 import { askInBody } from "./ask-in-body.ts";
 import { hookEnvironment } from "./call-hooks.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
@@ -12,7 +11,7 @@ import { ensureRecorded, recordInBackground } from "./first-step.ts";
 import { type CallOutput, createCallOutput } from "./output.ts";
 import { planContext } from "./prepare.ts";
 import { createProgress } from "./progress.ts";
-import type { Running } from "./running.ts";
+import type { Approved, Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
 import { storeBytes } from "./spill.ts";
 

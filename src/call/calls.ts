@@ -1,14 +1,16 @@
 import { ErrorReason } from "../../gen/opencode/tool/v1/error_reason_pb.ts";
-import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { PermissionResponse, ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { BeginCallRequest, FinishCallRequest } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { TraceContext } from "../tool/tool.ts";
 import { type Accepted, acceptCall, type CallRequest, makeCalls } from "./accept.ts";
+import { answerAsk } from "./answer.ts";
 import { backgroundCallsOf } from "./background-calls.ts";
 import { beginCall } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
+import { claimAnnounced } from "./claims.ts";
 import type { Engine, EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
@@ -28,21 +30,28 @@ export type Calls = ReturnType<typeof createCalls>;
 export function createEngine(parts: EngineParts): Engine {
   const { outputs, store } = parts;
   const sessionsWithNews = new Set<string>();
-  return {
+  const subscriptions = store.isShared
+    ? [
+        store.onNews(undefined, (sessionId) => sessionsWithNews.add(sessionId)),
+        store.onUnclaimed((ref) => claimAnnounced(engine, ref)),
+      ]
+    : [];
+  const engine: Engine = {
     ...parts,
     runs: new Map(),
     claiming: new Map(),
     unrecorded: new Map(),
     launching: new Set(),
     sessionsWithNews,
-    stopNews: store.isShared
-      ? store.onNews(undefined, (sessionId) => sessionsWithNews.add(sessionId))
-      : () => undefined,
+    stopNews() {
+      for (const unsubscribe of subscriptions) unsubscribe();
+    },
     isDraining: false,
     filling: createFilling(outputs),
     waits: createWaits(store),
     makeCalls,
   };
+  return engine;
 }
 
 /** Creates an engine and returns what the edge and the timers may do with it. Access to sessions is checked here. */
@@ -75,6 +84,9 @@ export function createCalls(parts: EngineParts) {
       beginCall(engine, principal, request, signal, trace),
     /** Ends a call that its host ran with the reported result. */
     finish: (principal: Principal, request: FinishCallRequest) => finishDelegated(engine, principal, request),
+    /** Settles an ask with an approver's answer; starts the call in the same step where that is possible. */
+    answer: (principal: Principal, workspace: string, response: PermissionResponse) =>
+      answerAsk(engine, principal, workspace, response),
     /** Calls of agents that this service started. */
     ownTools: ownToolCallsOf(engine),
     getRecord,

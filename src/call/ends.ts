@@ -13,6 +13,8 @@ import {
   OutputLimit,
   ToolFailure,
 } from "../tool/errors.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord } from "./ports.ts";
 import type { Running } from "./running.ts";
 
 /** Reason for which the engine ends a call; also the reason of the call's aborted signal. */
@@ -31,6 +33,19 @@ export class CallEnd extends Error {
 /** Thrown when a call is no longer ours to write: it has ended, or another replica owns it. */
 export class CallGone extends Error {
   override name = "CallGone";
+}
+
+/** Longest life of a call, waits for approvers included. */
+export const maxLifeMs = 24 * 3_600_000;
+
+/** True if a call is older than a call may become. */
+export function isTooOld({ store }: Pick<Engine, "store">, { spec }: Pick<CallRecord, "spec">): boolean {
+  return store.now() - spec.accepted > maxLifeMs;
+}
+
+/** Returns the end of a call that is too old. */
+export function tooOld(): CallEnd {
+  return new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped.");
 }
 
 /** Returns the end of a denied call, with what was denied and why. */

@@ -61,6 +61,9 @@ export interface EngineParts extends Planning {
   /** Reads the asks of a call, settled ones included. */
   asksOf: AskStore["asksOf"];
   getAsk: AskStore["getAsk"];
+  settle: AskStore["settle"];
+  /** True unless replicas that share the store have other rules; this one then claims no calls. */
+  agreesOnPolicy(): boolean;
   registry: Registry;
   /** Built-in tools without effects: their calls may be recorded when they end. */
   effectFree: ReadonlySet<Tool>;

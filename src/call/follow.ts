@@ -1,16 +1,13 @@
 import type { SessionEvent } from "../../gen/opencode/tool/v1/event_pb.ts";
 import type { Engine } from "./engine.ts";
-import { createBell, type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
+import { type FollowedEvent, followLog, snapshotEvent } from "./log.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
 import { isTerminal } from "./state.ts";
 
-/** Longest life of a call, waits for approvers included. */
-export const maxLifeMs = 24 * 3_600_000;
-
 /** Returns the call when it has ended, or as it is after `ms`. */
 export async function waitForEnd(
-  { runs, store }: Engine,
+  { runs, store, waits }: Engine,
   { ref, part: last }: Pick<CallRecord, "ref"> & Partial<Pick<CallRecord, "part">>,
   ms: number,
   signal: AbortSignal,
@@ -21,18 +18,17 @@ export async function waitForEnd(
   // A run of this replica resolves by itself: no need to read every event of its session.
   const part = run && (await resultWithin(run.done, ms, signal));
   if (part) return { ref, part };
-  const bell = createBell();
-  const off = store.onNews(ref.sessionId, bell.ring);
+  const wait = await waits.begin(ref);
   try {
     for (;;) {
       const record = await store.getCall(ref.sessionId, ref.callId);
       if (!record) throw new Error(`call ${ref.callId} is gone while it was waited for`);
       const left = until - performance.now();
       if (isTerminal(record.part) || left <= 0) return record;
-      await bell.wait(left, signal);
+      await wait.news(signal, left);
     }
   } finally {
-    off();
+    wait.end();
   }
 }
 

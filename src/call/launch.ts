@@ -1,12 +1,23 @@
+import type { AskRecord } from "../approval/ports.ts";
 import { newId } from "../core/ids.ts";
 import { createCallHooks } from "./call-hooks.ts";
 import { noteCall } from "./call-record.ts";
 import type { StartGate } from "./children.ts";
 import type { Engine } from "./engine.ts";
+import type { WaitTime } from "./observer.ts";
 import type { CallRecord } from "./ports.ts";
 import { runCall } from "./run.ts";
-import { fenceOf, type Ready, type Running, runKeyOf } from "./running.ts";
+import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
+
+/** What is known of a call that is launched. */
+export interface Launch {
+  /** Set for a call whose start mark is written. */
+  ready?: Startable | undefined;
+  gate?: StartGate | undefined;
+  /** Its asks, if they were read with the record. */
+  asks?: readonly AskRecord[] | undefined;
+}
 
 /** Starts the run of a call that this replica holds the lease of. The run has its own signal: the request that made the call may end. */
 export function launchCall(
@@ -14,11 +25,11 @@ export function launchCall(
   record: CallRecord,
   opened: OpenSession,
   leaseConfirmed: number,
-  { ready, gate }: { ready?: Ready | undefined; gate?: StartGate | undefined } = {},
+  { ready, gate, asks }: Launch = {},
 ): void {
   const { runs } = engine;
   const key = runKeyOf(record.ref);
-  const call = newRunning(engine, record, opened, leaseConfirmed, { gate });
+  const call = newRunning(engine, record, opened, leaseConfirmed, { gate, asks });
   const done = runCall(engine, call, ready).finally(() => {
     if (runs.get(key)?.call === call) runs.delete(key);
   });
@@ -31,7 +42,7 @@ export function newRunning(
   record: CallRecord,
   opened: OpenSession,
   leaseConfirmed: number,
-  { gate, assignment }: Pick<Running, "assignment"> & { gate?: StartGate | undefined } = {},
+  { gate, assignment, asks }: Pick<Running, "assignment"> & Pick<Launch, "gate" | "asks"> = {},
 ): Running {
   const { hooks, observer, store } = engine;
   const controller = new AbortController();
@@ -46,7 +57,8 @@ export function newRunning(
     isStarting: record.part.state.case !== "pending",
     gate,
     ...(assignment !== undefined && { assignment }),
-    observed: observer.began(record),
+    ...(asks && { asks }),
+    observed: observer.began(record, asks && waitOf(asks)),
     hooks: createCallHooks(hooks, record.part, {
       stored: record.hooked,
       store: (hooked) => noteCall(engine, fence, { hooked }),
@@ -54,4 +66,11 @@ export function newRunning(
       now: store.now,
     }),
   };
+}
+
+/** Returns the time in which a call waited for these asks; undefined if it waited for none. */
+function waitOf(asks: readonly AskRecord[]): WaitTime | undefined {
+  if (asks.length === 0) return undefined;
+  const from = Math.min(...asks.map(({ request }) => request.created));
+  return { from, to: Math.max(from, ...asks.map(({ settled }) => settled?.time ?? from)) };
 }

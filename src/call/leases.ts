@@ -1,24 +1,21 @@
 import { ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { CallRef } from "../core/call-ref.ts";
-import { workspaceRoot } from "../core/workspace-root.ts";
-import { releaseDelegated } from "./attempt-delegated.ts";
 import { noteOfChildSession } from "./child-sessions.ts";
 import { startsWithOthers } from "./children.ts";
+import { claimCall } from "./claims.ts";
 import { endCall } from "./end-call.ts";
-import { CallEnd, CallGone } from "./ends.ts";
+import { CallEnd, CallGone, isTooOld, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
-import { maxLifeMs } from "./follow.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { recoverDelegated } from "./recover-delegated.ts";
+import { releaseCall } from "./release.ts";
 import { runKeyOf } from "./running.ts";
-import { beforeDrain, isLeaseValid, isTaken, whileClaiming } from "./runs.ts";
+import { beforeDrain, isLeaseValid, isTaken } from "./runs.ts";
 import { failed, isTerminal } from "./state.ts";
 
 /** An orphaned call that no replica claims for this long ends. */
 const maxUnclaimedMs = 60_000;
-/** Times that the body of an idempotent tool may be entered. */
-const maxIdempotentAttempts = 3;
 const unclaimedText = "No replica took the call up again after its executor stopped responding. It was not run.";
 const lostText = (attempts: number) =>
   `The executor stopped responding while the tool ran. It ran at most ${attempts > 1 ? `${attempts} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
@@ -33,10 +30,7 @@ export async function renewLeases(engine: Engine): Promise<void> {
   for (const [key, { call }] of before) {
     if (!keys.has(key)) call.controller.abort(new CallGone());
     call.leaseConfirmed = sent;
-    if (store.now() - call.record.spec.accepted > maxLifeMs)
-      call.controller.abort(
-        new CallEnd(ToolErrorReason.TIMEOUT, "The call was not done within 24 hours and was stopped."),
-      );
+    if (isTooOld(engine, call.record)) call.controller.abort(tooOld());
   }
   for (const ref of held) if (!runs.has(runKeyOf(ref))) await beforeDrain(engine, resumeCall(engine, ref, sent));
   // The lease counts from when the renewal was sent: after a slow answer the next regular round may be too late.
@@ -52,7 +46,7 @@ async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number):
   const record = await store.getCall(ref.sessionId, ref.callId);
   if (!record || isTerminal(record.part) || record.owner !== replicaId) return;
   if (isTaken(engine, ref) || engine.isDraining) return;
-  if (record.spec.delegated) return await releaseDelegated(engine, record);
+  if (record.spec.delegated) return await releaseCall(engine, record);
   if (record.part.state.case === "running") return await loseCall(engine, record, lostText(record.attempts));
   if (startsWithOthers(record.part)) return await loseCall(engine, record, unclaimedText);
   const opened = await sessions.load(ref.sessionId);
@@ -83,34 +77,15 @@ export async function recoverCalls(engine: Engine): Promise<void> {
 
 async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall): Promise<void> {
   const { store } = engine;
-  const record = await store.getCall(ref.sessionId, ref.callId);
-  if (record?.owner !== "" || isTerminal(record.part)) return;
+  const found = await store.getCallWithAsks(ref);
+  if (found?.record.owner !== "" || isTerminal(found.record.part)) return;
+  const { record } = found;
   if (record.spec.delegated) return await recoverDelegated(engine, record);
-  const waits = record.part.permissionIds.length > 0;
-  if (!waits && (await beforeDrain(engine, claimCall(engine, record)))) return;
+  if (await beforeDrain(engine, claimCall(engine, found))) return;
   if (started) await loseCall(engine, record, lostText(record.attempts));
   // Nothing is claimed during a drain, however long that takes.
-  else if (!waits && !engine.isDraining && store.now() - since > maxUnclaimedMs)
+  else if (!engine.isDraining && store.now() - since > maxUnclaimedMs)
     await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
-}
-
-/** Claims an orphaned call and launches it, if this replica serves its workspace and definition and its body may be entered once more. */
-export async function claimCall(engine: Engine, { ref, part, spec, attempts }: CallRecord): Promise<boolean> {
-  const { limits, log, registry, replicaId, sessions, store } = engine;
-  if (engine.isDraining || attempts >= maxIdempotentAttempts || startsWithOthers(part)) return false;
-  const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
-    log.warn("a call cannot be claimed: its workspace is not served here", { error: cause, callId: ref.callId });
-    return undefined;
-  });
-  const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
-  const maxAttempts = tool?.idempotent ? maxIdempotentAttempts : 1;
-  if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
-  const sent = performance.now();
-  const claimed =
-    opened && (await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
-  if (!claimed) return false;
-  launchCall(engine, claimed, opened, sent);
-  return true;
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */

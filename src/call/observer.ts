@@ -9,12 +9,18 @@ export type CallStep = "plan" | "wait" | "execute";
 
 /** Observes calls, for logs, metrics and spans. Its methods must neither throw nor block: the call does not wait for them. */
 export interface CallObserver {
-  /** Called when this replica begins to run the call. */
-  began(call: CallRecord): CallObservation;
+  /** Called when this replica begins to run the call; `wait` if it waited without an owner before. */
+  began(call: CallRecord, wait?: WaitTime): CallObservation;
   /** Called once across all replicas, on the one that recorded the call's terminal state. */
   ended(end: { part: ToolPart; isKnownTool: boolean }): void;
-  /** Called when the wait of a delegated call ends, on the replica that settled its last open ask. */
+  /** Called when the wait of a call ends, on the replica that settled its last open ask. */
   waited(wait: { part: ToolPart; isKnownTool: boolean; ms: number }): void;
+}
+
+/** From when until when a call waited for its asks; ms since the epoch. */
+export interface WaitTime {
+  from: number;
+  to: number;
 }
 
 /** Observation of one call while it runs on this replica. */

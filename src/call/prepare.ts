@@ -137,4 +137,5 @@ export function planContext(
   };
 }
 
-const noEnvironment = async () => ({});
+/** Environment of a call without hooks. */
+export const noEnvironment = async () => ({});

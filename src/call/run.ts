@@ -4,14 +4,14 @@ import { approveCall } from "./approve.ts";
 import { executeBody } from "./body.ts";
 import type { Engine } from "./engine.ts";
 import { resolveTool, runBeforeHooks } from "./prepare.ts";
-import type { Ready, Running } from "./running.ts";
+import type { Running, Startable } from "./running.ts";
 import { failCall, settleCall } from "./settle.ts";
 
 /**
  * Runs a call that this replica holds the lease of, from resolving its tool to its terminal state. Never throws: every failure
  * becomes the call's state, unless the call is no longer ours to write. Returns the call as this run ended it.
  */
-export async function runCall(engine: Engine, call: Running, ready?: Ready): Promise<ToolPart | undefined> {
+export async function runCall(engine: Engine, call: Running, ready?: Startable): Promise<ToolPart | undefined> {
   try {
     if (!ready) await engine.registry.refresh(workspaceRoot(call.opened.workspace.name));
     const tool = ready?.tool ?? resolveTool(engine, call.record, call.opened);

@@ -1,4 +1,4 @@
-import type { DecisionRecord } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { DecisionRecord, QuestionAnswer } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { ToolPart } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { AskRecord } from "../approval/ports.ts";
 import type { CallRef } from "../core/call-ref.ts";
@@ -54,17 +54,27 @@ export interface Run {
   readonly done: Promise<ToolPart | undefined>;
 }
 
-/** A call that was judged before it was accepted and may start in the same step. */
-export interface Ready extends Judged {
-  tool: Tool;
-  subject: Subject;
-  /** The rules by which it was judged. */
-  layers: Layers;
+/** A plan that was allowed, with the input it was made from. */
+export interface Approved extends Judged {
   input: unknown;
+  /** Answers to the questions of the plan; absent if it has none. */
+  answers?: readonly QuestionAnswer[];
+}
+
+/** A call that was judged before the step that accepts it or settles its last ask, and may start in the same step. */
+export interface Startable extends Approved {
+  tool: Tool;
   /** The running part. */
   start: ToolPart;
   /** The decision that lets it start. */
   decision: DecisionRecord;
+}
+
+/** A call that was judged before it was accepted. */
+export interface Ready extends Startable {
+  subject: Subject;
+  /** The rules by which it was judged. */
+  layers: Layers;
   /** A call with more repeats than this is accepted only: it takes the steps one by one, of which one may ask. */
   maxRepeats: number;
 }

@@ -2,21 +2,21 @@ import type { CallRef } from "../core/call-ref.ts";
 import { callOf, createBell, followLog } from "./log.ts";
 import type { EventLog, SessionStore } from "./ports.ts";
 
-/** One call's wait for news. */
+/** One wait for news of a call. */
 export interface Wait {
-  /** Resolves when there may be news since the wait began; throws if the log cannot be read. */
-  news(signal: AbortSignal): Promise<void>;
+  /** Resolves when there may be news since the wait began, or after `ms`; throws if the log cannot be read. */
+  news(signal: AbortSignal, ms?: number): Promise<void>;
   /** Ends the wait. */
   end(): void;
 }
 
-/** Waits of calls for their events. The calls of a session share one reader of its log. */
+/** Waits for the events of calls. All waits in a session share one reader of its log. */
 export interface Waits {
   /** Begins a wait: every event of the call from when this resolves is news. */
   begin(ref: CallRef): Promise<Wait>;
 }
 
-/** Interval after which a waiting call checks its record even without news. */
+/** Interval after which a waiter checks its call even without news. */
 const quietMs = 60_000;
 
 /** Reader of one session's log. */
@@ -64,8 +64,8 @@ export function createWaits(calls: EventLog & Pick<SessionStore, "getSession">):
       reader.waiting.add(waiter);
       await reader.begun;
       return {
-        async news(signal) {
-          if (reader.failure === undefined) await waiter.bell.wait(quietMs, signal);
+        async news(signal, ms = quietMs) {
+          if (reader.failure === undefined) await waiter.bell.wait(Math.min(ms, quietMs), signal);
           if (reader.failure !== undefined) throw reader.failure;
         },
         end() {

@@ -38,6 +38,7 @@ export function createReplica({
   tools,
   crashMarks,
   observer,
+  agreesOnPolicy = () => true,
   log,
 }: {
   config: ReplicaConfig;
@@ -50,6 +51,7 @@ export function createReplica({
   tools: readonly Tool[];
   crashMarks: CrashMarks;
   observer: CallObserver;
+  agreesOnPolicy?: () => boolean;
   log: Logger;
 }) {
   const registry = createRegistry(config);
@@ -94,6 +96,8 @@ export function createReplica({
     sessions,
     asksOf: asks.asksOf,
     getAsk: asks.getAsk,
+    settle: asks.settle,
+    agreesOnPolicy,
     ...planning,
     registry,
     effectFree: new Set(tools.filter(isEffectFree)),

@@ -78,6 +78,7 @@ export async function startServer(
   const skills = await openSkills(config, log);
   const agentNames = () => [...builtInAgents.keys(), ...rules.agents.keys()];
   const builtIn = startBuiltInTools({ sandbox, replicaId, leaseMs: config.leaseMs, skills, agentNames });
+  const agreement = await createPolicyAgreement(store.calls, rules, log);
   const replica = createReplica({
     config,
     rules,
@@ -87,6 +88,7 @@ export async function startServer(
     tools: builtIn.tools,
     crashMarks,
     observer: telemetry.observer,
+    agreesOnPolicy: agreement.agrees,
     log,
   });
   const { calls, registry, hooks } = replica;
@@ -101,7 +103,6 @@ export async function startServer(
     await store.calls.close();
     throw error;
   });
-  const agreement = await createPolicyAgreement(store.calls, rules, log);
   const stopTimers = startTimers(
     [
       { everyMs: 1_000, work: calls.recover },

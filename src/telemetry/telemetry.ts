@@ -44,19 +44,16 @@ export async function createTelemetry({
   const spans = tracing ? (await import("./spans.ts")).createSpans({ version, log }) : undefined;
   return {
     observer: {
-      began(call) {
-        const span = spans?.began(call);
+      began(call, wait) {
+        const span = spans?.began(call, wait);
         return {
           async step(name, work) {
-            const began = performance.now();
             if (name === "execute") runningCount += 1;
             try {
               // Without tracing, the caller's trace context is passed on unchanged.
               return span ? await span.step(name, work) : await work(call.spec.trace);
             } finally {
               if (name === "execute") runningCount -= 1;
-              if (name === "wait")
-                metrics.waited({ part: call.part, isKnownTool: true, ms: performance.now() - began });
             }
           },
           over: (part) => span?.over(part),

@@ -51,10 +51,10 @@ async function approvedOver(restart: { version: string }) {
   const ask = async () => (await replicas.any().store.permissions.asksOf(record.ref))[0]?.request.id;
   await expect.poll(ask).toBeDefined();
   await replicas.kill(first);
-  const { permissions, sessions, calls } = replicas.any();
+  const { sessions, calls } = replicas.any();
   const { session } = await sessions.open(person, "ses_a", "read");
   const answer = { sessionId: "ses_a", permissionId: (await ask()) ?? "", reply: PermissionReply.ONCE };
-  await permissions.reply(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
+  await calls.answer(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
   await calls.recover();
   await replicas.outliveTheDead();
   await calls.recover();

@@ -68,12 +68,12 @@ describe.each(places.flatMap(([name, contentsOf]) => counts.map((count) => ({ na
     }
 
     async function approve(replicas: Replicas, index: number): Promise<void> {
-      const { calls, permissions, sessions, store } = replicas.any();
+      const { calls, sessions, store } = replicas.any();
       const { session } = await sessions.open(person, sessionOf(index), "read");
       const { record } = await calls.getRecord(agent, sessionOf(index), `call_${index}`, "read");
       const [ask] = await store.permissions.asksOf(record.ref);
       const answer = { sessionId: session.id, permissionId: ask?.request.id ?? "", reply: PermissionReply.ONCE };
-      await permissions.reply(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
+      await calls.answer(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
     }
 
     async function outcome(replicas: Replicas, index: number) {
@@ -83,9 +83,33 @@ describe.each(places.flatMap(([name, contentsOf]) => counts.map((count) => ({ na
       return part.state;
     }
 
-    test("an answered call starts in the first round of recovery", async () => {
+    /** A replica that settles asks, and dies before it claims the calls. */
+    const neverClaims = (ports: Store): Store => ({
+      ...ports,
+      permissions: {
+        ...ports.permissions,
+        async settle(settlement) {
+          const calls = settlement.calls.map(({ start: _, ...call }) => call);
+          const { unclaimed: _, ...result } = {
+            unclaimed: [],
+            ...(await ports.permissions.settle({ ...settlement, calls })),
+          };
+          return result;
+        },
+      },
+    });
+
+    test("an answered call starts at once", async () => {
       const replicas = await replaced();
       await approve(replicas, count - 1);
+      expect(await outcome(replicas, count - 1)).toMatchObject({ case: "completed" });
+      await replicas.stop();
+    }, 240_000);
+
+    test("an answered call that nobody claimed starts in the first round of recovery", async () => {
+      const replicas = await replaced(neverClaims);
+      await approve(replicas, count - 1);
+      expect(await outcome(replicas, count - 1)).toMatchObject({ case: "pending" });
       await replicas.any().calls.recover();
       expect(await outcome(replicas, count - 1)).toMatchObject({
         case: "completed",
@@ -103,7 +127,7 @@ describe.each(places.flatMap(([name, contentsOf]) => counts.map((count) => ({ na
         claimCall: (ref, ...rest) =>
           ref.callId === "call_0" ? Promise.reject(new Error("this call is broken")) : calls.claimCall(ref, ...rest),
       });
-      const replicas = await replaced((ports) => ({ ...ports, calls: broken(ports.calls) }));
+      const replicas = await replaced((ports) => ({ ...neverClaims(ports), calls: broken(ports.calls) }));
       for (const index of [0, 1, 2]) await approve(replicas, index);
       await expect(replicas.any().calls.recover()).rejects.toThrow("this call is broken");
       expect(await outcome(replicas, 0)).toMatchObject({ case: "pending" });

@@ -44,8 +44,8 @@ export function breakStore(store: ServiceStore, how: string): ServiceStore {
 }
 
 const changes: Readonly<Record<string, (store: ServiceStore) => ServiceStore>> = {
-  SIGKILL: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGKILL") }),
-  SIGSTOP: (store) => ({ ...store, calls: strikeAtPoints(store.calls, "SIGSTOP") }),
+  SIGKILL: (store) => ({ ...store, ...strikeAtPoints(store, "SIGKILL") }),
+  SIGSTOP: (store) => ({ ...store, ...strikeAtPoints(store, "SIGSTOP") }),
   "lost calls run again": (store) => ({ ...store, calls: reportAsUnstarted(store.calls) }),
   "every answer wins": (store) => ({
     ...store,
@@ -55,12 +55,14 @@ const changes: Readonly<Record<string, (store: ServiceStore) => ServiceStore>> =
         const settled = await store.permissions.settle(settlement);
         return settled.result === "lost" ? { result: "won" } : settled;
       },
-      getAsk: async (...id) => {
-        const ask = await store.permissions.getAsk(...id);
-        if (ask) delete ask.settled;
-        return ask;
-      },
     },
+    calls: replace(store.calls, {
+      async getCallOfAsk(...id) {
+        const found = await store.calls.getCallOfAsk(...id);
+        for (const ask of found?.asks ?? []) delete ask.settled;
+        return found;
+      },
+    }),
   }),
   "asks need no answer": (store) => ({
     ...store,
@@ -70,6 +72,13 @@ const changes: Readonly<Record<string, (store: ServiceStore) => ServiceStore>> =
         const found = await store.calls.getCallWithAsks(ref);
         if (found) found.record.part.permissionIds = [];
         return found && { ...found, asks: found.asks.map(approve) };
+      },
+      // Recovery finds the call at once, as if its asks were settled.
+      openAsks: (step) => store.calls.openAsks(step.dueMs === undefined ? step : { ...step, dueMs: 0 }),
+      async claimCall(...claim) {
+        const record = await store.calls.claimCall(...claim);
+        if (record) record.part.permissionIds = [];
+        return record;
       },
     }),
   }),
@@ -107,7 +116,10 @@ function replace(calls: CallStore, members: Partial<CallStore>): CallStore {
   return { ...calls, ...members };
 }
 
-function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
+function strikeAtPoints(
+  { calls, permissions }: ServiceStore,
+  signal: NodeJS.Signals,
+): Pick<ServiceStore, "calls" | "permissions"> {
   const struck = new Set<string>();
 
   function strike(point: string, { callId }: CallRef): void {
@@ -129,7 +141,16 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
     };
   }
 
-  return replace(calls, {
+  /** A settlement can start calls, too. */
+  const settle: typeof permissions.settle = async (settlement) => {
+    const started = settlement.calls.filter(({ start }) => start !== undefined);
+    for (const { ref } of started) strike("before-startCall", ref);
+    const settled = await permissions.settle(settlement);
+    for (const { ref } of started) strike("after-startCall", ref);
+    return settled;
+  };
+
+  const struckCalls = replace(calls, {
     openCall: around(
       "openCall",
       async (call) => {
@@ -144,6 +165,7 @@ function strikeAtPoints(calls: CallStore, signal: NodeJS.Signals): CallStore {
     recordEvents: around("recordEvents", calls.recordEvents, ({ ref }) => ref),
     finishCall: around("finishCall", calls.finishCall, ({ ref }) => ref),
   });
+  return { calls: struckCalls, permissions: { ...permissions, settle } };
 }
 
 /** Returns the ask as if it had been approved. */
@@ -176,6 +198,10 @@ function reportAsUnstarted(calls: CallStore): CallStore {
     async getCall(sessionId, callId) {
       const record = await calls.getCall(sessionId, callId);
       return record && { ...record, attempts: 0 };
+    },
+    async getCallWithAsks(ref) {
+      const found = await calls.getCallWithAsks(ref);
+      return found && { ...found, record: { ...found.record, attempts: 0 } };
     },
     async claimCall(ref, owner, leaseMs) {
       const record = await calls.getCall(ref.sessionId, ref.callId);

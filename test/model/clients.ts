@@ -99,7 +99,7 @@ export function createClients({
 
   async function reply({ at, call, nth, by, answer, isWide, replyId }: Act & { do: "reply" }): Promise<void> {
     const [sessionId = ""] = call.split("/");
-    const { sessions, permissions } = replicas.at(at);
+    const { sessions, calls } = replicas.at(at);
     const { session } = await sessions.open(person(by), sessionId, "read");
     const response = create(PermissionResponseSchema, {
       sessionId,
@@ -108,7 +108,7 @@ export function createClients({
       offerId: answer === "ALWAYS" && isWide ? "o3" : "",
       replyId,
     });
-    await permissions.reply(person(by), workspaceRoot(session.workspace), response);
+    await calls.answer(person(by), workspaceRoot(session.workspace), response);
   }
 
   async function cancel({ at, call }: Act & { do: "cancel" }): Promise<void> {

@@ -20,8 +20,10 @@ export interface Call {
   key: string;
   phase: "new" | "asking" | "asked" | "approved" | "running" | "ended";
   end?: End | undefined;
-  /** The live replica that runs it; empty if that replica is dead. */
+  /** The live replica that runs it; empty while it waits for an approval, or if that replica is dead. */
   owner: string;
+  /** The replica that settled its last ask, and that claims it unless it dies first. */
+  claimer?: string | undefined;
   /** Number of times that its body was entered. */
   entered: number;
   /** It asks again if a grant by which an ask was settled is revoked before it starts. */
@@ -135,11 +137,13 @@ function ownSteps(model: Model): Model[] {
     if (call.phase === "ended") continue;
     if (call.cancel === "maybe") for (const cancel of ["requested", undefined] as const) to({ cancel });
     if (call.cancel === "requested" && call.phase !== "running") to(ended(call, "CANCELLED"));
+    if (call.owner === "" && call.phase === "approved" && model.live.includes(call.claimer ?? ""))
+      to({ owner: call.claimer ?? "", claimer: undefined });
     // The steps below are taken by the replica that runs the call.
     if (call.owner === "") continue;
     if (call.phase === "new") to({ phase: call.tool !== "ask" || isCovered(model, call) ? "running" : "asking" });
     if (call.phase === "asking")
-      to(isCoveredHere(model, call) ? { phase: "new" } : { phase: "asked", asks: [...call.asks, opened] });
+      to(isCoveredHere(model, call) ? { phase: "new" } : { phase: "asked", owner: "", asks: [...call.asks, opened] });
     if (call.phase === "approved")
       to({ phase: call.asks.at(-1)?.isCovered && !isCovered(model, call) ? "asking" : "running" });
     if (call.phase !== "running") continue;
@@ -222,15 +226,19 @@ function oneByOne({ act, response }: Deed): Deed[] {
 }
 
 /** Settles an ask, with everything that follows in the same step. */
-function settle(model: Model, call: Call, { call: id, by, answer, isWide, replyId }: Act & { do: "reply" }): Model {
+function settle(model: Model, call: Call, { at, call: id, by, answer, isWide, replyId }: Act & { do: "reply" }): Model {
   const ask: Ask = { outcome: answer, by, replyId, isWide: answer === "ALWAYS" && isWide, isCovered: false };
   if (answer === "REJECT") return withCall(model, id, { ...ended(call, "REJECTED"), asks: replaceLast(call, ask) });
-  const settled = withCall(model, id, { phase: "approved", asks: replaceLast(call, ask) });
+  const settled = withCall(model, id, { phase: "approved", claimer: at, asks: replaceLast(call, ask) });
   if (answer === "ONCE") return settled;
   const root = model.roots[call.session] ?? "";
   const covered = changeAll(settled, (other) =>
     other.phase === "asked" && other.key === call.key && model.roots[other.session] === root
-      ? { phase: "approved", asks: replaceLast(other, { ...ask, replyId: "", isWide: false, isCovered: true }) }
+      ? {
+          phase: "approved",
+          claimer: at,
+          asks: replaceLast(other, { ...ask, replyId: "", isWide: false, isCovered: true }),
+        }
       : {},
   );
   const grant = { root, key: call.key, isWide, isAlive: true, isSpread: !isWide };
@@ -252,7 +260,7 @@ function recovered(model: Model, id: string): Model[] {
   if (!call || call.phase === "ended" || call.phase === "asked" || call.owner !== "") return [model];
   if (call.phase === "running") return [withCall(model, id, ended(call, "EXECUTOR_LOST"))];
   const phase = call.phase === "approved" ? "approved" : "new";
-  return model.live.map((owner) => withCall(model, id, { owner, phase }));
+  return model.live.map((owner) => withCall(model, id, { owner, phase, claimer: undefined }));
 }
 
 /** Returns the outcomes of a freeze for one call: the replica that recovers first may claim it, or find its lease renewed. */
@@ -289,7 +297,7 @@ const replaceLast = ({ asks }: Call, ask: Ask): Ask[] => [...asks.slice(0, -1), 
 function ended(call: Call, end: End): Partial<Call> {
   const last = call.asks.at(-1);
   const withdrawn = last?.outcome === "open" ? { asks: replaceLast(call, { ...last, outcome: "WITHDRAWN" }) } : {};
-  return { ...withdrawn, phase: "ended", end, owner: "", cancel: undefined, released: undefined };
+  return { ...withdrawn, phase: "ended", end, owner: "", claimer: undefined, cancel: undefined, released: undefined };
 }
 
 function withCall(model: Model, id: string, change: Partial<Call>): Model {

@@ -39,11 +39,18 @@ export function createReach({ calls, permissions, outputs }: Store, turns: () =>
     };
   };
 
+  // A notice reaches the dead no more.
+  const onUnclaimed: CallStore["onUnclaimed"] = (listener) =>
+    calls.onUnclaimed((call) => {
+      if (!dead.signal.aborted) listener(call);
+    });
+
   function through<Port extends object>(port: Port): Port {
     return new Proxy(port, {
       get(target, name) {
         const member: unknown = Reflect.get(target, name, target);
         if (name === "onNews") return onNews;
+        if (name === "onUnclaimed") return onUnclaimed;
         if (typeof member !== "function" || name === "now") return member;
         return (...given: unknown[]) => step(() => Reflect.apply(member, target, given));
       },

@@ -23,7 +23,9 @@ export interface Setting {
   /** Turns of the event loop that the steps of a store take in each direction, one number per step, repeated. */
   pace: readonly number[];
   /** Breaks a promise of the store, to check that the test detects it. */
-  tamper?: ((ports: Store) => Store) | undefined;
+  tamper?: ((ports: Store, replica: string) => Store) | undefined;
+  /** False for a replica whose rules differ from those of the others. */
+  agreesOnPolicy?: (replica: string) => boolean;
 }
 
 export type Replicas = Awaited<ReturnType<typeof startReplicas>>;
@@ -43,8 +45,8 @@ const limits = {
 
 /** Starts replicas over one store, without timers and network: time passes only when a test advances it. */
 export async function startReplicas(
-  { newContents, pace, tamper = (ports) => ports }: Setting,
-  { toolsOf, onNews }: { toolsOf(gone: AbortSignal): Tool[]; onNews(): void },
+  { newContents, pace, tamper = (ports) => ports, agreesOnPolicy = () => true }: Setting,
+  { toolsOf, onNews }: { toolsOf(gone: AbortSignal, replica: string): Tool[]; onNews(): void },
 ) {
   let time = 1_800_000_000_000;
   let [turn, started] = [0, 0];
@@ -65,7 +67,7 @@ export async function startReplicas(
     started += 1;
     const name = `r${started}`;
     const store = await contents.open();
-    const reach = createReach(tamper(store), () => pace[turn++ % pace.length] ?? 0);
+    const reach = createReach(tamper(store, name), () => pace[turn++ % pace.length] ?? 0);
     const crashMarks = openCrashMarks(join(tmpdir(), "toolgate-model"), name);
     const replica = createReplica({
       config: {
@@ -84,13 +86,14 @@ export async function startReplicas(
       },
       store: reach.ports,
       replicaId: name,
-      tools: toolsOf(reach.gone),
+      tools: toolsOf(reach.gone, name),
       crashMarks,
       observer: {
         began: () => ({ step: (_, work) => work(undefined), over() {} }),
         waited() {},
         ended: ({ part }) => void ends.push(`${part.sessionId} ${part.callId}`),
       },
+      agreesOnPolicy: () => agreesOnPolicy(name),
       log,
     });
     const off = store.calls.onNews(undefined, onNews);
@@ -149,6 +152,10 @@ export async function startReplicas(
         time += leaseMs / 2;
       }
       await each(({ calls }) => calls.renew());
+    },
+    /** Advances time. */
+    advance(ms: number): void {
+      time += ms;
     },
     /** Advances time beyond all leases without renewing any, then lets each replica recover orphans before it renews. */
     async freeze(): Promise<void> {

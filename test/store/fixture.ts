@@ -181,23 +181,36 @@ export function ask(
   });
 }
 
+interface OpenAsksOptions {
+  withdraw?: readonly string[];
+  maxOpenAsks?: number;
+  /** Ends the lease of the call. */
+  dueMs?: number;
+}
+
 /** Opens asks of a call at its present version. */
 export async function openAsks(
   store: OpenedStore,
   ref: CallRef,
   ids: readonly string[],
-  { withdraw = [], maxOpenAsks = 1_000 }: { withdraw?: readonly string[]; maxOpenAsks?: number } = {},
+  { withdraw = [], maxOpenAsks = 1_000, dueMs }: OpenAsksOptions = {},
 ): Promise<boolean> {
   const record = await recordOf(store, ref);
   const asks = ids.map((id) => ask(ref, id, store));
   const step = { fence: { ...fenceOf(record), owner }, version: record.version, asks, withdraw, maxOpenAsks };
-  return store.calls.openAsks({ ...step, message: "changed" });
+  return store.calls.openAsks({ ...step, message: "changed", ...(dueMs !== undefined && { dueMs }) });
 }
 
 /** Opens a call with the asks of these ids. */
 export async function openAskedCall(store: OpenedStore, ref: CallRef, ids: readonly string[]): Promise<void> {
   await openCall(store, ref);
   await openAsks(store, ref, ids);
+}
+
+/** Opens a call that waits for the asks of these ids without an owner. */
+export async function openWaitingCall(store: OpenedStore, ref: CallRef, ids: readonly string[]): Promise<void> {
+  await openCall(store, ref);
+  await openAsks(store, ref, ids, { dueMs: day });
 }
 
 export async function recordOf({ calls }: OpenedStore, { sessionId, callId }: CallRef): Promise<CallRecord> {

@@ -31,6 +31,7 @@ import {
   openAsks,
   openCall,
   openChild,
+  openWaitingCall,
   owner,
   pending,
   recordOf,
@@ -807,6 +808,92 @@ const settle: GuardedTransition<Settlement> = {
   ],
 };
 
+const settleWithStart: GuardedTransition<Settlement> = {
+  transition: "settle with the start of the call",
+  async prepare(store) {
+    await addTree(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    const start = { owner: other, leaseMs, part: running(ref) };
+    return answer(store, ref, "per_1", { calls: [{ ref, version: 2, start }], decisions });
+  },
+  async run({ permissions }, settlement) {
+    const outcome = await permissions.settle(settlement);
+    return { settled: undefined, ...outcome };
+  },
+  accepted: { result: "won" },
+  guards: [
+    {
+      guard: "ask open",
+      violation: "another answer was first",
+      violate: async (store) =>
+        void (await store.permissions.settle(await answer(store, ref, "per_1", { by: "carol" }))),
+      answer: { result: "lost", settled: { by: "carol" } },
+    },
+    {
+      guard: "deadline",
+      violation: "the deadline has passed",
+      violate: async (store) => store.advance(askMs),
+      answer: { result: "lost", settled: undefined },
+    },
+    {
+      guard: "version",
+      violation: "its cancellation was requested",
+      violate: ({ calls }) => calls.requestCancel(ref, "stop"),
+      answer: { result: "retry" },
+    },
+    {
+      guard: "version",
+      violation: "another replica has claimed the call",
+      violate: async ({ calls }) => void (await calls.claimCall(ref, "replica_3", leaseMs)),
+      answer: { result: "retry" },
+    },
+    {
+      guard: "no owner",
+      violation: "another replica has claimed the call",
+      async violate({ calls }, step) {
+        await calls.claimCall(ref, "replica_3", leaseMs);
+        return { ...step, calls: step.calls.map((call) => ({ ...call, version: call.version + 1 })) };
+      },
+      answer: { result: "retry" },
+    },
+    {
+      guard: "not started",
+      violation: "the body that asks runs",
+      async violate(store, step) {
+        const asking = callRef("call_running");
+        await startCall(store, asking);
+        await openAsks(store, asking, ["per_2"], { dueMs: leaseMs });
+        const calls = step.calls.map((call) => ({ ...call, ref: asking, version: 3 }));
+        return { ...step, askId: "per_2", settled: [settled(asking, "per_2")], calls };
+      },
+      answer: { result: "retry" },
+    },
+    {
+      guard: "no other ask",
+      violation: "the call waits for another ask",
+      async violate(store, step) {
+        const asking = callRef("call_asking");
+        await openWaitingCall(store, asking, ["per_2", "per_3"]);
+        const calls = step.calls.map((call) => ({ ...call, ref: asking }));
+        return { ...step, askId: "per_2", settled: [settled(asking, "per_2")], calls };
+      },
+      answer: { result: "retry" },
+    },
+    {
+      guard: "event size",
+      violation: "the running part is larger than 1 MiB",
+      violate: (_, step) => ({
+        ...step,
+        calls: step.calls.map((call) => ({
+          ...call,
+          start: { owner: other, leaseMs, part: { ...running(ref), agent: large } },
+        })),
+      }),
+      answer: quota("event_bytes"),
+    },
+  ],
+};
+
 const adoptGrant: GuardedTransition<string> = {
   transition: "adoptGrant",
   async prepare(store) {
@@ -951,6 +1038,7 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(renewLeases),
   erase(releaseCalls),
   erase(settle),
+  erase(settleWithStart),
   erase(adoptGrant),
   erase(revokeGrant),
 ];

@@ -28,8 +28,8 @@ test("each end is one log line, one count and one entry of the stats, whatever c
   expect(metrics).toContain('toolgate_calls_total{tool="(unknown)"} 1\n');
   for (const reason of ["rejected", "cancelled", "timeout"])
     expect(metrics).toContain(`toolgate_call_errors_total{tool="bash",reason="${reason}"} 1\n`);
-  // c2, c3 and c4 waited; c5 did not.
-  expect(metrics).toContain('toolgate_call_wait_seconds_count{tool="bash"} 3\n');
+  // c2, c3 and c4 waited, but c4 was cancelled; c5 did not wait.
+  expect(metrics).toContain('toolgate_call_wait_seconds_count{tool="bash"} 2\n');
 
   const cli = { TOOLGATE_URL: service.url, TOOLGATE_TOKEN: "watcher-token-for-tests" };
   const { stdout } = await toolgate(["stats", "--json"], cli);

@@ -10,6 +10,8 @@ export interface ReceivedSpan {
   traceId: string;
   spanId: string;
   parentSpanId: string;
+  /** Ids of the spans that it links to. */
+  links: string[];
   attributes: Record<string, string>;
   isError: boolean;
 }
@@ -49,6 +51,7 @@ function readSpan(span: Uint8Array): ReceivedSpan {
     parentSpanId: hex(fields(span, 4)),
     name: text(fields(span, 5)),
     attributes: attributesOf(fields(span, 9)),
+    links: fields(span, 13).map((link) => hex(fields(link, 2))),
     isError: varint(status, 3) === 2,
   };
 }

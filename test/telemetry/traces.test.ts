@@ -24,8 +24,10 @@ test("a call and its steps are spans of the caller's trace, and a command belong
   await service.stop();
 
   const named = (name: string) => collector.spans.filter((span) => span.name === name && span.traceId === traceId);
-  const [root] = named("execute_tool bash");
+  const [waited, root] = named("execute_tool bash");
+  expect(waited).toMatchObject({ isError: false, attributes: { "toolgate.call.state": "pending" } });
   expect(root).toMatchObject({
+    links: [waited?.spanId],
     parentSpanId: callerSpan,
     isError: false,
     attributes: {
@@ -36,8 +38,10 @@ test("a call and its steps are spans of the caller's trace, and a command belong
       "toolgate.call.state": "completed",
     },
   });
-  const steps = collector.spans.filter(({ parentSpanId }) => parentSpanId === root?.spanId);
-  expect(steps.map(({ name }) => name).toSorted()).toEqual(["execute", "plan", "plan", "wait"]);
+  const stepsOf = (span: typeof root) =>
+    collector.spans.flatMap(({ parentSpanId, name }) => (parentSpanId === span?.spanId ? name : [])).toSorted();
+  expect(stepsOf(waited)).toEqual(["plan"]);
+  expect(stepsOf(root)).toEqual(["execute", "wait"]);
   const output = state.case === "completed" ? state.value.output : "";
   expect(output).toBe(`00-${traceId}-${named("execute")[0]?.spanId}-01 vendor=1\n`);
 

@@ -41,6 +41,24 @@ export interface EndedWait {
   readonly ms: number;
 }
 
+/** A call of a settlement, at the version that was read. */
+export interface SettledCall {
+  ref: CallRef;
+  version: number;
+  /** The new snapshot: terminal for a call that ends, or pending for a call whose input was edited. */
+  part?: ToolPart;
+  /** Starts the call in the same step. It must have no other open ask and no owner. */
+  start?: SettledStart;
+}
+
+/** Start of a call by the settlement of its last ask: the step claims the call for the owner and writes the start mark. */
+export interface SettledStart {
+  owner: string;
+  leaseMs: number;
+  /** The running part. */
+  part: ToolPart;
+}
+
 /** Changes of one answer, expiry or withdrawal, computed from records at the versions that it names. */
 export interface Settlement {
   root: string;
@@ -48,16 +66,13 @@ export interface Settlement {
   askId: string;
   /** Settlements of the ask above and of those that end with it. */
   settled: readonly PermissionSettled[];
-  /**
-   * The calls of these asks, at the versions that were read. `part` is the new snapshot: terminal for a call that ends, or
-   * pending for a call whose input was edited.
-   */
-  calls: readonly { ref: CallRef; version: number; part?: ToolPart }[];
+  /** The calls of these asks. */
+  calls: readonly SettledCall[];
   /** The grants that "always" saves. */
   grants: readonly Grant[];
   /** Records for the audit of the tree. */
   decisions?: readonly DecisionRecord[];
-  /** Waits of delegated calls that end with it, for metrics; not stored. */
+  /** Waits that end with it, for metrics; not stored. */
   waits?: readonly EndedWait[];
   /** Set if grants are saved: the asks version of the tree before its open asks were read, so that none is missed. */
   asksVersion?: number;
@@ -66,7 +81,11 @@ export interface Settlement {
 }
 
 /**
- * Outcome of a settlement. "won": it was written. "lost" with `settled`: another settlement had won. "lost" without: the
- * deadline has passed for an answer, or lies ahead for an expiry. "retry": a record it was computed from has changed.
+ * Outcome of a settlement. "won": it was written; `unclaimed` are the calls that now wait for no ask and have no owner, so that
+ * a replica has to claim them. "lost" with `settled`: another settlement had won. "lost" without: the deadline has passed for an
+ * answer, or lies ahead for an expiry. "retry": a record it was computed from has changed.
  */
-export type SettleResult = { result: "won" } | { result: "lost"; settled?: PermissionSettled } | { result: "retry" };
+export type SettleResult =
+  | { result: "won"; unclaimed?: readonly CallRef[] }
+  | { result: "lost"; settled?: PermissionSettled }
+  | { result: "retry" };

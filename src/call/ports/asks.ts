@@ -7,7 +7,7 @@ export interface AskOpener {
   /**
    * open_asks: withdraws the call's open asks named in `withdraw`, and opens others. Returns false if the fence does not hold
    * or the call or the rules have changed since `version` or `rulesVersion`. Refuses with QUOTA_EXCEEDED. With `dueMs` the
-   * same step ends the lease: a delegated call waits without an owner.
+   * same step ends the lease: the call waits without an owner.
    */
   openAsks(step: OpenAsksStep): Promise<boolean>;
 }
@@ -26,6 +26,6 @@ export interface OpenAsksStep {
   /** Open asks that the session tree may have. */
   maxOpenAsks: number;
   decisions?: readonly DecisionRecord[];
-  /** For a delegated call: the time until recovery checks it, unless an ask is settled before. */
+  /** Ends the lease: the time until recovery checks the call, unless its last ask is settled before. */
   dueMs?: number;
 }

@@ -14,12 +14,15 @@ export interface LeaseStore {
   releaseCalls(owner: string): Promise<void>;
   /** Lists all orphaned calls, the longest orphaned first. */
   orphans(): Promise<OrphanedCall[]>;
+  /** Notifies the other replicas of calls that this one leaves unclaimed. Notices can be lost: `orphans` lists the calls too. */
+  announceUnclaimed(calls: readonly CallRef[]): Promise<void>;
+  /** Subscribes to the notices of other replicas; returns the function that unsubscribes. */
+  onUnclaimed(listener: (call: CallRef) => void): () => void;
 }
 
 /**
- * An open call without a live lease that some replica has to claim or to end: it is started, or waits for no ask. A call
- * that waits for an ask becomes an orphan when its last ask is settled; a delegated call only when its time to be collected or
- * reported is over.
+ * An open call whose lease has lapsed. A call that waits without an owner becomes an orphan when its last ask is settled, or
+ * when the time of `OpenAsksStep.dueMs` is over; a delegated call when its time to be collected or reported is over.
  */
 export interface OrphanedCall {
   ref: CallRef;

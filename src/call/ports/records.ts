@@ -7,6 +7,8 @@ export interface CallRecordReader {
   getCall(sessionId: string, callId: string): Promise<CallRecord | undefined>;
   /** Reads a call and every ask that it has opened, in order, as one snapshot. */
   getCallWithAsks(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
+  /** Reads the call of an ask of this session, and every ask that it has opened, in order, as one snapshot. */
+  getCallOfAsk(sessionId: string, askId: string): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined>;
   /** Finds the delegated call that was started with an assignment of this hash. */
   findAssigned(assignment: string): Promise<CallRecord | undefined>;
   /** Predicts `repeats` of the session's next call, if it is this request. */

@@ -10,6 +10,7 @@ import {
 import { unknownPermission } from "../../approval/answer-refusals.ts";
 import type { AuditReader } from "../../approval/audit.ts";
 import type { Permissions } from "../../approval/permissions.ts";
+import type { Calls } from "../../call/calls.ts";
 import type { Planner } from "../../call/planner.ts";
 import type { StoreMembership } from "../../call/ports.ts";
 import type { Sessions } from "../../call/sessions.ts";
@@ -23,6 +24,7 @@ import { createStoreMark } from "./store-mark.ts";
 
 /** Domain that PermissionService works on. */
 export interface PermissionServiceDomain extends SenderDomain {
+  calls: Pick<Calls, "answer">;
   permissions: Permissions;
   sessions: Sessions;
   planner: Planner;
@@ -33,12 +35,12 @@ export interface PermissionServiceDomain extends SenderDomain {
 
 /** Returns the functions of PermissionService. */
 export function permissionService(domain: PermissionServiceDomain): ServiceFunctions<typeof PermissionService> {
-  const { permissions, sessions, planner, watcher, audit } = domain;
+  const { calls, permissions, sessions, planner, watcher, audit } = domain;
   return {
     async respondToPermission(response, context) {
       const principal = await approverOf(domain, context);
       const { session } = await sessions.look(principal, response.sessionId, "read");
-      await permissions.reply(principal, workspaceRoot(session.workspace), response);
+      await calls.answer(principal, workspaceRoot(session.workspace), response);
       return {};
     },
 

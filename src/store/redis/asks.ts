@@ -15,6 +15,12 @@ import type { Trees } from "./trees.ts";
 /** The asks of a store. */
 export type RedisAsks = ReturnType<typeof createRedisAsks>;
 
+/** A call and every ask that it has opened, in order. */
+interface CallWithAsks {
+  record: CallRecord;
+  asks: AskRecord[];
+}
+
 /** Creates the reads of asks, each with its call. */
 export function createRedisAsks(options: {
   link: Link;
@@ -43,13 +49,16 @@ export function createRedisAsks(options: {
     return (await Promise.all(portions)).flat();
   }
 
-  async function withCall(ref: CallRef): Promise<{ record: CallRecord; asks: AskRecord[] } | undefined> {
+  async function withCall(ref: CallRef): Promise<CallWithAsks | undefined> {
     const { asked, settled, call } = keys.tree(ref.root);
-    const [ofCall, ...found] = replyList(await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]));
-    const waiting = fields(ofCall);
-    if (waiting === undefined) return undefined;
-    const record = records.decode(ref.root, waiting);
-    return { record, asks: found.map(replyList).flatMap(([request, end]) => decode(record, request, end)) };
+    const found = await link.read("read_asks_of_call", [call(callName(ref)), asked, settled]);
+    return decodeWithCall(records, ref.root, found);
+  }
+
+  async function callOf(root: string, askId: string): Promise<CallWithAsks | undefined> {
+    const { asked, settled, callOf, call } = keys.tree(root);
+    const found = await link.read("read_call_of_ask", [asked, settled, callOf], call(""), askId);
+    return decodeWithCall(records, root, found);
   }
 
   async function openIn(root: string) {
@@ -67,6 +76,11 @@ export function createRedisAsks(options: {
     find: (id: string) => trees.find(id, async (root) => (await load(root, [id]))[0]),
 
     withCall,
+    /** Reads the call of an ask of this session, with every ask that it has opened. */
+    async callOf(sessionId: string, id: string): Promise<CallWithAsks | undefined> {
+      const found = await trees.find(sessionId, (root) => callOf(root, id));
+      return found?.record.ref.sessionId === sessionId ? found : undefined;
+    },
     ofCall: async (ref: CallRef) => (await withCall(ref))?.asks ?? [],
 
     async listOpen({ root, after, limit }: { root?: string; after?: string; limit: number }): Promise<AskRecord[]> {
@@ -88,24 +102,7 @@ export function createRedisAsks(options: {
       return page.flatMap(({ id }) => byId.get(id) ?? []).filter((ask) => ask.settled === undefined);
     },
 
-    async countOpen(): Promise<{ count: number; oldest?: number }> {
-      const trees = await Promise.all(
-        (await live.all()).map(async (root) => {
-          const { asks } = keys.tree(root);
-          const [count, first] = await Promise.all([
-            link.command("zcard", asks),
-            link.command("zrange", asks, 0, 0, "WITHSCORES"),
-          ]);
-          return { root, count: number(count), first: withPlaces(texts(first)) };
-        }),
-      );
-      const count = trees.reduce((sum, tree) => sum + tree.count, 0);
-      const [oldest] = trees
-        .flatMap(({ root, first }) => first.map((entry) => ({ root, ...entry })))
-        .sort((one, other) => one.place - other.place);
-      const [ask] = oldest === undefined ? [] : await load(oldest.root, [oldest.id]);
-      return ask === undefined ? { count } : { count, oldest: ask.request.created };
-    },
+    countOpen: () => countOpenAsks(options, load),
 
     async expired(limit: number): Promise<AskRecord[]> {
       const found = await Promise.all(
@@ -150,4 +147,34 @@ function decode({ ref, part, spec, version }: CallRecord, request?: Reply, settl
   if (!asked?.byteLength) return [];
   const of = { call: ref, principal: spec.principal, person: spec.person ?? spec.principal, part, version };
   return [{ request: decodeAsked(asked), ...(end?.byteLength ? { settled: decodeSettled(end) } : {}), ...of }];
+}
+
+function decodeWithCall(records: RedisCallRecords, root: string, reply: Reply): CallWithAsks | undefined {
+  const [ofCall, ...found] = replyList(reply);
+  const waiting = fields(ofCall);
+  if (waiting === undefined) return undefined;
+  const record = records.decode(root, waiting);
+  return { record, asks: found.map(replyList).flatMap(([request, end]) => decode(record, request, end)) };
+}
+
+async function countOpenAsks(
+  { link, keys, live }: Pick<Parameters<typeof createRedisAsks>[0], "link" | "keys" | "live">,
+  load: (root: string, askIds: readonly string[]) => Promise<AskRecord[]>,
+): Promise<{ count: number; oldest?: number }> {
+  const trees = await Promise.all(
+    (await live.all()).map(async (root) => {
+      const { asks } = keys.tree(root);
+      const [count, first] = await Promise.all([
+        link.command("zcard", asks),
+        link.command("zrange", asks, 0, 0, "WITHSCORES"),
+      ]);
+      return { root, count: number(count), first: withPlaces(texts(first)) };
+    }),
+  );
+  const count = trees.reduce((sum, tree) => sum + tree.count, 0);
+  const [oldest] = trees
+    .flatMap(({ root, first }) => first.map((entry) => ({ root, ...entry })))
+    .sort((one, other) => one.place - other.place);
+  const [ask] = oldest === undefined ? [] : await load(oldest.root, [oldest.id]);
+  return ask === undefined ? { count } : { count, oldest: ask.request.created };
 }

@@ -8,6 +8,7 @@ import type { LoggedEvent, RedisLog } from "./log.ts";
 import type { RedisNews } from "./news.ts";
 import { inThrees, number, replyList, texts } from "./reply.ts";
 import type { Trees } from "./trees.ts";
+import type { UnclaimedNotices } from "./unclaimed.ts";
 import type { RedisAddress } from "./url.ts";
 
 /**
@@ -25,6 +26,8 @@ interface MoreNews {
   readonly events?: readonly (string | number)[];
   /** The time of these events. */
   readonly time?: number;
+  /** Calls that the sender leaves unclaimed. */
+  readonly unclaimed?: Parameters<UnclaimedNotices["receive"]>[0];
 }
 
 /**
@@ -40,10 +43,11 @@ export async function listenToReplicas(options: {
   news: RedisNews;
   sessionLog: Pick<RedisLog, "remember" | "forgetEvents">;
   followed: Followed;
+  unclaimed: UnclaimedNotices;
   replica: string;
   log: Logger;
 }): Promise<() => Promise<void>> {
-  const { address, link, keys, trees, live, news, sessionLog, followed, replica, log } = options;
+  const { address, link, keys, trees, live, news, sessionLog, followed, unclaimed, replica, log } = options;
   const subscriber = connectRedis(address, "news", log);
   // The change counters of each session and tree at the last poll.
   const seen = new Map<string, number>();
@@ -62,6 +66,7 @@ export async function listenToReplicas(options: {
     if (from === replica) return;
     if (more.live !== undefined) live.hint(more.live);
     followed.add(more.follows ?? []);
+    unclaimed.receive(more.unclaimed ?? []);
     sessionLog.remember(more.time ?? 0, inThrees(more.events ?? []).map(decodeLogged));
     for (let index = 0; index < changes.length; index += 2) {
       const sessionId = String(changes[index]);

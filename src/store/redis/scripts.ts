@@ -43,6 +43,7 @@ export const stepNames = [
 export const readNames = [
   "read_asks",
   "read_asks_of_call",
+  "read_call_of_ask",
   "read_assigned",
   "read_hashes",
   "read_leases",

@@ -12,8 +12,9 @@ import type { GrantSlots } from "./grant-slots.ts";
 import type { HeldCalls } from "./held-calls.ts";
 import type { Keys } from "./keys.ts";
 import type { StepBytes, StepKeys } from "./link.ts";
+import type { Live } from "./live.ts";
 import { encodePart } from "./parts.ts";
-import { bytes, replyList, text } from "./reply.ts";
+import { bytes, replyList, text, texts } from "./reply.ts";
 import type { RunStep } from "./steps.ts";
 import type { Trees } from "./trees.ts";
 
@@ -25,6 +26,7 @@ export interface SettleContext {
   readonly log: Logger;
   readonly slots: GrantSlots;
   readonly held: HeldCalls;
+  readonly live: Live;
   readonly runStep: RunStep;
 }
 
@@ -39,9 +41,10 @@ export async function runSettlement(context: SettleContext, settlement: Settleme
   const values = {
     ...{ ask: askId, expired, lineage, asksVersion },
     settled: settled.map(({ permissionId, sessionId }) => ({ id: permissionId, session: sessionId })),
-    calls: calls.map(({ ref, version, part }) => ({
+    calls: calls.map(({ ref, version, part, start }) => ({
       ...{ name: callName(ref), session: ref.sessionId, callId: ref.callId, version },
       ...{ ended: hasEnded(part), edited: part !== undefined && !hasEnded(part) },
+      ...(start && { owner: start.owner, leaseMs: start.leaseMs }),
     })),
     grants: saved.map((grant) => ({ id: grant.id, session: grant.sessionId, wide: isWide(grant) })),
   };
@@ -50,19 +53,27 @@ export async function runSettlement(context: SettleContext, settlement: Settleme
 
   const names = settlementKeys(context, settlement, lineage);
   const step = refuses(settlement) ? "refuse_ask" : "settle_ask";
-  const [result, winner] = replyList(await runStep(step, root, names, values, given, settlement.decisions));
-  switch (text(result)) {
-    case "won":
-      for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
-      if (saved.some(isWide)) await drainNow(context, root);
-      return { result: "won" };
-    case "lost": {
-      const found = bytes(winner);
-      return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };
-    }
-    default:
-      return { result: "retry" };
-  }
+  // If the answer of the step is lost, the renewal of leases finds out which calls it started.
+  for (const { ref, start } of calls) if (start) held.add(start.owner, ref);
+  const [result, ...rest] = replyList(await runStep(step, root, names, values, given, settlement.decisions));
+  if (text(result) === "won") return await afterSettlement(context, settlement, new Set(texts(rest)));
+  for (const { ref, start } of calls) if (start) held.drop(start.owner, ref);
+  if (text(result) !== "lost") return { result: "retry" };
+  const found = bytes(rest[0]);
+  return found?.byteLength ? { result: "lost", settled: decodeSettled(found) } : { result: "lost" };
+}
+
+async function afterSettlement(
+  context: SettleContext,
+  { root, calls, grants }: Settlement,
+  left: ReadonlySet<string>,
+): Promise<SettleResult> {
+  const { held, live, now } = context;
+  for (const { ref, part } of calls) if (hasEnded(part)) held.ended(ref);
+  const unclaimed = calls.map(({ ref }) => ref).filter((ref) => left.has(callName(ref)));
+  if (unclaimed.length > 0) await live.sooner(root, now());
+  if (grants.some(isWide)) await drainNow(context, root);
+  return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
 }
 
 /** Returns every session that the settlement emits events in, each with its ancestors. */
@@ -117,7 +128,8 @@ function encode({ settled, calls, grants }: Settlement, now: number): StepBytes 
   for (const value of settled) {
     given[`settled ${value.permissionId}`] = encodeEvent(value.sessionId, { case: "permissionSettled", value });
   }
-  for (const { ref, part } of calls) {
+  for (const { ref, part, start } of calls) {
+    if (start) Object.assign(given, encodePart(ref.sessionId, callName(ref), start.part).bytes);
     if (part === undefined) continue;
     const name = callName(ref);
     Object.assign(given, encodePart(ref.sessionId, name, part).bytes);

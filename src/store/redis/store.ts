@@ -50,6 +50,7 @@ import {
   runStartCall,
 } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
+import { createUnclaimedNotices, type UnclaimedNotices } from "./unclaimed.ts";
 import { parseRedisUrl } from "./url.ts";
 
 /** State of an open Redis store. */
@@ -59,6 +60,7 @@ interface RedisContext extends RedisCallContext, GrantContext, SessionContext {
   readonly log: Logger;
   readonly sessionLog: RedisLog;
   readonly news: RedisNews;
+  readonly unclaimed: UnclaimedNotices;
   readonly asks: RedisAsks;
   readonly audit: RedisAudit;
   readonly stopListening: () => Promise<void>;
@@ -98,12 +100,13 @@ export async function openRedisStore(options: {
   const followed = createFollowed();
   const runStep = createSteps({ link, keys, news, log: sessionLog, followed });
   const records = createRedisCallRecords({ link, keys, trees });
+  const unclaimed = createUnclaimedNotices({ link, keys, replica });
   const stopListening = await listenToReplicas({
-    ...{ address, link, keys, trees, live, news, sessionLog, followed, replica, log },
+    ...{ address, link, keys, trees, live, news, sessionLog, followed, unclaimed, replica, log },
   });
   const context: RedisContext = {
     ...createSessionContext({ link, keys, trees, runStep }),
-    ...{ live, records, log, sessionLog, news, stopListening, now: link.now },
+    ...{ live, records, log, sessionLog, news, unclaimed, stopListening, now: link.now },
     held: createHeldCalls(),
     slots: createGrantSlots({ link, keys }),
     asks: createRedisAsks({ link, keys, trees, live, records }),
@@ -116,7 +119,7 @@ export async function openRedisStore(options: {
 }
 
 function callStoreOf(context: RedisContext): CallStore {
-  const { link, keys, records, asks, sessionLog, news, slots } = context;
+  const { link, keys, records, asks, sessionLog, news, unclaimed, slots } = context;
   const leases = createLeases({ ...context, drainOutbox: slots.drainOutbox });
   return {
     get storeId() {
@@ -141,9 +144,12 @@ function callStoreOf(context: RedisContext): CallStore {
     renewLeases: leases.renew,
     releaseCalls: leases.release,
     orphans: leases.orphans,
+    announceUnclaimed: unclaimed.announce,
+    onUnclaimed: unclaimed.subscribe,
     sweep: createRedisSweep(context),
     getCall: records.get,
     getCallWithAsks: asks.withCall,
+    getCallOfAsk: asks.callOf,
     findAssigned: records.findAssigned,
     repeatsOf: (sessionId, requestDigest) => readRepeats(context, sessionId, requestDigest),
     listCalls: records.list,

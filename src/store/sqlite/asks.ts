@@ -83,8 +83,8 @@ export function createSqliteAsks({
       return { expires, ...(settled === null ? {} : { settled: fromBinary(PermissionSettledSchema, settled) }) };
     },
 
-    /** Returns the calls, by ordinal, that have open asks. */
-    waitingCalls: () => new Set(sql.waitingCalls.all().map(({ call }) => call)),
+    /** Returns the ids of the open asks of a call, by its ordinal. */
+    openOfCall: (call: number): string[] => sql.openOfCall.all(call).map(({ id }) => id),
 
     countOpen: (root: string) => sql.countOpen.get(root)?.count ?? 0,
 
@@ -149,7 +149,6 @@ function prepare(db: DatabaseSync) {
       db,
       "SELECT count(*) AS count FROM asks WHERE root = ? AND settled IS NULL",
     ),
-    waitingCalls: statement<{ call: number }>(db, "SELECT call FROM asks WHERE settled IS NULL"),
     countAll: statement<{ count: number }>(db, "SELECT count(*) AS count FROM asks WHERE settled IS NULL"),
     one: statement<AskRow>(db, `${select} asks.id = ? AND asks.session = ?`),
     any: statement<AskRow>(db, `${select} asks.id = ?`),

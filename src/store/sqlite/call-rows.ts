@@ -1,4 +1,5 @@
 import type { ToolPart } from "../../../gen/opencode/tool/v1/tool_pb.ts";
+import type { SettledStart } from "../../approval/ports.ts";
 import type { HostStart } from "../../call/ports.ts";
 import { backgroundEndOf, checkEnded } from "../parts.ts";
 import type { Step } from "./commit.ts";
@@ -31,9 +32,32 @@ export function startAtHost(
   return { owner: "", leaseUntil: step.now + reportMs };
 }
 
-/** Makes the change of a settled ask: recovery checks a delegated call again when its approval was not collected in time. */
-export function settledAt({ owner, collectMs }: OpenCallRow, now: number): Partial<OpenCallRow> {
-  return owner === "" && collectMs > 0 ? { settled: now, leaseUntil: now + collectMs } : { settled: now };
+/**
+ * Writes that asks of the call were settled, and the pending part if its input was edited. A call without an owner that waits
+ * for no other ask becomes an orphan, a delegated one when its approval was not collected in time. Returns true if a replica has
+ * to claim the call.
+ */
+export function settleCallRow(tables: Tables, step: Step, call: OpenCallRow, part?: ToolPart): boolean {
+  if (part && call.started) throw new Error(`call ${call.ref.callId} is running: its input cannot be edited`);
+  if (part) {
+    const { snapshot } = writePart(step, tables.log, call.ref.sessionId, part);
+    tables.callSql.setSnapshot.run(snapshot, call.ordinal);
+  }
+  const isFree = call.owner === "" && tables.asks.openOfCall(call.ordinal).length === 0;
+  const leaseUntil = isFree ? step.now + call.collectMs : call.leaseUntil;
+  raiseCallVersion(tables, step, call, { settled: step.now, leaseUntil });
+  return isFree && call.collectMs === 0;
+}
+
+/** Claims a call whose last ask was settled, and writes its start mark. */
+export function startSettledCall(tables: Tables, step: Step, call: OpenCallRow, start: SettledStart): void {
+  const { callSql, openCalls, log } = tables;
+  const [version, epoch] = [call.version + 1, call.epoch + 1];
+  callSql.claim.run(epoch, call.ordinal);
+  const { snapshot } = writePart(step, log, call.ref.sessionId, start.part);
+  callSql.start.run(version, snapshot, call.ordinal);
+  const lease = { owner: start.owner, leaseUntil: step.now + start.leaseMs };
+  openCalls.set(step, { ...call, ...lease, version, epoch, started: true, settled: step.now });
 }
 
 /** Writes the terminal part, withdraws the call's open asks and closes the call. */
@@ -52,14 +76,6 @@ export function endCallRow(
   callSql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
   openCalls.remove(step, call.ref);
   return part;
-}
-
-/** Writes the pending part with an edited input. */
-export function editCallRow(tables: Tables, step: Step, call: OpenCallRow, part: ToolPart): void {
-  if (call.started) throw new Error(`call ${call.ref.callId} is running: its input cannot be edited`);
-  const { snapshot } = writePart(step, tables.log, call.ref.sessionId, part);
-  tables.callSql.setSnapshot.run(snapshot, call.ordinal);
-  raiseCallVersion(tables, step, call, settledAt(call, step.now));
 }
 
 /** Compares the rules version of the call's tree with the one at which grants were consulted, if they were. */

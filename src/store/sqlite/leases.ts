@@ -20,11 +20,9 @@ export function applyClaimCall(
 }
 
 /** Lists all orphaned calls, the longest orphaned first. */
-export function listOrphans({ openCalls, asks }: SqliteTables, now: number): OrphanedCall[] {
-  const lapsed = [...openCalls.all()].filter((call) => call.leaseUntil <= now);
-  const waiting = lapsed.some(({ asked, started }) => asked && !started) ? asks.waitingCalls() : new Set<number>();
-  return lapsed
-    .filter(({ started, ordinal }) => started || !waiting.has(ordinal))
+export function listOrphans({ openCalls }: SqliteTables, now: number): OrphanedCall[] {
+  return [...openCalls.all()]
+    .filter((call) => call.leaseUntil <= now)
     .map(({ ref, started, leaseUntil, settled }) => ({ ref, started, since: Math.max(leaseUntil, settled) }))
     .sort((one, other) => one.since - other.since);
 }

@@ -15,7 +15,7 @@ export interface OpenCallRow {
   readonly asked: boolean;
   /** The replica that has or last had the lease; empty after a restart or a release. */
   readonly owner: string;
-  /** End of the lease; of a delegated call without an owner, the time when recovery checks it. */
+  /** End of the lease; of a call that waits without an owner, the time when recovery checks it. */
   readonly leaseUntil: number;
   /** For a delegated call the time in which an approval must be collected; otherwise 0. */
   readonly collectMs: number;
@@ -30,14 +30,16 @@ export type OpenCallTable = ReturnType<typeof createOpenCallTable>;
 
 /**
  * Loads the open calls into memory. Versions, epochs and start marks are in their rows too. Leases are in memory only: no
- * other process uses the store, so they end with this one, and every call found open at the start is an orphan.
+ * other process uses the store, so they end with this one, and every call found open at the start is an orphan, unless it
+ * waits for an ask.
  */
 export function createOpenCallTable(db: DatabaseSync, now: number) {
   const sessions = new Map<string, Map<string, OpenCallRow>>();
   for (const row of loadOpenCalls(db)) {
-    const { root, sessionId, callId, started, asked, ...columns } = row;
+    const { root, sessionId, callId, started, asked, waits, ...columns } = row;
     const ref = { root, sessionId, callId };
-    put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil: now, settled: 0 });
+    const leaseUntil = waits === 1 && started === 0 ? Number.POSITIVE_INFINITY : now;
+    put({ ...columns, ref, started: started === 1, asked: asked === 1, owner: "", leaseUntil, settled: 0 });
   }
 
   function put(call: OpenCallRow): void {
@@ -119,12 +121,13 @@ export function createOpenCallTable(db: DatabaseSync, now: number) {
 function loadOpenCalls(db: DatabaseSync) {
   return statement<
     Pick<OpenCallRow, "ordinal" | "version" | "epoch" | "collectMs" | "parent"> &
-      CallRef & { started: number; asked: number }
+      CallRef & { started: number; asked: number; waits: number }
   >(
     db,
     `SELECT calls.ordinal, version, epoch, started, coalesce(json_extract(spec, '$.delegated.collectMs'), 0) AS collectMs,
        coalesce(json_extract(spec, '$.parent'), '') AS parent,
-       EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked, call_id AS callId, id AS sessionId, root
+       EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal) AS asked,
+       EXISTS (SELECT 1 FROM asks WHERE call = calls.ordinal AND settled IS NULL) AS waits, call_id AS callId, id AS sessionId, root
      FROM calls JOIN sessions ON sessions.ordinal = calls.session WHERE expired = 0 AND ended IS NULL ORDER BY calls.ordinal`,
   ).all();
 }

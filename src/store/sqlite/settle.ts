@@ -1,5 +1,6 @@
-import type { Settlement, SettleResult } from "../../approval/ports.ts";
-import { editCallRow, endCallRow, raiseCallVersion, settledAt } from "./call-rows.ts";
+import type { SettledCall, Settlement, SettleResult } from "../../approval/ports.ts";
+import type { CallRef } from "../../core/call-ref.ts";
+import { endCallRow, settleCallRow, startSettledCall } from "./call-rows.ts";
 import type { Step } from "./commit.ts";
 import type { SqliteTables } from "./tables.ts";
 
@@ -13,28 +14,45 @@ export function applySettlement(tables: SqliteTables, step: Step, settlement: Se
   if (ask?.settled !== undefined) return { result: "lost", settled: ask.settled };
   const isDue = ask !== undefined && ask.expires <= step.now;
   if (ask === undefined || isDue !== settlement.expired) return { result: "lost" };
-  if (!isCurrent(tables, settlement)) return { result: "retry" };
+  if (!isCurrent(tables, step, settlement)) return { result: "retry" };
 
   for (const settled of settlement.settled) asks.settle(step, settled);
   for (const grant of settlement.grants) grants.save(step, grant);
-  for (const { ref, part } of settlement.calls) {
+  const unclaimed: CallRef[] = [];
+  for (const { ref, part, start } of settlement.calls) {
     const call = openCalls.get(ref);
     if (call === undefined) continue;
-    if (part === undefined) raiseCallVersion(tables, step, call, settledAt(call, step.now));
-    else if (part.state.case === "pending") editCallRow(tables, step, call, part);
-    else endCallRow(tables, step, call, part);
+    if (start) startSettledCall(tables, step, call, start);
+    else if (part && part.state.case !== "pending") endCallRow(tables, step, call, part);
+    else if (settleCallRow(tables, step, call, part)) unclaimed.push(ref);
   }
   audit.append(step, settlement.root, settlement.decisions);
-  return { result: "won" };
+  return { result: "won", ...(unclaimed.length > 0 && { unclaimed }) };
 }
 
 /** Compares every record that the settlement was computed from. */
-function isCurrent({ sessions, openCalls, asks }: SqliteTables, settlement: Settlement): boolean {
+function isCurrent(tables: SqliteTables, step: Step, settlement: Settlement): boolean {
+  const { sessions, openCalls, asks } = tables;
   const { asksVersion } = sessions.versions(settlement.root);
   if ((settlement.asksVersion ?? asksVersion) !== asksVersion) return false;
   if (!settlement.calls.every(({ ref, version }) => openCalls.get(ref)?.version === version)) return false;
+  if (!settlement.calls.every((each) => each.start === undefined || mayStart(tables, step, settlement, each)))
+    return false;
   return settlement.settled.every(({ permissionId }) => {
     const ask = asks.state(permissionId);
     return ask !== undefined && ask.settled === undefined;
   });
+}
+
+/** Checks that a call has no owner, was not started, and waits for no other ask than those of the settlement. */
+function mayStart(
+  { openCalls, asks }: SqliteTables,
+  step: Step,
+  { settled }: Settlement,
+  { ref }: SettledCall,
+): boolean {
+  const call = openCalls.get(ref);
+  if (call === undefined || call.started || (call.owner !== "" && call.leaseUntil > step.now)) return false;
+  const answered = new Set(settled.map(({ permissionId }) => permissionId));
+  return asks.openOfCall(call.ordinal).every((id) => answered.has(id));
 }

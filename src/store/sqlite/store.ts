@@ -132,12 +132,21 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, space, close
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
     orphans: () => readNow(() => listOrphans(tables, now())),
+    // No other replica shares this store.
+    announceUnclaimed: async () => {},
+    onUnclaimed: () => () => {},
     sweep: createSqliteSweep({ tables, commit, outputs, now }),
     getCall: (sessionId, callId) => readNow(() => records.get(sessionId, callId)),
     getCallWithAsks: (ref) =>
       readNow(() => {
         const record = records.get(ref.sessionId, ref.callId);
         return record && { record, asks: asks.ofCall(ref) };
+      }),
+    getCallOfAsk: (sessionId, askId) =>
+      readNow(() => {
+        const ask = asks.get(sessionId, askId);
+        const record = ask && records.get(sessionId, ask.call.callId);
+        return record && { record, asks: asks.ofCall(record.ref) };
       }),
     findAssigned: (assignment) => readNow(() => records.findAssigned(assignment)),
     repeatsOf: (sessionId, requestDigest) => readNow(() => repeatsOfNext(tables, sessionId, requestDigest)),

@@ -148,6 +148,6 @@ export function asksContract(open: OpenStore): void {
     const before = await store.permissions.openAsks({ limit: 10 });
     const reopened = await store.reopen();
     expect(await reopened.permissions.openAsks({ limit: 10 })).toEqual(before);
-    expect(await reopened.permissions.settle(await answer(reopened, ref, "per_1"))).toEqual({ result: "won" });
+    expect(await reopened.permissions.settle(await answer(reopened, ref, "per_1"))).toMatchObject({ result: "won" });
   });
 }

@@ -5,12 +5,13 @@ import {
   ask,
   callRef,
   completed,
+  day,
   fenceOf,
   leaseMs,
   type OpenStore,
-  openAskedCall,
   openAsks,
   openCall,
+  openWaitingCall,
   owner,
   recordOf,
   running,
@@ -46,7 +47,7 @@ export function leasesContract(open: OpenStore): void {
     const store = await open();
     await addSession(store);
     const asking = callRef("call_asking");
-    await openAskedCall(store, asking, ["per_1", "per_2"]);
+    await openWaitingCall(store, asking, ["per_1", "per_2"]);
     await startCall(store, callRef("call_started"));
     await openAsks(store, callRef("call_started"), ["per_3"]);
     store.advance(leaseMs);
@@ -77,7 +78,8 @@ export function leasesContract(open: OpenStore): void {
           refs.slice(from, from + 500).map(async (ref) => {
             const fence = fenceOf(await openCall(store, ref, { maxOpenCalls: count }));
             const asks = [ask(ref, `per_${ref.callId}`, store)];
-            await store.calls.openAsks({ fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: count });
+            const step = { fence, version: 1, asks, withdraw: [], message: "", maxOpenAsks: count, dueMs: day };
+            await store.calls.openAsks(step);
           }),
         );
       store.advance(1);
@@ -99,7 +101,7 @@ export function leasesContract(open: OpenStore): void {
   test("lists an orphan as orphaned since the settlement of its asks", async () => {
     const store = await open();
     await addSession(store);
-    await openAskedCall(store, ref, ["per_1"]);
+    await openWaitingCall(store, ref, ["per_1"]);
     store.advance(60_000);
     const settlement = {
       root: "ses_root",
@@ -110,6 +112,29 @@ export function leasesContract(open: OpenStore): void {
     };
     await store.permissions.settle({ ...settlement, calls: [{ ref, version: 2 }] });
     expect(await store.calls.orphans()).toMatchObject([{ ref, since: store.calls.now() }]);
+  });
+
+  test("lists a call that waits for an ask as orphaned when its time is over", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: "", part: { permissionIds: ["per_1"] } });
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([]);
+    store.advance(day - 1);
+    expect(await store.calls.orphans()).toEqual([]);
+    store.advance(1);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, started: false }]);
+  });
+
+  test("lists a call that waits for an ask not as orphaned when the store is opened again", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    const again = await store.reopen();
+    expect(await again.calls.orphans()).toEqual([]);
+    await again.permissions.settle(await answer(again, ref, "per_1"));
+    expect(await again.calls.orphans()).toMatchObject([{ ref, started: false }]);
+    expect(await again.calls.claimCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2 });
   });
 
   test("renews a lease", async () => {

@@ -8,19 +8,26 @@ import {
   answer,
   askMs,
   callRef,
+  callSpec,
   completed,
+  delegation,
   failed,
+  fenceOf,
   grant,
   kinds,
+  leaseMs,
   logOf,
   type OpenedStore,
   type OpenStore,
   openAskedCall,
   openAsks,
+  openCall,
+  openWaitingCall,
   owner,
   pending,
   recordOf,
   refusal,
+  running,
   settled,
   startCall,
 } from "../fixture.ts";
@@ -236,6 +243,81 @@ export function settleContract(open: OpenStore): void {
       expect(await store.permissions.settle(await answer(store, call, id))).toEqual({ result: "won" });
     }
     expect((await logOf(store)).at(-1)?.seq).toBe(BigInt(before.length + 2));
+  });
+
+  test("names the calls that a replica has to claim: those that wait for no other ask, without an owner", async () => {
+    const store = await open();
+    await addSession(store);
+    const [owned, asking, delegated] = ["call_owned", "call_asking", "call_delegated"].map((id) => callRef(id));
+    if (!owned || !asking || !delegated) throw new Error("no refs");
+    await openWaitingCall(store, ref, ["per_1"]);
+    await openAskedCall(store, owned, ["per_2"]);
+    await openWaitingCall(store, asking, ["per_3", "per_4"]);
+    await openCall(store, delegated, { spec: callSpec({ delegated: delegation }) });
+    await openAsks(store, delegated, ["per_5"], { dueMs: askMs });
+    const calls = [ref, owned, asking, delegated];
+    const always = await answer(store, ref, "per_1", {
+      settled: calls.map((call, index) => settled(call, `per_${index === 3 ? 5 : index + 1}`, ALWAYS)),
+      calls: calls.map((call) => ({ ref: call, version: 2 })),
+    });
+    expect(await store.permissions.settle(always)).toEqual({ result: "won", unclaimed: [ref] });
+    expect(await store.calls.orphans()).toMatchObject([{ ref }]);
+  });
+
+  test("claims and starts a call with the settlement of its last ask", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1", "per_2"]);
+    await store.permissions.settle(await answer(store, ref, "per_1"));
+    const start = { owner: "replica_2", leaseMs, part: running(ref) };
+    const once = await answer(store, ref, "per_2", { calls: [{ ref, version: 3, start }] });
+    expect(await store.permissions.settle(once)).toEqual({ result: "won" });
+    const record = await recordOf(store, ref);
+    expect(record).toMatchObject({ owner: "replica_2", epoch: 2, version: 4, attempts: 1 });
+    expect(record.part).toMatchObject({ permissionIds: [], revision: 6n, state: { case: "running" } });
+    expect(kinds(await logOf(store)).slice(4)).toEqual(["per_2 ONCE", "call_1 running"]);
+    expect(await store.calls.renewLeases("replica_2", leaseMs)).toEqual([ref]);
+    expect(await store.calls.orphans()).toEqual([]);
+    store.advance(leaseMs);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, started: true }]);
+    expect(await store.calls.claimCall(ref, owner, leaseMs)).toBeUndefined();
+    const fence = fenceOf(record);
+    expect(await store.calls.finishCall({ ref, guard: { fence }, part: completed(ref) })).toBeDefined();
+  });
+
+  test("of concurrent answers that would start the call one starts it", async () => {
+    const store = await open();
+    await addSession(store);
+    await openWaitingCall(store, ref, ["per_1"]);
+    const answers = await Promise.all(
+      Array.from({ length: 20 }, (_, index) =>
+        answer(store, ref, "per_1", {
+          by: `person_${index}`,
+          calls: [{ ref, version: 2, start: { owner: `replica_${index}`, leaseMs, part: running(ref) } }],
+        }),
+      ),
+    );
+    const results = await Promise.all(answers.map((each) => store.permissions.settle(each)));
+    expect(won(results)).toHaveLength(1);
+    const winner = results.findIndex(({ result }) => result === "won");
+    expect(await recordOf(store, ref)).toMatchObject({ owner: `replica_${winner}`, attempts: 1, epoch: 2 });
+    expect(kinds(await logOf(store)).slice(2)).toEqual(["per_1 ONCE", "call_1 running"]);
+  });
+
+  test("reads the call of an ask with all of its asks", async () => {
+    const store = await open();
+    await addTree(store);
+    const deep = callRef("call_deep", "ses_child");
+    await openWaitingCall(store, deep, ["per_1", "per_2"]);
+    await store.permissions.settle(await answer(store, deep, "per_1"));
+    const found = await store.calls.getCallOfAsk("ses_child", "per_2");
+    expect(found).toEqual(await store.calls.getCallWithAsks(deep));
+    expect(found?.asks.map(({ request, settled }) => [request.id, settled?.outcome])).toEqual([
+      ["per_1", ONCE],
+      ["per_2", undefined],
+    ]);
+    expect(await store.calls.getCallOfAsk("ses_root", "per_2")).toBeUndefined();
+    expect(await store.calls.getCallOfAsk("ses_child", "per_none")).toBeUndefined();
   });
 
   test("settles an ask of a running call", async () => {

@@ -47,7 +47,8 @@ export type ToolState = Message<"opencode.tool.v1.ToolState"> & {
    */
   state: {
     /**
-     * pending: accepted, not started. The call is resolved and planned, and waits for permission.
+     * pending: accepted, not started. The call is resolved and planned, and waits for permission. While it waits no replica
+     * holds it: a restart or crash loses nothing, and the call runs at the replica that records the last answer.
      *
      * @generated from field: opencode.tool.v1.ToolStatePending pending = 1;
      */

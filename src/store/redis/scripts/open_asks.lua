@@ -1,7 +1,7 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        withdraw (ids), maxOpenAsks, dueMs (of a delegated call, whose lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
+--        withdraw (ids), maxOpenAsks, dueMs (where the lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')

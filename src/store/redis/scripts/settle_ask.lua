@@ -2,9 +2,9 @@
 -- KEYS   op, tree, leases, ended, settled, asks, deadlines, grants, outbox, call <name>, open <session> and (where
 --        a child ends) parent <name> of their calls, session/log <id> of all sessions in question and their ancestors
 -- ARGV   ask, settled ({ id, session }), expired, asksVersion (where grants are saved), lineage,
---        calls ({ name, session, callId, version, ended, edited }), grants ({ id, session, wide }); bytes: settled <id>,
---        event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
--- Output { "won" } | { "lost", the settlement of the winner or "" } | { "retry" }
+--        calls ({ name, session, callId, version, ended, edited, and of one that starts owner and leaseMs }),
+--        grants ({ id, session, wide }); bytes: settled <id>, event <name>, snapshot <name>, withdrawn <name>, grant <id>, granted <id>
+-- Output { "won", names of the calls that a replica has to claim } | { "lost", the settlement of the winner or "" } | { "retry" }
 local winner = redis.call('HGET', K.settled, step.ask)
 if winner then return answer({ 'lost', winner }) end
 local expires = redis.call('ZSCORE', K.deadlines, step.ask)
@@ -18,8 +18,11 @@ for _, ask in ipairs(step.settled) do
   if not redis.call('ZSCORE', K.asks, ask.id) then return answer({ 'retry' }) end
 end
 for _, each in ipairs(step.calls) do
-  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs')
+  local call = fields(K['call ' .. each.name], 'version', 'ended', 'waiting', 'owner', 'collectMs', 'lease', 'started', 'attempts', 'epoch')
   if call.ended or not call.version or tonumber(call.version) ~= each.version then return answer({ 'retry' }) end
+  call.left = without(call.waiting, settled)
+  local is_owned = call.owner ~= '' and tonumber(call.lease) > now
+  if each.owner and (is_owned or call.started == '1' or call.left ~= '') then return answer({ 'retry' }) end
   calls[each.name] = call
 end
 
@@ -32,18 +35,23 @@ for _, grant in ipairs(step.grants) do
   redis.call('HINCRBY', K.tree, 'rules', 1)
   if K['session ' .. grant.session] then append(grant.session, B['granted ' .. grant.id]) end
 end
+local result = { 'won' }
 for _, each in ipairs(step.calls) do
   local key, call = K['call ' .. each.name], calls[each.name]
   redis.call('HSET', key, 'version', call.version + 1)
   if each.ended then
-    end_call(each.session, each.callId, each.name, without(call.waiting, settled))
+    end_call(each.session, each.callId, each.name, call.left)
   else
-    if each.edited then write_part(each.session, each.name) end
-    redis.call('HSET', key, 'settled', now, 'waiting', without(call.waiting, settled))
-    if call.collectMs and call.owner == '' then
-      redis.call('HSET', key, 'lease', now + call.collectMs)
-      redis.call('ZADD', K.leases, now + call.collectMs, each.name)
+    if each.edited or each.owner then write_part(each.session, each.name) end
+    redis.call('HSET', key, 'settled', now, 'waiting', call.left)
+    if each.owner then
+      redis.call('HSET', key, 'owner', each.owner, 'lease', now + each.leaseMs, 'epoch', call.epoch + 1, 'started', 1, 'attempts', call.attempts + 1)
+      redis.call('ZADD', K.leases, now + each.leaseMs, each.name)
+    elseif call.owner == '' and call.left == '' then
+      redis.call('HSET', key, 'lease', now + (call.collectMs or 0))
+      redis.call('ZADD', K.leases, now + (call.collectMs or 0), each.name)
+      if not call.collectMs then result[#result + 1] = each.name end
     end
   end
 end
-return commit({ 'won' })
+return commit(result)

@@ -1,0 +1,197 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { PermissionAction, type PermissionSettled } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { PermissionResponse } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import type { AnswerSteps } from "../approval/permissions.ts";
+import type { AskRecord, Settlement, SettleResult } from "../approval/ports.ts";
+import type { Principal } from "../core/principal.ts";
+import { workspaceRoot } from "../core/workspace-root.ts";
+import { answersTo, nothingAsked } from "./asks.ts";
+import { startsWithOthers } from "./children.ts";
+import { type CallWithAsks, claimSettled } from "./claims.ts";
+import { allowedRecord } from "./decision-records.ts";
+import { isTooOld } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import { inspectCall } from "./inspect.ts";
+import { launchCall } from "./launch.ts";
+import { judgeCall } from "./planning.ts";
+import type { CallRecord } from "./ports.ts";
+import { decodeInput, noEnvironment, planContext, resolveTool } from "./prepare.ts";
+import { runKeyOf, type Startable, subjectFor } from "./running.ts";
+import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
+import type { OpenSession } from "./sessions.ts";
+import { inputOf, running } from "./state.ts";
+
+/** Time that a call may be judged before its last ask is settled. */
+const maxJudgingMs = 50;
+/** Pause before a call is read again while the store is unavailable. */
+const retryMs = 250;
+
+/**
+ * Settles an ask with an approver's answer. A call that waits for nothing else is judged first, as if the answer stood; if that
+ * allows it, the step that settles the ask claims and starts the call. Otherwise a replica claims the call after the step.
+ */
+export async function answerAsk(
+  engine: Engine,
+  principal: Principal,
+  workspace: string,
+  response: PermissionResponse,
+): Promise<void> {
+  const answer = engine.permissions.reply(principal, workspace, response, answerSteps(engine));
+  await beforeDrain(engine, answer);
+}
+
+/** Steps that read an ask with its call and all asks of that, once per attempt. */
+function answerSteps(engine: Engine): AnswerSteps {
+  let read: CallWithAsks | undefined;
+  return {
+    async getAsk(sessionId, id) {
+      read = await engine.store.getCallOfAsk(sessionId, id);
+      return read?.asks.find(({ request }) => request.id === id);
+    },
+    asksOf: async (call) =>
+      read && runKeyOf(read.record.ref) === runKeyOf(call) ? [...read.asks] : await engine.asksOf(call),
+    settle: (settlement) => settleAndStart(engine, settlement, read),
+  };
+}
+
+/** A call that may start with the settlement of its last ask. */
+interface StartingCall {
+  readonly record: CallRecord;
+  readonly opened: OpenSession;
+  readonly ready: Startable;
+  /** All asks of the call, as if the answer stood. */
+  readonly asks: readonly AskRecord[];
+}
+
+async function settleAndStart(
+  engine: Engine,
+  settlement: Settlement,
+  read: CallWithAsks | undefined,
+): Promise<SettleResult> {
+  const starting = read && (await judgeBefore(engine, settlement, read));
+  const result = await (starting ? settleWithStart(engine, settlement, starting) : engine.settle(settlement));
+  if (result.result === "won") claimSettled(engine, result.unclaimed ?? []);
+  return result;
+}
+
+async function settleWithStart(
+  engine: Engine,
+  settlement: Settlement,
+  { record, opened, ready, asks }: StartingCall,
+): Promise<SettleResult> {
+  const { limits, replicaId, settle } = engine;
+  const start = { owner: replicaId, leaseMs: limits.leaseMs, part: ready.start };
+  const step = {
+    ...settlement,
+    calls: settlement.calls.map((call) => (isSame(call, record) ? { ...call, start } : call)),
+    decisions: [...(settlement.decisions ?? []), ready.decision],
+  };
+  const started: CallRecord = {
+    ...record,
+    ...{ part: ready.start, owner: replicaId, epoch: record.epoch + 1, version: record.version + 1, attempts: 1 },
+  };
+  const sent = performance.now();
+  const result = await whileClaiming(engine, record.ref, () =>
+    settle(step).catch((cause: unknown) => resultOfLostStep(engine, started, sent, cause)),
+  );
+  if (result.result === "won") launchCall(engine, started, opened, sent, { ready, asks });
+  return result;
+}
+
+/** Finds out if a step was taken whose answer was lost; throws its failure if it was not, or if that is not known in time. */
+async function resultOfLostStep(
+  engine: Engine,
+  { ref, owner, epoch }: CallRecord,
+  leaseConfirmed: number,
+  cause: unknown,
+): Promise<SettleResult> {
+  while (isLeaseValid(engine, { leaseConfirmed })) {
+    const found = await engine.store.getCall(ref.sessionId, ref.callId).catch(() => "unavailable" as const);
+    if (found !== "unavailable") {
+      if (found?.owner === owner && found.epoch === epoch && found.part.state.case === "running")
+        return { result: "won" };
+      break;
+    }
+    await delay(retryMs);
+  }
+  throw cause;
+}
+
+/** Judges the call of an answer as if the answer stood. Returns undefined if the call does not start in the step of the answer. */
+async function judgeBefore(
+  engine: Engine,
+  settlement: Settlement,
+  { record, asks }: CallWithAsks,
+): Promise<StartingCall | undefined> {
+  const isApproved = settlement.calls.some((call) => isSame(call, record) && call.part === undefined);
+  const answered = asks.map((ask) => withSettlement(ask, settlement.settled));
+  if (!isApproved || answered.some(({ settled }) => !settled) || !mayStartAtOnce(engine, record)) return undefined;
+  const digest = engine.policyDigest();
+  const judged = await withinMs(
+    maxJudgingMs,
+    judgeAnswered(engine, record, answered).catch(() => undefined),
+  );
+  return judged && mayStartAtOnce(engine, record) && engine.policyDigest() === digest
+    ? { record, asks: answered, ...judged }
+    : undefined;
+}
+
+/**
+ * Checks if this replica may start a call with the settlement of its last ask. A call with answers of hooks is judged by the run
+ * that claims it, since only a run may run hooks.
+ */
+function mayStartAtOnce(engine: Engine, record: CallRecord): boolean {
+  const { hooks, isDraining } = engine;
+  const { part, spec, owner, attempts, hooked } = record;
+  if (isDraining || !engine.agreesOnPolicy() || isTooOld(engine, record)) return false;
+  if (spec.delegated || startsWithOthers(part) || part.state.case !== "pending" || owner !== "" || attempts > 0)
+    return false;
+  return hooked === undefined && !hooks.has("tool.execute.before", "shell.env", "permission.ask");
+}
+
+/** Takes the steps up to the start mark without writing anything. Grants are not consulted: the answers have to cover the plan. */
+async function judgeAnswered(
+  engine: Engine,
+  record: CallRecord,
+  asks: readonly AskRecord[],
+): Promise<Pick<StartingCall, "opened" | "ready"> | undefined> {
+  const opened = await engine.sessions.load(record.ref.sessionId);
+  if (!opened) return undefined;
+  await engine.registry.refresh(workspaceRoot(opened.workspace.name));
+  const tool = resolveTool(engine, record, opened);
+  const input = decodeInput(engine, tool, record);
+  const subject = subjectFor(opened, record.part.agent, tool);
+  const options = {
+    ...{ repeats: record.repeats, request: inputOf(record.part), principal: record.spec.principal },
+    grants: "none",
+  } as const;
+  const ctx = planContext(engine, record, opened, noEnvironment);
+  const judged = await judgeCall(engine, tool, input, ctx, subject, options);
+  if (judged.verdict.action === PermissionAction.DENY) return undefined;
+  const { problem } = await inspectCall(engine, judged, engine.layersFor(subject));
+  const isAsked = judged.verdict.action === PermissionAction.ASK;
+  const answers = isAsked ? await answersTo(engine, { record, opened, asks }, tool, judged) : nothingAsked;
+  if (problem || answers.missing.length > 0) return undefined;
+  const start = running(record.part, judged.plan, engine.store.now());
+  const decision = allowedRecord(record, judged, answers.approved);
+  return { opened, ready: { ...judged, tool, input, answers: answers.answers, start, decision } };
+}
+
+function withSettlement(ask: AskRecord, settled: readonly PermissionSettled[]): AskRecord {
+  const found = ask.settled ?? settled.find(({ permissionId }) => permissionId === ask.request.id);
+  return found ? { ...ask, settled: found } : ask;
+}
+
+const isSame = ({ ref, version }: Pick<CallRecord, "ref" | "version">, record: CallRecord) =>
+  version === record.version && runKeyOf(ref) === runKeyOf(record.ref);
+
+/** Resolves to the result of the work, or to undefined after `ms`. */
+async function withinMs<T>(ms: number, work: Promise<T>): Promise<T | undefined> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<undefined>((resolve) => {
+    timer = setTimeout(() => resolve(undefined), ms);
+  });
+  const result = await Promise.race([work, late]);
+  clearTimeout(timer);
+  return result;
+}

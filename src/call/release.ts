@@ -1,0 +1,21 @@
+import { maxLifeMs } from "./ends.ts";
+import type { Engine } from "./engine.ts";
+import type { CallRecord } from "./ports.ts";
+
+/** Ends this replica's lease on a pending call, if it still holds it: the call waits without an owner. */
+export async function releaseCall(engine: Engine, { ref }: Pick<CallRecord, "ref">): Promise<void> {
+  const { replicaId, store } = engine;
+  for (;;) {
+    const record = await store.getCall(ref.sessionId, ref.callId);
+    if (record?.owner !== replicaId || record.part.state.case !== "pending") return;
+    const { epoch, owner, part, version } = record;
+    const dueMs = part.permissionIds.length > 0 ? waitMs(engine, record) : (record.spec.delegated?.collectMs ?? 0);
+    const step = { fence: { ref, owner, epoch }, version, asks: [], withdraw: [], message: "", dueMs };
+    if (await store.openAsks({ ...step, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
+  }
+}
+
+/** Returns the time until recovery checks a call that waits for its asks: the rest of its life, or the time of a delegated one's asks. */
+export function waitMs({ limits, store }: Engine, { spec }: Pick<CallRecord, "spec">): number {
+  return spec.delegated ? limits.askMs : Math.max(spec.accepted + maxLifeMs - store.now(), 0);
+}
