@@ -22,6 +22,7 @@ export async function startSandbox(
     wanted,
     agents: wanted.agents,
     writable: wanted.writable,
+    maxMasks: wanted.maxMasks,
     hidden: [
       { path: dataDirectory, kind: "directory" as const },
       ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "directory" as const }] : []),

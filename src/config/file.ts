@@ -112,6 +112,8 @@ const settings = strictTable({
   sandbox: strictTable({
     ...confinement,
     writable: z.array(z.string().min(1)).optional(),
+    require: z.boolean().optional(),
+    masks_max: z.int().min(0).max(1_000).optional(),
     agent: z.record(name, strictTable(confinement)).optional(),
   }).optional(),
   log: strictTable({

@@ -17,6 +17,8 @@ export interface SandboxSettings extends Confinement {
   readonly agents: ReadonlyMap<string, Confinement>;
   /** True if the file asks for a sandbox: the service does not start without one. */
   readonly required: boolean;
+  /** Maximum number of files that are hidden from a command one by one. */
+  readonly maxMasks: number;
   /** Additional directories that are writable in `workspace-write`. */
   readonly writable: readonly string[];
   /** Canonical paths of the operator's files that no command may see, in addition to the data directory. */
@@ -25,14 +27,15 @@ export interface SandboxSettings extends Confinement {
 
 /** Reads the sandbox settings. `files` are further files to hide from commands. */
 export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
-  const { agent = {}, writable = [], ...own } = settings.sandbox ?? {};
+  const { agent = {}, writable = [], require = false, masks_max: maxMasks = 100, ...own } = settings.sandbox ?? {};
   const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
   const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
   const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
   return {
     ...confinement(own),
     agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
-    required: named.some((profile) => profile !== undefined && profile !== "off"),
+    maxMasks,
+    required: require || named.some((profile) => profile !== undefined && profile !== "off"),
     writable: writable.map(canonicalPath),
     hidden: [...files, ...keys, ...tokens].map(canonicalPath),
   };

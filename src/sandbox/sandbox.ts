@@ -19,6 +19,8 @@ export interface Sandbox {
   readonly problem: string | undefined;
   /** Returns the confinement of an agent's commands. */
   confinement(agent: string): SandboxConfinement;
+  /** Returns the reason why an agent's commands run without the sandbox that is configured for them; undefined if they do not. */
+  missing(agent: string): string | undefined;
   /** Returns the command line that runs this one confined. Release it after the command has ended. */
   confine(argv: Argv, place: SandboxPlace): Promise<Confined>;
   close(): void;
@@ -31,13 +33,13 @@ type LayerSource = (confinement: AgentConfinement, place: SandboxPlace) => Layer
 export async function openSandbox({
   wanted,
   agents,
-  maxMasks = defaultMaxMasks,
+  maxMasks = 100,
   ...base
 }: BaseSettings & {
   wanted: AgentConfinement;
   /** Confinement of agents that differ. */
   agents: ReadonlyMap<string, AgentConfinement>;
-  /** Maximum number of files that are hidden one by one. */
+  /** Maximum number of files that are hidden one by one: bubblewrap reads all mounts again for each. */
   maxMasks?: number;
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
@@ -60,6 +62,7 @@ export async function openSandbox({
     state: actual(wanted),
     problem,
     confinement,
+    missing: (agent) => (settingsOf(agent).profile === "off" ? undefined : problem),
     async confine(argv, place) {
       if (confinement(place.agent).profile === "off") return unconfinedCommand(argv);
       return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
@@ -89,8 +92,6 @@ function unconfinedCommand(argv: Argv): Confined {
   return { argv, env: {}, descriptors: [], covered: { hidden: [], readOnly: [] }, release: async () => {} };
 }
 
-/** Above that bubblewrap, which reads all mounts again for each, takes longer than most commands. */
-const defaultMaxMasks = 100;
 const program = "bwrap";
 /** Only a probe that hangs takes so long: a machine that is busy at the start must not lose its sandbox. */
 const maxProbeMs = 30_000;

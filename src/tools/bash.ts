@@ -54,10 +54,11 @@ export function createBash({
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description }, { workspace, environment }) {
+    async plan({ command, timeout, workdir, description }, { agent, workspace, environment }) {
       const directory = await workspace.resolve(workdir ?? ".");
       const env = await environment(directory.absolute);
       const about = description === undefined ? {} : { description };
+      const missing = sandbox.missing(agent);
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
         asks: [
@@ -67,6 +68,7 @@ export function createBash({
             patterns: [command],
             cwd: directory.absolute,
             metadata: { command, workdir: directory.pattern, ...about },
+            ...(missing !== undefined && { alwaysAsk: `runs without a sandbox, since ${missing}` }),
           },
         ],
         cwd: directory.absolute,

@@ -65,7 +65,7 @@ describe("without any setting", () => {
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
     const confinement = { profile: "workspace-write", network: true, unixSockets: false, ptrace: false };
-    const sandbox = { ...confinement, agents: new Map(), required: false };
+    const sandbox = { ...confinement, agents: new Map(), required: false, maxMasks: 100 };
     expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
@@ -168,6 +168,7 @@ describe("the file", () => {
       [sandbox]
       profile = "read-only"
       writable = ["~/cache"]
+      masks_max = 7
       [sandbox.agent.plan]
       network = false
       ptrace = true
@@ -188,9 +189,14 @@ describe("the file", () => {
       ...switches,
       agents,
       required: true,
+      maxMasks: 7,
       writable,
       hidden,
     });
+  });
+
+  test("requires a sandbox if it says so, also with the default profile", () => {
+    expect(machine("[sandbox]\nrequire = true").load().sandbox).toMatchObject({ required: true });
   });
 
   test("gives tokens by value, by file, by environment and by hash", () => {

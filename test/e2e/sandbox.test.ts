@@ -87,13 +87,18 @@ test("when the service is killed, what runs in the sandbox is killed, also what 
   for (const pid of pids) await untilDead(pid);
 });
 
-test("where it cannot start, GetServerInfo says why; where the configuration wants it, the service does not start", async () => {
+test("where it cannot start, GetServerInfo says why, and each command asks; where the configuration wants it, the service does not start", async () => {
   const env = { PATH: "/nowhere" };
   const service = await startService({ env });
   expect(await connect(service, "caller").tools.getServerInfo({})).toMatchObject({
     sandbox: SandboxState.UNAVAILABLE,
     sandboxProblem: expect.stringContaining("apt-get install bubblewrap"),
   });
+  const call = { callId: "c1", agent: "free", tool: "bash", input: { command: "true" } };
+  const { decisions } = await read(connect(service, "caller").tools.executeTool(call)).until("permissionAsked");
+  expect(decisions).toMatchObject([
+    { reason: expect.stringContaining("runs without a sandbox, since bubblewrap is not installed") },
+  ]);
   const wanting = startService({ env, settings: '[sandbox]\nprofile = "read-only"\n' });
   await expect(wanting).rejects.toThrow("the sandbox that is configured cannot start: bubblewrap is not installed");
 });

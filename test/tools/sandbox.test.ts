@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "vitest";
 import type { SandboxConfinement, SandboxProfile } from "../../src/sandbox/confinement.ts";
 import { openSandbox } from "../../src/sandbox/sandbox.ts";
-import { callTool, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
+import { callTool, openTestWorkspace, planCall, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
@@ -189,6 +189,16 @@ test("if it cannot start, the reason names the next step, and results report tha
     state: { profile: "off", network: true },
     problem: "bubblewrap is not installed: apt-get install bubblewrap, then start the service again",
   });
-  const { metadata } = await callTool(site, createBash({ supervisor, sandbox, pipes }), { command: "true" });
+  const bash = createBash({ supervisor, sandbox, pipes });
+  const { metadata } = await callTool(site, bash, { command: "true" });
   expect(metadata?.sandbox).toEqual({ profile: "off", network: true, problem: sandbox.problem });
+  const { asks } = (await planCall(site, bash, { command: "true" })).plan;
+  expect(asks).toMatchObject([{ alwaysAsk: `runs without a sandbox, since ${sandbox.problem}` }]);
+});
+
+test("a command of an agent whose profile is off does not ask because of that", async () => {
+  const wanted = { profile: "off", network: true } as const;
+  const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
+  const { asks } = (await planCall(site, createBash({ supervisor, sandbox, pipes }), { command: "true" })).plan;
+  expect(asks[0]).not.toHaveProperty("alwaysAsk");
 });
