@@ -38,6 +38,7 @@ const replica = createReplica({
       maxTimeoutMs: 3_600_000,
       openAsks: 100,
       runningCalls: 64,
+      replicaRunning: 1_000,
       reportMs: 600_000,
       collectMs: 600_000,
     },

@@ -24,6 +24,7 @@ import { digestOfRequest } from "./request-digest.ts";
 import type { Ready } from "./running.ts";
 import { beforeDrain, checkNotDraining, draining, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
+import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { pendingPart } from "./state.ts";
 
 /** Fields that CallTool and ExecuteTool have in common. */
@@ -141,11 +142,22 @@ async function openAndLaunch(
   ready: Ready | undefined,
   gate: StartGate | undefined,
 ): Promise<OpenedCall> {
+  const isCounted = ready !== undefined && needsSlot(engine, ready.tool, ready.plan);
+  const hasSlot = isCounted && takeSlot(engine, call.ref);
+  // Without a slot the call is only accepted, and waits for one.
+  const startable = hasSlot || !isCounted ? ready : undefined;
   const sent = performance.now();
-  const step = openStep(engine, call, ready);
-  const { record, created } = await whileClaiming(engine, call.ref, () => engine.store.openCall(step));
-  if (created) launchCall(engine, record, opened, sent, { ready: record.attempts > 0 ? ready : undefined, gate });
-  return { record, created };
+  const step = openStep(engine, call, startable);
+  let isLaunched = false;
+  try {
+    const { record, created } = await whileClaiming(engine, call.ref, () => engine.store.openCall(step));
+    isLaunched = created;
+    const isStarted = record.attempts > 0;
+    if (created) launchCall(engine, record, opened, sent, { ready: isStarted ? startable : undefined, gate, hasSlot });
+    return { record, created };
+  } finally {
+    if (hasSlot && !isLaunched) freeSlot(engine);
+  }
 }
 
 function openStep(

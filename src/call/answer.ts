@@ -19,6 +19,7 @@ import { decodeInput, noEnvironment, planContext, resolveTool } from "./prepare.
 import { runKeyOf, type Startable, subjectFor } from "./running.ts";
 import { beforeDrain, isLeaseValid, whileClaiming } from "./runs.ts";
 import type { OpenSession } from "./sessions.ts";
+import { freeSlot, hasFreeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { inputOf, running } from "./state.ts";
 
 /** Time that a call may be judged before its last ask is settled. */
@@ -69,7 +70,10 @@ async function settleAndStart(
   read: CallWithAsks | undefined,
 ): Promise<SettleResult> {
   const starting = read && (await judgeBefore(engine, settlement, read));
-  const result = await (starting ? settleWithStart(engine, settlement, starting) : engine.settle(settlement));
+  const isCounted = starting !== undefined && needsSlot(engine, starting.ready.tool, starting.ready.plan);
+  const hasSlot = isCounted && takeSlot(engine, starting.record.ref);
+  const maySettle = starting !== undefined && (hasSlot || !isCounted);
+  const result = await (maySettle ? settleWithStart(engine, settlement, starting, hasSlot) : engine.settle(settlement));
   if (result.result === "won") claimSettled(engine, result.unclaimed ?? []);
   return result;
 }
@@ -78,6 +82,7 @@ async function settleWithStart(
   engine: Engine,
   settlement: Settlement,
   { record, opened, ready, asks }: StartingCall,
+  hasSlot: boolean,
 ): Promise<SettleResult> {
   const { limits, replicaId, settle } = engine;
   const start = { owner: replicaId, leaseMs: limits.leaseMs, part: ready.start };
@@ -91,11 +96,17 @@ async function settleWithStart(
     ...{ part: ready.start, owner: replicaId, epoch: record.epoch + 1, version: record.version + 1, attempts: 1 },
   };
   const sent = performance.now();
-  const result = await whileClaiming(engine, record.ref, () =>
-    settle(step).catch((cause: unknown) => resultOfLostStep(engine, started, sent, cause)),
-  );
-  if (result.result === "won") launchCall(engine, started, opened, sent, { ready, asks });
-  return result;
+  let isLaunched = false;
+  try {
+    const result = await whileClaiming(engine, record.ref, () =>
+      settle(step).catch((cause: unknown) => resultOfLostStep(engine, started, sent, cause)),
+    );
+    isLaunched = result.result === "won";
+    if (isLaunched) launchCall(engine, started, opened, sent, { ready, asks, hasSlot });
+    return result;
+  } finally {
+    if (hasSlot && !isLaunched) freeSlot(engine);
+  }
 }
 
 /** Finds out if a step was taken whose answer was lost; throws its failure if it was not, or if that is not known in time. */
@@ -159,6 +170,7 @@ async function judgeAnswered(
   if (!opened) return undefined;
   await engine.registry.refresh(workspaceRoot(opened.workspace.name));
   const tool = resolveTool(engine, record, opened);
+  if (needsSlot(engine, tool) && !hasFreeSlot(engine)) return undefined;
   const input = decodeInput(engine, tool, record);
   const subject = subjectFor(opened, record.part.agent, tool);
   const options = {

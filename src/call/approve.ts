@@ -1,3 +1,5 @@
+import { create } from "@bufbuild/protobuf";
+import { ToolProgressSchema } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { JudgedBy } from "../approval/judge-asks.ts";
@@ -15,6 +17,7 @@ import { checkGuards, decodeInput, planContext } from "./prepare.ts";
 import { releaseCall } from "./release.ts";
 import { type Approved, type Running, subjectOf } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
+import { freeSlot, needsSlot, takeSlot } from "./slots.ts";
 import { inputOf, running } from "./state.ts";
 
 /** State of the approval loop of one call. */
@@ -90,10 +93,32 @@ async function attemptStart(
     // Rules and files may have changed while the other calls of the batch were not ready.
     return undefined;
   }
+  if (!secureSlot(engine, call, tool, judged)) return await leaveForSlot(engine, call);
   if (await writeStartMark(engine, call, judged, answers.approved))
     return { ...judged, input, answers: answers.answers };
   await refreshCall(engine, call);
   return undefined;
+}
+
+/** Takes a slot for the body, unless the call has one or needs none. Calls of an atomic batch start together, whatever runs. */
+function secureSlot(engine: Engine, call: Running, tool: Tool, { plan }: Judged): boolean {
+  const isCounted = needsSlot(engine, tool, plan) && !call.gate && call.assignment === undefined;
+  if (isCounted === (call.hasSlot ?? false)) return true;
+  if (!isCounted) freeSlot(engine);
+  else if (!takeSlot(engine, call.record.ref)) return false;
+  call.hasSlot = isCounted;
+  return true;
+}
+
+/** Leaves the call to the replica that has a free slot first. */
+async function leaveForSlot(engine: Engine, call: Running): Promise<never> {
+  const { limits, store } = engine;
+  const { callId } = call.record.ref;
+  const title = `Waiting for a free slot: ${limits.replicaRunning} calls run at this replica`;
+  await releaseCall(engine, call.record, create(ToolProgressSchema, { callId, title }));
+  call.isTurnedAway = true;
+  await store.announceUnclaimed([call.record.ref]);
+  throw new CallGone();
 }
 
 async function judgeAndInspect(

@@ -22,6 +22,7 @@ import { denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { expandAsks } from "./planning.ts";
 import { type Running, subjectOf } from "./running.ts";
+import { outsideSlot } from "./slots.ts";
 import { inputOf } from "./state.ts";
 
 /** Decides an ask from a running body and waits for its settlement. The ask ends with this replica, as the call does. */
@@ -51,7 +52,7 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   const requests = unasked.map((each) => requestFor(engine, call, { ask: each, plan, verdict }, { subject, digest }));
   do await refreshCall(engine, call);
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
-  await waitUntilSettled(engine, call);
+  await outsideSlot(engine, call, () => waitUntilSettled(engine, call));
   for (const request of requests) checkApproved(call, request);
 }
 

@@ -13,6 +13,7 @@ import { planContext } from "./prepare.ts";
 import { createProgress } from "./progress.ts";
 import type { Approved, Running } from "./running.ts";
 import { isLeaseValid } from "./runs.ts";
+import { outsideSlot } from "./slots.ts";
 import { storeBytes } from "./spill.ts";
 
 /** Result of a body and the output that it wrote. */
@@ -140,7 +141,9 @@ function toolContext(
     async calls(children, options) {
       await ensureRecorded(call);
       const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
-      return await deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options));
+      return await outsideSlot(engine, call, () =>
+        deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),
+      );
     },
     async ask(ask) {
       await ensureRecorded(call);

@@ -10,7 +10,7 @@ import { backgroundCallsOf } from "./background-calls.ts";
 import { beginCall } from "./begin.ts";
 import { cancelCall, closeSession, handleCancels } from "./cancel.ts";
 import { cancelCallsOf, type NewChildSession, openChildSession } from "./child-sessions.ts";
-import { claimAnnounced } from "./claims.ts";
+import { claimAnnounced, claimWaiting } from "./claims.ts";
 import type { Engine, EngineParts } from "./engine.ts";
 import { finishDelegated } from "./finish-delegated.ts";
 import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follow.ts";
@@ -21,6 +21,7 @@ import type { CallRecord } from "./ports.ts";
 import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
 import type { KnownSession } from "./sessions.ts";
+import { createSlots } from "./slots.ts";
 import { createWaits } from "./waits.ts";
 
 /** Calls of one replica, as the edge and the timers use them. */
@@ -49,6 +50,8 @@ export function createEngine(parts: EngineParts): Engine {
     isDraining: false,
     filling: createFilling(outputs),
     waits: createWaits(store),
+    slots: createSlots(),
+    whenFree: () => claimWaiting(engine),
     makeCalls,
   };
   return engine;

@@ -8,6 +8,7 @@ import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { beforeDrain, isTaken, whileClaiming } from "./runs.ts";
+import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
 
 /** Times that the body of an idempotent tool may be entered. */
@@ -21,30 +22,62 @@ export interface CallWithAsks {
   asks: readonly AskRecord[];
 }
 
+/** Outcome of a claim: "left" if the call stays as it is, "no slot" if this replica could run it and may not now. */
+export type Claim = "done" | "left" | "no slot";
+
 /**
- * Claims an orphaned call and launches it, if this replica serves its workspace and definition and its body may be entered once
- * more. Ends a call that was not started within its life. Returns false if the call stays as it is.
+ * Claims an orphaned call and launches it, if this replica serves its workspace and definition, has a free slot, and the body may
+ * be entered once more. Ends a call that was not started within its life. `isNext` for a call that waited for a slot.
  */
-export async function claimCall(engine: Engine, { record, asks }: CallWithAsks): Promise<boolean> {
+export async function claimCall(engine: Engine, { record, asks }: CallWithAsks, isNext = false): Promise<Claim> {
   const { limits, log, registry, replicaId, sessions, store } = engine;
   const { ref, part, spec, attempts, version } = record;
-  if (attempts === 0 && isTooOld(engine, record)) return await endTooOld(engine, record);
-  if (engine.isDraining || !engine.agreesOnPolicy()) return false;
-  if (attempts >= maxIdempotentAttempts || startsWithOthers(part)) return false;
+  if (attempts === 0 && isTooOld(engine, record)) return (await endTooOld(engine, record)) ? "done" : "left";
+  if (engine.isDraining || !engine.agreesOnPolicy()) return "left";
+  if (attempts >= maxIdempotentAttempts || startsWithOthers(part)) return "left";
   const opened = await sessions.load(ref.sessionId).catch((cause: unknown) => {
     log.warn("a call cannot be claimed: its workspace is not served here", { error: cause, callId: ref.callId });
     return undefined;
   });
   const tool = opened && registry.get(part.tool, workspaceRoot(opened.workspace.name));
   const maxAttempts = tool?.idempotent ? maxIdempotentAttempts : 1;
-  if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return false;
+  if (tool?.definition.definitionId !== spec.definitionId || attempts >= maxAttempts) return "left";
+  const hasSlot = needsSlot(engine, tool);
+  if (hasSlot && !takeSlot(engine, ref, isNext)) {
+    waitForSlot(engine, ref);
+    return "no slot";
+  }
   const sent = performance.now();
-  const claimed =
-    opened && (await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts)));
-  if (!claimed) return false;
-  // An ask that was opened or settled since has raised the version.
-  launchCall(engine, claimed, opened, sent, claimed.version === version + 1 ? { asks } : {});
-  return true;
+  let claimed: CallRecord | undefined;
+  try {
+    claimed = await whileClaiming(engine, ref, () => store.claimCall(ref, replicaId, limits.leaseMs, maxAttempts));
+    // An ask that was opened or settled since has raised the version.
+    const known = claimed?.version === version + 1 ? { asks } : {};
+    if (claimed && opened) launchCall(engine, claimed, opened, sent, { ...known, hasSlot });
+  } finally {
+    if (hasSlot && !claimed) freeSlot(engine);
+  }
+  return claimed ? "done" : "left";
+}
+
+/** Claims calls that wait for a slot, one after the other, while slots are free. */
+export function claimWaiting(engine: Engine): void {
+  if (engine.slots.isClaiming) return;
+  const work = beforeDrain(engine, claimInTurn(engine));
+  work.catch((error: unknown) => engine.log.warn("calls that wait for a slot are claimed by recovery", { error }));
+}
+
+async function claimInTurn(engine: Engine): Promise<void> {
+  engine.slots.isClaiming = true;
+  try {
+    while (!engine.isDraining && hasFreeSlot(engine)) {
+      const next = nextWaiting(engine);
+      if (!next) return;
+      await claimOne(engine, next, true);
+    }
+  } finally {
+    engine.slots.isClaiming = false;
+  }
 }
 
 /** Claims calls that a settlement of this replica left without an owner, and notifies the other replicas of the rest. */
@@ -73,12 +106,12 @@ async function claimAll(engine: Engine, refs: readonly CallRef[]): Promise<void>
 }
 
 /** Claims a call, if it needs an owner. Returns false if another replica has to claim it. */
-async function claimOne(engine: Engine, ref: CallRef): Promise<boolean> {
+async function claimOne(engine: Engine, ref: CallRef, isNext = false): Promise<boolean> {
   if (isTaken(engine, ref)) return true;
   const found = await engine.store.getCallWithAsks(ref);
   if (found?.record.owner !== "" || isTerminal(found.record.part) || found.record.spec.delegated) return true;
   if (found.record.part.permissionIds.length > 0) return true;
-  return await claimCall(engine, found);
+  return (await claimCall(engine, found, isNext)) === "done";
 }
 
 async function endTooOld(engine: Engine, { ref, part, version }: CallRecord): Promise<boolean> {

@@ -1,4 +1,5 @@
 import type { AskStore } from "../approval/ports.ts";
+import type { CallRef } from "../core/call-ref.ts";
 import type { Logger } from "../core/logger.ts";
 import type { ForeignTools } from "../tool/foreign-tools.ts";
 import type { HookChain } from "../tool/hooks.ts";
@@ -31,6 +32,8 @@ export interface CallLimits {
   outputBytes: number;
   /** Calls of one session that may be open at once. */
   runningCalls: number;
+  /** Bodies that may run at this replica at once. */
+  replicaRunning: number;
   openAsks: number;
   leaseMs: number;
   askMs: number;
@@ -67,6 +70,8 @@ export interface EngineParts extends Planning {
   registry: Registry;
   /** Built-in tools without effects: their calls may be recorded when they end. */
   effectFree: ReadonlySet<Tool>;
+  /** Built-in tools that only read: their bodies need no slot. */
+  readOnlyTools: ReadonlySet<Tool>;
   crashMarks: CrashMarks;
   foreign: ForeignTools;
   hooks: HookChain;
@@ -94,8 +99,21 @@ export interface Engine extends EngineParts {
   isDraining: boolean;
   readonly filling: ReturnType<typeof createFilling>;
   readonly waits: Waits;
+  readonly slots: Slots;
+  /** `claimWaiting` of claims.ts, called when a slot is free. A claim leads to a run, which frees a slot: a field avoids the circular import. */
+  readonly whenFree: () => void;
   /** `makeCalls` of accept.ts. A body may make calls, and a call leads to a body: a field avoids the circular import. */
   readonly makeCalls: MakeCalls;
+}
+
+/** Slots for the bodies that run at one replica, and the calls that it turned away. */
+export interface Slots {
+  /** Number of slots that are taken. */
+  takenCount: number;
+  /** Calls that wait for a slot by root session, those of a tree in the order in which they came. */
+  readonly waiting: Map<string, CallRef[]>;
+  /** A call of the queue is being claimed. */
+  isClaiming: boolean;
 }
 
 /** A call whose body runs and that is not recorded yet. */

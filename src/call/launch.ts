@@ -9,6 +9,7 @@ import type { CallRecord } from "./ports.ts";
 import { runCall } from "./run.ts";
 import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
+import { freeSlot, waitForSlot } from "./slots.ts";
 
 /** What is known of a call that is launched. */
 export interface Launch {
@@ -17,6 +18,8 @@ export interface Launch {
   gate?: StartGate | undefined;
   /** Its asks, if they were read with the record. */
   asks?: readonly AskRecord[] | undefined;
+  /** A slot was taken for it, which the end of its run frees. */
+  hasSlot?: boolean;
 }
 
 /** Starts the run of a call that this replica holds the lease of. The run has its own signal: the request that made the call may end. */
@@ -25,13 +28,16 @@ export function launchCall(
   record: CallRecord,
   opened: OpenSession,
   leaseConfirmed: number,
-  { ready, gate, asks }: Launch = {},
+  { ready, gate, asks, hasSlot = false }: Launch = {},
 ): void {
   const { runs } = engine;
   const key = runKeyOf(record.ref);
   const call = newRunning(engine, record, opened, leaseConfirmed, { gate, asks });
+  call.hasSlot = hasSlot;
   const done = runCall(engine, call, ready).finally(() => {
     if (runs.get(key)?.call === call) runs.delete(key);
+    if (call.hasSlot) freeSlot(engine);
+    if (call.isTurnedAway) waitForSlot(engine, record.ref);
   });
   runs.set(key, { call, done });
 }

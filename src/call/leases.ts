@@ -12,6 +12,7 @@ import { recoverDelegated } from "./recover-delegated.ts";
 import { releaseCall } from "./release.ts";
 import { runKeyOf } from "./running.ts";
 import { beforeDrain, isLeaseValid, isTaken } from "./runs.ts";
+import { hasFreeSlot, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
 
 /** An orphaned call that no replica claims for this long ends. */
@@ -69,8 +70,12 @@ export async function recoverCalls(engine: Engine): Promise<void> {
   await attempt(permissions.expireAsks());
   // Calls that ran first: they take those along that they made, which would otherwise be claimed only to be withdrawn.
   const orphans = (await store.orphans()).toSorted((one, other) => Number(other.started) - Number(one.started));
+  engine.slots.waiting.clear();
   for (const orphan of orphans) {
-    if (!isTaken(engine, orphan.ref)) await attempt(recoverCall(engine, orphan));
+    if (isTaken(engine, orphan.ref)) continue;
+    // Calls that could not run now are not read, since there can be many.
+    if (!orphan.started && !orphan.delegated && !hasFreeSlot(engine)) waitForSlot(engine, orphan.ref);
+    else await attempt(recoverCall(engine, orphan));
   }
   if (failures.length > 0) throw failures[0];
 }
@@ -81,7 +86,7 @@ async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall
   if (found?.record.owner !== "" || isTerminal(found.record.part)) return;
   const { record } = found;
   if (record.spec.delegated) return await recoverDelegated(engine, record);
-  if (await beforeDrain(engine, claimCall(engine, found))) return;
+  if ((await beforeDrain(engine, claimCall(engine, found))) !== "left") return;
   if (started) await loseCall(engine, record, lostText(record.attempts));
   // Nothing is claimed during a drain, however long that takes.
   else if (!engine.isDraining && store.now() - since > maxUnclaimedMs)

@@ -1,9 +1,14 @@
+import type { ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
 import { maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord } from "./ports.ts";
 
-/** Ends this replica's lease on a pending call, if it still holds it: the call waits without an owner. */
-export async function releaseCall(engine: Engine, { ref }: Pick<CallRecord, "ref">): Promise<void> {
+/** Ends this replica's lease on a pending call, if it still holds it: the call waits without an owner, for what `progress` says. */
+export async function releaseCall(
+  engine: Engine,
+  { ref }: Pick<CallRecord, "ref">,
+  progress?: ToolProgress,
+): Promise<void> {
   const { replicaId, store } = engine;
   for (;;) {
     const record = await store.getCall(ref.sessionId, ref.callId);
@@ -11,7 +16,8 @@ export async function releaseCall(engine: Engine, { ref }: Pick<CallRecord, "ref
     const { epoch, owner, part, version } = record;
     const dueMs = part.permissionIds.length > 0 ? waitMs(engine, record) : (record.spec.delegated?.collectMs ?? 0);
     const step = { fence: { ref, owner, epoch }, version, asks: [], withdraw: [], message: "", dueMs };
-    if (await store.openAsks({ ...step, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
+    const reported = progress && part.permissionIds.length === 0 ? { progress } : {};
+    if (await store.openAsks({ ...step, ...reported, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
   }
 }
 

@@ -31,6 +31,10 @@ export interface Running {
   isStarting: boolean;
   /** Holds the start back until the other calls of an atomic batch may start too. */
   readonly gate: StartGate | undefined;
+  /** It has one of the replica's slots. */
+  hasSlot?: boolean;
+  /** It was released since no slot was free. */
+  isTurnedAway?: boolean;
   /** Set for a call whose body runs before the call is recorded. */
   firstStep?: FirstStep;
   /** Hash of the assignment that the start of a delegated call gives out. */

@@ -101,6 +101,7 @@ export function createReplica({
     ...planning,
     registry,
     effectFree: new Set(tools.filter(isEffectFree)),
+    readOnlyTools: new Set(tools.filter(({ definition }) => definition.annotations?.readOnly === true)),
     crashMarks,
     foreign,
     hooks,

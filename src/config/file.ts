@@ -131,6 +131,7 @@ const settings = strictTable({
     max_timeout_ms: milliseconds(day).optional(),
     open_asks: count.optional(),
     running_calls: count.optional(),
+    replica_running: count.optional(),
     report_ms: milliseconds(day).optional(),
     collect_ms: milliseconds(day).optional(),
     task_depth: z.int().min(0).max(30).optional(),

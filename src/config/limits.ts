@@ -1,3 +1,4 @@
+import { availableParallelism } from "node:os";
 import { ConfigError } from "./errors.ts";
 import type { Settings } from "./file.ts";
 
@@ -14,6 +15,8 @@ export interface ReplicaLimits {
   openAsks: number;
   /** Maximum number of open calls of one session. */
   runningCalls: number;
+  /** Maximum number of bodies that run at one replica; built-in tools that only read and delegated calls do not count. */
+  replicaRunning: number;
   /** Time in which the host of a delegated call must report its result. */
   reportMs: number;
   /** Time in which a request must collect the approval of a delegated call. */
@@ -62,6 +65,7 @@ export function readLimits(limits: Settings["limits"] = {}): ConfigLimits {
     maxTimeoutMs: limits.max_timeout_ms ?? 3_600_000,
     openAsks: limits.open_asks ?? 100,
     runningCalls: limits.running_calls ?? 64,
+    replicaRunning: limits.replica_running ?? Math.max(8 * availableParallelism(), 16),
     reportMs: limits.report_ms ?? 600_000,
     collectMs: limits.collect_ms ?? 600_000,
     taskDepth: limits.task_depth ?? 1,

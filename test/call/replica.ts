@@ -49,6 +49,7 @@ export async function startReplica({
         maxTimeoutMs: 60_000,
         openAsks: 10,
         runningCalls: 10,
+        replicaRunning: 1_000,
         reportMs: 600_000,
         collectMs: 600_000,
       },

@@ -105,6 +105,7 @@ const defaults: Config = {
     maxTimeoutMs: 3_600_000,
     openAsks: 100,
     runningCalls: 64,
+    replicaRunning: 1_000,
     reportMs: 600_000,
     collectMs: 600_000,
     taskDepth: 1,

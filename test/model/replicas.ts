@@ -24,6 +24,8 @@ export interface Setting {
   pace: readonly number[];
   /** Breaks a promise of the store, to check that the test detects it. */
   tamper?: ((ports: Store, replica: string) => Store) | undefined;
+  /** Bodies that may run at one replica. */
+  replicaRunning?: number;
   /** False for a replica whose rules differ from those of the others. */
   agreesOnPolicy?: (replica: string) => boolean;
 }
@@ -39,13 +41,14 @@ const limits = {
   maxTimeoutMs: 600_000,
   openAsks: 1_000,
   runningCalls: 1_000,
+  replicaRunning: 1_000,
   reportMs: 600_000,
   collectMs: 600_000,
 };
 
 /** Starts replicas over one store, without timers and network: time passes only when a test advances it. */
 export async function startReplicas(
-  { newContents, pace, tamper = (ports) => ports, agreesOnPolicy = () => true }: Setting,
+  { newContents, pace, tamper = (ports) => ports, agreesOnPolicy = () => true, replicaRunning }: Setting,
   { toolsOf, onNews }: { toolsOf(gone: AbortSignal, replica: string): Tool[]; onNews(): void },
 ) {
   let time = 1_800_000_000_000;
@@ -75,7 +78,7 @@ export async function startReplicas(
         dataDirectory: "/data",
         file: "/toolgate.toml",
         leaseMs,
-        limits,
+        limits: { ...limits, ...(replicaRunning !== undefined && { replicaRunning }) },
         unattended: "wait",
         workspaces: new Map([["default", import.meta.dirname]]),
       },

@@ -1,3 +1,4 @@
+import type { ToolProgress } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import type { DecisionRecord } from "../../../gen/opencode/tool/v1/permission_pb.ts";
 import type { PermissionRequest } from "../../../gen/opencode/tool/v1/tool_pb.ts";
 import type { Fence } from "./record.ts";
@@ -28,4 +29,6 @@ export interface OpenAsksStep {
   decisions?: readonly DecisionRecord[];
   /** Ends the lease: the time until recovery checks the call, unless its last ask is settled before. */
   dueMs?: number;
+  /** The event that says for what the call waits, if for no ask. */
+  progress?: ToolProgress;
 }

@@ -28,6 +28,8 @@ export interface OrphanedCall {
   ref: CallRef;
   /** True if its body was entered since the last claim. */
   started: boolean;
+  /** True if its host runs it. */
+  delegated: boolean;
   /** Time at which the lease lapsed, or of a later settlement of its asks; ms since the epoch. */
   since: number;
 }

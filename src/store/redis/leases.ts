@@ -40,10 +40,13 @@ export function createLeases(options: {
   async function orphansAmong(root: string, names: readonly string[]): Promise<OrphanedCall[]> {
     const states = replyList(await link.read("read_leases", names.map(keys.tree(root).call)));
     return names.flatMap((name, index) => {
-      const [lease, started, settled, ended] = replyList(states[index]);
+      const [lease, started, settled, ended, collectMs] = replyList(states[index]);
       const isStarted = text(started) === "1";
       if (lease === undefined || number(lease) > link.now() || text(ended) !== "") return [];
-      return [{ ref: toRef(root, name), started: isStarted, since: Math.max(number(lease), number(settled)) }];
+      const delegated = text(collectMs) !== "";
+      return [
+        { ref: toRef(root, name), started: isStarted, delegated, since: Math.max(number(lease), number(settled)) },
+      ];
     });
   }
 

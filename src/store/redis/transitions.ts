@@ -50,6 +50,7 @@ export async function runOpenAsks(context: RedisCallContext, opened: OpenAsksSte
     },
     {
       withdrawn: encodeWithdrawal(ref, message, now()),
+      progress: opened.progress && encodeEvent(sessionId, { case: "progress", value: opened.progress }),
       ...Object.fromEntries(
         opened.asks.map((value) => [`asked ${value.id}`, encodeEvent(sessionId, { case: "permissionAsked", value })]),
       ),

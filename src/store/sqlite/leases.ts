@@ -23,6 +23,8 @@ export function applyClaimCall(
 export function listOrphans({ openCalls }: SqliteTables, now: number): OrphanedCall[] {
   return [...openCalls.all()]
     .filter((call) => call.leaseUntil <= now)
-    .map(({ ref, started, leaseUntil, settled }) => ({ ref, started, since: Math.max(leaseUntil, settled) }))
+    .map(({ ref, started, collectMs, leaseUntil, settled }) => ({
+      ...{ ref, started, delegated: collectMs > 0, since: Math.max(leaseUntil, settled) },
+    }))
     .sort((one, other) => one.since - other.since);
 }

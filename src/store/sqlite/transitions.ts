@@ -22,6 +22,7 @@ export function applyOpenAsks(tables: SqliteTables, step: Step, opened: OpenAsks
   }
   for (const request of opened.asks) asks.open(step, call, request);
   if (opened.asks.length > 0) sessions.raiseAsksVersion(call.ref.root);
+  if (opened.progress) tables.log.append(step, call.ref.sessionId, { case: "progress", value: opened.progress });
   const waits = opened.dueMs === undefined ? {} : { owner: "", leaseUntil: step.now + opened.dueMs };
   raiseCallVersion(tables, step, call, { asked: true, ...waits });
   audit.append(step, call.ref.root, opened.decisions);

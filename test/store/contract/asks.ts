@@ -1,4 +1,6 @@
+import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
+import { ToolProgressSchema } from "../../../gen/opencode/tool/v1/event_pb.ts";
 import {
   addSession,
   addTree,
@@ -6,6 +8,7 @@ import {
   ask,
   askMs,
   callRef,
+  fenceOf,
   kinds,
   logOf,
   type OpenStore,
@@ -139,6 +142,18 @@ export function asksContract(open: OpenStore): void {
     expect((await store.permissions.expiredAsks(10)).map(({ request }) => request.id)).toEqual(["per_1"]);
     await store.permissions.settle(await answer(store, ref, "per_1", { expired: true }));
     expect(await store.permissions.expiredAsks(10)).toEqual([]);
+  });
+
+  test("ends the lease of a call that waits for no ask, with the progress that says for what it waits", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = fenceOf(await openCall(store, ref));
+    const progress = create(ToolProgressSchema, { callId: "call_1", title: "Waiting for a free slot" });
+    const step = { fence, version: 1, asks: [], withdraw: [], message: "", maxOpenAsks: 10, dueMs: 0, progress };
+    expect(await store.calls.openAsks(step)).toBe(true);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: "", version: 2 });
+    expect((await logOf(store)).map(({ event }) => event.value)).toMatchObject([{}, progress]);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, started: false }]);
   });
 
   test("has the open asks when the store is opened again", async () => {

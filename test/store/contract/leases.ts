@@ -38,7 +38,7 @@ export function leasesContract(open: OpenStore): void {
     await openCall(store, ref);
     store.advance(leaseMs + 5_000);
     const [orphan, ...others] = await store.calls.orphans();
-    expect(orphan).toEqual({ ref, started: false, since: lapse });
+    expect(orphan).toEqual({ ref, started: false, delegated: false, since: lapse });
     expect(others).toEqual([]);
     expect(await recordOf(store, ref)).toMatchObject({ owner: "" });
   });

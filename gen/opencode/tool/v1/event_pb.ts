@@ -175,7 +175,8 @@ export const BackgroundEndedSchema: GenMessage<BackgroundEnded> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_event, 1);
 
 /**
- * ToolProgress is what a running tool reports to user interfaces.
+ * ToolProgress is what a running tool reports to user interfaces. A pending call has one if it may start and waits for a
+ * replica with a free slot (`limits.replica_running`); its title then says so.
  *
  * @generated from message opencode.tool.v1.ToolProgress
  */

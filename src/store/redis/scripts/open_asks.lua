@@ -1,7 +1,7 @@
 -- open_asks: withdraws some of a call's open asks and opens others.
 -- KEYS   op, tree, leases, asked, settled, callOf, asks, deadlines, call <name>, session/log <id> of the session and its ancestors
 -- ARGV   session, name, owner, epoch, version, rulesVersion (where grants were consulted), lineage, asks ({ id, expires }),
---        withdraw (ids), maxOpenAsks, dueMs (where the lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share)
+--        withdraw (ids), maxOpenAsks, dueMs (where the lease ends); bytes: asked <id>, withdrawn (the settlement that all withdrawn asks share), progress (where the call waits for something else)
 -- Output "opened" | "refused" | "full"
 local key = K['call ' .. step.name]
 local call = fields(key, 'owner', 'epoch', 'ended', 'version', 'asks', 'waiting')
@@ -28,6 +28,7 @@ for index, ask in ipairs(step.asks) do
   waiting, asks = waiting .. ' ' .. id, asks .. ' ' .. id
 end
 for _, each in ipairs({ K.asked, K.settled, K.callOf, K.asks, K.deadlines }) do keep(each) end
+if B.progress then append(step.session, B.progress) end
 if #step.asks > 0 then redis.call('HINCRBY', K.tree, 'asks', 1) end
 redis.call('HSET', key, 'waiting', waiting, 'asks', asks, 'version', call.version + 1)
 if step.dueMs then

@@ -1,9 +1,9 @@
 -- read_leases: reads the leases of calls of one tree, as one snapshot.
 -- KEYS   call <name> of each call
--- Output for each call { lease, started, settled, ended } or { } if it does not exist
+-- Output for each call { lease, started, settled, ended, collectMs (of a delegated call) } or { } if it does not exist
 local found = {}
 for index, key in ipairs(KEYS) do
-  local call = redis.call('HMGET', key, 'lease', 'started', 'settled', 'ended')
+  local call = redis.call('HMGET', key, 'lease', 'started', 'settled', 'ended', 'collectMs')
   found[index] = call[1] and call or {}
 end
 return found

@@ -1,0 +1,71 @@
+import type { CallRef } from "../core/call-ref.ts";
+import type { Plan, Tool } from "../tool/tool.ts";
+import type { Engine, Slots } from "./engine.ts";
+import type { Running } from "./running.ts";
+
+/** Creates free slots. */
+export function createSlots(): Slots {
+  return { takenCount: 0, waiting: new Map(), isClaiming: false };
+}
+
+/** True if this replica may run one more body. */
+export function hasFreeSlot({ limits, slots }: Pick<Engine, "limits" | "slots">): boolean {
+  return slots.takenCount < limits.replicaRunning;
+}
+
+/**
+ * True for a call whose body counts. Built-in tools that only read are short, and calls that start a subagent mostly wait for the
+ * calls of that, which need slots themselves.
+ */
+export function needsSlot({ readOnlyTools }: Engine, tool: Tool, plan?: Pick<Plan, "childSession">): boolean {
+  return !readOnlyTools.has(tool) && (plan?.childSession ?? "") === "";
+}
+
+/** Takes a slot for a call. A call of a tree whose calls wait for one is not served before those; `isNext` for the first of them. */
+export function takeSlot(engine: Engine, { root }: Pick<CallRef, "root">, isNext = false): boolean {
+  if (!hasFreeSlot(engine) || (!isNext && engine.slots.waiting.has(root))) return false;
+  engine.slots.takenCount += 1;
+  return true;
+}
+
+/** Frees a slot; `whenFree` of the engine then claims a call that waits for one. */
+export function freeSlot(engine: Engine): void {
+  engine.slots.takenCount -= 1;
+  if (engine.slots.waiting.size > 0) engine.whenFree();
+}
+
+/** Runs work for which a body only waits: its slot is free meanwhile, and taken again afterwards, even if there is none. */
+export async function outsideSlot<T>(
+  engine: Engine,
+  call: Pick<Running, "hasSlot">,
+  work: () => Promise<T>,
+): Promise<T> {
+  if (!call.hasSlot) return await work();
+  call.hasSlot = false;
+  freeSlot(engine);
+  try {
+    return await work();
+  } finally {
+    engine.slots.takenCount += 1;
+    call.hasSlot = true;
+  }
+}
+
+/** Remembers a call that waits for a slot, or for its turn. */
+export function waitForSlot(engine: Engine, ref: CallRef): void {
+  const { slots } = engine;
+  const calls = slots.waiting.get(ref.root) ?? [];
+  slots.waiting.set(ref.root, calls);
+  if (!calls.some(({ sessionId, callId }) => sessionId === ref.sessionId && callId === ref.callId)) calls.push(ref);
+  if (hasFreeSlot(engine)) engine.whenFree();
+}
+
+/** Removes the next call from the queue: the trees take turns. */
+export function nextWaiting({ slots: { waiting } }: Pick<Engine, "slots">): CallRef | undefined {
+  const [root, calls] = waiting.entries().next().value ?? [];
+  if (root === undefined || calls === undefined) return undefined;
+  waiting.delete(root);
+  const next = calls.shift();
+  if (calls.length > 0) waiting.set(root, calls);
+  return next;
+}
