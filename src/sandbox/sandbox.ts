@@ -110,7 +110,9 @@ async function startProblem(filters: SeccompFilters): Promise<string | undefined
   } catch (error) {
     if (error instanceof Error && "code" in error && error.code === "ENOENT")
       return "bubblewrap is not installed: apt-get install bubblewrap, then start the service again";
-    throw error;
+    // A probe that takes too long is aborted, with the reason as the cause.
+    const said = error instanceof Error ? String(error.cause ?? error.message) : String(error);
+    return `bubblewrap cannot be run (${said}): check its permissions, then start the service again`;
   } finally {
     await probe.release();
   }
@@ -118,7 +120,11 @@ async function startProblem(filters: SeccompFilters): Promise<string | undefined
 
 /** Runs a confined program; returns what it printed to stderr or how it ended if it fails, undefined if it succeeds. */
 async function failureOf({ argv: [file, ...args], descriptors }: Confined): Promise<string | undefined> {
-  const child = spawn(file, args, { stdio: ["ignore", "ignore", "pipe", ...descriptors], timeout: maxProbeMs });
+  const child = spawn(file, args, {
+    stdio: ["ignore", "ignore", "pipe", ...descriptors],
+    // A timer of spawn would keep the process alive after a program that is missing.
+    signal: AbortSignal.timeout(maxProbeMs),
+  });
   const errors = child.stderr ? text(child.stderr) : "";
   const [code, signal]: (number | string | null)[] = await once(child, "close");
   return code === 0 ? undefined : (await errors).trim() || `exit code ${code ?? signal}`;

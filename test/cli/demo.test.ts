@@ -27,6 +27,16 @@ test("without a terminal the demo answers itself and prints what docs/quickstart
   expect(constant(stdout)).toBe(constant(shown));
 });
 
+test("without a sandbox, where each command asks, it answers for the command that policy allows", async () => {
+  const { code, stdout } = await main(["demo"], { PATH: "/nowhere" }, checkout);
+  expect(code).toBe(0);
+  expect(stdout).toContain("bubblewrap is not installed");
+  expect(stdout).toContain("Without a sandbox each command asks");
+  expect(stdout.match(/the person answers: (once|reject)/g)).toEqual(
+    ["once", "once", "reject"].map((answer) => `the person answers: ${answer}`),
+  );
+});
+
 test("at a terminal it leaves a request to a person, and Enter lets it answer itself", async () => {
   const { child, sees, finished } = startProgramAtTerminal([process.execPath, checkout, "demo"]);
   onTestFinished(() => void child.kill("SIGKILL"));

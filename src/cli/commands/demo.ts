@@ -44,16 +44,10 @@ async function demo(context: CliContext, screen: Screen, auto: boolean): Promise
     try {
       const automatic = createAutomaticAnswers(approver, screen);
       const waitsForPerson = !auto && !screen.json && hasTerminal(screen.io);
-      const answers = waitsForPerson
+      const person = waitsForPerson
         ? createPersonAnswers({ automatic, screen, link: signInLink(url, createSignInCode()) })
         : automatic;
-      await showDemo({
-        agent,
-        answers: { write: answers, remove: automatic },
-        screen,
-        workspace,
-        signal: leave.signal,
-      });
+      await showDemo({ agent, answers: { automatic, person }, screen, workspace, signal: leave.signal });
       return exitCodes.ok;
     } catch (error) {
       if (leave.signal.aborted) return exitCodes.cancelled;

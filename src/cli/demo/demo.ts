@@ -12,12 +12,13 @@ import { type DemoAnswers, showRequest } from "./answers.ts";
 import { indented } from "./lines.ts";
 
 const sessionId = "ses_demo";
+const approval: ReplyAnswer = { reply: PermissionReply.ONCE };
 const inactive: readonly SandboxState[] = [SandboxState.OFF, SandboxState.UNAVAILABLE];
 
-/** The agent's connection, and who answers its two permission requests. */
+/** The agent's connection, and who answers its permission requests: the script, or a person for one of them. */
 export interface Demo {
   agent: ServerConnection;
-  answers: { write: DemoAnswers; remove: DemoAnswers };
+  answers: { automatic: DemoAnswers; person: DemoAnswers };
   screen: Screen;
   workspace: string;
   /** Ends the demo early. */
@@ -36,20 +37,21 @@ export async function showDemo(demo: Demo): Promise<void> {
   const { sandbox, sandboxProblem } = await agent.tools.getServerInfo({});
   if (inactive.includes(sandbox)) say(`sandbox: not active${sandboxProblem === "" ? "" : ` (${sandboxProblem})`}`);
 
-  say(out("bold", '\n1. The agent lists files. Policy allows it:  [permission.bash] "ls *" = "allow"'));
-  await showCall(demo, { callId: "call_1", tool: "bash", input: { command: "ls -l", description: "List the files" } });
+  const isConfined = sandbox !== SandboxState.UNAVAILABLE;
+  const also = isConfined ? "" : "\n   Without a sandbox each command asks all the same, so a person approves.";
+  say(out("bold", `\n1. The agent lists files. Policy allows it:  [permission.bash] "ls *" = "allow"${also}`));
+  const list = { command: "ls -l", description: "List the files" };
+  await showCall(demo, { callId: "call_1", tool: "bash", input: list }, answers.automatic, approval);
 
   say(out("bold", "\n2. The agent overwrites a file. It has to read it first; the write asks, and a person approves."));
   await showCall(demo, { callId: "call_2", tool: "read", input: { filePath: "notes.txt" } });
   const write = { filePath: "notes.txt", content: "Buy milk.\nAnd bread.\n" };
-  await showCall(demo, { callId: "call_3", tool: "write", input: write }, answers.write, {
-    reply: PermissionReply.ONCE,
-  });
+  await showCall(demo, { callId: "call_3", tool: "write", input: write }, answers.person, approval);
   say(out("dim", indented(await readFile(join(workspace, "notes.txt"), "utf8"))));
 
   say(out("bold", "\n3. The agent wants to delete everything. A person rejects it, with advice."));
   const remove = { command: "rm -rf notes.txt", description: "Remove the notes" };
-  await showCall(demo, { callId: "call_4", tool: "bash", input: remove }, answers.remove, {
+  await showCall(demo, { callId: "call_4", tool: "bash", input: remove }, answers.automatic, {
     reply: PermissionReply.REJECT,
     message: "Keep the notes; move them to archive/ instead.",
   });
