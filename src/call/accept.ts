@@ -9,6 +9,7 @@ import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
+import { ExecutorLost } from "../tool/errors.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
@@ -17,6 +18,7 @@ import { maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
 import { launchCall } from "./launch.ts";
+import { createParking } from "./parking.ts";
 import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts";
 import { prepareStart } from "./prepare.ts";
 import { countUnrecorded, mayRecordOnce, recordOnce } from "./record-once.ts";
@@ -191,6 +193,7 @@ function describeCall(
   if (Buffer.byteLength(canonical) > limits.inputBytes) checkSize("input", input, limits.inputBytes);
   const now = store.now();
   const callId = request.callId || newId("call", now);
+  const tool = registry.get(request.tool, workspaceRoot(workspace.name));
   return {
     ref: { root: session.rootSessionId, sessionId: session.id, callId },
     part: pendingPart({
@@ -210,13 +213,12 @@ function describeCall(
     spec: {
       ...caller,
       ...(parentCallId !== "" && !background && { parent: parentCallId }),
+      ...(tool?.isDurable(input) && { durable: true }),
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
       providerId: request.providerId,
       modelId: request.modelId,
-      definitionId:
-        request.definitionId ||
-        (registry.get(request.tool, workspaceRoot(workspace.name))?.definition.definitionId ?? ""),
+      definitionId: request.definitionId || (tool?.definition.definitionId ?? ""),
       accepted: now,
       ...(trace && { trace }),
     },
@@ -240,18 +242,38 @@ export function checkAttach({ ref, part, spec, expired }: CallRecord, requestDig
   );
 }
 
-/** Accepts the calls that a tool's body makes, and waits for their ends. They belong to the session and principal of the parent. */
+/**
+ * Accepts the calls that a tool's body makes, and waits for their ends. They belong to the session and principal of the parent. A
+ * durable parent that waits longer leaves them: it throws `CallGone` and is resumed when they have ended.
+ */
 export async function makeCalls(
   engine: Engine,
   parent: Parent,
   children: readonly ChildCall[],
   options: Parameters<Engine["makeCalls"]>[3],
 ): Promise<ChildResult[]> {
-  return await runChildren(parent, children, options, {
-    enter: (request) => enterChild(engine, parent, request),
-    ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, new AbortController().signal)).part,
-    cancel: (ref, message) => cancelCall(engine, ref, message),
-  });
+  if (options.atomic && parent.run?.isResumed) throw new ExecutorLost(lostGateText);
+  const leave = new AbortController();
+  const parking = options.atomic ? undefined : parkingOf(engine, parent, children.length, leave);
+  try {
+    return await runChildren(parent, children, options, {
+      enter(request) {
+        const entry = enterChild(engine, parent, request);
+        return parking ? parking.accepted(entry) : entry;
+      },
+      ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, leave.signal)).part,
+      cancel: (ref, message) => cancelCall(engine, ref, message),
+    });
+  } finally {
+    parking?.end();
+  }
+}
+
+const lostGateText =
+  "The replica of this call was lost before its calls had started together. They are not made again: look at what they did before you repeat the call.";
+
+function parkingOf(engine: Engine, { record, run }: Parent, count: number, leave: AbortController) {
+  return run && record.spec.durable ? createParking(engine, run, count, leave) : undefined;
 }
 
 /** Accepts a call that the body of a call makes, and which goes on when that call has ended. The same parent has one. */
@@ -269,9 +291,11 @@ export async function startBackground(
 
 async function enterChild(
   engine: Engine,
-  { record: { part, spec }, opened, trace }: Omit<Parent, "signal">,
+  { record: { part, spec }, opened, run, trace }: Omit<Parent, "signal">,
   { tool, input, callId, gate, background = false }: ChildRequest,
 ): Promise<CallRef> {
+  const known = run?.isResumed ? await engine.store.getCall(part.sessionId, callId) : undefined;
+  if (known) return known.ref;
   checkNotDraining(engine);
   const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
   const request = create(CallToolRequestSchema, {

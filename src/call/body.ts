@@ -22,17 +22,20 @@ export interface Returned {
   output: CallOutput;
 }
 
+/** What a body is entered with. */
+type EnteredWith = Pick<Approved, "input" | "plan" | "outside" | "files" | "answers">;
+
 /** One entered body. */
 interface Body {
   readonly tool: Tool;
-  readonly approved: Approved;
+  readonly approved: EnteredWith;
   readonly deadline: ReturnType<typeof createDeadline>;
   readonly progress: ReturnType<typeof createProgress>;
   readonly output: CallOutput;
 }
 
 /** Step 8, execute: enters the body under the call's own signal and deadline; the request that made the call may end. */
-export async function executeBody(engine: Engine, call: Running, tool: Tool, approved: Approved): Promise<Returned> {
+export async function executeBody(engine: Engine, call: Running, tool: Tool, approved: EnteredWith): Promise<Returned> {
   // The lease of a process that was suspended after the start mark may have lapsed; nothing may run then.
   if (!isLeaseValid(engine, call)) throw new CallGone();
   const body = openBody(engine, call, tool, approved);
@@ -52,7 +55,7 @@ export async function executeBody(engine: Engine, call: Running, tool: Tool, app
 }
 
 /** Starts the deadline, and opens output and progress, which abort the call if its events are fenced off. */
-function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool, approved: Approved): Body {
+function openBody({ limits, outputs, store }: Engine, call: Running, tool: Tool, approved: EnteredWith): Body {
   const { ref, spec } = call.record;
   const deadline = createDeadline(spec.timeoutMs || approved.plan.timeoutMs || limits.timeoutMs, (ms) =>
     call.controller.abort(
@@ -140,7 +143,8 @@ function toolContext(
     },
     async calls(children, options) {
       await ensureRecorded(call);
-      const parent = { record: call.record, opened: call.opened, signal: call.signal, ...(trace && { trace }) };
+      const { record, opened, signal } = call;
+      const parent = { record, opened, signal, run: call, ...(trace && { trace }) };
       return await outsideSlot(engine, call, () =>
         deadline.whilePaused(() => engine.makeCalls(engine, parent, children, options)),
       );

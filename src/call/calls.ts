@@ -17,6 +17,7 @@ import { callEvents, type WatchOptions, waitForEnd, watchSession } from "./follo
 import { drainCalls, recoverCalls, renewLeases, stopLapsedRuns } from "./leases.ts";
 import { createFilling, type FollowedEvent } from "./log.ts";
 import { ownToolCallsOf } from "./own-tool-calls.ts";
+import { resumeParent, resumeParentOf } from "./parents.ts";
 import type { CallRecord } from "./ports.ts";
 import { untilRecorded } from "./record-once.ts";
 import type { SessionAccess } from "./session-access.ts";
@@ -53,6 +54,7 @@ export function createEngine(parts: EngineParts): Engine {
     slots: createSlots(),
     whenFree: () => claimWaiting(engine),
     makeCalls,
+    resumeParent,
   };
   return engine;
 }
@@ -127,6 +129,8 @@ export function createCalls(parts: EngineParts) {
     background: backgroundCallsOf(engine),
     openChildSession: (child: NewChildSession) => openChildSession(engine, child),
     cancelCallsOf: (sessionId: string, reason: string) => cancelCallsOf(engine, sessionId, reason),
+    /** Called when this replica has recorded the end of a call. */
+    ended: (part: ToolPart) => resumeParentOf(engine, part),
     renew: () => renewLeases(engine),
     recover: () => recoverCalls(engine),
     stopLapsed: () => stopLapsedRuns(engine),

@@ -37,6 +37,11 @@ export async function cancelCall(engine: Engine, ref: CallRef, message: string):
       await claimed;
       continue;
     }
+    if (record.spec.durable && record.owner === "") {
+      if (await engine.resumeParent(engine, record)) continue;
+      const part = failed(record.part, { reason: ToolErrorReason.CANCELLED, error: reason }, store.now());
+      if (await endCall(engine, { ref, guard: { version: record.version }, part })) continue;
+    }
     await store.requestCancel(ref, reason);
     await waitForEnd(engine, record, 60_000, new AbortController().signal);
   }

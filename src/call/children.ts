@@ -4,7 +4,7 @@ import type { CallRef } from "../core/call-ref.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
 import type { ChangeObserver, ChildCall, ChildResult, ToolContext, TraceContext } from "../tool/tool.ts";
-import type { CallRecord } from "./ports.ts";
+import type { CallRecord, Fence } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** Barrier for calls that start together: each arrives when it may start, and goes on when all have arrived. */
@@ -54,11 +54,25 @@ export function createStartGate(count: number, changes: ChangeObserver = ignored
 
 const ignored: ChangeObserver = { beforeStart: async () => {}, wrote: () => {} };
 
+/** The run of a parent, as far as parking it changes that. */
+export interface ParentRun {
+  readonly record: CallRecord;
+  readonly fence: Fence;
+  /** Set for a durable parent whose body is entered again. */
+  readonly isResumed?: true;
+  /** Parks a durable parent that waits for its calls. */
+  park?: () => Promise<void>;
+  /** True from when the step that parks it is sent. */
+  isParked?: boolean;
+}
+
 /** The call whose body makes child calls. */
 export interface Parent {
   record: CallRecord;
   opened: OpenSession;
   signal: AbortSignal;
+  /** Its run, for calls that it waits for. */
+  run?: ParentRun;
   /** Trace context of the step that makes the calls. */
   trace?: TraceContext;
 }
@@ -120,6 +134,7 @@ export async function runChildren(
   }
 
   parent.signal.addEventListener("abort", stop, { once: true });
+  if (parent.signal.aborted) stop();
   try {
     return await Promise.all(children.map((child, index) => run(child, index + 1)));
   } finally {

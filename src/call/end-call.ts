@@ -3,7 +3,7 @@ import { CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord, EndedChild, FinishCallStep } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { failed } from "./state.ts";
+import { failed, isTerminal } from "./state.ts";
 
 /**
  * Ends a call, and in the same step the open calls that it made and waits for: nothing collects their results any more, and an
@@ -26,7 +26,9 @@ async function endsOfChildren(
   { store }: Engine,
   { ref: { sessionId, callId }, part }: Pick<FinishCallStep, "ref" | "part">,
 ): Promise<EndedChild[]> {
-  const open = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+  const listed = await store.listCalls({ sessionId, open: true, limit: 10_000 });
+  // The list is no snapshot: a call on it may have ended since.
+  const open = listed.filter((call) => !isTerminal(call.part));
   const below = (id: string): CallRecord[] =>
     open.filter(({ spec }) => spec.parent === id).flatMap((child) => [child, ...below(child.ref.callId)]);
   const end = { reason: ToolErrorReason.CANCELLED, error: withdrawnText(part) };

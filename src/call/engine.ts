@@ -12,6 +12,7 @@ import type { CallObserver } from "./observer.ts";
 import type { Planning } from "./planning.ts";
 import type {
   AskOpener,
+  CallRecord,
   CallRecordReader,
   CallTransitions,
   EventLog,
@@ -104,6 +105,8 @@ export interface Engine extends EngineParts {
   readonly whenFree: () => void;
   /** `makeCalls` of accept.ts. A body may make calls, and a call leads to a body: a field avoids the circular import. */
   readonly makeCalls: MakeCalls;
+  /** `resumeParent` of parents.ts; a field for the same reason. */
+  readonly resumeParent: (engine: Engine, record: CallRecord) => Promise<boolean>;
 }
 
 /** Slots for the bodies that run at one replica, and the calls that it turned away. */

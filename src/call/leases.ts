@@ -7,6 +7,7 @@ import { endCall } from "./end-call.ts";
 import { CallEnd, CallGone, isTooOld, tooOld } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
+import { resumeOwnParent, resumeParent } from "./parents.ts";
 import type { CallRecord, OrphanedCall } from "./ports.ts";
 import { recoverDelegated } from "./recover-delegated.ts";
 import { releaseCall } from "./release.ts";
@@ -18,6 +19,8 @@ import { failed, isTerminal } from "./state.ts";
 /** An orphaned call that no replica claims for this long ends. */
 const maxUnclaimedMs = 60_000;
 const unclaimedText = "No replica took the call up again after its executor stopped responding. It was not run.";
+const unresumedText =
+  "No replica took the call up again after its calls had ended. Each of these calls has its own result: look at them before you repeat anything.";
 const lostText = (attempts: number) =>
   `The executor stopped responding while the tool ran. It ran at most ${attempts > 1 ? `${attempts} times` : "once"}; it may have had none, some or all of its effects. It is not run again: look at what it did before you repeat it.`;
 
@@ -48,6 +51,8 @@ async function resumeCall(engine: Engine, ref: CallRef, leaseConfirmed: number):
   if (!record || isTerminal(record.part) || record.owner !== replicaId) return;
   if (isTaken(engine, ref) || engine.isDraining) return;
   if (record.spec.delegated) return await releaseCall(engine, record);
+  if (record.spec.durable && record.part.state.case === "running")
+    return await resumeOwnParent(engine, record, leaseConfirmed);
   if (record.part.state.case === "running") return await loseCall(engine, record, lostText(record.attempts));
   if (startsWithOthers(record.part)) return await loseCall(engine, record, unclaimedText);
   const opened = await sessions.load(ref.sessionId);
@@ -86,11 +91,18 @@ async function recoverCall(engine: Engine, { ref, started, since }: OrphanedCall
   if (found?.record.owner !== "" || isTerminal(found.record.part)) return;
   const { record } = found;
   if (record.spec.delegated) return await recoverDelegated(engine, record);
+  if (record.spec.durable && started) return await recoverParent(engine, record, since);
   if ((await beforeDrain(engine, claimCall(engine, found))) !== "left") return;
   if (started) await loseCall(engine, record, lostText(record.attempts));
   // Nothing is claimed during a drain, however long that takes.
   else if (!engine.isDraining && store.now() - since > maxUnclaimedMs)
     await loseCall(engine, record, record.attempts > 0 ? lostText(record.attempts) : unclaimedText);
+}
+
+/** Resumes an orphaned durable parent, or ends it as lost when no replica resumes it. */
+async function recoverParent(engine: Engine, record: CallRecord, since: number): Promise<void> {
+  if (await beforeDrain(engine, resumeParent(engine, record))) return;
+  if (!engine.isDraining && engine.store.now() - since > maxUnclaimedMs) await loseCall(engine, record, unresumedText);
 }
 
 /** Ends a call with EXECUTOR_LOST, unless it has changed since it was read. */
@@ -116,7 +128,10 @@ export async function drainCalls(engine: Engine, ms: number): Promise<boolean> {
     const { sessionId, callId } = call.record.ref;
     const record = await store.getCall(sessionId, callId);
     if (record?.part.state.case === "pending") call.controller.abort(new CallGone());
-    else hasRun = true;
+    else {
+      await call.park?.();
+      hasRun ||= call.isParked !== true;
+    }
   }
   await endedWithin(ms, engine);
   for (const { call } of runs.values()) {

@@ -7,7 +7,7 @@ import type { Layers } from "../policy/model.ts";
 import type { Subject } from "../policy/subject.ts";
 import type { Tool } from "../tool/tool.ts";
 import type { CallHooks } from "./call-hooks.ts";
-import type { StartGate } from "./children.ts";
+import type { ParentRun, StartGate } from "./children.ts";
 import type { FirstStep } from "./first-step.ts";
 import type { CallObservation } from "./observer.ts";
 import type { CallOutput } from "./output.ts";
@@ -17,14 +17,13 @@ import type { createProgress } from "./progress.ts";
 import type { OpenSession } from "./sessions.ts";
 
 /** State of one running call, shared by the steps of its life. */
-export interface Running {
+export interface Running extends ParentRun {
   /** The call as last read or written. */
   record: CallRecord;
   readonly opened: OpenSession;
   /** Aborts the call's own signal; the reason is a `CallEnd`, or a `CallGone` for a call that is no longer ours. */
   readonly controller: AbortController;
   readonly signal: AbortSignal;
-  readonly fence: Fence;
   /** Time at which the last confirmed renewal was sent, by this process's monotonic clock. */
   leaseConfirmed: number;
   /** The start mark may have been written: from then on only this run can end the call. */

@@ -65,7 +65,10 @@ export function createReplica({
     outputs,
   } = notifyEnds(
     store,
-    (part) => observer.ended({ part, isKnownTool: isKnownTool(part) }),
+    (part) => {
+      observer.ended({ part, isKnownTool: isKnownTool(part) });
+      calls.ended(part);
+    },
     ({ part, ms }) => observer.waited({ part, isKnownTool: isKnownTool(part), ms }),
   );
   const now = callStore.now;

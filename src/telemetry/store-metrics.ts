@@ -45,6 +45,8 @@ export function createStoreMetrics() {
           recordEvents: time("record_events", calls.recordEvents),
           finishCall: time("finish_call", calls.finishCall),
           claimCall: time("claim_call", calls.claimCall),
+          parkCall: time("park_call", calls.parkCall),
+          resumeCall: time("resume_call", calls.resumeCall),
           renewLeases: time("renew_leases", calls.renewLeases),
         },
         permissions: { ...permissions, settle: time("settle_ask", permissions.settle) },

@@ -3,12 +3,20 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import * as z from "zod";
 import { PermissionOutcome } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { CreateSessionRequestSchema } from "../../gen/opencode/tool/v1/session_service_pb.ts";
-import { ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import {
+  PermissionReply,
+  PermissionResponseSchema,
+  ToolEffects,
+  ToolErrorReason,
+} from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { CallToolRequestSchema } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import type { Store } from "../../src/call/ports.ts";
+import type { Principal } from "../../src/core/principal.ts";
+import { workspaceRoot } from "../../src/core/workspace-root.ts";
 import { defineTool } from "../../src/tool/define-tool.ts";
 import type { Tool } from "../../src/tool/tool.ts";
 import { agent } from "../model/clients.ts";
-import { startReplicas } from "../model/replicas.ts";
+import { type Replicas, startReplicas } from "../model/replicas.ts";
 import { inRedis, inSqlite, type NewContents } from "../model/stores.ts";
 import { type RedisServers, startRedis } from "../store/redis-server.ts";
 import { startReplica } from "./replica.ts";
@@ -19,10 +27,32 @@ beforeAll(async () => {
 });
 afterAll(() => redis.stop());
 
+const person: Principal = { ...agent, id: "ann", lineage: ["ann"], roles: new Set(["approver"]) };
+
 /** Tools: one that asks, one that runs until it is stopped, and parents that make calls of both. */
 function family({ waits }: { waits: boolean }): Tool[] {
   const input = z.object({});
   return [
+    defineTool({
+      name: "gather",
+      description: "Makes calls, and may be entered again.",
+      input,
+      durable: () => true,
+      plan: () => ({ title: "gather", asks: [] }),
+      async execute(_, ctx) {
+        entered.gather += 1;
+        const children = ["deploy", "quick"].map((tool) => ({ tool, input: {} }));
+        const made = await ctx.calls(children, { atomic: false });
+        return { output: made.map(({ text }) => text).join(", ") };
+      },
+    }),
+    defineTool({
+      name: "quick",
+      description: "Ends at once.",
+      input,
+      plan: () => ({ title: "quick", asks: [] }),
+      execute: () => ({ output: `quick ${++entered.quick}` }),
+    }),
     defineTool({
       name: "deploy",
       description: "Asks.",
@@ -56,6 +86,9 @@ function family({ waits }: { waits: boolean }): Tool[] {
     }),
   ];
 }
+
+/** Times that bodies were entered. */
+const entered = { gather: 0, quick: 0 };
 
 /** Set by each test: true once its calls are as they shall be when the parent ends. */
 let isWaiting = async () => true;
@@ -100,7 +133,86 @@ describe.each(places)("on %s", (_, contentsOf) => {
     expect(await openAsks()).toEqual([]);
     await replicas.stop();
   });
+
+  test.each([
+    ["answered at any replica", false],
+    ["whose replica dies before the answer", true],
+  ])("a durable parent waits without an owner, and ends with the results of its calls: %s", async (_name, dies) => {
+    const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url));
+    const [first = ""] = replicas.names();
+    if (dies) {
+      await replicas.kill(first);
+      await replicas.outliveTheDead();
+      await replicas.each(({ calls }) => calls.recover());
+    }
+    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 10_000 }).toBe("");
+    expect((await partOf("c1"))?.state.case).toBe("running");
+    await replicas.each(({ calls }) => calls.recover());
+    expect((await recordOf("c1"))?.owner).toBe("");
+    await approve(replicas);
+    await expect.poll(async () => (await partOf("c1"))?.state.value).toMatchObject({ output: "deployed, quick 1" });
+    expect(entered.quick).toBe(1);
+    expect(entered.gather).toBeGreaterThan(1);
+    await replicas.stop();
+  });
+
+  test("a durable parent that no replica resumes within 60 s of the end of its last call is lost", async () => {
+    const resumed: string[] = [];
+    const tamper = (store: Store): Store => ({
+      ...store,
+      calls: {
+        ...store.calls,
+        async resumeCall({ callId }) {
+          resumed.push(callId);
+          return undefined;
+        },
+      },
+    });
+    const { replicas, partOf, recordOf } = await startGather(contentsOf(redis.url), tamper);
+    await expect.poll(async () => (await recordOf("c1"))?.owner, { timeout: 10_000 }).toBe("");
+    await approve(replicas);
+    await expect.poll(async () => (await partOf("c1.1"))?.state.case).toBe("completed");
+    await replicas.each(({ calls }) => calls.recover());
+    expect((await partOf("c1"))?.state.case).toBe("running");
+    await replicas.outliveTheDead();
+    const recovered = async () => {
+      await replicas.each(({ calls }) => calls.recover());
+      return (await partOf("c1"))?.state.value;
+    };
+    await expect.poll(recovered).toMatchObject({
+      reason: ToolErrorReason.EXECUTOR_LOST,
+      error: expect.stringContaining("after its calls had ended"),
+    });
+    expect(resumed.length).toBeGreaterThan(0);
+    await replicas.stop();
+  });
 });
+
+/** Starts replicas, and a durable parent whose first call waits for an answer and whose second one has ended. */
+async function startGather(newContents: NewContents, tamper?: (store: Store) => Store) {
+  Object.assign(entered, { gather: 0, quick: 0 });
+  const setting = { newContents, pace: [0], tamper };
+  const replicas = await startReplicas(setting, { toolsOf: () => family({ waits: true }), onNews() {} });
+  const [first = ""] = replicas.names();
+  const { calls, sessions } = replicas.at(first);
+  await sessions.create(agent, create(CreateSessionRequestSchema, { sessionId: "ses_a" }));
+  await calls.open(agent, create(CallToolRequestSchema, { sessionId: "ses_a", callId: "c1", tool: "gather" }));
+  const recordOf = (callId: string) => replicas.any().store.calls.getCall("ses_a", callId);
+  const partOf = async (callId: string) => (await recordOf(callId))?.part;
+  await expect.poll(async () => (await partOf("c1.1"))?.permissionIds).toHaveLength(1);
+  await expect.poll(async () => (await partOf("c1.2"))?.state.case).toBe("completed");
+  return { replicas, partOf, recordOf };
+}
+
+/** Answers the open request at any replica, and lets the replicas claim what that approved. */
+async function approve(replicas: Replicas): Promise<void> {
+  const { permissions, sessions, store } = replicas.any();
+  const { session } = await sessions.open(agent, "ses_a", "read");
+  const [ask] = await store.permissions.openAsks({ limit: 1 });
+  const answer = { sessionId: "ses_a", permissionId: ask?.request.id ?? "", reply: PermissionReply.ONCE };
+  await permissions.reply(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, answer));
+  await replicas.each(({ calls }) => calls.recover());
+}
 
 test("a call that returns while calls that it made are open ends them with it", async () => {
   const { calls, call, record, store, over } = await startReplica({ tools: family({ waits: false }) });

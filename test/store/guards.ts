@@ -334,6 +334,77 @@ async function startAndLapse(store: OpenedStore, maxAttempts: number): Promise<v
   store.advance(leaseMs);
 }
 
+const parkCall: GuardedTransition<{ fence: Fence }> = {
+  transition: "parkCall",
+  async prepare(store) {
+    const fence = await openRunning(store);
+    await openChild(store, child, ref.callId);
+    return { fence };
+  },
+  run: ({ calls }, { fence }) => calls.parkCall(fence, leaseMs),
+  accepted: true,
+  guards: [
+    ...fenceGuards<{ fence: Fence }>(false, 2).filter(({ violation }) => violation !== "the call has ended"),
+    {
+      guard: "open children",
+      violation: "its only child has ended",
+      async violate({ calls }) {
+        await calls.finishCall({ ref: child, guard: { version: 1 }, part: childPart(failed(child), ref.callId) });
+      },
+      answer: false,
+    },
+    {
+      guard: "started",
+      violation: "the call is pending",
+      async violate(store) {
+        const parent = callRef("call_2");
+        const record = await openCall(store, parent);
+        await openChild(store, callRef("call_2.1"), parent.callId);
+        return { fence: fenceOf(record) };
+      },
+      answer: false,
+    },
+  ],
+};
+
+const resumeCall: GuardedTransition<CallRef> = {
+  transition: "resumeCall",
+  async prepare(store) {
+    await openRunning(store);
+    store.advance(leaseMs);
+    return ref;
+  },
+  run: ({ calls }, call) => calls.resumeCall(call, other, leaseMs),
+  accepted: { owner: other, epoch: 2, version: 3, attempts: 1 },
+  guards: [
+    { guard: "call exists", violation: "no call has this id", violate: () => callRef("call_none"), answer: undefined },
+    { guard: "call open", violation: "the call has ended", violate: (store) => end(store, ref), answer: undefined },
+    {
+      guard: "lease lapsed",
+      violation: "its owner has renewed the lease",
+      violate: async ({ calls }) => void (await calls.renewLeases(owner, leaseMs)),
+      answer: undefined,
+    },
+    {
+      guard: "lease lapsed",
+      violation: "another replica was first",
+      violate: async ({ calls }) => void (await calls.resumeCall(ref, "replica_3", leaseMs)),
+      answer: undefined,
+    },
+    {
+      guard: "started",
+      violation: "the call is pending",
+      async violate(store) {
+        const waiting = callRef("call_2");
+        await openCall(store, waiting);
+        store.advance(leaseMs);
+        return waiting;
+      },
+      answer: undefined,
+    },
+  ],
+};
+
 const prepareCall: GuardedTransition<{ fence: Fence }> = {
   transition: "prepareCall",
   prepare: async (store) => ({ fence: await openPending(store) }),
@@ -1024,6 +1095,8 @@ export const guardedTransitions: readonly GuardedTransition[] = [
   erase(closeSession),
   erase(openCallStep),
   erase(claimCall),
+  erase(parkCall),
+  erase(resumeCall),
   erase(prepareCall),
   erase(noteCall),
   erase(startCallStep),

@@ -1,5 +1,5 @@
 import type { CallRef } from "../../core/call-ref.ts";
-import type { CallRecord } from "./record.ts";
+import type { CallRecord, Fence } from "./record.ts";
 
 /** Leases: the time-limited ownership of open calls by replicas. */
 export interface LeaseStore {
@@ -8,6 +8,16 @@ export interface LeaseStore {
    * `maxAttempts` times; by default 1: a started call is not claimed). Returns undefined if there is nothing to claim.
    */
   claimCall(ref: CallRef, owner: string, leaseMs: number, maxAttempts?: number): Promise<CallRecord | undefined>;
+  /**
+   * park_call: ends the lease of a started call that waits for open children. It is an orphan when the last of them ends, or
+   * after `dueMs`. Returns false if the fence does not hold or no child is open.
+   */
+  parkCall(fence: Fence, dueMs: number): Promise<boolean>;
+  /**
+   * resume_call: takes over a started call without an owner or a live lease, to enter its body again; the start mark stays.
+   * Returns undefined if there is nothing to resume.
+   */
+  resumeCall(ref: CallRef, owner: string, leaseMs: number): Promise<CallRecord | undefined>;
   /** renew_leases: renews every lease of the owner, including lapsed ones that were not claimed; returns the calls that it still holds. */
   renewLeases(owner: string, leaseMs: number): Promise<CallRef[]>;
   /** release_calls: ends the owner's leases on calls that are not started, so that others can claim them at once. */
@@ -22,7 +32,7 @@ export interface LeaseStore {
 
 /**
  * An open call whose lease has lapsed. A call that waits without an owner becomes an orphan when its last ask is settled, or
- * when the time of `OpenAsksStep.dueMs` is over; a delegated call when its time to be collected or reported is over.
+ * when the time of `OpenAsksStep.dueMs` is over, a parked one when its last child ends; a delegated call when its time to be collected or reported is over.
  */
 export interface OrphanedCall {
   ref: CallRef;
@@ -30,6 +40,6 @@ export interface OrphanedCall {
   started: boolean;
   /** True if its host runs it. */
   delegated: boolean;
-  /** Time at which the lease lapsed, or of a later settlement of its asks; ms since the epoch. */
+  /** Time at which the lease lapsed, or of a later settlement of its asks or end of its children; ms since the epoch. */
   since: number;
 }

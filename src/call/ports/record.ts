@@ -24,6 +24,8 @@ export interface CallSpec {
   delegated?: Delegation;
   /** The call of the same session that made this one and waits for it. */
   parent?: string;
+  /** Set for a call whose body only makes calls: once it is started every replica may enter it again. */
+  durable?: true;
 }
 
 /** A delegated call as its host described it. */

@@ -44,9 +44,11 @@ import {
   runNoteCall,
   runNoteReport,
   runOpenAsks,
+  runParkCall,
   runPrepareCall,
   runRecordEvents,
   runRequestCancel,
+  runResumeCall,
   runStartCall,
 } from "./transitions.ts";
 import { createTrees } from "./trees.ts";
@@ -141,6 +143,8 @@ function callStoreOf(context: RedisContext): CallStore {
     requestCancel: (...cancel) => runRequestCancel(context, ...cancel),
     noteReport: (ref, decisions) => runNoteReport(context, ref, decisions),
     claimCall: (...claim) => runClaimCall(context, ...claim),
+    parkCall: (...parked) => runParkCall(context, ...parked),
+    resumeCall: (...resumed) => runResumeCall(context, ...resumed),
     renewLeases: leases.renew,
     releaseCalls: leases.release,
     orphans: leases.orphans,

@@ -192,6 +192,32 @@ export async function runClaimCall(
   return records.decode(ref.root, found);
 }
 
+/** park_call: ends the lease of a started call that waits for open children. */
+export async function runParkCall(
+  context: RedisCallContext,
+  ...[{ ref, owner, epoch }, dueMs]: Parameters<LeaseStore["parkCall"]>
+): Promise<boolean> {
+  const { keys, held, runStep } = context;
+  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const result = await runStep("park_call", ref.root, names, { name: callName(ref), owner, epoch, dueMs });
+  if (text(result) !== "parked") return false;
+  held.drop(owner, ref);
+  return true;
+}
+
+/** resume_call: takes over a started call without an owner or a live lease; its start mark stays. */
+export async function runResumeCall(
+  context: RedisCallContext,
+  ...[ref, owner, leaseMs]: Parameters<LeaseStore["resumeCall"]>
+): Promise<CallRecord | undefined> {
+  const { keys, held, records, runStep } = context;
+  const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
+  const found = fields(await runStep("resume_call", ref.root, names, { name: callName(ref), owner, leaseMs }));
+  if (found === undefined) return undefined;
+  held.add(owner, ref);
+  return records.decode(ref.root, found);
+}
+
 /** request_cancel: stores the first cancellation message and notifies the owner. */
 export async function runRequestCancel(
   context: RedisCallContext,

@@ -75,7 +75,15 @@ export function endCallRow(
   if (end) log.append(step, call.ref.sessionId, end);
   callSql.end.run(call.version + 1, step.now, snapshot, call.ordinal);
   openCalls.remove(step, call.ref);
+  if (call.parent !== "") freeParent(openCalls, step, call);
   return part;
+}
+
+/** Makes a parked call an orphan when the last call that it waits for has ended. */
+function freeParent(openCalls: Tables["openCalls"], step: Step, { ref, parent: callId }: OpenCallRow): void {
+  const parent = openCalls.get({ ...ref, callId });
+  if (parent?.owner !== "" || !parent.started || openCalls.descendants(parent.ref).length > 0) return;
+  openCalls.set(step, { ...parent, leaseUntil: step.now });
 }
 
 /** Compares the rules version of the call's tree with the one at which grants were consulted, if they were. */

@@ -20,6 +20,7 @@ export function prepareCallStatements(db: DatabaseSync) {
     setSnapshot: statement(db, "UPDATE calls SET snapshot = ? WHERE ordinal = ?"),
     setVersion: statement(db, "UPDATE calls SET version = ? WHERE ordinal = ?"),
     claim: statement(db, "UPDATE calls SET epoch = ?, started = 0 WHERE ordinal = ?"),
+    resume: statement(db, "UPDATE calls SET epoch = ? WHERE ordinal = ?"),
     start: statement(
       db,
       "UPDATE calls SET version = ?, started = 1, attempts = attempts + 1, snapshot = ? WHERE ordinal = ?",

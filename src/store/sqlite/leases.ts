@@ -19,6 +19,34 @@ export function applyClaimCall(
   return records.get(ref.sessionId, ref.callId);
 }
 
+/** park_call: ends the lease of a started call that waits for open children. */
+export function applyParkCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[fence, dueMs]: Parameters<LeaseStore["parkCall"]>
+): boolean {
+  const { openCalls } = tables;
+  const call = openCalls.fenced(fence);
+  if (!call?.started || openCalls.descendants(call.ref).length === 0) return false;
+  raiseCallVersion(tables, step, call, { owner: "", leaseUntil: step.now + dueMs });
+  return true;
+}
+
+/** resume_call: takes over a started call without an owner or a live lease; its start mark stays. */
+export function applyResumeCall(
+  tables: SqliteTables,
+  step: Step,
+  ...[ref, owner, leaseMs]: Parameters<LeaseStore["resumeCall"]>
+): CallRecord | undefined {
+  const { openCalls, records, callSql } = tables;
+  const call = openCalls.get(ref);
+  if (!call?.started || (call.owner !== "" && call.leaseUntil > step.now)) return undefined;
+  const epoch = call.epoch + 1;
+  callSql.resume.run(epoch, call.ordinal);
+  raiseCallVersion(tables, step, call, { epoch, owner, leaseUntil: step.now + leaseMs });
+  return records.get(ref.sessionId, ref.callId);
+}
+
 /** Lists all orphaned calls, the longest orphaned first. */
 export function listOrphans({ openCalls }: SqliteTables, now: number): OrphanedCall[] {
   return [...openCalls.all()]

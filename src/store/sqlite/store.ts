@@ -17,7 +17,7 @@ import { type Commit, createCommit, readNow } from "./commit.ts";
 import { openDatabase, statement } from "./database.ts";
 import { type DiskSpace, unlimitedSpace, watchDiskSpace } from "./disk-space.ts";
 import { createSqliteGrants } from "./grants.ts";
-import { applyClaimCall, listOrphans } from "./leases.ts";
+import { applyClaimCall, applyParkCall, applyResumeCall, listOrphans } from "./leases.ts";
 import { createSqliteLog, type LogLimits } from "./log.ts";
 import { applyOpenCall, repeatsOfNext } from "./open-call.ts";
 import { createOpenCallTable } from "./open-calls.ts";
@@ -129,6 +129,8 @@ function callStoreOf({ storeId, tables, commit, now, news, outputs, space, close
     requestCancel: (...cancel) => commit.run((step) => applyRequestCancel(tables, step, ...cancel)),
     noteReport: (ref, decisions) => commit.run((step) => applyNoteReport(tables, step, ref, decisions)),
     claimCall: (...claim) => commit.run((step) => applyClaimCall(tables, step, ...claim)),
+    parkCall: (...parked) => commit.run((step) => applyParkCall(tables, step, ...parked)),
+    resumeCall: (...resumed) => commit.run((step) => applyResumeCall(tables, step, ...resumed)),
     renewLeases: async (owner, leaseMs) => openCalls.renew(owner, now() + leaseMs),
     releaseCalls: async (owner) => openCalls.release(owner, now()),
     orphans: () => readNow(() => listOrphans(tables, now())),

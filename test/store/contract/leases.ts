@@ -4,13 +4,16 @@ import {
   answer,
   ask,
   callRef,
+  childPart,
   completed,
   day,
+  failed,
   fenceOf,
   leaseMs,
   type OpenStore,
   openAsks,
   openCall,
+  openChild,
   openWaitingCall,
   owner,
   recordOf,
@@ -41,6 +44,50 @@ export function leasesContract(open: OpenStore): void {
     expect(orphan).toEqual({ ref, started: false, delegated: false, since: lapse });
     expect(others).toEqual([]);
     expect(await recordOf(store, ref)).toMatchObject({ owner: "" });
+  });
+
+  test("lists a parked call as orphaned once its last child has ended, however that ended", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    const [first, second] = [callRef("call_1.1"), callRef("call_1.2")];
+    await openChild(store, first, ref.callId);
+    await openChild(store, second, ref.callId);
+    await openAsks(store, second, ["per_1"]);
+    expect(await store.calls.parkCall(fence, 4 * leaseMs)).toBe(true);
+    expect(await recordOf(store, ref)).toMatchObject({ owner: "", version: 3, part: { state: { case: "running" } } });
+    expect(await store.calls.renewLeases(owner, leaseMs)).toEqual([first, second]);
+    const orphans = async () => (await store.calls.orphans()).map((orphan) => orphan.ref.callId);
+    const end = { ref: first, guard: { version: 1 }, part: childPart(failed(first), ref.callId) };
+    await store.calls.finishCall(end);
+    expect(await orphans()).toEqual([]);
+    store.advance(2 * leaseMs);
+    const rejected = { ref: second, version: 2, part: childPart(failed(second), ref.callId) };
+    await store.permissions.settle(await answer(store, second, "per_1", { calls: [rejected] }));
+    expect(await store.calls.orphans()).toEqual([{ ref, started: true, since: store.calls.now() }]);
+
+    const resumed = await store.calls.resumeCall(ref, "replica_2", leaseMs);
+    expect(resumed).toMatchObject({ owner: "replica_2", epoch: 2, version: 4, attempts: 1 });
+    expect(resumed?.part.state.case).toBe("running");
+    expect(await orphans()).toEqual([]);
+    const late = { ref, guard: { fence }, part: completed(ref) };
+    expect(await store.calls.finishCall(late)).toBeUndefined();
+    if (!resumed) throw new Error("the call was not resumed");
+    const done = { ref, guard: { fence: fenceOf(resumed) }, part: completed(ref) };
+    expect(await store.calls.finishCall(done)).toMatchObject({ state: { case: "completed" } });
+  });
+
+  test("lists a parked call as orphaned after its time, and a started one after a restart", async () => {
+    const store = await open();
+    await addSession(store);
+    const fence = await startCall(store, ref);
+    await openChild(store, callRef("call_1.1"), ref.callId);
+    await store.calls.parkCall(fence, leaseMs / 2);
+    expect(await store.calls.orphans()).toEqual([]);
+    store.advance(leaseMs / 2);
+    expect(await store.calls.orphans()).toMatchObject([{ ref, started: true }]);
+    const reopened = await store.reopen();
+    expect(await reopened.calls.resumeCall(ref, "replica_2", leaseMs)).toMatchObject({ epoch: 2, attempts: 1 });
   });
 
   test("lists a call that waits for an ask as orphaned once its last ask is settled, or if it was started", async () => {

@@ -182,6 +182,15 @@ local function write_part(session, name, part)
   return seq
 end
 
+-- Counts an open child of a call less. A parked call is an orphan when its last child has ended.
+local function drop_child(key)
+  if redis.call('HINCRBY', key, 'children', -1) > 0 then return end
+  local call = fields(key, 'owner', 'started', 'ended', 'session', 'callId')
+  if call.owner ~= '' or call.started ~= '1' or call.ended then return end
+  redis.call('HSET', key, 'lease', now)
+  redis.call('ZADD', K.leases, now, call.session .. ':' .. call.callId)
+end
+
 -- Withdraws a call's open asks and ends the call; returns the sequence number of its last event.
 local function end_call(session, call_id, name, waiting)
   local call = K['call ' .. name]
@@ -193,7 +202,7 @@ local function end_call(session, call_id, name, waiting)
   if redis.call('HEXISTS', call, 'collectMs') == 1 then redis.call('HINCRBY', K['session ' .. session], 'delegated', -1) end
   redis.call('PEXPIRE', call, step.keepMs)
   redis.call('ZREM', K['open ' .. session], call_id)
-  if K['parent ' .. name] then redis.call('HINCRBY', K['parent ' .. name], 'children', -1) end
+  if K['parent ' .. name] then drop_child(K['parent ' .. name]) end
   redis.call('ZREM', K.leases, name)
   redis.call('ZADD', K.ended, now, name)
   keep(K.ended)

@@ -1,0 +1,10 @@
+-- park_call: ends the lease of a started call that waits for open children.
+-- KEYS   op, tree, leases, call <name>
+-- ARGV   name, owner, epoch, dueMs
+-- Output "parked" | "refused"
+local key = K['call ' .. step.name]
+local call = fields(key, 'owner', 'epoch', 'ended', 'started', 'version', 'children')
+if not fenced(call) or call.started ~= '1' or tonumber(call.children or 0) == 0 then return answer('refused') end
+redis.call('HSET', key, 'version', call.version + 1, 'owner', '', 'lease', now + step.dueMs)
+redis.call('ZADD', K.leases, now + step.dueMs, step.name)
+return commit('parked')
