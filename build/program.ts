@@ -14,6 +14,7 @@ export const entries = {
   testing: "src/testing.ts",
   zod: "zod",
   "html-worker": "src/tools/web/html-worker.ts",
+  "proxy-process": "src/sandbox/network/proxy-process.ts",
   "supervisor-thread": "src/tools/process/supervisor-thread.ts",
   "analysis-worker": "src/call/analysis-worker.ts",
   "plan-thread": "src/sandbox/plan-thread.ts",

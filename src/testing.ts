@@ -187,6 +187,7 @@ function contextFor(
     model: { providerId: "", modelId: "" },
     signal,
     answers: answers.map((values) => create(QuestionAnswerSchema, { values: [...values] })),
+    rootSessionId: "ses_test",
     outside,
     files: { read: [], edit: [], ...files },
     reads: {
@@ -229,6 +230,7 @@ function contextFor(
       asked.push(ask);
       await onAsk?.(ask);
     },
+    recordTraffic: () => {},
     extra: {},
   };
   return { context, emitted: () => ({ written: written(), progress, asked }) };

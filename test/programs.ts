@@ -8,6 +8,8 @@ const programs = [
   ["faketime", "faketime"],
   ["bwrap", "bubblewrap"],
   ["python3", "python3"],
+  ["curl", "curl"],
+  ["ssh", "openssh-client"],
   ["setfacl", "acl"],
   ["chromium-headless-shell", "chromium-headless-shell"],
   ["zsh", "zsh"],

@@ -43,7 +43,7 @@ export async function makePairs(
   site.judge = judgeBy({});
   const call = (tool: Tool, input: Parameters<typeof callTool>[2]) => () => callTool(site, tool, input);
   const bash = async (profile: SandboxProfile) => {
-    const wanted = { profile, network: true };
+    const wanted = { profile, network: "open" } as const;
     const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
     return createBash({ supervisor, pipes, sandbox });
   };

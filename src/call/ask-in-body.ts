@@ -52,8 +52,10 @@ export async function askInBody(engine: Engine, call: Running, tool: Tool, appro
   const requests = unasked.map((each) => requestFor(engine, call, { ask: each, plan, verdict }, { subject, digest }));
   do await refreshCall(engine, call);
   while (!(await openPermissionRequests(engine, call, requests, { ...verdict, rulesVersion: undefined }, [])));
-  await outsideSlot(engine, call, () => waitUntilSettled(engine, call));
-  for (const request of requests) checkApproved(call, request);
+  const wait = () => waitUntilSettled(engine, call);
+  // A body that may be refused works meanwhile, and may end before the answer.
+  await (ask.refusable ? wait() : outsideSlot(engine, call, wait));
+  for (const request of requests) checkApproved(call, request, { endsCall: !ask.refusable });
 }
 
 /** True if an approver answered an ask of this call that covers what its body asks. */

@@ -194,12 +194,12 @@ export async function waitUntilSettled(engine: Engine, call: Running): Promise<v
   }
 }
 
-/** Throws the end of a call whose ask was not settled by once or always; it aborts the call, so that its body cannot go on. */
-export function checkApproved(call: Running, request: PermissionRequest): void {
+/** Throws the end of a call whose ask was not settled by once or always; with `endsCall` it aborts the call, so that its body cannot go on. */
+export function checkApproved(call: Running, request: PermissionRequest, { endsCall }: { endsCall: boolean }): void {
   const asked = call.asks?.find(({ request: { id } }) => id === request.id);
   if (asked && isGranted(asked)) return;
   const end = new CallEnd(...refusalText(request, asked?.settled?.outcome, asked?.settled?.message));
-  call.controller.abort(end);
+  if (endsCall) call.controller.abort(end);
   throw end;
 }
 

@@ -5,6 +5,7 @@ import type { Tool, ToolContext, ToolResult, TraceContext } from "../tool/tool.t
 import { askInBody } from "./ask-in-body.ts";
 import { hookEnvironment } from "./call-hooks.ts";
 import { createDeadline, orAborted } from "./deadline.ts";
+import { trafficRecord } from "./decision-records.ts";
 import { CallEnd, CallGone } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { ensureRecorded, recordInBackground } from "./first-step.ts";
@@ -103,6 +104,7 @@ function toolContext(
     model: { providerId: spec.providerId, modelId: spec.modelId },
     signal: call.signal,
     answers: approved.answers ?? [],
+    rootSessionId: ref.root,
     outside: approved.outside,
     files: approved.files,
     reads: {
@@ -152,6 +154,9 @@ function toolContext(
     async ask(ask) {
       await ensureRecorded(call);
       await deadline.whilePaused(() => askInBody(engine, call, tool, approved.plan, ask));
+    },
+    recordTraffic(traffic) {
+      call.reports = [...(call.reports ?? []), trafficRecord(call.record, traffic)];
     },
     extra: part.metadata ?? {},
     ...(trace && { trace }),

@@ -1,6 +1,8 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   DecisionKind,
   type DecisionRecord,
+  HostTrafficSchema,
   PermissionAction,
   type PermissionDecision,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -30,6 +32,16 @@ export function allowedRecord(
     ),
     permissionIds: approved.map(({ id }) => id),
   });
+}
+
+/** Builds the record of what a call's commands sent to hosts and received. */
+export function trafficRecord(
+  call: Pick<CallRecord, "part" | "spec">,
+  traffic: readonly MessageInitShape<typeof HostTrafficSchema>[],
+): DecisionRecord {
+  const about = { digest: call.spec.requestDigest, decisions: [] };
+  const record = decisionOn(decidedCall(call), DecisionKind.CONNECTED, about);
+  return { ...record, traffic: traffic.map((each) => create(HostTrafficSchema, each)) };
 }
 
 /** Builds the record of a denied call. */

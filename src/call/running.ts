@@ -38,7 +38,7 @@ export interface Running extends ParentRun {
   firstStep?: FirstStep;
   /** Hash of the assignment that the start of a delegated call gives out. */
   readonly assignment?: string;
-  /** Records of a host's report, which the end of the call adds to the audit. */
+  /** Records that the end of the call adds to the audit: a host's report, or the traffic of commands. */
   reports?: readonly DecisionRecord[];
   readonly observed: CallObservation;
   readonly hooks: CallHooks;

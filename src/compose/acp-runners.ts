@@ -6,13 +6,17 @@ import type { Calls } from "../call/calls.ts";
 import type { Config } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { RunTokens } from "../credential/run-tokens.ts";
+import type { PlaceNetwork } from "../sandbox/network/session-networks.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
+import type { Judge } from "../tool/tool.ts";
 import type { Supervisor } from "../tools/process/supervisor.ts";
 
 /** The parts of a replica that run agents' programs. */
 interface AcpParts {
   calls: Pick<Calls, "ownTools">;
   runTokens: Pick<RunTokens, "issue">;
+  /** Returns the function that evaluates the configured rules for an agent. */
+  judgeFor(agent: string): Judge;
   sandbox: Sandbox;
   supervisor: Supervisor;
   /** Address of this replica. */
@@ -31,19 +35,42 @@ export function addAcpRunners(
 }
 
 /** Creates what runners need of the service: processes in the sandbox of their agent, tokens, and delegated calls. */
-export function createAcpHost({ calls, runTokens, sandbox, supervisor, url, log }: AcpParts): AcpHost {
+export function createAcpHost({ calls, judgeFor, runTokens, sandbox, supervisor, url, log }: AcpParts): AcpHost {
   const { ownTools } = calls;
   const mcp = `${url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")}/mcp`;
+  const { hostname, port } = new URL(mcp);
+  const forwards = isLoopback(hostname) ? [{ host: hostname.replace(/^\[|\]$/g, ""), port: Number(port) }] : [];
+
+  /** The network of a program that outlives single calls: no person is asked, and it reaches this service. */
+  function networkOf(agent: string, name: string): PlaceNetwork {
+    const judge = judgeFor(agent);
+    return {
+      name,
+      forwards,
+      judge: (url, leadsTo) =>
+        judge({ permission: "webfetch", patterns: [url], ...(leadsTo !== undefined && { leadsTo }) }),
+      refused: (_, reason) => log.warn("the network refused a request of an agent's program", { agent, reason }),
+      used: () => {},
+      unavailable: (reason) => log.warn("an agent's program has no network", { agent, reason }),
+    };
+  }
+
   return {
     confinement(agent) {
       const { profile, network } = sandbox.confinement(agent);
       if (profile === "off") return "without a sandbox";
-      return `in the sandbox profile ${profile}, ${network ? "with" : "without"} network access`;
+      return `in the sandbox profile ${profile}, ${networkWords[network]}`;
     },
     async start({ argv, cwd, env }, { agent, childSession: sessionId, parentCall: { callId }, cwd: workspace }) {
       const call = { sessionId, callId };
       const marks = await supervisor.watch(call);
-      const confined = await sandbox.confine(argv, { agent, cwd, workspace, directories: [] });
+      const confined = await sandbox.confine(argv, {
+        agent,
+        cwd,
+        workspace,
+        directories: [],
+        network: networkOf(agent, `${sessionId}/${callId}`),
+      });
       const [program, ...args] = confined.argv;
       const child = spawn(program, args, {
         cwd,
@@ -71,6 +98,14 @@ export function createAcpHost({ calls, runTokens, sandbox, supervisor, url, log 
     log: (message, { error, ...args }) => log.warn(message, { error, args }),
   };
 }
+
+const networkWords = {
+  proxy: "with access to the hosts that the rules for webfetch allow",
+  none: "without network access",
+  open: "with network access",
+};
+
+const isLoopback = (hostname: string) => hostname === "[::1]" || hostname.startsWith("127.");
 
 /** Time in which what a program printed before its end is read, even if another process holds its stdout. */
 const lastOutputMs = 500;

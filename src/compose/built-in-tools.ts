@@ -30,6 +30,7 @@ export async function startSandbox(
       ...wanted.hidden.map((path) => ({ path, kind: "file" as const })),
     ],
   });
+  if (wanted.hasBooleanNetwork) log.warn(booleanNetwork);
   if (sandbox.problem === undefined) {
     if (process.getuid?.() === 0 && sandbox.state.profile !== "off") log.warn(rootWarning);
     return sandbox;
@@ -38,6 +39,9 @@ export async function startSandbox(
   log.warn(`commands run without a sandbox: ${sandbox.problem}`);
   return sandbox;
 }
+
+const booleanNetwork =
+  'network under [sandbox] is no boolean any more: true now means "proxy", which reaches only hosts that rules or a person allow, and false means "none". Write one of "proxy", "none" and "open"';
 
 const rootWarning =
   "the service runs as root: the kernel does not limit the number of processes of commands. Run it as a user, as toolgate install does";
@@ -103,7 +107,7 @@ export function offerSearchTools(registry: Pick<Registry, "register">, live: Sea
 
 /** Returns the built-in tools for their declarations alone: nothing is started or probed. */
 export async function declaredTools(): Promise<Tool[]> {
-  const off = { profile: "off", network: true } as const;
+  const off = { profile: "off", network: "open" } as const;
   const builtIn = builtInTools({
     supervisor: createSupervisor({ replicaId: "", leaseMs: 0 }),
     sandbox: await openSandbox({ wanted: off, agents: new Map(), writable: [], hidden: [] }),

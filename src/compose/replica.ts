@@ -10,6 +10,7 @@ import { createPlanning } from "../call/planning.ts";
 import type { Store } from "../call/ports.ts";
 import { createSessions } from "../call/sessions.ts";
 import { failed } from "../call/state.ts";
+import { createToolJudge } from "../call/tool-judge.ts";
 import type { Config, ReplicaLimits } from "../config/config.ts";
 import { newId } from "../core/ids.ts";
 import type { Logger } from "../core/logger.ts";
@@ -123,7 +124,9 @@ export function createReplica({
     store: callStore,
     askMs: config.askMs,
   });
-  return { calls, permissions, sessions, planner, registry, hooks, agents, nameAgents };
+  /** Evaluates the configured rules for an agent, apart from any session. */
+  const judgeFor = (agent: string) => createToolJudge(policy, layersFor({ session: undefined, ancestors: [], agent }));
+  return { calls, permissions, sessions, planner, registry, hooks, agents, nameAgents, judgeFor };
 }
 
 function isEffectFree({ definition: { annotations }, idempotent }: Tool): boolean {

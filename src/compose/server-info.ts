@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { LimitsSchema, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { LimitsSchema, NetworkAccess, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import packageJson from "../../package.json" with { type: "json" };
 import type { Config } from "../config/config.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
@@ -15,7 +15,8 @@ export function serverInfo(config: Config, sandbox: Sandbox) {
     workspaces: [...workspaces.keys()],
     sandbox: {
       sandbox: sandboxState(sandbox),
-      sandboxNetwork: sandbox.state.network,
+      sandboxNetwork: sandbox.state.network !== "none",
+      sandboxNetworkAccess: networkAccess[sandbox.state.network],
       sandboxProblem: sandbox.problem ?? "",
     },
     agentsOf: (principal: { agents: readonly string[] }) =>
@@ -44,6 +45,8 @@ function agentNames({ policy }: Config, { agents }: { agents: readonly string[] 
   const configured = [...policy.agents.keys()];
   return agents.includes("*") ? configured : agents.filter((agent) => configured.includes(agent));
 }
+
+const networkAccess = { proxy: NetworkAccess.PROXY, none: NetworkAccess.NONE, open: NetworkAccess.OPEN };
 
 function sandboxState({ state, problem }: Sandbox): SandboxState {
   if (problem !== undefined) return SandboxState.UNAVAILABLE;

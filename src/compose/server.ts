@@ -91,7 +91,7 @@ export async function startServer(
     agreesOnPolicy: agreement.agrees,
     log,
   });
-  const { calls, registry, hooks } = replica;
+  const { calls, registry, hooks, judgeFor } = replica;
   const subagents = startSubagents({ config, replica, store, credentials });
   const compareSearchTools = offerSearchTools(registry, config);
   const register = embeddedTools(registry, { buildId, warn: log.warn });
@@ -134,7 +134,10 @@ export async function startServer(
     log,
   });
   const { supervisor } = builtIn;
-  addAcpRunners(config, subagents.runners, { calls, runTokens, sandbox, supervisor, url: listener.url, log });
+  addAcpRunners(config, subagents.runners, {
+    ...{ calls, judgeFor, runTokens, sandbox, supervisor },
+    ...{ url: listener.url, log },
+  });
   return {
     url: listener.url,
     register,

@@ -61,7 +61,7 @@ export function agentRunnerWarnings(
   sandbox: SandboxSettings,
 ): { name: string; message: string }[] {
   return agentRunners.flatMap(({ name, command, env, unset, agents }) => {
-    const walled = agents.filter((agent) => !(sandbox.agents.get(agent) ?? sandbox).network);
+    const walled = agents.filter((agent) => (sandbox.agents.get(agent) ?? sandbox).network === "none");
     const problems = [
       ...(locateProgram(command, env.PATH) === undefined
         ? [`the program ${command} is not found, so its tasks fail; install it, or name its path in command`]
@@ -71,7 +71,7 @@ export function agentRunnerWarnings(
       ),
       ...walled.map(
         (agent) =>
-          `the sandbox gives agent ${agent} no network, so the program reaches neither its model nor Toolgate; set network = true under [sandbox.agent.${agent}]`,
+          `the sandbox gives agent ${agent} no network, so the program reaches neither its model nor Toolgate; set network = "proxy" under [sandbox.agent.${agent}]`,
       ),
     ];
     return problems.map((problem) => ({ name, message: `agent_runner "${name}": ${problem}` }));

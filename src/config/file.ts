@@ -74,7 +74,7 @@ const address = z.string().refine((text) => ipaddr.isValid(text) || ipaddr.isVal
 /** Settings of the confinement of commands. */
 const confinement = {
   profile: z.enum(["off", "workspace-write", "read-only"]).optional(),
-  network: z.boolean().optional(),
+  network: z.union([z.enum(["proxy", "none", "open"]), z.boolean()]).optional(),
   unix_sockets: z.boolean().optional(),
   ptrace: z.boolean().optional(),
 };

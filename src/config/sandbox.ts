@@ -4,7 +4,8 @@ import { canonicalPath } from "./paths.ts";
 /** Confinement of commands: the files that they may change, and access to the network. */
 export interface Confinement {
   readonly profile: "off" | "workspace-write" | "read-only";
-  readonly network: boolean;
+  /** The hosts that commands reach: those that rules or a person allow, none, or all. */
+  readonly network: "proxy" | "none" | "open";
   /** True if commands can open sockets of the family UNIX. */
   readonly unixSockets: boolean;
   /** True if commands can trace each other. */
@@ -19,6 +20,8 @@ export interface SandboxSettings extends Confinement {
   readonly required: boolean;
   /** Maximum number of files that are hidden from a command one by one. */
   readonly maxMasks: number;
+  /** True if the file gives `network` as a boolean, as earlier versions did. */
+  readonly hasBooleanNetwork: boolean;
   /** Additional directories that are writable in `workspace-write`. */
   readonly writable: readonly string[];
   /** Canonical paths of the operator's files that no command may see, in addition to the data directory. */
@@ -28,14 +31,15 @@ export interface SandboxSettings extends Confinement {
 /** Reads the sandbox settings. `files` are further files to hide from commands. */
 export function readSandbox(settings: Settings, files: readonly string[]): SandboxSettings {
   const { agent = {}, writable = [], require = false, masks_max: maxMasks = 100, ...own } = settings.sandbox ?? {};
-  const named = [own, ...Object.values(agent)].map(({ profile }) => profile);
+  const tables = [own, ...Object.values(agent)];
   const keys = settings.tls_key === undefined ? [] : [settings.tls_key];
   const tokens = (settings.token ?? []).flatMap(({ file }) => (file === undefined ? [] : [file]));
   return {
     ...confinement(own),
     agents: new Map(Object.entries(agent).map(([name, other]) => [name, confinement({ ...own, ...other })])),
     maxMasks,
-    required: require || named.some((profile) => profile !== undefined && profile !== "off"),
+    required: require || tables.some(({ profile }) => profile !== undefined && profile !== "off"),
+    hasBooleanNetwork: tables.some(({ network }) => typeof network === "boolean"),
     writable: writable.map(canonicalPath),
     hidden: [...files, ...keys, ...tokens].map(canonicalPath),
   };
@@ -43,9 +47,10 @@ export function readSandbox(settings: Settings, files: readonly string[]): Sandb
 
 function confinement({
   profile = "workspace-write",
-  network = true,
+  network = "proxy",
   unix_sockets: unixSockets = false,
   ptrace = false,
 }: Settings["sandbox"] = {}): Confinement {
-  return { profile, network, unixSockets, ptrace };
+  const access = typeof network === "boolean" ? (network ? "proxy" : "none") : network;
+  return { profile, network: access, unixSockets, ptrace };
 }

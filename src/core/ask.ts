@@ -23,6 +23,8 @@ export interface Ask {
   leadsTo?: string;
   /** For a web address that only `judge` evaluates: the operator configured it, so its host need not be public. Rules apply. */
   isConfigured?: true;
+  /** A refusal of this ask by a person or the deadline ends the ask alone: the tool body that asked goes on. */
+  refusable?: true;
   /** Shown by user interfaces. */
   metadata?: JsonObject;
   /** Approval covers later asks of the same permission made by the tool body; denials still apply. */

@@ -21,6 +21,8 @@ export const assets = {
   supervisor: place("src/tools/process/supervisor.sh", "supervisor.sh"),
   /** Entry of the thread that starts it and sends it heartbeats. */
   supervisorThread: pathToFileURL(place("src/tools/process/supervisor-thread.ts", "supervisor-thread.js")),
+  /** Entry of the process that connects commands to hosts. */
+  proxyProcess: pathToFileURL(place("src/sandbox/network/proxy-process.ts", "proxy-process.js")),
   /** Entry of the thread that converts HTML. */
   htmlWorker: pathToFileURL(place("src/tools/web/html-worker.ts", "html-worker.js")),
   /** Entry of the thread that reads command lines. */

@@ -13,10 +13,10 @@ export interface Address {
   port: string;
 }
 
-/** Parses an http or https address; undefined for any other text. */
+/** Parses an address of http, https or ssh; undefined for any other text. */
 export function readAddress(text: string): Address | undefined {
   const url = URL.canParse(text) ? new URL(text) : undefined;
-  if (url === undefined || !/^https?:$/.test(url.protocol)) return undefined;
+  if (url === undefined || !/^(https?|ssh):$/.test(url.protocol)) return undefined;
   const { protocol, hostname, port, pathname, search } = url;
   const name = hostname.replace(/\.+$/, "");
   return {

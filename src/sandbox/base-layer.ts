@@ -41,7 +41,7 @@ function namespaces({ network }: SandboxConfinement): string[] {
   const keepsOwners = process.getuid?.() === 0;
   return [
     ...["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
-    ...(network ? [] : ["--unshare-net"]),
+    ...(network === "none" ? ["--unshare-net"] : []),
     ...["--cap-drop", "ALL"],
     // root can still write files of other users where the mounts allow writing.
     ...(keepsOwners ? ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"].flatMap((cap) => ["--cap-add", cap]) : []),

@@ -1,14 +1,17 @@
 import type { FileRules } from "../policy/file-rules.ts";
+import type { PlaceNetwork } from "./network/session-networks.ts";
 import type { SystemCallSwitches } from "./seccomp.ts";
 
 /** Scope of the changes that commands can make: everything that the service can, the workspace and temporary files, or nothing that lasts. */
 export type SandboxProfile = "off" | "workspace-write" | "read-only";
 
+/** Hosts that commands reach: those that rules or a person allow, through the proxy; none; or all, without any check. */
+export type NetworkAccess = "proxy" | "none" | "open";
+
 /** Confinement of commands. */
 export interface SandboxConfinement {
   readonly profile: SandboxProfile;
-  /** True if they reach the network. */
-  readonly network: boolean;
+  readonly network: NetworkAccess;
 }
 
 /** Confinement of an agent's commands as it is configured. */
@@ -25,6 +28,8 @@ export interface SandboxPlace {
   directories: readonly string[];
   /** The rules that hold for the files inside; absent: only what the profile says. */
   files?: PlaceFiles;
+  /** Its network in the mode `proxy`; absent: one in which it reaches nothing. */
+  network?: PlaceNetwork;
 }
 
 /** Rules about files, and what one command was allowed. */

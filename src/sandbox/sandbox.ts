@@ -9,6 +9,7 @@ import { type Argv, type Confined, composeLayers, type LayerShare, releaseShares
 import { commandLimits, limitsShare } from "./limits.ts";
 import { findMaskFile } from "./mask-file.ts";
 import { createMountPlanner } from "./mount-planner.ts";
+import { createSessionNetworks } from "./network/session-networks.ts";
 import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
@@ -44,6 +45,7 @@ export async function openSandbox({
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const filters = createSeccompFilters();
+  const networks = createSessionNetworks();
   const problem = wall ? await startProblem(filters) : undefined;
   // Only these two fields: results contain them, and callers must not see other configuration.
   const actual = ({ profile, network }: SandboxConfinement) =>
@@ -57,6 +59,7 @@ export async function openSandbox({
     (chosen, place) => fileLayer(chosen, place, files),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
     () => limitsShare(commandLimits),
+    ({ network }, place) => (network === "proxy" ? networks.share(place.network) : {}),
   ];
   return {
     state: actual(wanted),
@@ -67,7 +70,10 @@ export async function openSandbox({
       if (confinement(place.agent).profile === "off") return unconfinedCommand(argv);
       return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
     },
-    close: filters.close,
+    close() {
+      filters.close();
+      networks.close();
+    },
   };
 }
 
@@ -95,12 +101,12 @@ function unconfinedCommand(argv: Argv): Confined {
 const program = "bwrap";
 /** Only a probe that hangs takes so long: a machine that is busy at the start must not lose its sandbox. */
 const maxProbeMs = 30_000;
-const unconfined: SandboxConfinement = { profile: "off", network: true };
+const unconfined: SandboxConfinement = { profile: "off", network: "open" };
 
 /** Probes the sandbox; returns the reason why it cannot start, undefined if it can. */
 async function startProblem(filters: SeccompFilters): Promise<string | undefined> {
   const place = { agent: "", cwd: "/", workspace: tmpdir(), directories: [] };
-  const base = baseLayer({ profile: "read-only", network: false }, place, { writable: [], hidden: [] });
+  const base = baseLayer({ profile: "read-only", network: "none" }, place, { writable: [], hidden: [] });
   const filter = filters.share({ unixSockets: false, ptrace: false });
   const probe = composeLayers(program, [base, filter, limitsShare(commandLimits)], ["true"]);
   try {

@@ -1,5 +1,5 @@
 import type { JsonObject, JsonValue, MessageInitShape } from "@bufbuild/protobuf";
-import type { QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import type { HostTrafficSchema, QuestionAnswer, QuestionSchema } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import type { FilePart, PreviewSchema } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import type { ToolDefinition } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import type { Ask } from "../core/ask.ts";
@@ -99,6 +99,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   signal: AbortSignal;
   /** The person's answers to the questions of the plan, one for each; empty if it has none. */
   answers: readonly QuestionAnswer[];
+  /** The root of the session tree. */
+  rootSessionId: string;
   /** Canonical paths of the directories outside the workspace that this call may touch. */
   outside: readonly string[];
   /** Canonical paths of the files for which this call asked and which it may read, or edit. */
@@ -132,6 +134,8 @@ export interface ToolContext extends Omit<PlanContext, "environment" | "reads"> 
   calls(children: readonly ChildCall[], options: { atomic: boolean; changes?: ChangeObserver }): Promise<ChildResult[]>;
   /** Asks while the tool runs; throws if it is refused. Prefer asks in `plan`: this one is lost with its replica. */
   ask(ask: Ask): Promise<void>;
+  /** Adds what the call sent to hosts and received to the audit; written with the end of the call. */
+  recordTraffic(traffic: readonly MessageInitShape<typeof HostTrafficSchema>[]): void;
   /** The caller's metadata for tools. */
   extra: JsonObject;
   /** Trace of the run, to send along with requests. Absent if tracing is off. */

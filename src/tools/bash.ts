@@ -1,7 +1,8 @@
 import { constants } from "node:os";
 import { setTimeout as delay } from "node:timers/promises";
 import * as z from "zod";
-import type { SandboxPlace } from "../sandbox/confinement.ts";
+import type { SandboxConfinement, SandboxPlace } from "../sandbox/confinement.ts";
+import type { Confined } from "../sandbox/layers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
@@ -9,6 +10,7 @@ import { externalAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
+import { commandNetwork, explainNetwork, type NetworkUse, networkMetadata } from "./process/command-network.ts";
 import { confineCommand, explainRefusals, shownPaths } from "./process/confine-command.ts";
 import { gitEnvironment } from "./process/git-environment.ts";
 import type { Pipes } from "./process/pipe.ts";
@@ -50,7 +52,7 @@ export function createBash({
       workdir: filePath.optional().describe("Directory to run in; default the workspace"),
       description: z.string().optional().describe("What the command does, in 5 to 10 words"),
     }),
-    permissions: ["bash"],
+    permissions: ["bash", "webfetch"],
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
@@ -90,11 +92,13 @@ export function createBash({
       });
       const killsBefore = supervisor.kills();
       const cwd = ctx.plan.directory.absolute;
+      const network = commandNetwork(ctx);
       const place: SandboxPlace = {
         agent: ctx.agent,
         cwd,
         workspace: ctx.workspace.directory,
         directories: ctx.outside,
+        network,
         files: { rules: ctx.judge.fileRules(), ...ctx.files },
       };
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
@@ -118,25 +122,55 @@ export function createBash({
         throw new ExecutorLost(
           "The command was killed because the service did not respond, so its outcome is unknown. Check what it did before you call it again.",
         );
-      const { hidden, readOnly } = confined.covered;
-      const note = describeEnd(ended, timeout, explainRefusals(tail.text(), confined.covered, place.workspace));
-      return {
-        ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
-        ...(note === undefined ? {} : { note }),
-        metadata: {
-          exit: ended.code,
-          signal: ended.signal,
-          description,
-          sandbox: {
-            ...sandbox.confinement(ctx.agent),
-            ...(sandbox.problem && { problem: sandbox.problem }),
-            ...(hidden.length > 0 && { hidden: { ...shownPaths(hidden, place.workspace) } }),
-            ...(readOnly.length > 0 && { readOnly: { ...shownPaths(readOnly, place.workspace) } }),
-          },
-        },
-      };
+      const { metadata, ...text } = resultOf(ended, {
+        ...{ timeout, confined, place, tail: tail.text(), use: network.use },
+        confinement: sandbox.confinement(ctx.agent),
+      });
+      const { problem } = sandbox;
+      const shown = { ...metadata.sandbox, ...(problem && { problem }) };
+      return { ...text, metadata: { ...metadata, description, sandbox: shown } };
     },
   });
+}
+
+/** Describes the end of a command: what the model has to know in addition to the output, and metadata. */
+function resultOf(
+  ended: EndOfCommand,
+  {
+    timeout,
+    confined: { covered },
+    place: { workspace },
+    tail,
+    use,
+    confinement,
+  }: {
+    timeout: number;
+    confined: Confined;
+    place: SandboxPlace;
+    tail: string;
+    use: NetworkUse;
+    confinement: SandboxConfinement;
+  },
+) {
+  const refusals = explainRefusals(tail, covered, workspace);
+  const unreached = explainNetwork(use, confinement.network, { tail, failed: ended.code !== 0 });
+  const note = describeEnd(ended, timeout, refusals, unreached);
+  const used = networkMetadata(use);
+  const { hidden, readOnly } = covered;
+  return {
+    ...(ended.bytes === 0 ? { output: "(no output)" } : {}),
+    ...(note === undefined ? {} : { note }),
+    metadata: {
+      exit: ended.code,
+      signal: ended.signal,
+      ...(used && { network: used }),
+      sandbox: {
+        ...confinement,
+        ...(hidden.length > 0 && { hidden: { ...shownPaths(hidden, workspace) } }),
+        ...(readOnly.length > 0 && { readOnly: { ...shownPaths(readOnly, workspace) } }),
+      },
+    },
+  };
 }
 
 const command = z
@@ -205,8 +239,8 @@ function traced(trace: TraceContext | undefined): Record<string, string> {
 }
 
 /** Makes the note that the model needs in addition to the output. */
-function describeEnd(end: EndOfCommand, timeout: number, refusals: string | undefined): string | undefined {
-  const text = [endOf(end, timeout), refusals].filter((line) => line !== undefined).join("\n");
+function describeEnd(end: EndOfCommand, timeout: number, ...reasons: (string | undefined)[]): string | undefined {
+  const text = [endOf(end, timeout), ...reasons].filter((line) => line !== undefined).join("\n");
   return text === "" ? undefined : `<bash_metadata>\n${text}\n</bash_metadata>`;
 }
 

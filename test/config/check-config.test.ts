@@ -66,7 +66,7 @@ describe("check-config", () => {
         token("a", `value = "${one}"`),
         runner('env = ["NOT_SET"]'),
         '[agent_runner.missing]\ncommand = "./missing"\nagents = ["plan"]',
-        "[sandbox.agent.plan]\nnetwork = false",
+        '[sandbox.agent.plan]\nnetwork = "none"',
       ].join("\n"),
     );
     expect((await check()).findings.map(({ line, message }) => [line, message])).toEqual([

@@ -64,8 +64,8 @@ describe("without any setting", () => {
     expect([...config.workspaces]).toEqual([["default", project]]);
     expect([...config.policy.agents.keys()]).toEqual(["build", "plan", "explore"]);
     expect([config.policy.config.rules, config.policy.tests]).toEqual([[], []]);
-    const confinement = { profile: "workspace-write", network: true, unixSockets: false, ptrace: false };
-    const sandbox = { ...confinement, agents: new Map(), required: false, maxMasks: 100 };
+    const confinement = { profile: "workspace-write", network: "proxy", unixSockets: false, ptrace: false };
+    const sandbox = { ...confinement, agents: new Map(), required: false, maxMasks: 100, hasBooleanNetwork: false };
     expect(config.sandbox).toEqual({ ...sandbox, writable: [], hidden: [] });
   });
 
@@ -170,7 +170,7 @@ describe("the file", () => {
       writable = ["~/cache"]
       masks_max = 7
       [sandbox.agent.plan]
-      network = false
+      network = "none"
       ptrace = true
       [[token]]
       id = "host"
@@ -182,14 +182,15 @@ describe("the file", () => {
     const hidden = [join(own, "toolgate.toml"), join(own, "host.token")];
     const writable = [join(home, "cache")];
     const switches = { unixSockets: false, ptrace: false };
-    const agents = new Map([["plan", { profile: "read-only", network: false, ...switches, ptrace: true }]]);
+    const agents = new Map([["plan", { profile: "read-only", network: "none", ...switches, ptrace: true }]]);
     expect(sandbox).toEqual({
       profile: "read-only",
-      network: true,
+      network: "proxy",
       ...switches,
       agents,
       required: true,
       maxMasks: 7,
+      hasBooleanNetwork: false,
       writable,
       hidden,
     });

@@ -1,9 +1,12 @@
+import { once } from "node:events";
 import { mkdir, mkdtemp, readdir, realpath, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
-import { PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
+import { DecisionKind, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { PermissionReply, type PermissionRequest } from "../../gen/opencode/tool/v1/tool_pb.ts";
-import { SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
+import { NetworkAccess, SandboxState } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
 import { processesNamed, untilDead } from "../tools/processes.ts";
 import { connect } from "./clients.ts";
 import { read } from "./reading.ts";
@@ -18,6 +21,7 @@ test("a command writes outside the workspace only where a person let it, and see
   expect(await agent.tools.getServerInfo({})).toMatchObject({
     sandbox: SandboxState.WORKSPACE_WRITE,
     sandboxNetwork: true,
+    sandboxNetworkAccess: NetworkAccess.PROXY,
     sandboxProblem: "",
   });
   const sessionId = await agent.newSession();
@@ -31,7 +35,7 @@ test("a command writes outside the workspace only where a person let it, and see
   expect(value).toMatchObject({ metadata: { exit: 0 } });
   expect(value && "metadata" in value && value.metadata?.sandbox).toEqual({
     profile: "workspace-write",
-    network: true,
+    network: "proxy",
   });
   expect(await readdir(join(outside, "mine"))).toEqual(["file"]);
 
@@ -67,6 +71,35 @@ test("a command does not see what rules of the workspace and the session deny to
     metadata: { sandbox: { hidden: { count: 2, paths: ["a.key", "a.pem"] } } },
   });
   expect(JSON.stringify(part?.state.value)).not.toMatch(/in a.(key|pem)/);
+});
+
+test("a connection to an unknown host waits for a person; refusals end it, and the audit has hosts and bytes", async () => {
+  const server = createServer((_, response) => response.end("reached"));
+  server.listen(0, "127.0.0.2");
+  await once(server, "listening");
+  onTestFinished(() => void server.close());
+  const url = `http://127.0.0.2:${(server.address() as AddressInfo).port}/`;
+  const service = await startService({
+    settings: `[permission.bash]\n"*" = "allow"\n[permission.webfetch]\n"${url}*" = "ask"\n`,
+  });
+  const [agent, person] = [connect(service, "caller"), connect(service, "approver")];
+  const sessionId = await agent.newSession();
+  const fetched = async (callId: string, reply: PermissionReply) => {
+    const input = { command: `curl -sS ${url}; echo; echo done` };
+    const stream = read(agent.tools.executeTool({ sessionId, callId, tool: "bash", input }));
+    const asked = await stream.until("permissionAsked");
+    expect(asked).toMatchObject({ permission: "webfetch", patterns: [url] });
+    await person.permissions.respondToPermission({ sessionId, permissionId: asked.id, reply });
+    return (await stream.end()).state.value;
+  };
+  const refused = expect.stringMatching(/^toolgate: .* was refused: .*\n\ndone\n/);
+  expect(await fetched("c1", PermissionReply.REJECT)).toMatchObject({ output: refused, metadata: { exit: 0 } });
+  expect(await fetched("c2", PermissionReply.ONCE)).toMatchObject({ output: "reached\ndone\n" });
+  const { entries } = await person.permissions.listDecisions({ sessionId });
+  const connected = entries.flatMap(({ record }) => (record?.kind === DecisionKind.CONNECTED ? [record] : []));
+  const { host, port } = { host: "127.0.0.2", port: Number(new URL(url).port) };
+  expect(connected).toMatchObject([{ callId: "c2", tool: "bash", traffic: [{ host, port, connections: 1 }] }]);
+  expect(connected[0]?.traffic[0]?.receivedBytes).toBeGreaterThan(100n);
 });
 
 test("when the service is killed, what runs in the sandbox is killed, also what has left its session", async () => {

@@ -4,7 +4,7 @@ import { judgeBy } from "../../src/testing.ts";
 
 // Runs command lines in the sandbox of the workspace that is the working directory, and prints what they print.
 const [rules = "", ...lines] = process.argv.slice(2);
-const wanted = { profile: "workspace-write", network: true } as const;
+const wanted = { profile: "workspace-write", network: "open" } as const;
 const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
 if (sandbox.problem !== undefined) throw new Error(sandbox.problem);
 const workspace = process.cwd();

@@ -1,7 +1,9 @@
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { chownSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { onTestFinished } from "vitest";
 import type { AgentConfinement } from "../../src/sandbox/confinement.ts";
 
@@ -10,6 +12,8 @@ export interface ConfinedRun {
   argv: readonly [string, ...string[]];
   settings: AgentConfinement;
   workspace: string;
+  /** Beginning of the addresses that it reaches, if its network is the proxy. */
+  allowed: string;
 }
 
 /** The end of a program. */
@@ -24,21 +28,23 @@ export interface EndedRun {
 const nobody = { uid: 65_534, gid: 65_534 };
 
 /** Runs a program in a new sandbox, in an empty workspace that exists during the test; `asUser` needs root. */
-export function runConfined(
+export async function runConfined(
   argv: readonly [string, ...string[]],
-  { asUser = false, ...settings }: Partial<AgentConfinement> & { asUser?: boolean } = {},
-): EndedRun {
+  {
+    asUser = false,
+    allowed = "",
+    ...settings
+  }: Partial<AgentConfinement> & { asUser?: boolean; allowed?: string } = {},
+): Promise<EndedRun> {
   const workspace = mkdtempSync(join(tmpdir(), "toolgate-test-"));
   onTestFinished(() => rmSync(workspace, { recursive: true }));
-  const run: ConfinedRun = { argv, settings: { profile: "workspace-write", network: false, ...settings }, workspace };
+  const wanted = { profile: "workspace-write", network: "none", ...settings } as const;
+  const run: ConfinedRun = { argv, settings: wanted, workspace, allowed };
   if (asUser) chownSync(workspace, nobody.uid, nobody.gid);
-  const { stdout, stderr, status } = spawnSync(process.execPath, [script], {
-    input: JSON.stringify(run),
-    encoding: "utf8",
-    timeout: 60_000,
-    ...(asUser && nobody),
-  });
-  if (status !== 0) throw new Error(`the sandbox did not run: ${stderr}`);
+  const child = spawn(process.execPath, [script], { stdio: "pipe", timeout: 60_000, ...(asUser && nobody) });
+  child.stdin.end(JSON.stringify(run));
+  const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "close")]);
+  if (code !== 0) throw new Error(`the sandbox did not run: ${stderr}`);
   return JSON.parse(stdout);
 }
 

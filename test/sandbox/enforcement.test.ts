@@ -39,7 +39,7 @@ const fixture: Record<string, string> = {
 
 beforeAll(async () => {
   sandbox = await openSandbox({
-    wanted: { profile: "workspace-write", network: true },
+    wanted: { profile: "workspace-write", network: "open" },
     ...{ agents: new Map(), writable: [], hidden: [], maxMasks: 20 },
   });
   expect(sandbox.problem).toBeUndefined();

@@ -5,10 +5,22 @@ import { openSandbox } from "../../src/sandbox/sandbox.ts";
 import type { ConfinedRun, EndedRun } from "./confined.ts";
 
 // Runs the program that stdin describes in a sandbox of this process's user; prints its end as JSON.
-const { argv, settings, workspace } = (await json(process.stdin)) as ConfinedRun;
+const { argv, settings, workspace, allowed } = (await json(process.stdin)) as ConfinedRun;
 const sandbox = await openSandbox({ wanted: settings, agents: new Map(), writable: [], hidden: [] });
 if (sandbox.problem !== undefined) throw new Error(sandbox.problem);
-const place = { agent: "build", cwd: workspace, workspace, directories: [] };
+const place = {
+  ...{ agent: "build", cwd: workspace, workspace, directories: [] },
+  network: {
+    name: "session",
+    judge: (url: string) =>
+      ({ action: url.startsWith(allowed) ? "allow" : "deny", reason: "the test says so" }) as const,
+    refused: () => {},
+    used: () => {},
+    unavailable(reason: string) {
+      throw new Error(reason);
+    },
+  },
+};
 const confined = await sandbox.confine(argv, place);
 const [program, ...args] = confined.argv;
 const child = spawn(program, args, {

@@ -40,8 +40,8 @@ const refused = {
 };
 
 describe("a command in the sandbox", () => {
-  test("gets an error for each system call that the filter refuses, and other outcomes without it", () => {
-    const inside = outcomes(runConfined(attempts).printed);
+  test("gets an error for each system call that the filter refuses, and other outcomes without it", async () => {
+    const inside = outcomes((await runConfined(attempts)).printed);
     const expected = { ...permitted, ...sockets, ...tracing, ...refused, "socket AF_ALG": "EAFNOSUPPORT" };
     expect(inside).toMatchObject(expected);
     const outside = outcomes(runPlainly(attempts));
@@ -50,8 +50,8 @@ describe("a command in the sandbox", () => {
       expect({ [name]: outside[name] }).not.toEqual({ [name]: outcome });
   });
 
-  test("opens sockets of the family UNIX and traces processes where its agent has the switches", () => {
-    const inside = outcomes(runConfined(attempts, { unixSockets: true, ptrace: true }).printed);
+  test("opens sockets of the family UNIX and traces processes where its agent has the switches", async () => {
+    const inside = outcomes((await runConfined(attempts, { unixSockets: true, ptrace: true })).printed);
     expect(inside).toMatchObject({ ...permitted, ...refused, "socket AF_UNIX": "ok" });
     expect(inside.ptrace).toBe("ESRCH");
     expect(inside.process_vm_readv).not.toBe("EPERM");

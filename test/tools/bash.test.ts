@@ -11,7 +11,7 @@ import { isAlive, untilDead } from "./processes.ts";
 
 const supervisor = createSupervisor({ replicaId: `bash-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
-const wanted = { profile: "off", network: true } as const;
+const wanted = { profile: "off", network: "open" } as const;
 const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
 const bash = createBash({ supervisor, sandbox, pipes });
 let site: TestWorkspace;

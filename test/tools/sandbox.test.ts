@@ -43,7 +43,7 @@ async function run(
     timeout?: number;
   } = {},
 ) {
-  const wanted = { profile: "workspace-write", network: true, ...confinement } as const;
+  const wanted = { profile: "workspace-write", network: "open", ...confinement } as const;
   const { writable = [], agents = new Map(), timeout } = options;
   const hidden = [
     { path: secrets, kind: "directory" },
@@ -132,7 +132,7 @@ describe.each(profiles)("%s", (profile) => {
   });
 
   test("is reported in the result", async () => {
-    expect((await run({ profile, network: false }, "true")).metadata?.sandbox).toEqual({ profile, network: false });
+    expect((await run({ profile, network: "none" }, "true")).metadata?.sandbox).toEqual({ profile, network: "none" });
   });
 });
 
@@ -143,17 +143,17 @@ test("the network can be disabled", async () => {
   const port = typeof address === "object" ? address?.port : undefined;
   const ask = `exec 3<>/dev/tcp/127.0.0.1/${port} && printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3`;
   try {
-    expect(await written({ network: true }, ask)).toContain("reached");
-    expect(await written({ network: false }, ask)).not.toContain("reached");
+    expect(await written({ network: "open" }, ask)).toContain("reached");
+    expect(await written({ network: "none" }, ask)).not.toContain("reached");
   } finally {
     server.close();
   }
 });
 
 test("an agent can have a separate profile", async () => {
-  const agents = new Map([["build", { profile: "read-only", network: true } as const]]);
+  const agents = new Map([["build", { profile: "read-only", network: "open" } as const]]);
   expect(await written({}, "touch file", { agents })).toContain("Read-only file system");
-  expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({ profile: "read-only", network: true });
+  expect((await run({}, "true", { agents })).metadata?.sandbox).toEqual({ profile: "read-only", network: "open" });
 });
 
 test("output, exit code and background processes are as without a sandbox", async () => {
@@ -181,23 +181,23 @@ test("at the timeout all processes end, even those that left group and session a
 test("if it cannot start, the reason names the next step, and results report that it is off", async () => {
   const path = process.env.PATH;
   process.env.PATH = site.directory;
-  const wanted = { profile: "workspace-write", network: false } as const;
+  const wanted = { profile: "workspace-write", network: "none" } as const;
   const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] }).finally(() => {
     process.env.PATH = path;
   });
   expect(sandbox).toMatchObject({
-    state: { profile: "off", network: true },
+    state: { profile: "off", network: "open" },
     problem: "bubblewrap is not installed: apt-get install bubblewrap, then start the service again",
   });
   const bash = createBash({ supervisor, sandbox, pipes });
   const { metadata } = await callTool(site, bash, { command: "true" });
-  expect(metadata?.sandbox).toEqual({ profile: "off", network: true, problem: sandbox.problem });
+  expect(metadata?.sandbox).toEqual({ profile: "off", network: "open", problem: sandbox.problem });
   const { asks } = (await planCall(site, bash, { command: "true" })).plan;
   expect(asks).toMatchObject([{ alwaysAsk: `runs without a sandbox, since ${sandbox.problem}` }]);
 });
 
 test("a command of an agent whose profile is off does not ask because of that", async () => {
-  const wanted = { profile: "off", network: true } as const;
+  const wanted = { profile: "off", network: "open" } as const;
   const sandbox = await openSandbox({ wanted, agents: new Map(), writable: [], hidden: [] });
   const { asks } = (await planCall(site, createBash({ supervisor, sandbox, pipes }), { command: "true" })).plan;
   expect(asks[0]).not.toHaveProperty("alwaysAsk");

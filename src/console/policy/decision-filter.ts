@@ -17,6 +17,7 @@ export const outcomeFilters: Readonly<Record<string, (record: DecisionRecord) =>
   expired: (record) => settledAs(record, PermissionOutcome.EXPIRED),
   edited: (record) => settledAs(record, PermissionOutcome.EDITED),
   reported: ({ kind }) => kind === DecisionKind.REPORTED,
+  connected: ({ kind }) => kind === DecisionKind.CONNECTED,
   revoked: ({ kind }) => kind === DecisionKind.REVOKED,
 };
 

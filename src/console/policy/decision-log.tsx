@@ -153,13 +153,19 @@ function DecisionCard({ decision: { entry, record } }: { decision: Decision }) {
   );
 }
 
-function headline({ kind, by, settled, grants, report }: Decision["record"]): string {
+function headline({ kind, by, settled, grants, report, traffic }: Decision["record"]): string {
   if (kind === DecisionKind.SETTLED && settled !== undefined) return settledText(settled);
   if (kind === DecisionKind.REVOKED) {
     return `Grant revoked by ${visibleText(by)}: ${grants.map(({ text }) => visibleText(text)).join("; ")}`;
   }
   if (kind === DecisionKind.REPORTED) {
     return `${report?.failed ? "Failure" : "Result"} reported by ${visibleText(by)}${report?.late ? ", too late" : ""}`;
+  }
+  if (kind === DecisionKind.CONNECTED) {
+    const hosts = traffic.map(({ host, port, sentBytes, receivedBytes }) => {
+      return `${visibleText(host)}:${port} (${sentBytes} bytes sent, ${receivedBytes} received)`;
+    });
+    return `Used the network: ${hosts.join(", ")}`;
   }
   return headlines.get(kind) ?? "Decided";
 }

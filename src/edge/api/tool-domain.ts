@@ -32,6 +32,6 @@ export interface ToolServiceDomain extends SenderDomain {
     limits: Limits;
     unattended: "wait" | "deny";
     mcpHolds: readonly { readonly client: string; readonly httpMs: number; readonly stdioMs: number }[];
-    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxProblem">;
+    sandbox: Pick<GetServerInfoResponse, "sandbox" | "sandboxNetwork" | "sandboxNetworkAccess" | "sandboxProblem">;
   };
 }
