@@ -8,12 +8,17 @@ import { createMcpClient, createModernMcpClient } from "./mcp-client.ts";
 /** Calls ToolService by one protocol: in one session, each call under a new id. */
 export type Protocol = (client: Http2Client, sessionId: string) => Echo;
 
+/** CallTool by the Connect protocol, of a tool that returns its text. */
+export const callNamed =
+  (tool: string): Protocol =>
+  (client, sessionId) =>
+    numbered(async (call) => {
+      const { part } = await client.connect(ToolService.method.callTool, { sessionId, ...call, tool });
+      return outputOf(part);
+    });
+
 /** CallTool by the Connect protocol. */
-export const callByConnect: Protocol = (client, sessionId) =>
-  numbered(async (call) => {
-    const { part } = await client.connect(ToolService.method.callTool, { sessionId, ...call });
-    return outputOf(part);
-  });
+export const callByConnect: Protocol = callNamed("echo");
 
 /** CallTool by the gRPC protocol. */
 export const callByGrpc: Protocol = (client, sessionId) =>

@@ -3,6 +3,7 @@ import { parseArgs } from "node:util";
 import { type AttacksPlan, measureAttacks } from "./attacks/attacks.ts";
 import { type ComparePlan, compareCommits } from "./commits/compare.ts";
 import { ours, peers } from "./competitors.ts";
+import { type EnginePlan, measureEngine } from "./engine/engine.ts";
 import { type HooksPlan, measureHooks } from "./hooks.ts";
 import { type LinesPlan, measureLines } from "./lines.ts";
 import { measureMcp } from "./mcp.ts";
@@ -32,6 +33,7 @@ npm run bench -- --hooks            only the hooks of Claude Code, beside an emp
 npm run bench -- --waits            only waits of ten minutes with the real agents: about 14 minutes
 npm run bench -- --tests            only npm test: files, tests, wall and CPU time
 npm run bench -- --compare COMMIT   this checkout and a commit, interleaved; --rounds N (10): about 12 minutes
+npm run bench -- --engine COMMIT    what calls and waits cost, beside a commit and the MCP SDK; --rounds N (10): about 25 minutes
 npm run bench -- --profile NAME     CPU profile of one: ${[...ours, ...peers].map(({ key }) => key).join(", ")}
 
 --write    also replaces the measured sections of docs/performance.md
@@ -74,6 +76,19 @@ const shortHooks: HooksPlan = { rounds: 1, programs: 1, requests: 10 };
 const fullCompare: ComparePlan = { warmUp: 4_000, ms: 1_500, toolMs: 600, files: 2_000, asks: 400 };
 const shortCompare: ComparePlan = { warmUp: 100, ms: 200, toolMs: 100, files: 200, asks: 40 };
 
+const fullEngine: EnginePlan = {
+  ...{ warmUp: 4_000, ms: 1_500, asks: 2_000 },
+  answers: { warmUp: 50, answers: 300 },
+  race: { sessions: 200, asksEach: 50, idleMs: 2_000 },
+  recovery: { asks: 5_000, rounds: 9 },
+};
+const shortEngine: EnginePlan = {
+  ...{ warmUp: 100, ms: 200, asks: 40 },
+  answers: { warmUp: 5, answers: 20 },
+  race: { sessions: 8, asksEach: 10, idleMs: 500 },
+  recovery: { asks: 100, rounds: 2 },
+};
+
 const fullAttacks: AttacksPlan = { quietMs: 1_000, attackMs: 2_500, restMs: 1_000 };
 const shortAttacks: AttacksPlan = { quietMs: 100, attackMs: 500, restMs: 200 };
 
@@ -112,6 +127,7 @@ function selectSections(): Section[] {
   const extra: Section[] = [
     ["pipeline", ({ folder }, print) => measurePipeline(folder, quick ? shortPipeline : fullPipeline, print)],
     ["compare", compare],
+    ["engine", compareEngines],
     ["lines", (processes, print) => measureLines(processes, quick ? shortLines : fullLines, print)],
     ["start", async (_, print) => measureStart(quick ? 2 : 20, print)],
     ["mcp", (processes, print) => measureMcp(processes, quick ? short : full, print)],
@@ -151,14 +167,19 @@ async function measurePeers(processes: Processes, print: Print): Promise<void> {
 }
 
 async function compare(processes: Processes, print: Print): Promise<void> {
+  const plan = { ...(quick ? shortCompare : fullCompare), rounds: roundsOf() };
+  await compareCommits(processes, options.compare ?? "HEAD", plan, print);
+}
+
+async function compareEngines(processes: Processes, print: Print): Promise<void> {
+  const plan = { ...(quick ? shortEngine : fullEngine), rounds: roundsOf() };
+  await measureEngine(processes, options.engine ?? "HEAD", plan, print);
+}
+
+function roundsOf(): number {
   const rounds = Number(options.rounds ?? (quick ? 1 : 10));
   if (!Number.isInteger(rounds) || rounds < 1) fail("--rounds: give a whole number from 1 up");
-  await compareCommits(
-    processes,
-    options.compare ?? "HEAD",
-    { ...(quick ? shortCompare : fullCompare), rounds },
-    print,
-  );
+  return rounds;
 }
 
 async function profileOne(processes: Processes, name: string): Promise<void> {
@@ -185,7 +206,16 @@ function readOptions() {
       tests: flag,
       peers: flag,
     };
-    const options = { ...sections, compare: text, rounds: text, profile: text, quick: flag, write: flag, help: flag };
+    const options = {
+      ...sections,
+      compare: text,
+      engine: text,
+      rounds: text,
+      profile: text,
+      quick: flag,
+      write: flag,
+      help: flag,
+    };
     return parseArgs({ options }).values;
   } catch (error) {
     return fail(`${error instanceof Error ? error.message : error}\n\n${usage}`);

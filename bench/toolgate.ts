@@ -18,6 +18,12 @@ export interface Toolgate {
   connect(principal: Principal): Http2Client;
 }
 
+/** Another version of the service to measure: its entry point, and a name that distinguishes its processes. */
+export interface ServiceVersion {
+  readonly main?: string;
+  readonly name?: string;
+}
+
 /** Starts the service as users do. `rules` are lines of its `[permission]`; `main` is the entry point of another version. */
 export async function startToolgate(
   { folder, start }: Processes,

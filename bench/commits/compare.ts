@@ -1,21 +1,17 @@
 import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import { promisify } from "node:util";
-import { PermissionService } from "../../gen/opencode/tool/v1/permission_service_pb.ts";
-import { ToolService } from "../../gen/opencode/tool/v1/tool_service_pb.ts";
-import { cpuTime } from "../cpu-time.ts";
 import { callByConnect, callByGrpc, executeByGrpc, openSession, type Protocol } from "../echoes.ts";
 import { inspectable, liveBytes } from "../heap.ts";
 import type { Http2Client } from "../http2-client.ts";
-import { type Echo, measure, type Target } from "../load.ts";
+import { type Echo, measure } from "../load.ts";
 import type { Processes } from "../processes.ts";
 import { startRedis } from "../redis.ts";
 import { table } from "../report.ts";
 import { createAskingFile } from "../scale/asking-file.ts";
 import { startToolgate, type Toolgate } from "../toolgate.ts";
-import { checkOut, resolveCommit } from "./checkout.ts";
-import { type Figure, figureRow } from "./ratio.ts";
+import { figureRow } from "./ratio.ts";
+import { type AddFigure, createFigures, createSides, type InTurn, inTurns, openAsks, type Side } from "./sides.ts";
 import { toolCalls, toolRules, writeToolFiles } from "./tool-calls.ts";
 
 export interface ComparePlan {
@@ -29,15 +25,6 @@ export interface ComparePlan {
   /** Permission requests that are opened to measure their memory. */
   readonly asks: number;
 }
-
-/** One of the two versions: the entry point of its service. */
-interface Side {
-  readonly name: "ours" | "theirs";
-  readonly main: string;
-}
-
-/** Adds the value of one side in one round to a figure. */
-type Add = (label: string, unit: string, side: Side, value: number) => void;
 
 const protocols: readonly (readonly [label: string, protocol: Protocol])[] = [
   ["CallTool, Connect", callByConnect],
@@ -55,22 +42,15 @@ export async function compareCommits(
   { rounds, ...plan }: ComparePlan & { readonly rounds: number },
   print: (text: string) => void,
 ): Promise<void> {
-  const [head, other] = [await resolveCommit("HEAD"), await resolveCommit(commit)];
-  const ours: Side = { name: "ours", main: join(import.meta.dirname, "../../src/main.ts") };
-  const theirs: Side = { name: "theirs", main: await checkOut(other, join(processes.folder, "commit")) };
-  const figures = new Map<string, { unit: string; ours: number[]; theirs: number[] }>();
-  const add: Add = (label, unit, { name }, value) => {
-    const figure = figures.get(label) ?? { unit, ours: [], theirs: [] };
-    figures.set(label, figure);
-    figure[name].push(value);
-  };
+  const { head, other, sidesOf } = await createSides(processes, commit);
+  const { add, figures } = createFigures();
   for (let round = 0; round < rounds; round += 1) {
-    const sides = round % 2 === 0 ? [ours, theirs] : [theirs, ours];
+    const sides = sidesOf(round);
     await measureStart(sides, add);
     await measureService(processes, sides, { ...plan, round }, add);
     await measureRedis(processes, sides, { ...plan, round }, add);
   }
-  const rows = [...figures].map(([label, figure]): Figure => ({ label, ...figure })).map(figureRow);
+  const rows = figures().map(figureRow);
   print(
     `Checkout at ${head} beside commit ${other}: medians of ${rounds} round${rounds === 1 ? "" : "s"}; the mean ratio with its 95 % interval.`,
   );
@@ -81,7 +61,7 @@ export async function compareCommits(
 }
 
 /** Measures the CPU time of the shortest command. */
-async function measureStart(sides: readonly Side[], add: Add): Promise<void> {
+async function measureStart(sides: readonly Side[], add: AddFigure): Promise<void> {
   const times = 4;
   for (const side of sides) {
     const before = endedChildrenMicros();
@@ -95,7 +75,7 @@ async function measureService(
   processes: Processes,
   sides: readonly Side[],
   { warmUp, ms, toolMs, files, asks, round }: ComparePlan & { readonly round: number },
-  add: Add,
+  add: AddFigure,
 ): Promise<void> {
   const services: Service[] = [];
   for (const side of sides) {
@@ -130,9 +110,9 @@ async function measureRedis(
   processes: Processes,
   sides: readonly Side[],
   { warmUp, ms, round }: ComparePlan & { readonly round: number },
-  add: Add,
+  add: AddFigure,
 ): Promise<void> {
-  const targets: SideTarget[] = [];
+  const targets: (InTurn & { side: Side })[] = [];
   const redisPids: number[] = [];
   for (const side of sides) {
     const redis = await startRedis(processes);
@@ -157,57 +137,12 @@ interface Service {
   readonly client: Http2Client;
 }
 
-interface SideTarget {
-  readonly side: Side;
-  readonly target: Target;
-  /** A second process whose CPU time is measured apart. */
-  readonly also?: number;
-}
-
 async function targetOf(
   { side, service, client }: Service,
   open: Protocol | ((client: Http2Client) => Promise<Echo>),
-): Promise<SideTarget> {
+): Promise<InTurn & { side: Side }> {
   const echo = await open(client, await openSession(client));
   return { side, target: { pids: [service.server.pid], echo } };
-}
-
-/** Measures the first for half of the time, the second for all of it, then the first again. */
-async function inTurns(targets: readonly SideTarget[], ms: number, width?: number) {
-  const [first, second] = targets;
-  if (first === undefined || second === undefined) throw new Error("two sides are compared");
-  const sums = new Map(targets.map(({ side }) => [side, { calls: 0, micros: 0, also: 0 }]));
-  for (const [{ side, target, also }, share] of [
-    [first, 0.5],
-    [second, 1],
-    [first, 0.5],
-  ] as const) {
-    const before = also === undefined ? 0 : cpuTime(also);
-    const { calls, cpuPerCall } = await measure(target, { ms: ms * share }, width);
-    const sum = sums.get(side);
-    if (sum === undefined) continue;
-    sum.calls += calls;
-    sum.micros += calls * cpuPerCall;
-    sum.also += (also === undefined ? 0 : cpuTime(also)) - before;
-  }
-  return [...sums].map(([side, { calls, micros, also }]) => ({ side, cpu: micros / calls, also: also / calls }));
-}
-
-/** Opens permission requests, at most 50 in a session, and resolves when all are open. */
-async function openAsks(client: Http2Client, filePath: string, asks: number): Promise<void> {
-  for (let from = 0; from < asks; from += 50) {
-    const sessionId = await openSession(client);
-    const count = Math.min(50, asks - from);
-    for (let index = 0; index < count; index += 1) {
-      const call = { sessionId, callId: `call_${index}`, tool: "read", input: { filePath }, waitMs: 0 };
-      await client.connect(ToolService.method.callTool, call);
-    }
-    let open = 0;
-    while (open < count) {
-      const page = { sessionId, pageSize: count };
-      open = (await client.connect(PermissionService.method.listPermissions, page)).permissions.length;
-    }
-  }
 }
 
 /** The CPU time of children of this process that have ended, in µs. */

@@ -8,7 +8,7 @@ import { createHttp2Client, type Http2Client } from "../http2-client.ts";
 import type { Processes } from "../processes.ts";
 import { startRedis } from "../redis.ts";
 import { percentile, table, target } from "../report.ts";
-import { startToolgate } from "../toolgate.ts";
+import { type ServiceVersion, startToolgate } from "../toolgate.ts";
 import { createAskingFile } from "./asking-file.ts";
 
 /** Milliseconds, one figure for each answer. */
@@ -22,11 +22,11 @@ export interface Answers {
 /** Asks at one replica and answers at another, one call at a time. */
 export async function measureAnswers(
   processes: Processes,
-  { warmUp, answers }: { warmUp: number; answers: number },
+  { warmUp, answers, main, name = "answer" }: { warmUp: number; answers: number } & ServiceVersion,
 ): Promise<Answers> {
   const redis = await startRedis(processes);
-  const a = await startToolgate(processes, { name: "answer-a", store: redis.url });
-  const b = await startToolgate(processes, { name: "answer-b", store: redis.url });
+  const a = await startToolgate(processes, { name: `${name}-a`, store: redis.url, ...(main && { main }) });
+  const b = await startToolgate(processes, { name: `${name}-b`, store: redis.url, ...(main && { main }) });
   const bare = await processes.start([join(import.meta.dirname, "../servers/connect.ts")]);
   const bareClient = createHttp2Client(bare.url);
   const [caller, approver] = [a.connect("caller"), b.connect("approver-1")];

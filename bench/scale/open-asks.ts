@@ -9,7 +9,7 @@ import type { Http2Client } from "../http2-client.ts";
 import type { Processes } from "../processes.ts";
 import { type RedisServer, startRedis } from "../redis.ts";
 import { table, target } from "../report.ts";
-import { approvers, startToolgate, type Toolgate } from "../toolgate.ts";
+import { approvers, type ServiceVersion, startToolgate, type Toolgate } from "../toolgate.ts";
 import { createAskingFile } from "./asking-file.ts";
 import { checkOutcomes, race } from "./race.ts";
 import { inTurn, itemOf } from "./turns.ts";
@@ -36,13 +36,20 @@ export interface OpenAsks {
 /** Opens asks in many sessions over three replicas, then has two of four approvers answer each at once, one for it and one against. */
 export async function measureOpenAsks(
   processes: Processes,
-  { sessions, asksEach, idleMs }: { sessions: number; asksEach: number; idleMs: number },
+  {
+    sessions,
+    asksEach,
+    idleMs,
+    main,
+    name = "asks",
+  }: { sessions: number; asksEach: number; idleMs: number } & ServiceVersion,
 ): Promise<OpenAsks> {
   const asks = sessions * asksEach;
   const redis = await startRedis(processes);
   const replicas: Toolgate[] = [];
-  for (const name of ["asks-a", "asks-b", "asks-c"]) {
-    replicas.push(await startToolgate(processes, { name, store: redis.url, flags: [inspectable] }));
+  for (const letter of ["a", "b", "c"]) {
+    const replica = { name: `${name}-${letter}`, store: redis.url, flags: [inspectable], ...(main && { main }) };
+    replicas.push(await startToolgate(processes, replica));
   }
   const filePath = await createAskingFile(replicas[0]?.workspace ?? "");
   const callers = replicas.map(({ connect }) => connect("caller"));
@@ -66,7 +73,11 @@ export async function measureOpenAsks(
   const people = approvers.map((name, index) => itemOf(replicas, index).connect(name));
   const { replies, won } = await race(opened, people);
   const replySeconds = secondsSince(repliesBegan);
-  const parts = (await inTurn(sessions, 16, (index) => untilEnded(itemOf(owned, index), asksEach))).flat();
+  // The callers' connections may have been closed, since they were idle meanwhile.
+  const readers = replicas.map(({ connect }) => connect("caller"));
+  const ended = (index: number) =>
+    untilEnded({ client: itemOf(readers, index), sessionId: itemOf(owned, index).sessionId }, asksEach);
+  const parts = (await inTurn(sessions, 16, ended)).flat();
   const endSeconds = secondsSince(repliesBegan);
   const cpuAfter = cpu();
   checkOutcomes(opened, won, parts);
