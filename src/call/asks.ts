@@ -32,7 +32,6 @@ import { CallEnd, denied } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { Inspected } from "./inspect.ts";
 import type { Judged } from "./planning.ts";
-import { waitMs } from "./release.ts";
 import type { Running } from "./running.ts";
 import { storePreview } from "./spill.ts";
 import { inputOf } from "./state.ts";
@@ -152,13 +151,12 @@ export function requestFor(
 
 /** Opens requests and withdraws stale ones in one step. Returns false if the call has changed since it was read. */
 export async function openPermissionRequests(
-  engine: Engine,
+  { limits, permissions, store, unattended }: Engine,
   call: Running,
   asks: PermissionRequest[],
   { decisions, rulesVersion }: Pick<Verdict, "decisions"> & { rulesVersion?: number | undefined },
   stale: readonly AskRecord[],
 ): Promise<boolean> {
-  const { limits, permissions, store, unattended } = engine;
   const waitsAlone = asks.length > 0 && call.record.part.state.case === "pending" && !call.gate;
   const permissionIds = asks.map(({ id }) => id);
   const about = { digest: asks[0]?.digest ?? "", decisions, permissionIds };
@@ -170,7 +168,8 @@ export async function openPermissionRequests(
     withdraw: stale.map(({ request }) => request.id),
     message: "What would run has changed since it was asked.",
     maxOpenAsks: limits.openAsks,
-    ...(waitsAlone && { dueMs: waitMs(engine, call.record) }),
+    // Then its asks have expired, or a replica of an older version has settled them.
+    ...(waitsAlone && { dueMs: limits.askMs }),
     decisions: asks.length === 0 ? [] : [decisionOn(decidedCall(call.record), DecisionKind.ASKED, about)],
   });
   if (isOpened && unattended === "deny") await permissions.deny(call.record.ref);

@@ -1,5 +1,4 @@
 import type { ToolProgress } from "../../gen/opencode/tool/v1/event_pb.ts";
-import { maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import type { CallRecord } from "./ports.ts";
 
@@ -9,19 +8,14 @@ export async function releaseCall(
   { ref }: Pick<CallRecord, "ref">,
   progress?: ToolProgress,
 ): Promise<void> {
-  const { replicaId, store } = engine;
+  const { limits, replicaId, store } = engine;
   for (;;) {
     const record = await store.getCall(ref.sessionId, ref.callId);
     if (record?.owner !== replicaId || record.part.state.case !== "pending") return;
     const { epoch, owner, part, version } = record;
-    const dueMs = part.permissionIds.length > 0 ? waitMs(engine, record) : (record.spec.delegated?.collectMs ?? 0);
+    const dueMs = part.permissionIds.length > 0 ? limits.askMs : (record.spec.delegated?.collectMs ?? 0);
     const step = { fence: { ref, owner, epoch }, version, asks: [], withdraw: [], message: "", dueMs };
     const reported = progress && part.permissionIds.length === 0 ? { progress } : {};
     if (await store.openAsks({ ...step, ...reported, maxOpenAsks: Number.MAX_SAFE_INTEGER })) return;
   }
-}
-
-/** Returns the time until recovery checks a call that waits for its asks: the rest of its life, or the time of a delegated one's asks. */
-export function waitMs({ limits, store }: Engine, { spec }: Pick<CallRecord, "spec">): number {
-  return spec.delegated ? limits.askMs : Math.max(spec.accepted + maxLifeMs - store.now(), 0);
 }
