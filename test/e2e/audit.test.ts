@@ -85,7 +85,8 @@ test("every decision is one record: who, what, and which rule, reply or grant", 
       settled: { outcome: PermissionOutcome.ALWAYS, grantId },
       grants: [{ id: grantId, match: { match: { value: "echo second" } } }],
     },
-    { ...call("asked"), kind: ALLOWED, decisions: [{ layer: PermissionLayer.GRANT, grantId }] },
+    // The answer itself starts the call, not the grant that it saves.
+    { ...call("asked"), kind: ALLOWED, permissionIds: [again.id], digest: again.digest },
     { ...call("granted"), kind: ALLOWED, decisions: [{ layer: PermissionLayer.GRANT, grantId }] },
     { kind: REVOKED, sessionId, callId: "", by: "approver", grants: [{ id: grantId }] },
   ]);
