@@ -38,6 +38,8 @@ export interface PlaceFiles {
   /** Canonical paths that the command was allowed to read, and to edit, whatever rules say. */
   read: readonly string[];
   edit: readonly string[];
+  /** Canonical paths of files and directories that it may edit with all that is below. */
+  editTrees?: readonly string[];
   /** True if the command may read, or edit, files that are too many to hide or to protect one by one. */
   mayRead?: boolean;
   mayEdit?: boolean;

@@ -57,6 +57,7 @@ export async function fileLayer(
       ...outside.map((path) => ({ absolute: path, pattern: path, isWritable, except: workspace })),
     ],
     allowed: { read: files.read, edit: files.edit },
+    editTrees: files.editTrees ?? [],
     hidden,
     maxMasks,
   };

@@ -2,6 +2,7 @@ import { basename, dirname } from "node:path";
 import type { FileDecisions, FileUse } from "../policy/file-decisions.ts";
 import type { ReadPlace } from "../policy/read-doubts.ts";
 import { isGitCode, isObjectStore, pathInGitDirectory } from "./git-directory.ts";
+import { isWithin } from "./is-within.ts";
 import type { Covered } from "./layers.ts";
 import { createNameFilter, nameHits } from "./name-filter.ts";
 import type { NameFilter, NameTree } from "./name-tree.ts";
@@ -22,6 +23,8 @@ export interface PlanInput {
   readonly decisions: FileDecisions;
   /** Canonical paths that this call was allowed, whatever rules say. */
   readonly allowed: Record<FileUse, ReadonlySet<string>>;
+  /** Canonical paths that this call was allowed to edit with all that is below. */
+  readonly editTrees: readonly string[];
   /** Paths that the sandbox hides from every command. */
   readonly hidden: ReadonlySet<string>;
   /** Checks if git tracks a file below a directory. True if that is not known. */
@@ -191,8 +194,8 @@ function isReadable({ decisions, allowed }: PlanInput, place: ReadPlace): boolea
 }
 
 /** Returns the reason why a file may not be changed; undefined if it may. */
-function changeProblem({ decisions, allowed }: PlanInput, place: ReadPlace): string | undefined {
-  if (allowed.edit.has(place.absolute)) return undefined;
+function changeProblem({ decisions, allowed, editTrees }: PlanInput, place: ReadPlace): string | undefined {
+  if (allowed.edit.has(place.absolute) || editTrees.some((tree) => isWithin(place.absolute, tree))) return undefined;
   const denied = decisions.restriction("edit", place);
   if (denied !== undefined) return denied;
   const inGit = pathInGitDirectory(place.absolute);
@@ -204,7 +207,8 @@ function changeProblem({ decisions, allowed }: PlanInput, place: ReadPlace): str
 }
 
 /** Returns the reason why nothing below a directory may be changed; undefined if something may, or if that is uncertain. */
-function directoryProblem({ decisions }: PlanInput, place: ReadPlace): string | undefined {
+function directoryProblem({ decisions, editTrees }: PlanInput, place: ReadPlace): string | undefined {
+  if (editTrees.some((tree) => isWithin(place.absolute, tree) || isWithin(tree, place.absolute))) return undefined;
   if (decisions.isClosed("edit", place)) return decisions.restriction("edit", childOf(place));
   const inGit = pathInGitDirectory(childOf(place).absolute);
   if (inGit !== undefined) return isGitCode(inGit) ? `${place.pattern} is a directory of hooks` : undefined;

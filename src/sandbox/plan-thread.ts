@@ -12,6 +12,8 @@ export interface PlanRequest {
   roots: readonly PlanRoot[];
   /** Canonical paths that the call was allowed. */
   allowed: Record<FileUse, readonly string[]>;
+  /** Canonical paths that it was allowed to edit with all that is below. */
+  editTrees: readonly string[];
   /** Paths that the sandbox hides from every command. */
   hidden: readonly string[];
   maxMasks: number;
@@ -27,13 +29,14 @@ const hasTrackedFiles = createGitTracking();
 /** Reading so many for the first time takes a few seconds. */
 const maxDirectories = 50_000;
 
-function answer({ rules, roots, allowed, hidden, maxMasks }: PlanRequest): MountPlan {
+function answer({ rules, roots, allowed, editTrees, hidden, maxMasks }: PlanRequest): MountPlan {
   index.refresh();
   const plan = planMounts({
     ...{ roots, tree: index, hasTrackedFiles, maxMasks, maxDirectories },
     decisions: createFileDecisions(rules),
     allowed: { read: new Set(allowed.read), edit: new Set(allowed.edit) },
     hidden: new Set(hidden),
+    editTrees,
   });
   const masked = resolveMasks(
     plan.masked,

@@ -6,7 +6,7 @@ import type { Confined } from "../sandbox/layers.ts";
 import type { Sandbox } from "../sandbox/sandbox.ts";
 import { defineTool } from "../tool/define-tool.ts";
 import { ChangedAfterApproval, ExecutorLost, ToolFailure } from "../tool/errors.ts";
-import { externalAsks } from "../tool/path-asks.ts";
+import { externalAsks, pathAsks } from "../tool/path-asks.ts";
 import type { ResolvedPath } from "../tool/resolved-path.ts";
 import type { Tool, TraceContext } from "../tool/tool.ts";
 import { filePath, type Workspace } from "../tool/workspace.ts";
@@ -20,6 +20,7 @@ import type { Supervisor } from "./process/supervisor.ts";
 /** Time from the command's timeout to the call's deadline, so that a command that ends slowly still completes its call. */
 const graceMs = 5_000;
 const maxTimeoutMs = 3_600_000 - graceMs;
+const maxEdits = 20;
 /** Maximum length of an argument in the kernel. */
 const maxCommandBytes = 131_071;
 
@@ -41,26 +42,17 @@ export function createBash({
       "Each call starts a new shell in the workspace; to run in another directory set workdir instead of using cd.",
       "Input is empty. Of a long output the end is returned.",
     ].join(" "),
-    input: z.object({
-      command: command.describe("The command line"),
-      timeout: z
-        .int()
-        .positive()
-        .max(maxTimeoutMs)
-        .default(120_000)
-        .describe("Milliseconds after which the command is stopped"),
-      workdir: filePath.optional().describe("Directory to run in; default the workspace"),
-      description: z.string().optional().describe("What the command does, in 5 to 10 words"),
-    }),
+    input,
     permissions: ["bash", "webfetch"],
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
-    async plan({ command, timeout, workdir, description }, { agent, workspace, environment }) {
+    async plan({ command, timeout, workdir, description, edits = [] }, { agent, workspace, environment }) {
       const directory = await workspace.resolve(workdir ?? ".");
       const env = await environment(directory.absolute);
       const about = description === undefined ? {} : { description };
       const missing = sandbox.missing(agent);
+      const changed = await Promise.all(edits.map((path) => workspace.resolve(path)));
       return {
         title: description || (command.trim().split("\n", 1)[0] ?? command),
         asks: [
@@ -72,6 +64,7 @@ export function createBash({
             metadata: { command, workdir: directory.pattern, ...about },
             ...(missing !== undefined && { alwaysAsk: `runs without a sandbox, since ${missing}` }),
           },
+          ...changed.flatMap((path) => pathAsks("edit", path)),
         ],
         cwd: directory.absolute,
         env,
@@ -79,6 +72,7 @@ export function createBash({
         timeoutMs: timeout + graceMs,
         reveals: directory.external ? [directory] : [],
         directory,
+        changed: changed.map(({ absolute }) => absolute),
         async inspect() {
           await checkDirectory(workspace, directory);
           return { preview: () => ({ command, paths: [directory.pattern] }) };
@@ -99,7 +93,7 @@ export function createBash({
         workspace: ctx.workspace.directory,
         directories: ctx.outside,
         network,
-        files: { rules: ctx.judge.fileRules(), ...ctx.files },
+        files: { rules: ctx.judge.fileRules(), ...ctx.files, editTrees: ctx.plan.changed },
       };
       const shell = ["/bin/bash", "--noprofile", "--norc", "-c", command] as const;
       const confined = await confineCommand(sandbox, shell, place, ctx.ask);
@@ -185,6 +179,23 @@ const command = z
     (text) => !/^\s*cd(\s[^;&|\n]*)?;?\s*$/.test(text),
     "a cd on its own has no effect on later calls; set workdir on the call that needs the directory",
   );
+
+const input = z.object({
+  command: command.describe("The command line"),
+  timeout: z
+    .int()
+    .positive()
+    .max(maxTimeoutMs)
+    .default(120_000)
+    .describe("Milliseconds after which the command is stopped"),
+  workdir: filePath.optional().describe("Directory to run in; default the workspace"),
+  description: z.string().optional().describe("What the command does, in 5 to 10 words"),
+  edits: z
+    .array(filePath)
+    .max(maxEdits)
+    .optional()
+    .describe("Protected files or directories that the command changes, such as .git/config; each is asked for"),
+});
 
 /** Checks if the supervisor killed a command: it reports that a moment after the kill. */
 async function wasSupervised(supervisor: Supervisor, before: number, { signal, code, timedOut }: EndOfCommand) {

@@ -4,7 +4,14 @@ import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { RuleConfig } from "../../src/policy/rules.ts";
 import { openSandbox, type Sandbox } from "../../src/sandbox/sandbox.ts";
-import { callTool, judgeBy, openTestWorkspace, type RunOptions, type TestWorkspace } from "../../src/testing.ts";
+import {
+  callTool,
+  judgeBy,
+  openTestWorkspace,
+  planCall,
+  type RunOptions,
+  type TestWorkspace,
+} from "../../src/testing.ts";
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
@@ -188,6 +195,24 @@ describe("a path that rules deny to edit, or that is protected", () => {
     });
     expect(printed).toBe("X\nz\n");
   });
+});
+
+test("a command that names what it changes asks for that, and can change it", async () => {
+  restore();
+  site.judge = judgeBy(rules);
+  const input = {
+    command: "git config a.b c; rm -r .vscode; ls -d .vscode; echo X > locked/f.txt",
+    edits: [".git/config", ".vscode"],
+  };
+  const call = await planCall(site, bash(), input);
+  expect(call.plan.asks.map(({ permission, patterns }) => [permission, ...patterns])).toEqual([
+    ["bash", input.command],
+    ["edit", ".git/config"],
+    ["edit", ".vscode"],
+  ]);
+  const { written } = await call.run();
+  expect(written).toMatch(/^ls: cannot access '.vscode'[\s\S]*f.txt: Read-only file system\n$/);
+  expect(git("config", "a.b")).toBe("c\n");
 });
 
 describe("ordinary work inside", () => {

@@ -58,6 +58,7 @@ function planOf(
   {
     read = [],
     edit = [],
+    editTrees = [],
     tracked = [],
     maxMasks = 100,
     maxDirectories = 1_000,
@@ -65,6 +66,7 @@ function planOf(
   }: {
     read?: string[];
     edit?: string[];
+    editTrees?: string[];
     tracked?: string[];
     maxMasks?: number;
     maxDirectories?: number;
@@ -78,6 +80,7 @@ function planOf(
     decisions: createFileDecisions(fileRules(rules)),
     allowed: { read: absolute(read), edit: absolute(edit) },
     hidden: new Set(),
+    editTrees: [...absolute(editTrees)],
     hasTrackedFiles: (directory) => tracked.some((path) => `${root}/${path}`.startsWith(`${directory}/`)),
     maxMasks,
     maxDirectories,
@@ -247,6 +250,12 @@ test("of the directory of git the settings and hooks are read-only, so that comm
   );
   expect(relative(plan.readOnly)).toEqual([".git/config", ".git/hooks", ".git/modules/m/hooks"]);
   expect(plan.pins).toContain("/work/.git");
+});
+
+test("what the call may edit as a whole is writable, also in a directory that is protected", () => {
+  const files = [".github/workflows/ci.yml", ".vscode/a.json", ".git/config", ".git/hooks/x"];
+  const plan = planOf(rulesOf({}), files, { editTrees: [".github/workflows", ".git/config"] });
+  expect(relative(plan.readOnly)).toEqual([".git/hooks", ".vscode"]);
 });
 
 test("a plan that does not search all directories says so", () => {

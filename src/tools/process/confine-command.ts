@@ -86,7 +86,7 @@ export function explainRefusals(
     ),
     ...named(readOnly).map(
       ({ path, reason }) =>
-        `${shownPath(path, workspace)} is read-only for this command: ${visible(reason)}. Use a tool that edits files, or name the file in the command, so that the change is asked for.`,
+        `${shownPath(path, workspace)} is read-only for this command: ${visible(reason)}. Call again with edits: [${JSON.stringify(shownPath(path, workspace))}], which asks.`,
     ),
   ];
   return lines.length === 0 ? undefined : lines.slice(0, maxNoted).join("\n");
