@@ -28,7 +28,7 @@ describe.each(storesOf("Redis"))("a session, on %s", (store) => {
     await page.getByRole("link", { name: /^Work/ }).first().click();
     const rows = page.getByRole("list", { name: "Calls, oldest first" }).getByRole("link");
     await expect.poll(() => rows.count()).toBe(2);
-    await expect.poll(() => rows.first().innerText()).toMatch(/^bash\s*completed[\s\S]*sleep 0\.2[\s\S]*\d+ ms$/);
+    await expect.poll(() => rows.first().innerText()).toMatch(/^bash\s*completed[\s\S]*sleep 0\.2[\s\S]*\d (ms|s)$/);
     await expect.poll(() => rows.last().innerText()).toMatch(/^read\s*failed/);
     await rows.last().click();
     await page.getByText("Nothing was changed.").waitFor();

@@ -72,13 +72,15 @@ test("grpc-js needs the .proto files and nothing of ours", async () => {
   const input = { fields: { command: { stringValue: "echo native" } } };
   const stream = tools.executeTool({ sessionId: session.id, callId: "c1", tool: "bash", input }, bearer("caller"));
   const states: (string | undefined)[] = [];
+  const { promise: answered, resolve } = Promise.withResolvers<string>();
   for await (const { event } of stream) {
     if (event?.event === "part") states.push(event.part?.state);
     if (event?.event !== "permissionAsked") continue;
     const answer = { sessionId: session.id, permissionId: event.permissionAsked?.id, reply: "PERMISSION_REPLY_ONCE" };
-    permissions.respondToPermission(answer, bearer("approver"), (error) => states.push(error?.message ?? "answered"));
+    permissions.respondToPermission(answer, bearer("approver"), (error) => resolve(error?.message ?? "answered"));
   }
-  expect(states).toEqual(["pending", "answered", "running", "completed"]);
+  expect(await answered).toBe("answered");
+  expect(states).toEqual(["pending", "running", "completed"]);
   tools.close();
   permissions.close();
 });
