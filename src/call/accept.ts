@@ -9,14 +9,21 @@ import { newId } from "../core/ids.ts";
 import type { Principal } from "../core/principal.ts";
 import { RequestError } from "../core/request-error.ts";
 import { workspaceRoot } from "../core/workspace-root.ts";
-import { ExecutorLost } from "../tool/errors.ts";
 import type { ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import { cancelCall } from "./cancel.ts";
 import { checkKeys, checkSize } from "./check-size.ts";
-import { type ChildRequest, childCallId, type Parent, runChildren, type StartGate } from "./children.ts";
+import {
+  type ChildRequest,
+  childCallId,
+  createStartGate,
+  type Parent,
+  runChildren,
+  type StartGate,
+} from "./children.ts";
 import { maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 import { waitForEnd } from "./follow.ts";
+import { launchAtGate } from "./gated-calls.ts";
 import { launchCall } from "./launch.ts";
 import { createParking } from "./parking.ts";
 import type { CallRecord, CallSpec, OpenCallStep, OpenedCall } from "./ports.ts";
@@ -213,7 +220,7 @@ function describeCall(
     spec: {
       ...caller,
       ...(parentCallId !== "" && !background && { parent: parentCallId }),
-      ...(tool?.isDurable(input) && { durable: true }),
+      ...(tool?.durable && { durable: true }),
       requestDigest: digestOfRequest(request.tool, canonical),
       timeoutMs: request.timeoutMs,
       providerId: request.providerId,
@@ -252,28 +259,23 @@ export async function makeCalls(
   children: readonly ChildCall[],
   options: Parameters<Engine["makeCalls"]>[3],
 ): Promise<ChildResult[]> {
-  if (options.atomic && parent.run?.isResumed) throw new ExecutorLost(lostGateText);
+  const gate = options.atomic ? createStartGate(children.length, options.changes) : undefined;
   const leave = new AbortController();
-  const parking = options.atomic ? undefined : parkingOf(engine, parent, children.length, leave);
+  const { run } = parent;
+  const parking = run?.record.spec.durable && createParking(engine, run, { callCount: children.length, gate, leave });
   try {
-    return await runChildren(parent, children, options, {
+    return await runChildren(parent, children, gate, {
       enter(request) {
         const entry = enterChild(engine, parent, request);
         return parking ? parking.accepted(entry) : entry;
       },
       ended: async (ref) => (await waitForEnd(engine, { ref }, maxLifeMs, leave.signal)).part,
       cancel: (ref, message) => cancelCall(engine, ref, message),
+      isLeft: () => leave.signal.aborted,
     });
   } finally {
-    parking?.end();
+    if (parking) parking.end();
   }
-}
-
-const lostGateText =
-  "The replica of this call was lost before its calls had started together. They are not made again: look at what they did before you repeat the call.";
-
-function parkingOf(engine: Engine, { record, run }: Parent, count: number, leave: AbortController) {
-  return run && record.spec.durable ? createParking(engine, run, count, leave) : undefined;
 }
 
 /** Accepts a call that the body of a call makes, and which goes on when that call has ended. The same parent has one. */
@@ -291,11 +293,13 @@ export async function startBackground(
 
 async function enterChild(
   engine: Engine,
-  { record: { part, spec }, opened, run, trace }: Omit<Parent, "signal">,
+  parent: Omit<Parent, "signal"> & Partial<Parent>,
   { tool, input, callId, gate, background = false }: ChildRequest,
 ): Promise<CallRef> {
+  const { opened, run, signal = never, trace } = parent;
+  const { part, spec } = parent.record;
   const known = run?.isResumed ? await engine.store.getCall(part.sessionId, callId) : undefined;
-  if (known) return known.ref;
+  if (known) return gate ? await launchAtGate(engine, { opened, signal }, known, gate) : known.ref;
   checkNotDraining(engine);
   const caller = { principal: spec.principal, person: spec.person, callerUid: part.callerUid };
   const request = create(CallToolRequestSchema, {
@@ -312,3 +316,5 @@ async function enterChild(
   const entry = { gate, trace, background, parentCallId: part.callId };
   return (await beforeDrain(engine, enterCall(engine, request, opened, caller, entry))).record.ref;
 }
+
+const never = new AbortController().signal;

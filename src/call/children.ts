@@ -3,7 +3,7 @@ import { ToolEffects, type ToolPart } from "../../gen/opencode/tool/v1/tool_pb.t
 import type { CallRef } from "../core/call-ref.ts";
 import { commandFailureOf, commandFailureWords } from "../core/command-failure.ts";
 import { RequestError } from "../core/request-error.ts";
-import type { ChangeObserver, ChildCall, ChildResult, ToolContext, TraceContext } from "../tool/tool.ts";
+import type { ChangeObserver, ChildCall, ChildResult, TraceContext } from "../tool/tool.ts";
 import type { CallRecord, Fence } from "./ports.ts";
 import type { OpenSession } from "./sessions.ts";
 
@@ -90,19 +90,20 @@ export interface ChildSteps {
   enter(request: ChildRequest): Promise<CallRef>;
   ended(ref: CallRef): Promise<ToolPart>;
   cancel(ref: CallRef, message: string): Promise<unknown>;
+  /** True if another replica resumes the parent: its calls stay open then. */
+  isLeft(): boolean;
 }
 
 /**
  * Runs calls for a body at the same time and returns their results. Each is judged, asked for and recorded like any other
- * call, and is cancelled when the parent is aborted. With `atomic` none starts before all may.
+ * call, and is cancelled when the parent is aborted. With a gate none starts before all may.
  */
 export async function runChildren(
   parent: Parent,
   children: readonly ChildCall[],
-  { atomic, changes }: Parameters<ToolContext["calls"]>[1],
-  { enter, ended, cancel }: ChildSteps,
+  gate: StartGate | undefined,
+  { enter, ended, cancel, isLeft }: ChildSteps,
 ): Promise<ChildResult[]> {
-  const gate = atomic ? createStartGate(children.length, changes) : undefined;
   const entered = new Map<string, CallRef>();
   /** Reason for which open children end, and later ones end at once. */
   let endReason: string | undefined;
@@ -129,7 +130,8 @@ export async function runChildren(
       return { callId, status: "error", title: child.tool, text: error.message, attachments: [] };
     } finally {
       entered.delete(callId);
-      if (gate && !gate.isOpen) await endAll(`Nothing was run, because call ${callId} beside it could not start.`);
+      if (gate && !gate.isOpen && !isLeft())
+        await endAll(`Nothing was run, because call ${callId} beside it could not start.`);
     }
   }
 

@@ -1,5 +1,5 @@
 import type { CallRef } from "../core/call-ref.ts";
-import type { ParentRun } from "./children.ts";
+import type { ParentRun, StartGate } from "./children.ts";
 import { CallGone, maxLifeMs } from "./ends.ts";
 import type { Engine } from "./engine.ts";
 
@@ -16,9 +16,15 @@ const parkAfterMs = 1_000;
 
 /**
  * Parks a durable parent when its calls have been accepted and have not ended soon, or when the replica drains. `leave` is then
- * aborted with `CallGone`: the replica that records the end of the last call resumes the parent.
+ * aborted with `CallGone`: the replica that records the end of the last call resumes the parent. The calls of an atomic batch meet
+ * at a gate in memory, so such a parent keeps its owner until a drain, and another replica resumes it at once; after its gate has
+ * opened it is not parked.
  */
-export function createParking(engine: Engine, run: ParentRun, callCount: number, leave: AbortController): Parking {
+export function createParking(
+  engine: Engine,
+  run: ParentRun,
+  { callCount, gate, leave }: { callCount: number; gate: StartGate | undefined; leave: AbortController },
+): Parking {
   const { promise: allAccepted, resolve } = Promise.withResolvers<void>();
   let missing = callCount;
   let isOff = false;
@@ -26,9 +32,9 @@ export function createParking(engine: Engine, run: ParentRun, callCount: number,
 
   async function park(): Promise<void> {
     await allAccepted;
-    if (isOff) return;
+    if (isOff || gate?.isOpen) return;
     run.isParked = true;
-    if (await engine.store.parkCall(run.fence, maxLifeMs)) leave.abort(new CallGone());
+    if (await engine.store.parkCall(run.fence, gate ? 0 : maxLifeMs)) leave.abort(new CallGone());
     else run.isParked = false;
   }
 
@@ -39,7 +45,7 @@ export function createParking(engine: Engine, run: ParentRun, callCount: number,
     });
   run.park = parkOrStay;
   allAccepted.then(() => {
-    if (!isOff) timer = setTimeout(parkOrStay, parkAfterMs);
+    if (!isOff && !gate) timer = setTimeout(parkOrStay, parkAfterMs);
   });
   return {
     async accepted(entry) {
@@ -47,7 +53,8 @@ export function createParking(engine: Engine, run: ParentRun, callCount: number,
         return await entry;
       } catch (error) {
         // The replica that resumes the parent makes the call.
-        if (engine.isDraining) throw new CallGone();
+        if (engine.isDraining) leave.abort(new CallGone());
+        leave.signal.throwIfAborted();
         // A call that is refused has no record: its result is only here.
         isOff = true;
         throw error;

@@ -25,8 +25,8 @@ export interface ToolConfig<Input extends ValueSchema, P extends Plan, Output ex
   readOnly?: boolean;
   /** Running it twice has the effect of running it once: it may be run again after a crash. */
   idempotent?: boolean;
-  /** True for an input with which the body only makes calls and computes its result from theirs; see `Tool.isDurable`. */
-  durable?(input: JsonObject): boolean;
+  /** True for a body that only makes calls and computes its result from theirs; see `Tool.durable`. */
+  durable?: boolean;
   destructive?: boolean;
   openWorld?: boolean;
   /**
@@ -147,7 +147,7 @@ function makeTool<Input extends ValueSchema, P extends Plan, Output extends z.Zo
     name,
     definition: deepFreeze(definition),
     idempotent: config.idempotent ?? false,
-    isDurable: config.durable ?? (() => false),
+    durable: config.durable ?? false,
     providers: config.providers && [...config.providers],
     experimental: config.experimental ?? false,
     permissions: config.permissions && Object.freeze([...config.permissions]),

@@ -204,10 +204,10 @@ export interface Tool {
   readonly definition: ToolDefinition;
   readonly idempotent: boolean;
   /**
-   * Returns true for an input with which the body only makes calls, by `ctx.calls`, and computes its result from theirs. Any
-   * replica may enter such a body again: it finds the same calls, and none of them runs twice.
+   * True for a body that only makes calls, by `ctx.calls`, and computes its result from theirs. Any replica may enter it again: it
+   * finds the same calls, and none of them runs twice.
    */
-  isDurable(input: JsonObject): boolean;
+  readonly durable: boolean;
   readonly providers: readonly string[] | undefined;
   readonly experimental: boolean;
   /** Permissions that its calls can ask; undefined if it declares none: then anything, first of all its own name. */

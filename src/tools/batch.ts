@@ -58,8 +58,7 @@ export function createBatch({ changes }: { changes: Pick<FileChanges, "inTurns">
     permissions: ["batch"],
     openWorld: true,
     destructive: true,
-    // The gate and the before-images of an atomic batch are in memory.
-    durable: ({ atomic }) => atomic !== true,
+    durable: true,
     plan: ({ tools, atomic }) => {
       const names = [...new Set(tools.map(({ tool }) => tool))];
       const final = atomic ? names.filter(isFinal) : [];

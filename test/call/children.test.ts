@@ -37,7 +37,7 @@ function family({ waits }: { waits: boolean }): Tool[] {
       name: "gather",
       description: "Makes calls, and may be entered again.",
       input,
-      durable: () => true,
+      durable: true,
       plan: () => ({ title: "gather", asks: [] }),
       async execute(_, ctx) {
         entered.gather += 1;
@@ -150,7 +150,12 @@ describe.each(places)("on %s", (_, contentsOf) => {
     await replicas.each(({ calls }) => calls.recover());
     expect((await recordOf("c1"))?.owner).toBe("");
     await approve(replicas);
-    await expect.poll(async () => (await partOf("c1"))?.state.value).toMatchObject({ output: "deployed, quick 1" });
+    const recovered = async () => {
+      await replicas.outliveTheDead();
+      await replicas.each(({ calls }) => calls.recover());
+      return (await partOf("c1"))?.state.value;
+    };
+    await expect.poll(recovered).toMatchObject({ output: "deployed, quick 1" });
     expect(entered.quick).toBe(1);
     expect(entered.gather).toBeGreaterThan(1);
     await replicas.stop();

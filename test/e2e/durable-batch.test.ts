@@ -2,14 +2,14 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Code } from "@connectrpc/connect";
 import { expect, test } from "vitest";
-import { PermissionReply, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
+import { PermissionReply, ToolEffects, ToolErrorReason } from "../../gen/opencode/tool/v1/tool_pb.ts";
 import { connect, refusal } from "./clients.ts";
 import { ledger } from "./ledger.ts";
 import { read } from "./reading.ts";
 import { type Service, startService } from "./service.ts";
 
 /** A batch of a command that asks and one that ends at once, of which the first waits for its answer. */
-async function startBatch(service: Service) {
+async function startBatch(service: Service, { atomic = false } = {}) {
   const [agent, watcher] = [connect(service, "caller"), connect(service, "watcher")];
   const sessionId = await agent.newSession();
   const runs = ledger(service);
@@ -17,7 +17,7 @@ async function startBatch(service: Service) {
     { tool: "bash", args: { command: runs.append("ran") } },
     { tool: "echo", args: { text: "at once" } },
   ];
-  const call = { sessionId, callId: "c1", tool: "batch", input: { tools } };
+  const call = { sessionId, callId: "c1", tool: "batch", input: { tools, ...(atomic && { atomic }) } };
   const log = read(watcher.tools.watchSession({ sessionId }));
   await agent.tools.callTool({ ...call, waitMs: 0 });
   const ask = await log.until("permissionAsked");
@@ -85,4 +85,44 @@ test("a batch is resumed after kill -9 with the results that its calls have by t
   const { parts } = await tools.listToolParts({ sessionId });
   const ends = parts.map(({ callId, state }) => [callId, state.case]);
   expect(Object.fromEntries(ends)).toEqual({ c1: "error", "c1.1": "error", "c1.2": "completed" });
+});
+
+test("an atomic batch whose calls have not started is resumed after a stop and after kill -9", async () => {
+  const service = await startService({ settings: "drain_ms = 3600000" });
+  const { call, ask, answer, runs, result } = await startBatch(service, { atomic: true });
+  const partsOf = async () => {
+    const { parts } = await connect(service, "caller").tools.listToolParts({ sessionId: call.sessionId });
+    return Object.fromEntries(parts.map(({ callId, state }) => [callId, state.case]));
+  };
+  const waiting = { c1: "running", "c1.1": "pending", "c1.2": "pending" };
+  for (const end of [service.stop, service.kill]) {
+    await end();
+    await service.start();
+    const { permissions } = await connect(service, "approver").permissions.listPermissions({
+      sessionId: call.sessionId,
+    });
+    expect(permissions).toEqual([ask]);
+    expect(await partsOf()).toEqual(waiting);
+  }
+  await answer(service);
+  expect(await endOf(service, call)).toMatchObject(result);
+  expect(await runs.lines()).toHaveLength(1);
+});
+
+test("an atomic batch whose calls had started before kill -9 is lost, and none of its calls starts afterwards", async () => {
+  const service = await startService();
+  const { sessions, tools } = connect(service, "caller");
+  const sessionId = (await sessions.createSession({})).session?.id ?? "";
+  const shell = (command: string) => ({ tool: "bash", args: { command } });
+  const input = { tools: [shell("echo begun; sleep 600"), shell("echo begun; sleep 600")], atomic: true };
+  const call = { sessionId, callId: "c1", agent: "free", tool: "batch", input };
+  const log = read(tools.watchSession({ sessionId }));
+  await tools.callTool({ ...call, waitMs: 0 });
+  await log.until("output");
+  await service.kill();
+  await service.start();
+  const lost = { reason: ToolErrorReason.EXECUTOR_LOST, effects: ToolEffects.UNKNOWN };
+  expect(await endOf(service, call)).toMatchObject(lost);
+  const { parts } = await connect(service, "caller").tools.listToolParts({ sessionId });
+  expect(parts.map(({ state }) => state.case)).toEqual(["error", "error", "error"]);
 });

@@ -197,11 +197,12 @@ export async function runParkCall(
   context: RedisCallContext,
   ...[{ ref, owner, epoch }, dueMs]: Parameters<LeaseStore["parkCall"]>
 ): Promise<boolean> {
-  const { keys, held, runStep } = context;
+  const { keys, held, live, now, runStep } = context;
   const names = { ...callStepKeys(context, ref), leases: keys.tree(ref.root).leases };
   const result = await runStep("park_call", ref.root, names, { name: callName(ref), owner, epoch, dueMs });
   if (text(result) !== "parked") return false;
   held.drop(owner, ref);
+  await live.sooner(ref.root, now() + dueMs);
   return true;
 }
 

@@ -622,9 +622,9 @@ export type ToolPart = Message<"opencode.tool.v1.ToolPart"> & {
    * parent_call_id is the call of the same session whose tool made this one, such as a `batch`; empty for all other calls.
    * A call in the foreground (`background` is false) never outlives its parent: when the parent ends, for whatever
    * reason, the same step ends its open calls with CANCELLED, withdraws their permission requests, and says in both why.
-   * None of them starts afterwards. A `batch` without `atomic` survives its replica: it waits for its calls without an
-   * owner, and any replica completes it from their results, also after a restart. If none does so within 60 s of the end
-   * of the last call, it ends with EXECUTOR_LOST.
+   * None of them starts afterwards. A `batch` survives its replica: it waits for its calls without an owner, and any
+   * replica completes it from their results, also after a restart. If none does so within 60 s of the end of the last
+   * call, it ends with EXECUTOR_LOST; so does one with `atomic` whose replica is lost after its calls have started.
    *
    * @generated from field: string parent_call_id = 37;
    */
