@@ -100,10 +100,10 @@ async function waiting(
     steps,
     openAsk,
     record: () => store.calls.getCall("ses_a", "call_1"),
-    async answer(at: string, permissionId: string): Promise<void> {
+    async answer(at: string, permissionId: string, reply: PermissionReply = PermissionReply.ONCE): Promise<void> {
       const { calls, sessions } = replicas.at(at);
       const { session } = await sessions.open(person, "ses_a", "read");
-      const response = { sessionId: "ses_a", permissionId, reply: PermissionReply.ONCE };
+      const response = { sessionId: "ses_a", permissionId, reply };
       await calls.answer(person, workspaceRoot(session.workspace), create(PermissionResponseSchema, response));
     },
     end: async () => (await calls.wait(record, 10_000, never)).part.state,
@@ -183,6 +183,31 @@ test("a call whose start was recorded while the answer of the store was lost run
   await answer("r2", await openAsk());
   expect(await end()).toMatchObject({ case: "completed" });
   expect(entered).toEqual(["r2"]);
+});
+
+test("a call whose ask is settled before the replica that opened it knows that it is open starts at once", async () => {
+  const known = Promise.withResolvers<void>();
+  const { replicas, answer, openAsk, entered } = await waiting({
+    tamper: (ports) => ({
+      ...ports,
+      calls: over(ports.calls, {
+        async openAsks(step) {
+          const isOpened = await ports.calls.openAsks(step);
+          if (step.fence.ref.callId === "call_2") await known.promise;
+          return isOpened;
+        },
+      }),
+    }),
+  });
+  const { calls, store } = replicas.at("r1");
+  const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_2", tool: "deploy" });
+  const { record } = await calls.open(agent, request);
+  await expect.poll(async () => (await store.permissions.asksOf(record.ref)).length).toBe(1);
+  await answer("r1", await openAsk(), PermissionReply.ALWAYS);
+  expect((await store.permissions.asksOf(record.ref))[0]?.settled).toBeDefined();
+  known.resolve();
+  expect((await calls.wait(record, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+  expect(entered).toEqual(["r1", "r1"]);
 });
 
 test("an approved call that no replica claims within a day ends TIMEOUT, and does not run", async () => {
