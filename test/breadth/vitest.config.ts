@@ -12,7 +12,7 @@ export default defineConfig({
       "test/e2e/{delegated,question}.test.ts",
       "test/model/model.test.ts",
       "test/store/redis-{cluster,news,scripts}.test.ts",
-      "test/sandbox/network.test.ts",
+      "test/sandbox/{enforcement,network}.test.ts",
       "test/tools/webfetch.test.ts",
     ],
     exclude: [],

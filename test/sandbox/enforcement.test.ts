@@ -15,6 +15,7 @@ import {
 import { createBash } from "../../src/tools/bash.ts";
 import { createPipes } from "../../src/tools/process/pipe.ts";
 import { createSupervisor } from "../../src/tools/process/supervisor.ts";
+import { casesOf } from "../breadth.ts";
 
 const supervisor = createSupervisor({ replicaId: `wall-test-${process.pid}`, leaseMs: 15_000 });
 const pipes = createPipes();
@@ -96,36 +97,67 @@ function runUnmasked(command: string) {
 
 const leak = /TOPSECRET|VE9QU0VDUkVU|T\s+O\s+P\s+S/;
 
+/** Command lines that read a file which rules do not allow to read. */
+const reads = [
+  "cat .env",
+  "grep -ir secret .",
+  "grep -he. .env",
+  "head prod.[[:alpha:]]nv",
+  "cat prod[[:punct:]]env",
+  "tar -cf - -C secrets key.txt",
+  "tar --dir secrets -c key.txt",
+  "env --ch secrets cat id",
+  "command -p cd secrets && cat key.txt",
+  "cd link/../secrets; cat key.txt; cd -; cat secrets/id",
+  "diff -Nur secrets empty",
+  "mv secrets public/s; cat public/s/* secrets/*",
+  "ln -s secrets nd; cat nd/key.txt; rm nd",
+  "ln .env hard.txt; cat hard.txt",
+  "cp -r . /tmp/copy.$$; cat /tmp/copy.$$/.env /tmp/copy.$$/secrets/*; rm -rf /tmp/copy.$$",
+  "cat /proc/self/cwd/.env /proc/self/root$PWD/id_rsa",
+  "python3 -c 'print(open(\".env\").read())'",
+  "chmod 644 .env; cat .env",
+  "xargs cat < list",
+  "git diff --no-index /dev/null .env",
+  "git grep --no-index -h TOPSECRET",
+  "git blame --contents .env public/a.txt; git hash-object -w .env | xargs git cat-file -p",
+  "mv conf c2; cat c2/db.yaml",
+  "bash -c 'cat < .env'; while read -r l; do echo $l; done < id_rsa",
+  "umount .env; mount --bind public/a.txt .env; cat .env",
+  "exec 3<.env; cat <&3",
+  "dd if=.env; od -c .env; base64 -w0 id_rsa; strings id_rsa; sort prod.env",
+];
+
+/** Command lines that change a path which rules deny to edit, or that is protected. */
+const changes = [
+  "echo X > locked/f.txt",
+  "sed -i s/locked/X/ locked/f.txt",
+  "rm -rf locked",
+  "mv locked l2",
+  "git mv locked/f.txt public/f.txt",
+  "git rm -q locked/f.txt",
+  "chmod 600 locked/f.txt",
+  "ln -sfn /tmp locked",
+  "echo X > locked/new.txt",
+  "shuf -eo .git/hooks/pre-commit X",
+  "echo X >> .git/config",
+  "git config core.pager 'touch pwned'",
+  "mv .git g2",
+  "rm -rf .git/hooks",
+  "echo X > .git/hooks/post-checkout",
+  "echo X > .opencode/config.toml",
+  "mkdir -p .opencode/tool",
+  "echo X > .vscode/settings.json; echo X > .vscode/tasks.json",
+  "truncate -s0 .vscode/settings.json; unlink .vscode/settings.json; rmdir .vscode",
+  "cp public/a.txt locked/f.txt; tee locked/f.txt < list; dd if=list of=locked/f.txt",
+  'python3 -c \'import os; os.rename("locked", "x")\'',
+];
+
+/** Every fourth case: each starts the sandbox, and many copy the fixture. */
+const sampleOf = (all: readonly string[]) => all.filter((_, i) => i % 4 === 0);
+
 describe("a file that rules do not allow to read", () => {
-  test.each([
-    "cat .env",
-    "grep -ir secret .",
-    "grep -he. .env",
-    "head prod.[[:alpha:]]nv",
-    "cat prod[[:punct:]]env",
-    "tar -cf - -C secrets key.txt",
-    "tar --dir secrets -c key.txt",
-    "env --ch secrets cat id",
-    "command -p cd secrets && cat key.txt",
-    "cd link/../secrets; cat key.txt; cd -; cat secrets/id",
-    "diff -Nur secrets empty",
-    "mv secrets public/s; cat public/s/* secrets/*",
-    "ln -s secrets nd; cat nd/key.txt; rm nd",
-    "ln .env hard.txt; cat hard.txt",
-    "cp -r . /tmp/copy.$$; cat /tmp/copy.$$/.env /tmp/copy.$$/secrets/*; rm -rf /tmp/copy.$$",
-    "cat /proc/self/cwd/.env /proc/self/root$PWD/id_rsa",
-    "python3 -c 'print(open(\".env\").read())'",
-    "chmod 644 .env; cat .env",
-    "xargs cat < list",
-    "git diff --no-index /dev/null .env",
-    "git grep --no-index -h TOPSECRET",
-    "git blame --contents .env public/a.txt; git hash-object -w .env | xargs git cat-file -p",
-    "mv conf c2; cat c2/db.yaml",
-    "bash -c 'cat < .env'; while read -r l; do echo $l; done < id_rsa",
-    "umount .env; mount --bind public/a.txt .env; cat .env",
-    "exec 3<.env; cat <&3",
-    "dd if=.env; od -c .env; base64 -w0 id_rsa; strings id_rsa; sort prod.env",
-  ])("%s", async (command) => {
+  test.each(casesOf(reads, sampleOf(reads)))("%s", async (command) => {
     expect((await runUnmasked(command)).printed, "control").toMatch(leak);
     expect((await run(command)).printed).not.toMatch(leak);
   });
@@ -156,29 +188,7 @@ const stateOf = () =>
   ).toString();
 
 describe("a path that rules deny to edit, or that is protected", () => {
-  test.each([
-    "echo X > locked/f.txt",
-    "sed -i s/locked/X/ locked/f.txt",
-    "rm -rf locked",
-    "mv locked l2",
-    "git mv locked/f.txt public/f.txt",
-    "git rm -q locked/f.txt",
-    "chmod 600 locked/f.txt",
-    "ln -sfn /tmp locked",
-    "echo X > locked/new.txt",
-    "shuf -eo .git/hooks/pre-commit X",
-    "echo X >> .git/config",
-    "git config core.pager 'touch pwned'",
-    "mv .git g2",
-    "rm -rf .git/hooks",
-    "echo X > .git/hooks/post-checkout",
-    "echo X > .opencode/config.toml",
-    "mkdir -p .opencode/tool",
-    "echo X > .vscode/settings.json; echo X > .vscode/tasks.json",
-    "truncate -s0 .vscode/settings.json; unlink .vscode/settings.json; rmdir .vscode",
-    "cp public/a.txt locked/f.txt; tee locked/f.txt < list; dd if=list of=locked/f.txt",
-    'python3 -c \'import os; os.rename("locked", "x")\'',
-  ])("%s", async (command) => {
+  test.each(casesOf(changes, sampleOf(changes)))("%s", async (command) => {
     restore();
     const before = stateOf();
     spawnSync("bash", ["-c", command], { cwd: site.directory });
