@@ -69,6 +69,7 @@ export function createAcpHost({ calls, judgeFor, runTokens, sandbox, supervisor,
         cwd,
         workspace,
         directories: [],
+        session: sessionId,
         network: networkOf(agent, `${sessionId}/${callId}`),
       });
       const [program, ...args] = confined.argv;

@@ -1,5 +1,5 @@
 import { closeSync, existsSync, mkdirSync, openSync } from "node:fs";
-import { dirname } from "node:path";
+import { dirname, join } from "node:path";
 import { type Config, ConfigError } from "../config/config.ts";
 import type { Logger } from "../core/logger.ts";
 import type { SearchSettings } from "../core/search-providers.ts";
@@ -23,6 +23,7 @@ export async function startSandbox(
     agents: wanted.agents,
     writable: wanted.writable,
     maxMasks: wanted.maxMasks,
+    temporary: join(dataDirectory, "tmp"),
     hidden: [
       { path: dataDirectory, kind: "directory" as const },
       ...(hasServiceDirectory ? [{ path: serviceDirectory, kind: "directory" as const }] : []),

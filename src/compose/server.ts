@@ -103,6 +103,7 @@ export async function startServer(
     await store.calls.close();
     throw error;
   });
+  const hasSession = async (id: string) => (await store.calls.getSession(id)) !== undefined;
   const stopTimers = startTimers(
     [
       { everyMs: 1_000, work: calls.recover },
@@ -113,6 +114,7 @@ export async function startServer(
       { everyMs: 1_000, work: connectors.refresh },
       { everyMs: 10_000, work: agreement.compare },
       { everyMs: 3_600_000, work: () => sweepStore(store) },
+      { everyMs: 3_600_000, work: () => sandbox.sweep(hasSession) },
     ],
     log,
   );

@@ -1,7 +1,7 @@
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import type { LayerShare } from "./layers.ts";
+import { sharedTemporary } from "./session-directories.ts";
 
 /** A file or directory that is hidden; it must exist. */
 export interface Hidden {
@@ -55,11 +55,11 @@ function directories(
   { workspace, directories }: SandboxPlace,
   writable: readonly string[],
 ): string[] {
-  const own = directories.filter((directory) => !isKernelDirectory(directory));
+  // Those in the place of shared temporary directories belong to the session.
+  const own = directories.filter((directory) => !isKernelDirectory(directory) && !sharedTemporary.has(directory));
   const bind = profile === "read-only" ? "--ro-bind-try" : "--bind-try";
-  const temporary = profile === "read-only" ? ["--tmpfs", tmpdir()] : ["--bind-try", tmpdir(), tmpdir()];
   const open = [...(profile === "read-only" ? [] : writable), workspace, ...own];
-  return [...temporary, ...open.flatMap((directory) => [bind, directory, directory])];
+  return open.flatMap((directory) => [bind, directory, directory]);
 }
 
 /** Names of configuration and code of the service in a workspace. */

@@ -28,6 +28,8 @@ export interface SandboxPlace {
   directories: readonly string[];
   /** The rules that hold for the files inside; absent: only what the profile says. */
   files?: PlaceFiles;
+  /** The root of its session tree, whose commands share temporary files; absent: they are empty at first. */
+  session?: string;
   /** Its network in the mode `proxy`; absent: one in which it reaches nothing. */
   network?: PlaceNetwork;
 }

@@ -1,4 +1,3 @@
-import { tmpdir } from "node:os";
 import { isKernelDirectory } from "./base-layer.ts";
 import type { SandboxConfinement, SandboxPlace } from "./confinement.ts";
 import { isWithin } from "./is-within.ts";
@@ -7,6 +6,7 @@ import { removeMountPoints } from "./mask-file.ts";
 import { mountArgs } from "./mount-layer.ts";
 import type { MountPlanner } from "./mount-planner.ts";
 import type { PlanRequest } from "./plan-thread.ts";
+import { sharedTemporary } from "./session-directories.ts";
 
 /** What the file layer needs in addition to the command. */
 export interface FileLayerParts {
@@ -35,9 +35,6 @@ export class TooManyMounts extends Error {
   }
 }
 
-/** Directories that all programs share. */
-const temporary = new Set([tmpdir(), "/tmp", "/var/tmp"]);
-
 /** Makes the mounts by which rules about files hold for a command. */
 export async function fileLayer(
   { profile }: SandboxConfinement,
@@ -48,7 +45,7 @@ export async function fileLayer(
   if (files === undefined) return {};
   const isWritable = profile !== "read-only";
   const outside = directories.filter(
-    (path) => !isKernelDirectory(path) && !temporary.has(path) && !isWithin(path, workspace),
+    (path) => !isKernelDirectory(path) && !sharedTemporary.has(path) && !isWithin(path, workspace),
   );
   const request: PlanRequest = {
     rules: files.rules,

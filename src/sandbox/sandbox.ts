@@ -11,6 +11,7 @@ import { findMaskFile } from "./mask-file.ts";
 import { createMountPlanner } from "./mount-planner.ts";
 import { createSessionNetworks } from "./network/session-networks.ts";
 import { createSeccompFilters, type SeccompFilters } from "./seccomp-layer.ts";
+import { createSessionDirectories } from "./session-directories.ts";
 
 /** Enforces confinement in the kernel, after policy has allowed a command. */
 export interface Sandbox {
@@ -24,6 +25,8 @@ export interface Sandbox {
   missing(agent: string): string | undefined;
   /** Returns the command line that runs this one confined. Release it after the command has ended. */
   confine(argv: Argv, place: SandboxPlace): Promise<Confined>;
+  /** Removes temporary files of sessions that no longer exist. */
+  sweep(exists: (session: string) => Promise<boolean>): Promise<void>;
   close(): void;
 }
 
@@ -35,6 +38,7 @@ export async function openSandbox({
   wanted,
   agents,
   maxMasks = 100,
+  temporary,
   ...base
 }: BaseSettings & {
   wanted: AgentConfinement;
@@ -42,10 +46,13 @@ export async function openSandbox({
   agents: ReadonlyMap<string, AgentConfinement>;
   /** Maximum number of files that are hidden one by one: bubblewrap reads all mounts again for each. */
   maxMasks?: number;
+  /** Directory for the temporary files of session trees; absent: those of each command are empty at first. */
+  temporary?: string;
 }): Promise<Sandbox> {
   const wall = [wanted, ...agents.values()].some(({ profile }) => profile !== "off");
   const filters = createSeccompFilters();
   const networks = createSessionNetworks();
+  const sessions = createSessionDirectories(temporary);
   const problem = wall ? await startProblem(filters) : undefined;
   // Only these two fields: results contain them, and callers must not see other configuration.
   const actual = ({ profile, network }: SandboxConfinement) =>
@@ -56,6 +63,7 @@ export async function openSandbox({
   const files = { planner: createMountPlanner(), maskFile: findMaskFile(), hidden, maxMasks };
   const sources: readonly LayerSource[] = [
     (chosen, place) => baseLayer(chosen, place, base),
+    (chosen, { session }) => sessions.share(chosen, session),
     (chosen, place) => fileLayer(chosen, place, files),
     ({ unixSockets = false, ptrace = false }) => filters.share({ unixSockets, ptrace }),
     () => limitsShare(commandLimits),
@@ -70,6 +78,7 @@ export async function openSandbox({
       if (confinement(place.agent).profile === "off") return unconfinedCommand(argv);
       return composeLayers(program, await collectShares(sources, settingsOf(place.agent), place), argv);
     },
+    sweep: sessions.sweep,
     close() {
       filters.close();
       networks.close();

@@ -92,6 +92,7 @@ export function createBash({
         cwd,
         workspace: ctx.workspace.directory,
         directories: ctx.outside,
+        session: ctx.rootSessionId,
         network,
         files: { rules: ctx.judge.fileRules(), ...ctx.files, editTrees: ctx.plan.changed },
       };

@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { mkdir, mkdtemp, readdir, realpath, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
+import { homedir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { DecisionKind, PermissionAction } from "../../gen/opencode/tool/v1/permission_pb.ts";
@@ -13,7 +14,7 @@ import { read } from "./reading.ts";
 import { startService } from "./service.ts";
 
 test("a command writes outside the workspace only where a person let it, and sees neither configuration nor tokens", async () => {
-  const outside = await realpath(await mkdtemp("/var/tmp/toolgate-test-"));
+  const outside = await realpath(await mkdtemp(join(homedir(), ".toolgate-test-")));
   onTestFinished(() => rm(outside, { recursive: true }));
   await mkdir(join(outside, "mine"));
   const service = await startService();

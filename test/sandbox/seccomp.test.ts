@@ -1,10 +1,13 @@
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { assembleFilter } from "../../src/sandbox/seccomp.ts";
 import { auditArchitecture, judgedCalls, refusedCalls, tracingCalls } from "../../src/sandbox/system-calls.ts";
 import { runConfined, runPlainly } from "./confined.ts";
 
-const attempts = ["/usr/bin/python3", join(import.meta.dirname, "system-calls.py")] as const;
+// As an argument, since the file may lie in a temporary directory, which commands do not see.
+const script = readFileSync(join(import.meta.dirname, "system-calls.py"), "utf8");
+const attempts = ["/usr/bin/python3", "-c", script] as const;
 const outcomes = (printed: string) =>
   Object.fromEntries(
     printed

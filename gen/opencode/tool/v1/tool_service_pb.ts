@@ -2212,7 +2212,8 @@ export const SandboxState = {
 
   /**
    * SANDBOX_STATE_WORKSPACE_WRITE: commands can write in the workspace, in directories outside that were allowed
-   * (external_directory) or configured, and in the temporary directory; everything else is read-only.
+   * (external_directory) or configured, and in the temporary directories of their session tree; everything else is
+   * read-only.
    *
    * @generated from enum value: SANDBOX_STATE_WORKSPACE_WRITE = 2;
    */
