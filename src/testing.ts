@@ -157,8 +157,8 @@ export async function callTool(
 }
 
 function checkDeclared({ name, permissions }: Tool, { permission }: Ask): void {
-  // A command line may read and edit files.
-  if (permissions?.includes("bash") && (permission === "read" || permission === "edit")) return;
+  // A command line may read and edit files, and reach hosts.
+  if (permissions?.includes("bash") && ["read", "edit", "webfetch"].includes(permission)) return;
   if (!permissions || permissions.includes(permission) || enginePermissions.includes(permission)) return;
   throw new Error(`the tool ${name} asks "${permission}", which it does not declare: add it to permissions`);
 }

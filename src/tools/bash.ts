@@ -43,7 +43,7 @@ export function createBash({
       "Input is empty. Of a long output the end is returned.",
     ].join(" "),
     input,
-    permissions: ["bash", "webfetch"],
+    permissions: ["bash"],
     destructive: true,
     openWorld: true,
     keep: { end: "tail" },
