@@ -25,6 +25,9 @@ command = "${agentPrograms.opencode}"
 args = ["acp"]
 env = ${JSON.stringify(Object.keys(opencodeEnv))}
 agents = ["opencode"]
+# The mock model is a server of this machine.
+[sandbox.agent.opencode]
+network = "open"
 `,
 });
 const marker = () => join(service.workspace, "marker");
