@@ -8,7 +8,7 @@ import type { Engine } from "./engine.ts";
 import { launchCall } from "./launch.ts";
 import type { CallRecord } from "./ports.ts";
 import { runKeyOf } from "./running.ts";
-import { beforeDrain, isTaken, whileClaiming } from "./runs.ts";
+import { beforeDrain, whileClaiming } from "./runs.ts";
 import { freeSlot, hasFreeSlot, needsSlot, nextWaiting, takeSlot, waitForSlot } from "./slots.ts";
 import { failed, isTerminal } from "./state.ts";
 
@@ -108,10 +108,12 @@ async function claimAll(engine: Engine, refs: readonly CallRef[]): Promise<void>
 
 /** Claims a call, if it needs an owner. Returns false if another replica has to claim it. */
 async function claimOne(engine: Engine, ref: CallRef, isNext = false): Promise<boolean> {
-  // A run whose step has released the call ends in a moment.
-  const run = engine.runs.get(runKeyOf(ref));
-  if (run) void run.done.then(() => claimSettled(engine, [ref]));
-  if (run || isTaken(engine, ref)) return true;
+  // A run whose step has released the call ends in a moment, and so does the claim of an answer that has lost.
+  const busy = engine.runs.get(runKeyOf(ref))?.done ?? engine.claiming.get(runKeyOf(ref));
+  if (busy) {
+    void busy.then(() => claimSettled(engine, [ref]));
+    return true;
+  }
   const found = await engine.store.getCallWithAsks(ref);
   if (found?.record.owner !== "" || isTerminal(found.record.part) || found.record.spec.delegated) return true;
   if (found.record.part.permissionIds.length > 0) return true;

@@ -210,6 +210,36 @@ test("a call whose ask is settled before the replica that opened it knows that i
   expect(entered).toEqual(["r1", "r1"]);
 });
 
+test("a call that another call's always covers starts at once, although an answer to its ask has just lost", async () => {
+  const [begun, covered] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const { replicas, answer, openAsk, entered } = await waiting({
+    tamper: (ports) => ({
+      ...ports,
+      permissions: over(ports.permissions, {
+        async settle(settlement) {
+          const isOwn = settlement.settled.length === 1 && settlement.calls[0]?.ref.callId === "call_2";
+          if (isOwn) begun.resolve();
+          if (isOwn) await covered.promise;
+          return await ports.permissions.settle(settlement);
+        },
+      }),
+    }),
+  });
+  const { calls, store } = replicas.at("r1");
+  const request = create(CallToolRequestSchema, { sessionId: "ses_a", callId: "call_2", tool: "deploy" });
+  const { record } = await calls.open(agent, request);
+  const asks = async () => await store.permissions.asksOf(record.ref);
+  await expect.poll(async () => (await asks()).length).toBe(1);
+  const own = answer("r1", (await asks())[0]?.request.id ?? "");
+  await begun.promise;
+  await answer("r1", await openAsk(), PermissionReply.ALWAYS);
+  await expect.poll(() => entered).toEqual(["r1"]);
+  covered.resolve();
+  await expect(own).rejects.toMatchObject({ reason: ErrorReason.ALREADY_ANSWERED });
+  expect((await calls.wait(record, 10_000, never)).part.state).toMatchObject({ case: "completed" });
+  expect(entered).toEqual(["r1", "r1"]);
+});
+
 test("an approved call that no replica claims within a day ends TIMEOUT, and does not run", async () => {
   const { replicas, answer, openAsk, end, entered } = await waiting({ agreesOnPolicy: () => false });
   await answer("r2", await openAsk());
