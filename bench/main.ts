@@ -103,7 +103,9 @@ async function run(): Promise<void> {
   if (quick && options.write) fail("--quick measures too little to write; leave out one of the two");
   const processes = createProcesses();
   // A server that hangs must not hang the caller of the bench.
-  setTimeout(() => fail("the bench did not end within 40 minutes; a server seems to hang"), 2_400_000).unref();
+  const maxMinutes = options.engine === undefined ? 40 : 120;
+  const hangs = () => fail(`the bench did not end within ${maxMinutes} minutes; a server seems to hang`);
+  setTimeout(hangs, maxMinutes * 60_000).unref();
   try {
     if (options.profile !== undefined) await profileOne(processes, options.profile);
     else for (const [name, measure] of selectSections()) await runSection(name, (show) => measure(processes, show));
