@@ -25,6 +25,9 @@ command = "${agentPrograms.opencode}"
 args = ["acp"]
 env = ${JSON.stringify(Object.keys(opencodeEnv))}
 agents = ["opencode"]
+[sandbox]
+# The checkout may lie below the temporary directory, of which programs see only what is named.
+writable = ["${join(import.meta.dirname, "../..")}"]
 # The mock model is a server of this machine.
 [sandbox.agent.opencode]
 network = "open"

@@ -19,6 +19,8 @@ import { processesNamed, untilDead } from "../tools/processes.ts";
 import type { AcpStep } from "./fake-acp-agent.ts";
 
 const program = join(import.meta.dirname, "fake-acp-agent.ts");
+/** The checkout may lie below the temporary directory, of which programs see only what is named. */
+const sandbox = `[sandbox]\nwritable = [${JSON.stringify(join(import.meta.dirname, "../.."))}]\n`;
 
 /** A runner whose agent is named like it. */
 function runner(name: string, more = "", args: readonly string[] = []): string {
@@ -31,6 +33,7 @@ function runner(name: string, more = "", args: readonly string[] = []): string {
 const service = useService({
   env: { FAKE_KEY: "key-of-the-fake-agent", FAKE_OTHER: "x" },
   settings: [
+    sandbox,
     '[permission]\n"task" = "allow"\n[permission.bash]\n"touch free*" = "allow"\n"rm *" = "deny"\n',
     runner("fake", 'env = ["FAKE_KEY"]\n'),
     runner("resuming", "", ["resumes"]),
@@ -370,7 +373,7 @@ const sleeper = "sleep\u00000600.25";
 
 test("a request that no one answers in time is refused", async () => {
   const impatient = await startService({
-    settings: `ask_ms = 1000\n[permission]\n"task" = "allow"\n${runner("fake")}`,
+    settings: `ask_ms = 1000\n${sandbox}[permission]\n"task" = "allow"\n${runner("fake")}`,
   });
   const clients = connect(impatient, "caller");
   const input = { description: "x", prompt: JSON.stringify(touch()), agent: "fake" };
