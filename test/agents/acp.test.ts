@@ -26,8 +26,8 @@ args = ["acp"]
 env = ${JSON.stringify(Object.keys(opencodeEnv))}
 agents = ["opencode"]
 [sandbox]
-# The checkout may lie below the temporary directory, of which programs see only what is named.
-writable = ["${join(import.meta.dirname, "../..")}"]
+# Of the temporary directory, below which the checkout may lie, programs see only what is named.
+writable = ${JSON.stringify([home, join(import.meta.dirname, "../..")])}
 # The mock model is a server of this machine.
 [sandbox.agent.opencode]
 network = "open"
