@@ -23,7 +23,7 @@ export interface Returned {
   output: CallOutput;
 }
 
-/** What a body is entered with. */
+/** Input, plan and answers of an entered body. */
 type EnteredWith = Pick<Approved, "input" | "plan" | "outside" | "files" | "answers">;
 
 /** One entered body. */

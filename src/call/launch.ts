@@ -11,7 +11,7 @@ import { fenceOf, type Running, runKeyOf, type Startable } from "./running.ts";
 import type { OpenSession } from "./sessions.ts";
 import { freeSlot, waitForSlot } from "./slots.ts";
 
-/** What is known of a call that is launched. */
+/** Facts about a launched call that need not be found out again. */
 export interface Launch {
   /** Set for a call whose start mark is written. */
   ready?: Startable | undefined;

@@ -1,3 +1,4 @@
+import type { LayerRules } from "./model.ts";
 import { compileRules, type RuleList } from "./rule-list.ts";
 import type { Rule } from "./rules.ts";
 
@@ -16,4 +17,12 @@ export function createCompiledRules(home: string): CompiledRules {
     lists.set(rules, list);
     return list;
   };
+}
+
+/** Returns a function that selects the rules of a layer that concern a permission. */
+export function rulesOf(compiled: CompiledRules, permission: string) {
+  return ({ rules }: Pick<LayerRules, "rules">): Rule[] =>
+    compiled(rules)
+      .about(permission)
+      .map(({ rule }) => rule);
 }

@@ -3,10 +3,10 @@ import {
   type PermissionDecision,
   PermissionLayer,
 } from "../../gen/opencode/tool/v1/permission_pb.ts";
-import { createCompiledRules } from "./compiled-rules.ts";
+import { createCompiledRules, rulesOf } from "./compiled-rules.ts";
 import { createConnectorFiles } from "./connector-files.ts";
 import type { FileRules } from "./file-rules.ts";
-import type { LayerRules, Layers } from "./model.ts";
+import type { Layers } from "./model.ts";
 import { createPolicy } from "./policy.ts";
 import { protectedFile, protectedNames } from "./protected-files.ts";
 import { editDoubts, type ReadPlace, readDoubts } from "./read-doubts.ts";
@@ -39,12 +39,6 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
   const compiled = createCompiledRules(home);
   const connectors = createConnectorFiles(() => connectorFiles);
   const connected = new Set(connectorFiles.map((path) => foldCase(path.replace(/^.*\//, ""))));
-  const rulesAbout =
-    (permission: string) =>
-    ({ rules }: Pick<LayerRules, "rules">): Rule[] =>
-      compiled(rules)
-        .about(permission)
-        .map(({ rule }) => rule);
 
   function decide(permission: FileUse, { absolute, pattern }: ReadPlace): PermissionDecision | undefined {
     return policy.judge({ permission, patterns: [pattern], paths: [absolute] }, layers)[0];
@@ -52,7 +46,7 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
 
   function groupsOf(access: FileUse): { rules: readonly Rule[]; worst: PermissionAction }[] {
     const { wide, narrow }: Layers = layers;
-    const about = rulesAbout(access);
+    const about = rulesOf(compiled, access);
     const worst = access === "read" ? PermissionAction.ALLOW : PermissionAction.ASK;
     return [
       { rules: wide.flatMap(about), worst },
@@ -65,7 +59,7 @@ export function createFileDecisions({ guard, home, connectorFiles, ...layers }: 
 
   return {
     hints(access, directory) {
-      const about = rulesAbout(access);
+      const about = rulesOf(compiled, access);
       if (access === "edit") return editDoubts(directory, layers, { about, home });
       // The caller hides what belongs to the service; files of connectors are found by their names.
       return readDoubts(directory, layers, { about, denied: [], home, connectorFiles: { isBelow: () => false } });

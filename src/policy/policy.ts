@@ -1,15 +1,14 @@
 import { PermissionAction, type PermissionDecision } from "../../gen/opencode/tool/v1/permission_pb.ts";
 import { allowedFiles } from "./allowed-files.ts";
 import { canAsk } from "./can-ask.ts";
-import { createCompiledRules } from "./compiled-rules.ts";
+import { createCompiledRules, rulesOf } from "./compiled-rules.ts";
 import { createConnectorFiles } from "./connector-files.ts";
 import { decideLine, decidePattern, decideWithoutPattern, type PolicyState } from "./decide.ts";
 import type { FileRules } from "./file-rules.ts";
 import { createFileGuard, deniedPaths, type Guard } from "./guard.ts";
 import { createMatchSteps } from "./match-steps.ts";
-import type { ExpandedAsk, LayerRules, Layers } from "./model.ts";
+import type { ExpandedAsk, Layers } from "./model.ts";
 import { type ReadPlace, readDoubts } from "./read-doubts.ts";
-import type { Rule } from "./rules.ts";
 import { expand } from "./shell/expand.ts";
 import type { Files } from "./shell/touched.ts";
 
@@ -35,12 +34,6 @@ export function createPolicy({
   const connectorFiles = createConnectorFiles(paths);
   const state: PolicyState = { compiled, guard: createFileGuard(guard, home), connectorFiles };
   const denied = deniedPaths(guard);
-  const rulesAbout =
-    (permission: string) =>
-    ({ rules }: Pick<LayerRules, "rules">): Rule[] =>
-      compiled(rules)
-        .about(permission)
-        .map(({ rule }) => rule);
   return {
     /** Expands an ask into everything that it stands for; a command line into its commands and the files that they touch. */
     expand: (ask: ExpandedAsk, layers: Layers, files: Files) => expand(ask, files, allowedFiles(state, layers), home),
@@ -53,7 +46,7 @@ export function createPolicy({
     },
     /** Returns the words that identify possibly restricted files below a directory; see `readDoubts`. */
     readDoubts: (place: ReadPlace, layers: Layers) =>
-      readDoubts(place, layers, { about: rulesAbout("read"), denied, home, connectorFiles }),
+      readDoubts(place, layers, { about: rulesOf(compiled, "read"), denied, home, connectorFiles }),
     /** Returns everything that decisions about files depend on, as data for another thread. */
     fileRules: ({ wide, narrow }: Layers): FileRules => ({ wide, narrow, guard, home, connectorFiles: paths() }),
     /** Lists the permissions that can end in an ask, of the known ones and those that rules name; `*` stands for any other. */
@@ -61,12 +54,15 @@ export function createPolicy({
       const named = [...wide, ...narrow].flatMap(({ rules }) => rules.map(({ permission }) => permission));
       const isUnreadable = narrow.some(({ problem }) => problem !== undefined);
       return [...new Set([...known, ...named, "*"])]
-        .filter((name) => isUnreadable || canAsk(name, wide.flatMap(rulesAbout(name)), narrow.map(rulesAbout(name))))
+        .filter(
+          (name) =>
+            isUnreadable || canAsk(name, wide.flatMap(rulesOf(compiled, name)), narrow.map(rulesOf(compiled, name))),
+        )
         .sort();
     },
     /** Checks if a permission is always denied: `*` and the pattern of each rule about it, taken as texts, are denied. */
     hides(layers: Layers, permission: string): boolean {
-      const rules = [...layers.wide, ...layers.narrow].flatMap(rulesAbout(permission));
+      const rules = [...layers.wide, ...layers.narrow].flatMap(rulesOf(compiled, permission));
       const patterns = ["*", ...rules.map(({ pattern }) => pattern)];
       const steps = layers.steps ?? createMatchSteps();
       return patterns.every(

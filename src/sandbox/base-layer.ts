@@ -9,7 +9,7 @@ export interface Hidden {
   kind: "file" | "directory";
 }
 
-/** What all commands share: further directories that `workspace-write` leaves writable, and paths that no command can see. */
+/** Settings of all commands: further directories that `workspace-write` leaves writable, and paths that no command can see. */
 export interface BaseSettings {
   readonly writable: readonly string[];
   readonly hidden: readonly Hidden[];

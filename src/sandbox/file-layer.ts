@@ -8,7 +8,7 @@ import type { MountPlanner } from "./mount-planner.ts";
 import type { PlanRequest } from "./plan-thread.ts";
 import { sharedTemporary } from "./session-directories.ts";
 
-/** What the file layer needs in addition to the command. */
+/** Dependencies and limit of the file layer. */
 export interface FileLayerParts {
   readonly planner: MountPlanner;
   /** The file that is mounted over masked ones. */

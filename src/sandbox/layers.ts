@@ -40,7 +40,7 @@ export interface LayerShare {
   /** Environment variables of the command. */
   env?: Readonly<Record<string, string>>;
   files?: readonly InheritedFile[];
-  /** What the command does not see, and cannot change. */
+  /** Paths that the command does not see, and those that it cannot change. */
   covered?: CoveredPaths;
   /** Frees what the share holds; called once, after the command and its other processes have ended. */
   release?(): Promise<void>;

@@ -16,7 +16,7 @@ export interface PlanRoot extends ReadPlace {
   readonly except?: string;
 }
 
-/** What a plan depends on. */
+/** Inputs of a plan. */
 export interface PlanInput {
   readonly roots: readonly PlanRoot[];
   readonly tree: NameTree;

@@ -4,7 +4,7 @@ export type FilterArchitecture = "x64" | "arm64";
 /** Numbers of a system call. */
 type Numbers = Readonly<Record<FilterArchitecture, number>>;
 
-/** What identifies an architecture in the kernel's record of a system call. */
+/** Numbers of the architectures in the kernel's record of a system call. */
 export const auditArchitecture: Numbers = { x64: 0xc000003e, arm64: 0xc00000b7 };
 
 /** Numbers from here on are system calls of the x32 variant of x64, for which no other number in the filter holds. */

@@ -12,7 +12,7 @@ import { isGitCode, pathInGitDirectory } from "../../src/sandbox/git-directory.t
 import { type MountPlan, planMounts } from "../../src/sandbox/mount-plan.ts";
 import type { NameTree } from "../../src/sandbox/name-tree.ts";
 
-const root = "/work";
+const root = "/project";
 const home = "/home/me";
 const guard = { dataDirectory: "/nowhere" };
 
@@ -139,7 +139,18 @@ const rule: fc.Arbitrary<Rule> = fc.record({
       "*.ts",
       "*/",
     ],
-    ...[".git/*", "/work/conf/*", "/work/*", "~/x", "?rc/*", "*key*", "src/secrets/k*", "read *", ".vscode/*", "*.yml"],
+    ...[
+      ".git/*",
+      "/project/conf/*",
+      "/project/*",
+      "~/x",
+      "?rc/*",
+      "*key*",
+      "src/secrets/k*",
+      "read *",
+      ".vscode/*",
+      "*.yml",
+    ],
   ),
   action: fc.constantFrom(PermissionAction.ALLOW, PermissionAction.ASK, PermissionAction.DENY),
 });
@@ -187,7 +198,7 @@ describe("a directory of which nothing may be read", () => {
     const plan = planOf(rules, ["secrets/a", "secrets/b/c", "x.ts"], { tracked: ["secrets/a"] });
     expect(relative(plan.emptied)).toEqual(["secrets/b"]);
     expect(relative(plan.masked)).toEqual(["secrets/a"]);
-    expect(plan.pins).toEqual(["/work/secrets"]);
+    expect(plan.pins).toEqual(["/project/secrets"]);
   });
   test("is masked file by file where the call may read one", () => {
     const plan = planOf(rules, ["secrets/a", "secrets/b"], { read: ["secrets/a"] });
@@ -198,7 +209,7 @@ describe("a directory of which nothing may be read", () => {
 
 test("a directory that a rule names cannot be renamed, one whose name does not matter can", () => {
   const rules = rulesOf({ read: { "conf/db.yaml": "deny", "*.env": "deny" } });
-  expect(planOf(rules, ["conf/db.yaml", "src/prod.env"]).pins).toEqual(["/work/conf"]);
+  expect(planOf(rules, ["conf/db.yaml", "src/prod.env"]).pins).toEqual(["/project/conf"]);
 });
 
 test("rules that allow only some files close the workspace and show those", () => {
@@ -206,13 +217,13 @@ test("rules that allow only some files close the workspace and show those", () =
     ...["src/a.ts", "src/b/c.ts", "README.md", "conf/db.yaml", "x.ts"],
   ]);
   expect(relative(plan.closed)).toEqual([""]);
-  expect(plan.shown).toEqual(["/work/src", "/work/README.md"]);
+  expect(plan.shown).toEqual(["/project/src", "/project/README.md"]);
 });
 
 test("rules that deny all edits make the workspace read-only, but for what the call was allowed", () => {
   const plan = planOf(rulesOf({ edit: "deny" }), ["src/a.ts", "x.ts"], { edit: ["x.ts"] });
   expect(relative(plan.sealed)).toEqual([""]);
-  expect(plan.writable).toEqual(["/work/x.ts"]);
+  expect(plan.writable).toEqual(["/project/x.ts"]);
 });
 
 describe("more files than can be masked", () => {
@@ -249,7 +260,7 @@ test("of the directory of git the settings and hooks are read-only, so that comm
     files.map((file) => `.git/${file}`),
   );
   expect(relative(plan.readOnly)).toEqual([".git/config", ".git/hooks", ".git/modules/m/hooks"]);
-  expect(plan.pins).toContain("/work/.git");
+  expect(plan.pins).toContain("/project/.git");
 });
 
 test("what the call may edit as a whole is writable, also in a directory that is protected", () => {

@@ -17,7 +17,7 @@ export type FromProxy =
   | { case: "judge"; network: number; question: number; url: string; addresses?: readonly string[] }
   | { case: "collected"; network: number; traffic: readonly Traffic[] };
 
-/** What went to one host and port, and came back. */
+/** Connections to one host and port, and the bytes in both directions. */
 export interface Traffic {
   host: string;
   port: number;

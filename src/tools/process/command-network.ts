@@ -5,7 +5,7 @@ import type { Traffic } from "../../sandbox/network/messages.ts";
 import type { PlaceNetwork } from "../../sandbox/network/session-networks.ts";
 import type { ToolContext } from "../../tool/tool.ts";
 
-/** What a command did and could not do on the network. */
+/** Traffic of a command, and the requests that were refused. */
 export interface NetworkUse {
   /** URL → reason of the refusal. */
   readonly refused: Map<string, string>;

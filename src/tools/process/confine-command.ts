@@ -47,7 +47,7 @@ function askForAll({ use, count, maxMasks }: TooManyMounts, workspace: string): 
   };
 }
 
-/** What results say about covered paths: their number, and the first ones. */
+/** Covered paths in results: their number, and the first ones. */
 export interface ShownCovered {
   count: number;
   paths: string[];

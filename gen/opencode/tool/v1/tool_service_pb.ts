@@ -2228,8 +2228,8 @@ export const SandboxState = {
   READ_ONLY: 3,
 
   /**
-   * SANDBOX_STATE_UNAVAILABLE: a sandbox is configured but cannot start, so commands run as with OFF. sandbox_problem
-   * has the reason.
+   * SANDBOX_STATE_UNAVAILABLE: a sandbox is configured but cannot start, so commands run as with OFF, and each asks
+   * first, whatever rules and grants allow. sandbox_problem has the reason.
    *
    * @generated from enum value: SANDBOX_STATE_UNAVAILABLE = 4;
    */
