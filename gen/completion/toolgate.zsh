@@ -3,7 +3,7 @@ _toolgate() {
   local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} place= word words=
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD-1))}"; do
     case "$place/$word" in
-      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/watch|/output|/tools|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/completion) place="$place/$word" ;;
+      /serve|/install|/demo|/call|/run|/mcp|/check-config|/trust|/login|/logout|/token|/token/create|/token/list|/token/revoke|/connect|/claude|/disconnect|/inbox|/top|/asks|/reply|/reject|/grants|/grants/revoke|/grants/confirm|/watch|/output|/tools|/sources|/workers|/upstream|/upstream/accept|/plan|/explain|/rules|/stats|/audit|/audit/export|/audit/verify|/hook|/mcp-approve|/backup|/restore|/completion) place="$place/$word" ;;
     esac
   done
   COMPREPLY=()
@@ -11,11 +11,11 @@ _toolgate() {
     --unattended) COMPREPLY=($(compgen -W $'wait\ndeny' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W $'debug\ninfo\nwarn\nerror' -- "$cur")); return ;;
     --token-file|--ca|--cert|--key|--workspace|--data|--config|--tls-cert|--tls-key|--tls-client-ca|--root|--agent-program) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
+    --server|--token|--listen|--session|--call-id|--agent|--timeout|--workspace|--metadata|--role|--tool|--permission|--may-call|--pin|--label|--days|--user|--answer|-a|--message|-m|--offer|--for|--edit|--after|--call|--rule|--uid|--certificate|--mcp) return ;;
   esac
   case "$place" in
-    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
-    "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "") words=$'serve\ninstall\ndemo\ncall\nrun\nmcp\ncheck-config\ntrust\nlogin\nlogout\ntoken\nconnect\nclaude\ndisconnect\ninbox\ntop\nasks\nreply\nreject\ngrants\nwatch\noutput\ntools\nsources\nworkers\nupstream\nplan\nexplain\nrules\nstats\naudit\nhook\nmcp-approve\nbackup\nrestore\ncompletion\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json\n--help' ;;
+    "/serve") words=$'--listen\n--workspace\n--data\n--config\n--tls-cert\n--tls-key\n--tls-client-ca\n--insecure-no-auth\n--allow-insecure-listen\n--opencode\n--new-store\n--unattended\n--log-level\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/install") words=$'--workspace\n--yes\n--root\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/demo") words=$'--auto\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/call") words=$'--session\n--call-id\n--agent\n--timeout\n--workspace\n--metadata\n--detach\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -26,7 +26,7 @@ _toolgate() {
     "/login") words=$'--new-code\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/logout") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token") words=$'create\nlist\nrevoke\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/token/create") words=$'--data\n--config\n--role\n--agent\n--workspace\n--label\n--days\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/token/create") words=$'--data\n--config\n--role\n--agent\n--workspace\n--tool\n--permission\n--may-call\n--idempotent\n--pin\n--label\n--days\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/list") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/token/revoke") words=$'--data\n--config\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/connect") words=$'claude\nopencode\nmcp\n--check\n--list\n--yes\n--user\n--workspace\n--agent-program\n--no-canary\n--http-hook\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -37,11 +37,16 @@ _toolgate() {
     "/asks") words=$'--session\n--watch\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reply") words=$'once\nalways\nreject\n--answer\n--message\n--offer\n--for\n--edit\n--whole-call\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/reject") words=$'--message\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
-    "/grants") words=$'revoke\n--all\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/grants") words=$'revoke\nconfirm\n--all\n--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/grants/revoke") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/grants/confirm") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/watch") words=$'--after\n--call\n--json-form\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/output") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/tools") words=$'--agent\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/sources") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/workers") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/upstream") words=$'accept\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/upstream/accept") words=$'--yes\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/plan") words=$'--agent\n--session\n--rule\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/explain") words=$'--agent\n--session\n--rule\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/rules") words=$'--agent\n--session\n--workspace\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
@@ -51,11 +56,13 @@ _toolgate() {
     "/audit/verify") words=$'--session\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/hook") words=$'claude\nopencode\n--uid\n--certificate\n--mcp\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/mcp-approve") words=$'claude\n--uid\n--certificate\n--timeout\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/backup") words=$'--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
+    "/restore") words=$'--data\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
     "/completion") words=$'bash\nzsh\nfish\n--help\n--version\n--server\n--token\n--token-file\n--ca\n--cert\n--key\n--json' ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
   case "$place" in
-    "/check-config"|"/trust"|"/audit/verify") COMPREPLY+=($(compgen -f -- "$cur")) ;;
+    "/check-config"|"/trust"|"/audit/verify"|"/backup"|"/restore") COMPREPLY+=($(compgen -f -- "$cur")) ;;
   esac
 }
 complete -F _toolgate toolgate

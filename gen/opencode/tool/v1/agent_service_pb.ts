@@ -15,7 +15,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/agent_service.proto.
  */
 export const file_opencode_tool_v1_agent_service: GenFile = /*@__PURE__*/
-  fileDesc("CiRvcGVuY29kZS90b29sL3YxL2FnZW50X3NlcnZpY2UucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi0AEKCUNvbm5lY3RvchIKCgJpZBgBIAEoCRIMCgRraW5kGAIgASgJEg0KBXBsYWNlGAMgASgJEhAKCG1jcF9uYW1lGAQgASgJEg0KBWZpbGVzGAUgAygJEgsKA3VpZBgGIAEoDRIQCghlbmZvcmNlZBgHIAEoCBIPCgdjcmVhdGVkGAggASgBEhUKDXJlZ2lzdGVyZWRfYnkYCSABKAkSMgoLZW5mb3JjZW1lbnQYCiABKAsyHS5vcGVuY29kZS50b29sLnYxLkVuZm9yY2VtZW50ItYBChhSZWdpc3RlckNvbm5lY3RvclJlcXVlc3QSKwoEa2luZBgBIAEoCUIdukgachgyFl5bYS16XVthLXowLTktXXswLDMxfSQSGQoFcGxhY2UYAiABKAlCCrpIB3IFEAEYgAISLgoIbWNwX25hbWUYAyABKAlCHLpIGXIXMhVeW0EtWmEtejAtOV8tXXswLDY0fSQSIwoFZmlsZXMYBCADKAlCFLpIEZIBDhAgGAEiCHIGGIAgOgEvEgsKA3VpZBgFIAEoDRIQCghlbmZvcmNlZBgGIAEoCCJLChlSZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEi4KCWNvbm5lY3RvchgBIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQ29ubmVjdG9yIjMKGlVucmVnaXN0ZXJDb25uZWN0b3JSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTQobVW5yZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEi4KCWNvbm5lY3RvchgBIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQ29ubmVjdG9yIhcKFUxpc3RDb25uZWN0b3JzUmVxdWVzdCJJChZMaXN0Q29ubmVjdG9yc1Jlc3BvbnNlEi8KCmNvbm5lY3RvcnMYASADKAsyGy5vcGVuY29kZS50b29sLnYxLkNvbm5lY3RvciITChFMaXN0QWdlbnRzUmVxdWVzdCJBChJMaXN0QWdlbnRzUmVzcG9uc2USKwoGYWdlbnRzGAEgAygLMhsub3BlbmNvZGUudG9vbC52MS5BZ2VudEluZm8iYgoJQWdlbnRJbmZvEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSMgoHcnVubmVycxgDIAMoCzIhLm9wZW5jb2RlLnRvb2wudjEuQWdlbnRSdW5uZXJJbmZvIkgKD0FnZW50UnVubmVySW5mbxIMCgRuYW1lGAEgASgJEhAKCGJ5cGFzc2VzGAIgASgJEhUKDWZyZWVfY2FwYWNpdHkYAyABKA0iiQIKEFJ1bkFnZW50c1JlcXVlc3QSLgoFaGVsbG8YASABKAsyHS5vcGVuY29kZS50b29sLnYxLlJ1bm5lckhlbGxvSAASMQoIcHJvZ3Jlc3MYAiABKAsyHS5vcGVuY29kZS50b29sLnYxLlJ1blByb2dyZXNzSAASKQoEZG9uZRgDIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUnVuRG9uZUgAEi0KBmZhaWxlZBgEIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUnVuRmFpbGVkSAASJgoEYmVhdBgFIAEoCzIWLm9wZW5jb2RlLnRvb2wudjEuQmVhdEgAQhAKB21lc3NhZ2USBbpIAggBIr4BCgtSdW5uZXJIZWxsbxIZCghwcm90b2NvbBgBIAEoDUIHukgEKgIIARIxCgtpbnN0YW5jZV9pZBgCIAEoCUIcukgZchcyFV5bQS1aYS16MC05Xy1dezgsNjR9JBIkCgZhZ2VudHMYAyADKAlCFLpIEZIBDggBEEAYASIGcgQQARhAEhwKCGNhcGFjaXR5GAQgASgNQgq6SAcqBRjoBygBEh0KBGhlbGQYBSADKAlCD7pIDJIBCRDQDyIEcgIYQCJACgtSdW5Qcm9ncmVzcxIUCgNydW4YASABKAlCB7pIBHICGEASDAoEdGV4dBgCIAEoCRINCgV0aXRsZRgDIAEoCSItCgdSdW5Eb25lEhQKA3J1bhgBIAEoCUIHukgEcgIYQBIMCgR0ZXh0GAIgASgJIjIKCVJ1bkZhaWxlZBIUCgNydW4YASABKAlCB7pIBHICGEASDwoHbWVzc2FnZRgCIAEoCSIGCgRCZWF0IoMCChFSdW5BZ2VudHNSZXNwb25zZRIyCgd3ZWxjb21lGAEgASgLMh8ub3BlbmNvZGUudG9vbC52MS5SdW5uZXJXZWxjb21lSAASKwoFc3RhcnQYAiABKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1blN0YXJ0SAASLQoGY2FuY2VsGAMgASgLMhsub3BlbmNvZGUudG9vbC52MS5SdW5DYW5jZWxIABIrCgVlbmRlZBgEIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVuRW5kZWRIABImCgRiZWF0GAUgASgLMhYub3BlbmNvZGUudG9vbC52MS5CZWF0SABCCQoHbWVzc2FnZSJFCg1SdW5uZXJXZWxjb21lEhAKCHN0b3JlX2lkGAEgASgJEg8KB2JlYXRfbXMYAiABKA0SEQoJcmVzdW1lX21zGAMgASgNIpcBCghSdW5TdGFydBILCgNydW4YASABKAkSFQoNY2hpbGRfc2Vzc2lvbhgCIAEoCRIWCg5wYXJlbnRfc2Vzc2lvbhgDIAEoCRITCgtwYXJlbnRfY2FsbBgEIAEoCRINCgVhZ2VudBgFIAEoCRIOCgZwcm9tcHQYBiABKAkSCwoDY3dkGAcgASgJEg4KBnJlc3VtZRgIIAEoCCIoCglSdW5DYW5jZWwSCwoDcnVuGAEgASgJEg4KBnJlYXNvbhgCIAEoCSIXCghSdW5FbmRlZBILCgNydW4YASABKAkyiAQKDEFnZW50U2VydmljZRJsChFSZWdpc3RlckNvbm5lY3RvchIqLm9wZW5jb2RlLnRvb2wudjEuUmVnaXN0ZXJDb25uZWN0b3JSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEnIKE1VucmVnaXN0ZXJDb25uZWN0b3ISLC5vcGVuY29kZS50b29sLnYxLlVucmVnaXN0ZXJDb25uZWN0b3JSZXF1ZXN0Gi0ub3BlbmNvZGUudG9vbC52MS5VbnJlZ2lzdGVyQ29ubmVjdG9yUmVzcG9uc2USYwoOTGlzdENvbm5lY3RvcnMSJy5vcGVuY29kZS50b29sLnYxLkxpc3RDb25uZWN0b3JzUmVxdWVzdBooLm9wZW5jb2RlLnRvb2wudjEuTGlzdENvbm5lY3RvcnNSZXNwb25zZRJXCgpMaXN0QWdlbnRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QWdlbnRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEFnZW50c1Jlc3BvbnNlElgKCVJ1bkFnZW50cxIiLm9wZW5jb2RlLnRvb2wudjEuUnVuQWdlbnRzUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuUnVuQWdlbnRzUmVzcG9uc2UoATABYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_tool_service]);
+  fileDesc("CiRvcGVuY29kZS90b29sL3YxL2FnZW50X3NlcnZpY2UucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi0AEKCUNvbm5lY3RvchIKCgJpZBgBIAEoCRIMCgRraW5kGAIgASgJEg0KBXBsYWNlGAMgASgJEhAKCG1jcF9uYW1lGAQgASgJEg0KBWZpbGVzGAUgAygJEgsKA3VpZBgGIAEoDRIQCghlbmZvcmNlZBgHIAEoCBIPCgdjcmVhdGVkGAggASgBEhUKDXJlZ2lzdGVyZWRfYnkYCSABKAkSMgoLZW5mb3JjZW1lbnQYCiABKAsyHS5vcGVuY29kZS50b29sLnYxLkVuZm9yY2VtZW50ItYBChhSZWdpc3RlckNvbm5lY3RvclJlcXVlc3QSKwoEa2luZBgBIAEoCUIdukgachgyFl5bYS16XVthLXowLTktXXswLDMxfSQSGQoFcGxhY2UYAiABKAlCCrpIB3IFEAEYgAISLgoIbWNwX25hbWUYAyABKAlCHLpIGXIXMhVeW0EtWmEtejAtOV8tXXswLDY0fSQSIwoFZmlsZXMYBCADKAlCFLpIEZIBDhAgGAEiCHIGGIAgOgEvEgsKA3VpZBgFIAEoDRIQCghlbmZvcmNlZBgGIAEoCCJLChlSZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEi4KCWNvbm5lY3RvchgBIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQ29ubmVjdG9yIjMKGlVucmVnaXN0ZXJDb25uZWN0b3JSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTQobVW5yZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEi4KCWNvbm5lY3RvchgBIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuQ29ubmVjdG9yIhcKFUxpc3RDb25uZWN0b3JzUmVxdWVzdCJJChZMaXN0Q29ubmVjdG9yc1Jlc3BvbnNlEi8KCmNvbm5lY3RvcnMYASADKAsyGy5vcGVuY29kZS50b29sLnYxLkNvbm5lY3RvciITChFMaXN0QWdlbnRzUmVxdWVzdCJBChJMaXN0QWdlbnRzUmVzcG9uc2USKwoGYWdlbnRzGAEgAygLMhsub3BlbmNvZGUudG9vbC52MS5BZ2VudEluZm8iYgoJQWdlbnRJbmZvEgwKBG5hbWUYASABKAkSEwoLZGVzY3JpcHRpb24YAiABKAkSMgoHcnVubmVycxgDIAMoCzIhLm9wZW5jb2RlLnRvb2wudjEuQWdlbnRSdW5uZXJJbmZvIkgKD0FnZW50UnVubmVySW5mbxIMCgRuYW1lGAEgASgJEhAKCGJ5cGFzc2VzGAIgASgJEhUKDWZyZWVfY2FwYWNpdHkYAyABKA0iiQIKEFJ1bkFnZW50c1JlcXVlc3QSLgoFaGVsbG8YASABKAsyHS5vcGVuY29kZS50b29sLnYxLlJ1bm5lckhlbGxvSAASMQoIcHJvZ3Jlc3MYAiABKAsyHS5vcGVuY29kZS50b29sLnYxLlJ1blByb2dyZXNzSAASKQoEZG9uZRgDIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUnVuRG9uZUgAEi0KBmZhaWxlZBgEIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUnVuRmFpbGVkSAASJgoEYmVhdBgFIAEoCzIWLm9wZW5jb2RlLnRvb2wudjEuQmVhdEgAQhAKB21lc3NhZ2USBbpIAggBIr8BCgtSdW5uZXJIZWxsbxIZCghwcm90b2NvbBgBIAEoDUIHukgEKgIIARIxCgtpbnN0YW5jZV9pZBgCIAEoCUIcukgZchcyFV5bQS1aYS16MC05Xy1dezgsNjR9JBIkCgZhZ2VudHMYAyADKAlCFLpIEZIBDggBEEAYASIGcgQQARhAEhwKCGNhcGFjaXR5GAQgASgNQgq6SAcqBRjoBygBEh4KBGhlbGQYBSADKAlCELpIDZIBChDQDyIFcgMYgAEiQQoLUnVuUHJvZ3Jlc3MSFQoDcnVuGAEgASgJQgi6SAVyAxiAARIMCgR0ZXh0GAIgASgJEg0KBXRpdGxlGAMgASgJIi4KB1J1bkRvbmUSFQoDcnVuGAEgASgJQgi6SAVyAxiAARIMCgR0ZXh0GAIgASgJIjMKCVJ1bkZhaWxlZBIVCgNydW4YASABKAlCCLpIBXIDGIABEg8KB21lc3NhZ2UYAiABKAkiBgoEQmVhdCKDAgoRUnVuQWdlbnRzUmVzcG9uc2USMgoHd2VsY29tZRgBIAEoCzIfLm9wZW5jb2RlLnRvb2wudjEuUnVubmVyV2VsY29tZUgAEisKBXN0YXJ0GAIgASgLMhoub3BlbmNvZGUudG9vbC52MS5SdW5TdGFydEgAEi0KBmNhbmNlbBgDIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUnVuQ2FuY2VsSAASKwoFZW5kZWQYBCABKAsyGi5vcGVuY29kZS50b29sLnYxLlJ1bkVuZGVkSAASJgoEYmVhdBgFIAEoCzIWLm9wZW5jb2RlLnRvb2wudjEuQmVhdEgAQgkKB21lc3NhZ2UiRQoNUnVubmVyV2VsY29tZRIQCghzdG9yZV9pZBgBIAEoCRIPCgdiZWF0X21zGAIgASgNEhEKCXJlc3VtZV9tcxgDIAEoDSKXAQoIUnVuU3RhcnQSCwoDcnVuGAEgASgJEhUKDWNoaWxkX3Nlc3Npb24YAiABKAkSFgoOcGFyZW50X3Nlc3Npb24YAyABKAkSEwoLcGFyZW50X2NhbGwYBCABKAkSDQoFYWdlbnQYBSABKAkSDgoGcHJvbXB0GAYgASgJEgsKA2N3ZBgHIAEoCRIOCgZyZXN1bWUYCCABKAgiKAoJUnVuQ2FuY2VsEgsKA3J1bhgBIAEoCRIOCgZyZWFzb24YAiABKAkiFwoIUnVuRW5kZWQSCwoDcnVuGAEgASgJMogECgxBZ2VudFNlcnZpY2USbAoRUmVnaXN0ZXJDb25uZWN0b3ISKi5vcGVuY29kZS50b29sLnYxLlJlZ2lzdGVyQ29ubmVjdG9yUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuUmVnaXN0ZXJDb25uZWN0b3JSZXNwb25zZRJyChNVbnJlZ2lzdGVyQ29ubmVjdG9yEiwub3BlbmNvZGUudG9vbC52MS5VbnJlZ2lzdGVyQ29ubmVjdG9yUmVxdWVzdBotLm9wZW5jb2RlLnRvb2wudjEuVW5yZWdpc3RlckNvbm5lY3RvclJlc3BvbnNlEmMKDkxpc3RDb25uZWN0b3JzEicub3BlbmNvZGUudG9vbC52MS5MaXN0Q29ubmVjdG9yc1JlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLkxpc3RDb25uZWN0b3JzUmVzcG9uc2USVwoKTGlzdEFnZW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEFnZW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RBZ2VudHNSZXNwb25zZRJYCglSdW5BZ2VudHMSIi5vcGVuY29kZS50b29sLnYxLlJ1bkFnZW50c1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLlJ1bkFnZW50c1Jlc3BvbnNlKAEwAWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_tool_service]);
 
 /**
  * Connector is the record of a connector.
@@ -460,7 +460,7 @@ export type RunnerHello = Message<"opencode.tool.v1.RunnerHello"> & {
   capacity: number;
 
   /**
-   * held are the runs for which it has not received `ended`; empty at its first connection.
+   * held are the runs for which it has not received `ended`, of all replicas; empty at its first connection.
    *
    * @generated from field: repeated string held = 5;
    */
@@ -663,7 +663,7 @@ export type RunnerWelcome = Message<"opencode.tool.v1.RunnerWelcome"> & {
   beatMs: number;
 
   /**
-   * resume_ms is the time within which the runner must return after its stream has ended.
+   * resume_ms is the time within which the runner must return after its stream has ended, or after the service is back.
    *
    * @generated from field: uint32 resume_ms = 3;
    */
@@ -684,7 +684,8 @@ export const RunnerWelcomeSchema: GenMessage<RunnerWelcome> = /*@__PURE__*/
  */
 export type RunStart = Message<"opencode.tool.v1.RunStart"> & {
   /**
-   * run identifies the run; it is unique across replicas and restarts.
+   * run identifies the run, in at most 128 characters without a meaning for the runner; it is unique across replicas and
+   * restarts.
    *
    * @generated from field: string run = 1;
    */
@@ -778,7 +779,7 @@ export const RunCancelSchema: GenMessage<RunCancel> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_agent_service, 20);
 
 /**
- * RunEnded confirms that the service took the end of a run, or does not know the run.
+ * RunEnded confirms that the end of a run is recorded as the end of its call, or that no call waits for the run.
  *
  * @generated from message opencode.tool.v1.RunEnded
  */
@@ -864,9 +865,9 @@ export const AgentService: GenService<{
    * A runner gets runs of sessions that its own principal owns, and only of tasks that start at this replica: connect to
    * each replica. Of several runners of an agent the one with the most free capacity gets a run.
    *
-   * Cancel. When the call of a task ends before its run does (CancelTool, its deadline, the stop of the service), the
-   * service sends `cancel`, cancels the open calls of the child session, and ignores what the run sends from then on. The
-   * runner stops the agent and confirms with `failed` or `done`; until then the run counts against its capacity.
+   * Cancel. When the call of a task ends before its run does (CancelTool, its deadline), the service sends `cancel`, cancels
+   * the open calls of the child session, and ignores what the run sends from then on. The runner stops the agent and
+   * confirms with `failed` or `done`; until then the run counts against its capacity.
    *
    * Beats. Each side sends a message at least every `beat_ms`, `beat` if it has nothing else to say. If the service gets
    * none for three times `beat_ms`, it ends the stream with RUNNER_SILENT.
@@ -874,9 +875,17 @@ export const AgentService: GenService<{
    * Reconnection. If the stream ends, the runner's runs go on for `resume_ms`. The runner connects again, to the same
    * replica, with the same `instance_id` and with every run for which it has not received `ended` in `held`; it then
    * repeats a `done` or `failed` that was not confirmed. A run of the service that is not in `held` fails; so do all runs
-   * if the runner does not return in time. A run in `held` that this replica does not know, also after its restart, is
-   * answered with `cancel`. A second stream with the same `instance_id` and principal ends the first with
+   * if the runner does not return in time. A second stream with the same `instance_id` and principal ends the first with
    * RUNNER_REPLACED.
+   *
+   * Restart. A run outlives the replica that started it. When that is stopped or killed, the call of the task stays
+   * running without an owner. The runner connects again, after the restart or to any other replica, with all of its runs in
+   * `held`: the replica that gets a run in `held` whose call waits for it owns the call from then on, and the run goes on as
+   * if nothing had happened. After a kill that takes up to `lease_ms`, until the lease of the lost replica has lapsed.
+   * Connect within `resume_ms` of the start of the service, or of the end of that lease: a call whose run no replica has got
+   * by then ends EXECUTOR_LOST, with the child session in its error. `ended` is sent when the end of the call is recorded,
+   * so a runner that repeats what was not confirmed loses no answer, and each call gets one. A run in `held` for which no
+   * open call of the runner's principal waits is answered with `cancel`.
    *
    * Hostile or broken runners. `progress`, `done` and `failed` of unknown runs have no effect; `done` and `failed` of them
    * are confirmed. Of several `progress` messages only the latest counts, and what it shows changes at most once a second.

@@ -13,7 +13,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/credential_service.proto.
  */
 export const file_opencode_tool_v1_credential_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSK3AQoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQFCBgoEX3VpZCJBCg1TaWduSW5SZXF1ZXN0EhcKBGNvZGUYASABKAlCCbpIBnIEEAEYQBIXCgVsYWJlbBgCIAEoCUIIukgFcgMYgAEiYwoOU2lnbkluUmVzcG9uc2USDQoFdG9rZW4YASABKAkSMAoKY3JlZGVudGlhbBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbBIQCghzdG9yZV9pZBgDIAEoCSITChFDcmVhdGVDb2RlUmVxdWVzdCIzChJDcmVhdGVDb2RlUmVzcG9uc2USDAoEY29kZRgBIAEoCRIPCgdleHBpcmVzGAIgASgBIvABChJDcmVhdGVUb2tlblJlcXVlc3QSTwoFcm9sZXMYASADKAlCQLpIPZIBOggBEAYYASIycjBSBmNhbGxlclIIYXBwcm92ZXJSB3dhdGNoZXJSBWFkbWluUgRob3N0UgZ3b3JrZXISIAoGYWdlbnRzGAIgAygJQhC6SA2SAQoQZCIGcgQQARhAEiQKCndvcmtzcGFjZXMYAyADKAlCELpIDZIBChBkIgZyBBABGEASFwoFbGFiZWwYBCABKAlCCLpIBXIDGIABEigKB2V4cGlyZXMYBSABKAFCF7pIFBISEQAA3MIIsj5DKQAAAAAAAAAAIlYKE0NyZWF0ZVRva2VuUmVzcG9uc2USDQoFdG9rZW4YASABKAkSMAoKY3JlZGVudGlhbBgCIAEoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCIYChZMaXN0Q3JlZGVudGlhbHNSZXF1ZXN0IkwKF0xpc3RDcmVkZW50aWFsc1Jlc3BvbnNlEjEKC2NyZWRlbnRpYWxzGAEgAygLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsIjAKF1Jldm9rZUNyZWRlbnRpYWxSZXF1ZXN0EhUKAmlkGAEgASgJQgm6SAZyBBABGEAiTAoYUmV2b2tlQ3JlZGVudGlhbFJlc3BvbnNlEjAKCmNyZWRlbnRpYWwYASABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwy6AMKEUNyZWRlbnRpYWxTZXJ2aWNlEksKBlNpZ25JbhIfLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVxdWVzdBogLm9wZW5jb2RlLnRvb2wudjEuU2lnbkluUmVzcG9uc2USVwoKQ3JlYXRlQ29kZRIjLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlQ29kZVJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXNwb25zZRJaCgtDcmVhdGVUb2tlbhIkLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5DcmVhdGVUb2tlblJlc3BvbnNlEmYKD0xpc3RDcmVkZW50aWFscxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USaQoQUmV2b2tlQ3JlZGVudGlhbBIpLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlQ3JlZGVudGlhbFJlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSLnAQoKQ3JlZGVudGlhbBIKCgJpZBgBIAEoCRINCgVyb2xlcxgCIAMoCRIOCgZhZ2VudHMYAyADKAkSEgoKd29ya3NwYWNlcxgEIAMoCRINCgVsYWJlbBgFIAEoCRIPCgdjcmVhdGVkGAYgASgBEg8KB2V4cGlyZXMYByABKAESDwoHcmV2b2tlZBgIIAEoARIOCgZpc3N1ZXIYCiABKAkSEAoDdWlkGAkgASgNSACIAQESLgoGd29ya2VyGAsgASgLMh4ub3BlbmNvZGUudG9vbC52MS5Xb3JrZXJSaWdodHNCBgoEX3VpZCLNAQoMV29ya2VyUmlnaHRzEjMKBXRvb2xzGAEgAygJQiS6SCGSAR4QZCIachgyFl5bQS1aYS16MC05XyotXXsxLDY0fSQSJgoLcGVybWlzc2lvbnMYAiADKAlCEbpIDpIBCxBkIgdyBRABGIABEiAKBWNhbGxzGAMgAygJQhG6SA6SAQsQZCIHcgUQARiAARISCgppZGVtcG90ZW50GAQgASgIEioKA3BpbhgFIAMoCUIdukgakgEXEOgHIhJyEDIOXlswLTlhLWZdezMyfSQiQQoNU2lnbkluUmVxdWVzdBIXCgRjb2RlGAEgASgJQgm6SAZyBBABGEASFwoFbGFiZWwYAiABKAlCCLpIBXIDGIABImMKDlNpZ25JblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEjAKCmNyZWRlbnRpYWwYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwSEAoIc3RvcmVfaWQYAyABKAkiEwoRQ3JlYXRlQ29kZVJlcXVlc3QiMwoSQ3JlYXRlQ29kZVJlc3BvbnNlEgwKBGNvZGUYASABKAkSDwoHZXhwaXJlcxgCIAEoASKgAgoSQ3JlYXRlVG9rZW5SZXF1ZXN0Ek8KBXJvbGVzGAEgAygJQkC6SD2SAToIARAGGAEiMnIwUgZjYWxsZXJSCGFwcHJvdmVyUgd3YXRjaGVyUgVhZG1pblIEaG9zdFIGd29ya2VyEiAKBmFnZW50cxgCIAMoCUIQukgNkgEKEGQiBnIEEAEYQBIkCgp3b3Jrc3BhY2VzGAMgAygJQhC6SA2SAQoQZCIGcgQQARhAEhcKBWxhYmVsGAQgASgJQgi6SAVyAxiAARIoCgdleHBpcmVzGAUgASgBQhe6SBQSEhEAANzCCLI+QykAAAAAAAAAABIuCgZ3b3JrZXIYBiABKAsyHi5vcGVuY29kZS50b29sLnYxLldvcmtlclJpZ2h0cyJWChNDcmVhdGVUb2tlblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEjAKCmNyZWRlbnRpYWwYAiABKAsyHC5vcGVuY29kZS50b29sLnYxLkNyZWRlbnRpYWwiGAoWTGlzdENyZWRlbnRpYWxzUmVxdWVzdCJMChdMaXN0Q3JlZGVudGlhbHNSZXNwb25zZRIxCgtjcmVkZW50aWFscxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQ3JlZGVudGlhbCIwChdSZXZva2VDcmVkZW50aWFsUmVxdWVzdBIVCgJpZBgBIAEoCUIJukgGcgQQARhAIkwKGFJldm9rZUNyZWRlbnRpYWxSZXNwb25zZRIwCgpjcmVkZW50aWFsGAEgASgLMhwub3BlbmNvZGUudG9vbC52MS5DcmVkZW50aWFsMugDChFDcmVkZW50aWFsU2VydmljZRJLCgZTaWduSW4SHy5vcGVuY29kZS50b29sLnYxLlNpZ25JblJlcXVlc3QaIC5vcGVuY29kZS50b29sLnYxLlNpZ25JblJlc3BvbnNlElcKCkNyZWF0ZUNvZGUSIy5vcGVuY29kZS50b29sLnYxLkNyZWF0ZUNvZGVSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5DcmVhdGVDb2RlUmVzcG9uc2USWgoLQ3JlYXRlVG9rZW4SJC5vcGVuY29kZS50b29sLnYxLkNyZWF0ZVRva2VuUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuQ3JlYXRlVG9rZW5SZXNwb25zZRJmCg9MaXN0Q3JlZGVudGlhbHMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RDcmVkZW50aWFsc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RDcmVkZW50aWFsc1Jlc3BvbnNlEmkKEFJldm9rZUNyZWRlbnRpYWwSKS5vcGVuY29kZS50b29sLnYxLlJldm9rZUNyZWRlbnRpYWxSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5SZXZva2VDcmVkZW50aWFsUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate]);
 
 /**
  * Credential is the record of a credential, without its hash.
@@ -93,6 +93,13 @@ export type Credential = Message<"opencode.tool.v1.Credential"> & {
    * @generated from field: optional uint32 uid = 9;
    */
   uid?: number | undefined;
+
+  /**
+   * worker are the limits of the role worker; absent for the other roles.
+   *
+   * @generated from field: opencode.tool.v1.WorkerRights worker = 11;
+   */
+  worker?: WorkerRights | undefined;
 };
 
 /**
@@ -101,6 +108,57 @@ export type Credential = Message<"opencode.tool.v1.Credential"> & {
  */
 export const CredentialSchema: GenMessage<Credential> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_credential_service, 0);
+
+/**
+ * WorkerRights are the limits of a token with the role worker, with which processes bring tools (see WorkerService). In
+ * names `*` matches any run of characters.
+ *
+ * @generated from message opencode.tool.v1.WorkerRights
+ */
+export type WorkerRights = Message<"opencode.tool.v1.WorkerRights"> & {
+  /**
+   * tools are the names of the tools that its processes may bring. At least one.
+   *
+   * @generated from field: repeated string tools = 1;
+   */
+  tools: string[];
+
+  /**
+   * permissions are what these tools may ask in addition to their own names. Never a permission of a built-in tool, whatever is
+   * named here.
+   *
+   * @generated from field: repeated string permissions = 2;
+   */
+  permissions: string[];
+
+  /**
+   * calls are the names of the tools that their bodies may call, for the caller of their call. Empty: none.
+   *
+   * @generated from field: repeated string calls = 3;
+   */
+  calls: string[];
+
+  /**
+   * idempotent: a tool may declare that it can be run again after its worker was lost. Otherwise its `idempotent` is ignored.
+   *
+   * @generated from field: bool idempotent = 4;
+   */
+  idempotent: boolean;
+
+  /**
+   * pin are the only definition IDs that are served. Empty: any; a definition that changes loses its grants.
+   *
+   * @generated from field: repeated string pin = 5;
+   */
+  pin: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.WorkerRights.
+ * Use `create(WorkerRightsSchema)` to create a new message.
+ */
+export const WorkerRightsSchema: GenMessage<WorkerRights> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_credential_service, 1);
 
 /**
  * SignInRequest is a code.
@@ -128,7 +186,7 @@ export type SignInRequest = Message<"opencode.tool.v1.SignInRequest"> & {
  * Use `create(SignInRequestSchema)` to create a new message.
  */
 export const SignInRequestSchema: GenMessage<SignInRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 1);
+  messageDesc(file_opencode_tool_v1_credential_service, 2);
 
 /**
  * SignInResponse is the new credential.
@@ -164,7 +222,7 @@ export type SignInResponse = Message<"opencode.tool.v1.SignInResponse"> & {
  * Use `create(SignInResponseSchema)` to create a new message.
  */
 export const SignInResponseSchema: GenMessage<SignInResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 2);
+  messageDesc(file_opencode_tool_v1_credential_service, 3);
 
 /**
  * CreateCodeRequest is empty.
@@ -179,7 +237,7 @@ export type CreateCodeRequest = Message<"opencode.tool.v1.CreateCodeRequest"> & 
  * Use `create(CreateCodeRequestSchema)` to create a new message.
  */
 export const CreateCodeRequestSchema: GenMessage<CreateCodeRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 3);
+  messageDesc(file_opencode_tool_v1_credential_service, 4);
 
 /**
  * CreateCodeResponse is a code.
@@ -207,7 +265,7 @@ export type CreateCodeResponse = Message<"opencode.tool.v1.CreateCodeResponse"> 
  * Use `create(CreateCodeResponseSchema)` to create a new message.
  */
 export const CreateCodeResponseSchema: GenMessage<CreateCodeResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 4);
+  messageDesc(file_opencode_tool_v1_credential_service, 5);
 
 /**
  * CreateTokenRequest describes a credential.
@@ -250,6 +308,14 @@ export type CreateTokenRequest = Message<"opencode.tool.v1.CreateTokenRequest"> 
    * @generated from field: double expires = 5;
    */
   expires: number;
+
+  /**
+   * worker are the limits of the role worker, which needs them. That role excludes every other role: the principal that
+   * runs a tool must neither call nor approve it.
+   *
+   * @generated from field: opencode.tool.v1.WorkerRights worker = 6;
+   */
+  worker?: WorkerRights | undefined;
 };
 
 /**
@@ -257,7 +323,7 @@ export type CreateTokenRequest = Message<"opencode.tool.v1.CreateTokenRequest"> 
  * Use `create(CreateTokenRequestSchema)` to create a new message.
  */
 export const CreateTokenRequestSchema: GenMessage<CreateTokenRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 5);
+  messageDesc(file_opencode_tool_v1_credential_service, 6);
 
 /**
  * CreateTokenResponse is the new credential.
@@ -285,7 +351,7 @@ export type CreateTokenResponse = Message<"opencode.tool.v1.CreateTokenResponse"
  * Use `create(CreateTokenResponseSchema)` to create a new message.
  */
 export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 6);
+  messageDesc(file_opencode_tool_v1_credential_service, 7);
 
 /**
  * ListCredentialsRequest is empty.
@@ -300,7 +366,7 @@ export type ListCredentialsRequest = Message<"opencode.tool.v1.ListCredentialsRe
  * Use `create(ListCredentialsRequestSchema)` to create a new message.
  */
 export const ListCredentialsRequestSchema: GenMessage<ListCredentialsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 7);
+  messageDesc(file_opencode_tool_v1_credential_service, 8);
 
 /**
  * ListCredentialsResponse is the table.
@@ -321,7 +387,7 @@ export type ListCredentialsResponse = Message<"opencode.tool.v1.ListCredentialsR
  * Use `create(ListCredentialsResponseSchema)` to create a new message.
  */
 export const ListCredentialsResponseSchema: GenMessage<ListCredentialsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 8);
+  messageDesc(file_opencode_tool_v1_credential_service, 9);
 
 /**
  * RevokeCredentialRequest names a credential.
@@ -342,7 +408,7 @@ export type RevokeCredentialRequest = Message<"opencode.tool.v1.RevokeCredential
  * Use `create(RevokeCredentialRequestSchema)` to create a new message.
  */
 export const RevokeCredentialRequestSchema: GenMessage<RevokeCredentialRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 9);
+  messageDesc(file_opencode_tool_v1_credential_service, 10);
 
 /**
  * RevokeCredentialResponse is the credential after it was revoked.
@@ -363,7 +429,7 @@ export type RevokeCredentialResponse = Message<"opencode.tool.v1.RevokeCredentia
  * Use `create(RevokeCredentialResponseSchema)` to create a new message.
  */
 export const RevokeCredentialResponseSchema: GenMessage<RevokeCredentialResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_credential_service, 10);
+  messageDesc(file_opencode_tool_v1_credential_service, 11);
 
 /**
  * CredentialService manages the table of credentials. The service stores only SHA-256 hashes of them. Tokens of the

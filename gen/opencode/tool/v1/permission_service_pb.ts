@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/permission_service.proto.
  */
 export const file_opencode_tool_v1_permission_service: GenFile = /*@__PURE__*/
-  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCJlChRMaXN0RGVjaXNpb25zUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIRCglhZnRlcl9zZXEYAyABKAQiRgoVTGlzdERlY2lzaW9uc1Jlc3BvbnNlEi0KB2VudHJpZXMYASADKAsyHC5vcGVuY29kZS50b29sLnYxLkF1ZGl0RW50cnkiTQoRTGlzdEF1ZGl0c1JlcXVlc3QSGwoJcGFnZV9zaXplGAEgASgNQgi6SAUqAxj0AxIbCgpwYWdlX3Rva2VuGAIgASgJQge6SARyAhhAIkcKEkxpc3RBdWRpdHNSZXNwb25zZRIYChByb290X3Nlc3Npb25faWRzGAEgAygJEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLkAQoYRXhwbGFpblBlcm1pc3Npb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASFgoFYWdlbnQYAiABKAlCB7pIBHICGEASHgoKcGVybWlzc2lvbhgDIAEoCUIKukgHcgUQARiAARIjCghwYXR0ZXJucxgEIAMoCUIRukgOkgELEIACIgZyBBiAgAgSOgoFcnVsZXMYBSADKAsyIC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SdWxlQgm6SAaSAQMQ6AcSEgoKb25seV9ydWxlcxgGIAEoCCKIAQoZRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRIyCgZhY3Rpb24YASABKA4yIi5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25BY3Rpb24SNwoJZGVjaXNpb25zGAIgAygLMiQub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uRGVjaXNpb24icQoQTGlzdFJ1bGVzUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhASAASHQoJd29ya3NwYWNlGAIgASgJQgi6SAVyAxiAIEgAEhYKBWFnZW50GAMgASgJQge6SARyAhhAQgcKBXBsYWNlImAKEUxpc3RSdWxlc1Jlc3BvbnNlEg0KBWFnZW50GAEgASgJEhEKCXdvcmtzcGFjZRgCIAEoCRIpCgVsaXN0cxgDIAMoCzIaLm9wZW5jb2RlLnRvb2wudjEuUnVsZUxpc3QywggKEVBlcm1pc3Npb25TZXJ2aWNlElQKE1Jlc3BvbmRUb1Blcm1pc3Npb24SJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXNwb25zZRoXLm9wZW5jb2RlLnRvb2wudjEuRW1wdHkSYAoNR2V0UGVybWlzc2lvbhImLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkdldFBlcm1pc3Npb25SZXNwb25zZRJmCg9MaXN0UGVybWlzc2lvbnMSKC5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1JlcXVlc3QaKS5vcGVuY29kZS50b29sLnYxLkxpc3RQZXJtaXNzaW9uc1Jlc3BvbnNlEmsKEFdhdGNoUGVybWlzc2lvbnMSKS5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXF1ZXN0Gioub3BlbmNvZGUudG9vbC52MS5XYXRjaFBlcm1pc3Npb25zUmVzcG9uc2UwARJsChFSZWplY3RQZXJtaXNzaW9ucxIqLm9wZW5jb2RlLnRvb2wudjEuUmVqZWN0UGVybWlzc2lvbnNSZXF1ZXN0Gisub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlElcKCkxpc3RHcmFudHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0R3JhbnRzUmVzcG9uc2USWgoLUmV2b2tlR3JhbnQSJC5vcGVuY29kZS50b29sLnYxLlJldm9rZUdyYW50UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXNwb25zZRJgCg1MaXN0RGVjaXNpb25zEiYub3BlbmNvZGUudG9vbC52MS5MaXN0RGVjaXNpb25zUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1Jlc3BvbnNlElcKCkxpc3RBdWRpdHMSIy5vcGVuY29kZS50b29sLnYxLkxpc3RBdWRpdHNSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVzcG9uc2USbAoRRXhwbGFpblBlcm1pc3Npb24SKi5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVxdWVzdBorLm9wZW5jb2RlLnRvb2wudjEuRXhwbGFpblBlcm1pc3Npb25SZXNwb25zZRJUCglMaXN0UnVsZXMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RSdWxlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
+  fileDesc("CilvcGVuY29kZS90b29sL3YxL3Blcm1pc3Npb25fc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSI4ChRHZXRQZXJtaXNzaW9uUmVxdWVzdBIgCg1wZXJtaXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEAisAEKFUdldFBlcm1pc3Npb25SZXNwb25zZRI3CgpwZXJtaXNzaW9uGAEgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBI0CgdzZXR0bGVkGAIgASgLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uU2V0dGxlZBIoCgRwYXJ0GAMgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJwChZMaXN0UGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASGwoJcGFnZV9zaXplGAIgASgNQgi6SAUqAxj0AxIcCgpwYWdlX3Rva2VuGAMgASgJQgi6SAVyAxiAAiJsChdMaXN0UGVybWlzc2lvbnNSZXNwb25zZRI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIjYKF1dhdGNoUGVybWlzc2lvbnNSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEAigwEKGFdhdGNoUGVybWlzc2lvbnNSZXNwb25zZRItCgVldmVudBgBIAEoCzIeLm9wZW5jb2RlLnRvb2wudjEuU2Vzc2lvbkV2ZW50EhAKCGxhc3Rfc2VxGAIgASgEEhQKDHNuYXBzaG90X2VuZBgDIAEoCBIQCghzdG9yZV9pZBgEIAEoCSJVChhSZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhoKB21lc3NhZ2UYAiABKAlCCbpIBnIEGICAASJRChlSZWplY3RQZXJtaXNzaW9uc1Jlc3BvbnNlEjQKB3NldHRsZWQYASADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25TZXR0bGVkIoEBChFMaXN0R3JhbnRzUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhQKDGluY2x1ZGVfZGVhZBgCIAEoCBIbCglwYWdlX3NpemUYAyABKA1CCLpIBSoDGPQDEhwKCnBhZ2VfdG9rZW4YBCABKAlCCLpIBXIDGIACIlYKEkxpc3RHcmFudHNSZXNwb25zZRInCgZncmFudHMYASADKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSIxChJSZXZva2VHcmFudFJlcXVlc3QSGwoIZ3JhbnRfaWQYASABKAlCCbpIBnIEEAEYQCI9ChNSZXZva2VHcmFudFJlc3BvbnNlEiYKBWdyYW50GAEgASgLMhcub3BlbmNvZGUudG9vbC52MS5HcmFudCIyChNDb25maXJtR3JhbnRSZXF1ZXN0EhsKCGdyYW50X2lkGAEgASgJQgm6SAZyBBABGEAiPgoUQ29uZmlybUdyYW50UmVzcG9uc2USJgoFZ3JhbnQYASABKAsyFy5vcGVuY29kZS50b29sLnYxLkdyYW50ImUKFExpc3REZWNpc2lvbnNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCglwYWdlX3NpemUYAiABKA1CCLpIBSoDGPQDEhEKCWFmdGVyX3NlcRgDIAEoBCJGChVMaXN0RGVjaXNpb25zUmVzcG9uc2USLQoHZW50cmllcxgBIAMoCzIcLm9wZW5jb2RlLnRvb2wudjEuQXVkaXRFbnRyeSJNChFMaXN0QXVkaXRzUmVxdWVzdBIbCglwYWdlX3NpemUYASABKA1CCLpIBSoDGPQDEhsKCnBhZ2VfdG9rZW4YAiABKAlCB7pIBHICGEAiRwoSTGlzdEF1ZGl0c1Jlc3BvbnNlEhgKEHJvb3Rfc2Vzc2lvbl9pZHMYASADKAkSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIuQBChhFeHBsYWluUGVybWlzc2lvblJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYQBIWCgVhZ2VudBgCIAEoCUIHukgEcgIYQBIeCgpwZXJtaXNzaW9uGAMgASgJQgq6SAdyBRABGIABEiMKCHBhdHRlcm5zGAQgAygJQhG6SA6SAQsQgAIiBnIEGICACBI6CgVydWxlcxgFIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJ1bGVCCbpIBpIBAxDoBxISCgpvbmx5X3J1bGVzGAYgASgIIogBChlFeHBsYWluUGVybWlzc2lvblJlc3BvbnNlEjIKBmFjdGlvbhgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkFjdGlvbhI3CglkZWNpc2lvbnMYAiADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbiJxChBMaXN0UnVsZXNSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCB7pIBHICGEBIABIdCgl3b3Jrc3BhY2UYAiABKAlCCLpIBXIDGIAgSAASFgoFYWdlbnQYAyABKAlCB7pIBHICGEBCBwoFcGxhY2UiYAoRTGlzdFJ1bGVzUmVzcG9uc2USDQoFYWdlbnQYASABKAkSEQoJd29ya3NwYWNlGAIgASgJEikKBWxpc3RzGAMgAygLMhoub3BlbmNvZGUudG9vbC52MS5SdWxlTGlzdDKhCQoRUGVybWlzc2lvblNlcnZpY2USVAoTUmVzcG9uZFRvUGVybWlzc2lvbhIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlc3BvbnNlGhcub3BlbmNvZGUudG9vbC52MS5FbXB0eRJgCg1HZXRQZXJtaXNzaW9uEiYub3BlbmNvZGUudG9vbC52MS5HZXRQZXJtaXNzaW9uUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0UGVybWlzc2lvblJlc3BvbnNlEmYKD0xpc3RQZXJtaXNzaW9ucxIoLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVxdWVzdBopLm9wZW5jb2RlLnRvb2wudjEuTGlzdFBlcm1pc3Npb25zUmVzcG9uc2USawoQV2F0Y2hQZXJtaXNzaW9ucxIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3QaKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZTABEmwKEVJlamVjdFBlcm1pc3Npb25zEioub3BlbmNvZGUudG9vbC52MS5SZWplY3RQZXJtaXNzaW9uc1JlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLlJlamVjdFBlcm1pc3Npb25zUmVzcG9uc2USVwoKTGlzdEdyYW50cxIjLm9wZW5jb2RlLnRvb2wudjEuTGlzdEdyYW50c1JlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkxpc3RHcmFudHNSZXNwb25zZRJaCgtSZXZva2VHcmFudBIkLm9wZW5jb2RlLnRvb2wudjEuUmV2b2tlR3JhbnRSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5SZXZva2VHcmFudFJlc3BvbnNlEl0KDENvbmZpcm1HcmFudBIlLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuQ29uZmlybUdyYW50UmVzcG9uc2USYAoNTGlzdERlY2lzaW9ucxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdERlY2lzaW9uc1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3REZWNpc2lvbnNSZXNwb25zZRJXCgpMaXN0QXVkaXRzEiMub3BlbmNvZGUudG9vbC52MS5MaXN0QXVkaXRzUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuTGlzdEF1ZGl0c1Jlc3BvbnNlEmwKEUV4cGxhaW5QZXJtaXNzaW9uEioub3BlbmNvZGUudG9vbC52MS5FeHBsYWluUGVybWlzc2lvblJlcXVlc3QaKy5vcGVuY29kZS50b29sLnYxLkV4cGxhaW5QZXJtaXNzaW9uUmVzcG9uc2USVAoJTGlzdFJ1bGVzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0UnVsZXNSZXNwb25zZWIGcHJvdG8z", [file_buf_validate_validate, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_tool]);
 
 /**
  * GetPermissionRequest names a permission request.
@@ -366,6 +366,48 @@ export const RevokeGrantResponseSchema: GenMessage<RevokeGrantResponse> = /*@__P
   messageDesc(file_opencode_tool_v1_permission_service, 11);
 
 /**
+ * ConfirmGrantRequest names a grant.
+ *
+ * @generated from message opencode.tool.v1.ConfirmGrantRequest
+ */
+export type ConfirmGrantRequest = Message<"opencode.tool.v1.ConfirmGrantRequest"> & {
+  /**
+   * grant_id is the grant.
+   *
+   * @generated from field: string grant_id = 1;
+   */
+  grantId: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ConfirmGrantRequest.
+ * Use `create(ConfirmGrantRequestSchema)` to create a new message.
+ */
+export const ConfirmGrantRequestSchema: GenMessage<ConfirmGrantRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 12);
+
+/**
+ * ConfirmGrantResponse is the grant after it was confirmed.
+ *
+ * @generated from message opencode.tool.v1.ConfirmGrantResponse
+ */
+export type ConfirmGrantResponse = Message<"opencode.tool.v1.ConfirmGrantResponse"> & {
+  /**
+   * grant has no `suspended`.
+   *
+   * @generated from field: opencode.tool.v1.Grant grant = 1;
+   */
+  grant?: Grant | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.ConfirmGrantResponse.
+ * Use `create(ConfirmGrantResponseSchema)` to create a new message.
+ */
+export const ConfirmGrantResponseSchema: GenMessage<ConfirmGrantResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_permission_service, 13);
+
+/**
  * ListDecisionsRequest names a session tree.
  *
  * @generated from message opencode.tool.v1.ListDecisionsRequest
@@ -398,7 +440,7 @@ export type ListDecisionsRequest = Message<"opencode.tool.v1.ListDecisionsReques
  * Use `create(ListDecisionsRequestSchema)` to create a new message.
  */
 export const ListDecisionsRequestSchema: GenMessage<ListDecisionsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 12);
+  messageDesc(file_opencode_tool_v1_permission_service, 14);
 
 /**
  * ListDecisionsResponse is a page of the audit.
@@ -419,7 +461,7 @@ export type ListDecisionsResponse = Message<"opencode.tool.v1.ListDecisionsRespo
  * Use `create(ListDecisionsResponseSchema)` to create a new message.
  */
 export const ListDecisionsResponseSchema: GenMessage<ListDecisionsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 13);
+  messageDesc(file_opencode_tool_v1_permission_service, 15);
 
 /**
  * ListAuditsRequest pages through audits.
@@ -447,7 +489,7 @@ export type ListAuditsRequest = Message<"opencode.tool.v1.ListAuditsRequest"> & 
  * Use `create(ListAuditsRequestSchema)` to create a new message.
  */
 export const ListAuditsRequestSchema: GenMessage<ListAuditsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 14);
+  messageDesc(file_opencode_tool_v1_permission_service, 16);
 
 /**
  * ListAuditsResponse is a page of audits.
@@ -475,7 +517,7 @@ export type ListAuditsResponse = Message<"opencode.tool.v1.ListAuditsResponse"> 
  * Use `create(ListAuditsResponseSchema)` to create a new message.
  */
 export const ListAuditsResponseSchema: GenMessage<ListAuditsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 15);
+  messageDesc(file_opencode_tool_v1_permission_service, 17);
 
 /**
  * ExplainPermissionRequest is a query to the rules.
@@ -522,7 +564,8 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
   rules: PermissionRule[];
 
   /**
-   * only_rules judges by `rules` alone, without other layers and grants. Denials by the engine itself stay in force.
+   * only_rules judges by `rules` alone, without other layers and grants, and as if no sandbox hid files from commands.
+   * Denials by the engine itself stay in force.
    *
    * @generated from field: bool only_rules = 6;
    */
@@ -534,7 +577,7 @@ export type ExplainPermissionRequest = Message<"opencode.tool.v1.ExplainPermissi
  * Use `create(ExplainPermissionRequestSchema)` to create a new message.
  */
 export const ExplainPermissionRequestSchema: GenMessage<ExplainPermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 16);
+  messageDesc(file_opencode_tool_v1_permission_service, 18);
 
 /**
  * ExplainPermissionResponse is the verdict.
@@ -563,7 +606,7 @@ export type ExplainPermissionResponse = Message<"opencode.tool.v1.ExplainPermiss
  * Use `create(ExplainPermissionResponseSchema)` to create a new message.
  */
 export const ExplainPermissionResponseSchema: GenMessage<ExplainPermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 17);
+  messageDesc(file_opencode_tool_v1_permission_service, 19);
 
 /**
  * ListRulesRequest selects the agent and the place whose rules are returned.
@@ -607,7 +650,7 @@ export type ListRulesRequest = Message<"opencode.tool.v1.ListRulesRequest"> & {
  * Use `create(ListRulesRequestSchema)` to create a new message.
  */
 export const ListRulesRequestSchema: GenMessage<ListRulesRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 18);
+  messageDesc(file_opencode_tool_v1_permission_service, 20);
 
 /**
  * ListRulesResponse is the rules.
@@ -643,7 +686,7 @@ export type ListRulesResponse = Message<"opencode.tool.v1.ListRulesResponse"> & 
  * Use `create(ListRulesResponseSchema)` to create a new message.
  */
 export const ListRulesResponseSchema: GenMessage<ListRulesResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_permission_service, 19);
+  messageDesc(file_opencode_tool_v1_permission_service, 21);
 
 /**
  * PermissionService is for approvers and their clients: see open permission requests, answer them, manage grants. It
@@ -739,6 +782,17 @@ export const PermissionService: GenService<{
     methodKind: "unary";
     input: typeof RevokeGrantRequestSchema;
     output: typeof RevokeGrantResponseSchema;
+  },
+  /**
+   * ConfirmGrant lets a grant that a restore suspended serve again; its event `granted` is emitted again. Confirming a
+   * grant that is not suspended is OK and changes nothing; an unknown one is NO_SUCH_GRANT. Roles: approver, admin.
+   *
+   * @generated from rpc opencode.tool.v1.PermissionService.ConfirmGrant
+   */
+  confirmGrant: {
+    methodKind: "unary";
+    input: typeof ConfirmGrantRequestSchema;
+    output: typeof ConfirmGrantResponseSchema;
   },
   /**
    * ListDecisions returns the audit of a session tree, oldest first: every decision about its calls, each as one link

@@ -19,7 +19,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool.proto.
  */
 export const file_opencode_tool_v1_tool: GenFile = /*@__PURE__*/
-  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSLWBgoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJEjAKCGV4ZWN1dG9yGBwgASgOMh4ub3BlbmNvZGUudG9vbC52MS5Ub29sRXhlY3V0b3ISEwoLcmVwb3J0ZWRfYnkYHSABKAkSHQoVcmVwb3J0ZWRfaW5wdXRfZGlnZXN0GB4gASgJEhgKEGNhbmNlbF9yZXF1ZXN0ZWQYHyABKAgSFwoKY2FsbGVyX3VpZBggIAEoDUgDiAEBEi4KCXJlcXVlc3RlchgiIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyEhIKCmJhY2tncm91bmQYIyABKAgSGAoQY2hpbGRfc2Vzc2lvbl9pZBgkIAEoCRIWCg5wYXJlbnRfY2FsbF9pZBglIAEoCUIHCgVzdGF0ZUILCglfbWV0YWRhdGFCEQoPX29yaWdpbmFsX2lucHV0Qg0KC19jYWxsZXJfdWlkIocBCgdQcmV2aWV3EgwKBGRpZmYYASABKAkSDwoHY29tbWFuZBgCIAEoCRINCgVwYXRocxgDIAMoCRINCgVob3N0cxgEIAMoCRILCgN1cmwYBSABKAkSEQoJYWRkaXRpb25zGAYgASgNEhEKCWRlbGV0aW9ucxgHIAEoDRIMCgR0ZXh0GAggASgJIvMEChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAkSLAoIcXVlc3Rpb24YHyADKAsyGi5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uEiUKBXJpc2tzGCAgAygLMhYub3BlbmNvZGUudG9vbC52MS5SaXNrEi4KCXJlcXVlc3RlchghIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyQgcKBV90b29sIj8KBFJpc2sSKAoEa2luZBgBIAEoDjIaLm9wZW5jb2RlLnRvb2wudjEuUmlza0tpbmQSDQoFcGFydHMYAiADKAkiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSKOCQoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEASKwoFaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SACIAQESEgoKd2hvbGVfY2FsbBgZIAEoCBIhCgdleHBpcmVzGBogASgBQhC6SA0SC0ABKQAAAAAAAAAAEjsKB2Fuc3dlcnMYGyADKAsyIC5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uQW5zd2VyQgi6SAWSAQIQCjrXBbpI0wUadAoYbWVzc2FnZV9vbmx5X3dpdGhfcmVqZWN0EjFtZXNzYWdlIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfUkVKRUNUGiV0aGlzLm1lc3NhZ2UgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAzGnQKFm9mZmVyX29ubHlfd2l0aF9hbHdheXMSMm9mZmVyX2lkIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfQUxXQVlTGiZ0aGlzLm9mZmVyX2lkID09ICcnIHx8IHRoaXMucmVwbHkgPT0gMhpqChRpbnB1dF9vbmx5X3dpdGhfb25jZRItaW5wdXQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9PTkNFGiMhaGFzKHRoaXMuaW5wdXQpIHx8IHRoaXMucmVwbHkgPT0gMRp1ChhleHBpcmVzX29ubHlfd2l0aF9hbHdheXMSMWV4cGlyZXMgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMuZXhwaXJlcyA9PSAwLjAgfHwgdGhpcy5yZXBseSA9PSAyGncKFmFuc3dlcnNfb25seV93aXRoX29uY2USMGFuc3dlcnMgYXJlIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfT05DRRordGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8IHRoaXMucmVwbHkgPT0gMRqIAQoVYW5zd2Vyc193aXRob3V0X2lucHV0EkFhbnN3ZXJzIGFuZCBpbnB1dCBleGNsdWRlIGVhY2ggb3RoZXI6IGFuIGVkaXQgYW5zd2VycyBubyBxdWVzdGlvbhosdGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8ICFoYXModGhpcy5pbnB1dClCCAoGX2lucHV0IgcKBUVtcHR5KsMECg9Ub29sRXJyb3JSZWFzb24SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5TUEVDSUZJRUQQABIjCh9UT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAESIgoeVE9PTF9FUlJPUl9SRUFTT05fVU5LTk9XTl9UT09MEAISIAocVE9PTF9FUlJPUl9SRUFTT05fU1RBTEVfVE9PTBADEhwKGFRPT0xfRVJST1JfUkVBU09OX0RFTklFRBAEEh4KGlRPT0xfRVJST1JfUkVBU09OX1JFSkVDVEVEEAUSHQoZVE9PTF9FUlJPUl9SRUFTT05fRVhQSVJFRBAGEhwKGFRPT0xfRVJST1JfUkVBU09OX0ZBSUxFRBAHEiQKIFRPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfT1VUUFVUEAgSIgoeVE9PTF9FUlJPUl9SRUFTT05fT1VUUFVUX0xJTUlUEAkSHQoZVE9PTF9FUlJPUl9SRUFTT05fVElNRU9VVBAKEh8KG1RPT0xfRVJST1JfUkVBU09OX0NBTkNFTExFRBALEiMKH1RPT0xfRVJST1JfUkVBU09OX0VYRUNVVE9SX0xPU1QQDBIsCihUT09MX0VSUk9SX1JFQVNPTl9DSEFOR0VEX0FGVEVSX0FQUFJPVkFMEA0SIgoeVE9PTF9FUlJPUl9SRUFTT05fTk9UX1JFUE9SVEVEEA8SJgoiVE9PTF9FUlJPUl9SRUFTT05fR1VBUkRfTk9UX0xPQURFRBAQKlwKC1Rvb2xFZmZlY3RzEhwKGFRPT0xfRUZGRUNUU19VTlNQRUNJRklFRBAAEhUKEVRPT0xfRUZGRUNUU19OT05FEAESGAoUVE9PTF9FRkZFQ1RTX1VOS05PV04QAiqdAQoMVG9vbEV4ZWN1dG9yEh0KGVRPT0xfRVhFQ1VUT1JfVU5TUEVDSUZJRUQQABIXChNUT09MX0VYRUNVVE9SX0xPQ0FMEAESHgoaVE9PTF9FWEVDVVRPUl9UT09MX1BST0NFU1MQAhIYChRUT09MX0VYRUNVVE9SX1dPUktFUhADEhsKF1RPT0xfRVhFQ1VUT1JfREVMRUdBVEVEEAQqugEKCFJpc2tLaW5kEhkKFVJJU0tfS0lORF9VTlNQRUNJRklFRBAAEhkKFVJJU0tfS0lORF9DUkVERU5USUFMUxABEh0KGVJJU0tfS0lORF9ET1dOTE9BREVEX0NPREUQAhIUChBSSVNLX0tJTkRfREVMRVRFEAMSFQoRUklTS19LSU5EX1BVQkxJU0gQBBIVChFSSVNLX0tJTkRfT1VUU0lERRAFEhUKEVJJU0tfS0lORF9ORVRXT1JLEAYqiAEKD1Blcm1pc3Npb25SZXBseRIgChxQRVJNSVNTSU9OX1JFUExZX1VOU1BFQ0lGSUVEEAASGQoVUEVSTUlTU0lPTl9SRVBMWV9PTkNFEAESGwoXUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMQAhIbChdQRVJNSVNTSU9OX1JFUExZX1JFSkVDVBADYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
+  fileDesc("ChtvcGVuY29kZS90b29sL3YxL3Rvb2wucHJvdG8SEG9wZW5jb2RlLnRvb2wudjEi8AEKCVRvb2xTdGF0ZRI1CgdwZW5kaW5nGAEgASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVQZW5kaW5nSAASNQoHcnVubmluZxgCIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlUnVubmluZ0gAEjkKCWNvbXBsZXRlZBgDIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlQ29tcGxldGVkSAASMQoFZXJyb3IYBCABKAsyIC5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZUVycm9ySABCBwoFc3RhdGUiVwoQVG9vbFN0YXRlUGVuZGluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EgsKA3JhdxgDIAEoCSLPAQoQVG9vbFN0YXRlUnVubmluZxIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKBXRpdGxlGAMgASgJSACIAQESLgoIbWV0YWRhdGEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAGIAQESKAoEdGltZRgFIAEoCzIaLm9wZW5jb2RlLnRvb2wudjEuVG9vbFRpbWVCCAoGX3RpdGxlQgsKCV9tZXRhZGF0YSKrAgoSVG9vbFN0YXRlQ29tcGxldGVkEg4KBnN0YXR1cxgBIAEoCRImCgVpbnB1dBgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSDgoGb3V0cHV0GAMgASgJEg0KBXRpdGxlGAQgASgJEikKCG1ldGFkYXRhGAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIvCgR0aW1lGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sVGltZVdpdGhFbmQSLwoLYXR0YWNobWVudHMYByADKAsyGi5vcGVuY29kZS50b29sLnYxLkZpbGVQYXJ0EjEKEXN0cnVjdHVyZWRfb3V0cHV0GBQgASgLMhYuZ29vZ2xlLnByb3RvYnVmLlZhbHVlIqgCCg5Ub29sU3RhdGVFcnJvchIOCgZzdGF0dXMYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg0KBWVycm9yGAMgASgJEi4KCG1ldGFkYXRhGAQgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAiAEBEi8KBHRpbWUYBSABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xUaW1lV2l0aEVuZBIxCgZyZWFzb24YFCABKA4yIS5vcGVuY29kZS50b29sLnYxLlRvb2xFcnJvclJlYXNvbhIuCgdlZmZlY3RzGBUgASgOMh0ub3BlbmNvZGUudG9vbC52MS5Ub29sRWZmZWN0c0ILCglfbWV0YWRhdGEiGQoIVG9vbFRpbWUSDQoFc3RhcnQYASABKAEiUwoPVG9vbFRpbWVXaXRoRW5kEg0KBXN0YXJ0GAEgASgBEgsKA2VuZBgCIAEoARIWCgljb21wYWN0ZWQYAyABKAFIAIgBAUIMCgpfY29tcGFjdGVkImUKCEZpbGVQYXJ0EgwKBHR5cGUYASABKAkSDAoEbWltZRgCIAEoCRIVCghmaWxlbmFtZRgDIAEoCUgAiAEBEgsKA3VybBgEIAEoCRIMCgRzaXplGAUgASgEQgsKCV9maWxlbmFtZSL4BgoIVG9vbFBhcnQSCgoCaWQYASABKAkSEgoKc2Vzc2lvbl9pZBgCIAEoCRISCgptZXNzYWdlX2lkGAMgASgJEgwKBHR5cGUYBCABKAkSDwoHY2FsbF9pZBgFIAEoCRIMCgR0b29sGAYgASgJEjUKB3BlbmRpbmcYByABKAsyIi5vcGVuY29kZS50b29sLnYxLlRvb2xTdGF0ZVBlbmRpbmdIABI1CgdydW5uaW5nGAggASgLMiIub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVSdW5uaW5nSAASOQoJY29tcGxldGVkGAkgASgLMiQub3BlbmNvZGUudG9vbC52MS5Ub29sU3RhdGVDb21wbGV0ZWRIABIxCgVlcnJvchgKIAEoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRlRXJyb3JIABIuCghtZXRhZGF0YRgLIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3RIAYgBARINCgVhZ2VudBgUIAEoCRIWCg5wZXJtaXNzaW9uX2lkcxgVIAMoCRIQCghyZXZpc2lvbhgWIAEoBBIUCgxpbnB1dF9lbGlkZWQYFyABKAgSNAoOb3JpZ2luYWxfaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAKIAQESEQoJZWRpdGVkX2J5GBkgASgJEg4KBndvcmtlchgaIAEoCRIQCghidWlsZF9pZBgbIAEoCRIwCghleGVjdXRvchgcIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuVG9vbEV4ZWN1dG9yEhMKC3JlcG9ydGVkX2J5GB0gASgJEh0KFXJlcG9ydGVkX2lucHV0X2RpZ2VzdBgeIAEoCRIYChBjYW5jZWxfcmVxdWVzdGVkGB8gASgIEhcKCmNhbGxlcl91aWQYICABKA1IA4gBARIuCglyZXF1ZXN0ZXIYIiABKAsyGy5vcGVuY29kZS50b29sLnYxLlJlcXVlc3RlchISCgpiYWNrZ3JvdW5kGCMgASgIEhgKEGNoaWxkX3Nlc3Npb25faWQYJCABKAkSFgoOcGFyZW50X2NhbGxfaWQYJSABKAlCBwoFc3RhdGVCCwoJX21ldGFkYXRhQhEKD19vcmlnaW5hbF9pbnB1dEINCgtfY2FsbGVyX3VpZCK2AQoHUHJldmlldxIMCgRkaWZmGAEgASgJEg8KB2NvbW1hbmQYAiABKAkSDQoFcGF0aHMYAyADKAkSDQoFaG9zdHMYBCADKAkSCwoDdXJsGAUgASgJEhEKCWFkZGl0aW9ucxgGIAEoDRIRCglkZWxldGlvbnMYByABKA0SDAoEdGV4dBgIIAEoCRItCgZoaWRkZW4YCiABKAsyHS5vcGVuY29kZS50b29sLnYxLkhpZGRlblBhdGhzIisKC0hpZGRlblBhdGhzEg0KBWNvdW50GAEgASgNEg0KBXBhdGhzGAIgAygJIvMEChFQZXJtaXNzaW9uUmVxdWVzdBIKCgJpZBgBIAEoCRISCgpzZXNzaW9uX2lkGAIgASgJEhIKCnBlcm1pc3Npb24YAyABKAkSEAoIcGF0dGVybnMYBCADKAkSKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg4KBmFsd2F5cxgGIAMoCRI6CgR0b29sGAcgASgLMicub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uVG9vbENvbnRleHRIAIgBARINCgVhZ2VudBgUIAEoCRIQCghhbmNlc3RyeRgVIAMoCRIPCgdjcmVhdGVkGBYgASgBEg8KB2V4cGlyZXMYFyABKAESDgoGZGlnZXN0GBggASgJEioKB3ByZXZpZXcYGSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSJwoGb2ZmZXJzGBogAygLMhcub3BlbmNvZGUudG9vbC52MS5PZmZlchI3CglkZWNpc2lvbnMYGyADKAsyJC5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25EZWNpc2lvbhIPCgdiaW5kaW5nGBwgASgJEg8KB2Rpc3BsYXkYHSADKAkSEAoId2FybmluZ3MYHiADKAkSLAoIcXVlc3Rpb24YHyADKAsyGi5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uEiUKBXJpc2tzGCAgAygLMhYub3BlbmNvZGUudG9vbC52MS5SaXNrEi4KCXJlcXVlc3RlchghIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuUmVxdWVzdGVyQgcKBV90b29sIj8KBFJpc2sSKAoEa2luZBgBIAEoDjIaLm9wZW5jb2RlLnRvb2wudjEuUmlza0tpbmQSDQoFcGFydHMYAiADKAkiPAoVUGVybWlzc2lvblRvb2xDb250ZXh0EhIKCm1lc3NhZ2VfaWQYASABKAkSDwoHY2FsbF9pZBgCIAEoCSKOCQoSUGVybWlzc2lvblJlc3BvbnNlEh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIgCg1wZXJtaXNzaW9uX2lkGAIgASgJQgm6SAZyBBABGEASPAoFcmVwbHkYAyABKA4yIS5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXBseUIKukgHggEEEAEgABIaCgdtZXNzYWdlGBQgASgJQgm6SAZyBBiAgAESGgoIcmVwbHlfaWQYFSABKAlCCLpIBXIDGIABEiEKD2V4cGVjdGVkX2RpZ2VzdBgWIAEoCUIIukgFcgMYgAESGQoIb2ZmZXJfaWQYFyABKAlCB7pIBHICGEASKwoFaW5wdXQYGCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SACIAQESEgoKd2hvbGVfY2FsbBgZIAEoCBIhCgdleHBpcmVzGBogASgBQhC6SA0SC0ABKQAAAAAAAAAAEjsKB2Fuc3dlcnMYGyADKAsyIC5vcGVuY29kZS50b29sLnYxLlF1ZXN0aW9uQW5zd2VyQgi6SAWSAQIQCjrXBbpI0wUadAoYbWVzc2FnZV9vbmx5X3dpdGhfcmVqZWN0EjFtZXNzYWdlIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfUkVKRUNUGiV0aGlzLm1lc3NhZ2UgPT0gJycgfHwgdGhpcy5yZXBseSA9PSAzGnQKFm9mZmVyX29ubHlfd2l0aF9hbHdheXMSMm9mZmVyX2lkIGlzIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfQUxXQVlTGiZ0aGlzLm9mZmVyX2lkID09ICcnIHx8IHRoaXMucmVwbHkgPT0gMhpqChRpbnB1dF9vbmx5X3dpdGhfb25jZRItaW5wdXQgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9PTkNFGiMhaGFzKHRoaXMuaW5wdXQpIHx8IHRoaXMucmVwbHkgPT0gMRp1ChhleHBpcmVzX29ubHlfd2l0aF9hbHdheXMSMWV4cGlyZXMgaXMgb25seSBmb3IgcmVwbHkgUEVSTUlTU0lPTl9SRVBMWV9BTFdBWVMaJnRoaXMuZXhwaXJlcyA9PSAwLjAgfHwgdGhpcy5yZXBseSA9PSAyGncKFmFuc3dlcnNfb25seV93aXRoX29uY2USMGFuc3dlcnMgYXJlIG9ubHkgZm9yIHJlcGx5IFBFUk1JU1NJT05fUkVQTFlfT05DRRordGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8IHRoaXMucmVwbHkgPT0gMRqIAQoVYW5zd2Vyc193aXRob3V0X2lucHV0EkFhbnN3ZXJzIGFuZCBpbnB1dCBleGNsdWRlIGVhY2ggb3RoZXI6IGFuIGVkaXQgYW5zd2VycyBubyBxdWVzdGlvbhosdGhpcy5hbnN3ZXJzLnNpemUoKSA9PSAwIHx8ICFoYXModGhpcy5pbnB1dClCCAoGX2lucHV0IgcKBUVtcHR5Ko8FCg9Ub29sRXJyb3JSZWFzb24SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5TUEVDSUZJRUQQABIjCh9UT09MX0VSUk9SX1JFQVNPTl9JTlZBTElEX0lOUFVUEAESIgoeVE9PTF9FUlJPUl9SRUFTT05fVU5LTk9XTl9UT09MEAISIAocVE9PTF9FUlJPUl9SRUFTT05fU1RBTEVfVE9PTBADEhwKGFRPT0xfRVJST1JfUkVBU09OX0RFTklFRBAEEh4KGlRPT0xfRVJST1JfUkVBU09OX1JFSkVDVEVEEAUSHQoZVE9PTF9FUlJPUl9SRUFTT05fRVhQSVJFRBAGEhwKGFRPT0xfRVJST1JfUkVBU09OX0ZBSUxFRBAHEiQKIFRPT0xfRVJST1JfUkVBU09OX0lOVkFMSURfT1VUUFVUEAgSIgoeVE9PTF9FUlJPUl9SRUFTT05fT1VUUFVUX0xJTUlUEAkSHQoZVE9PTF9FUlJPUl9SRUFTT05fVElNRU9VVBAKEh8KG1RPT0xfRVJST1JfUkVBU09OX0NBTkNFTExFRBALEiMKH1RPT0xfRVJST1JfUkVBU09OX0VYRUNVVE9SX0xPU1QQDBIsCihUT09MX0VSUk9SX1JFQVNPTl9DSEFOR0VEX0FGVEVSX0FQUFJPVkFMEA0SIQodVE9PTF9FUlJPUl9SRUFTT05fVU5BVkFJTEFCTEUQDhIiCh5UT09MX0VSUk9SX1JFQVNPTl9OT1RfUkVQT1JURUQQDxImCiJUT09MX0VSUk9SX1JFQVNPTl9HVUFSRF9OT1RfTE9BREVEEBASJwojVE9PTF9FUlJPUl9SRUFTT05fUkVTVUxUX05PVF9TVE9SRUQQESpcCgtUb29sRWZmZWN0cxIcChhUT09MX0VGRkVDVFNfVU5TUEVDSUZJRUQQABIVChFUT09MX0VGRkVDVFNfTk9ORRABEhgKFFRPT0xfRUZGRUNUU19VTktOT1dOEAIqnQEKDFRvb2xFeGVjdXRvchIdChlUT09MX0VYRUNVVE9SX1VOU1BFQ0lGSUVEEAASFwoTVE9PTF9FWEVDVVRPUl9MT0NBTBABEh4KGlRPT0xfRVhFQ1VUT1JfVE9PTF9QUk9DRVNTEAISGAoUVE9PTF9FWEVDVVRPUl9XT1JLRVIQAxIbChdUT09MX0VYRUNVVE9SX0RFTEVHQVRFRBAEKroBCghSaXNrS2luZBIZChVSSVNLX0tJTkRfVU5TUEVDSUZJRUQQABIZChVSSVNLX0tJTkRfQ1JFREVOVElBTFMQARIdChlSSVNLX0tJTkRfRE9XTkxPQURFRF9DT0RFEAISFAoQUklTS19LSU5EX0RFTEVURRADEhUKEVJJU0tfS0lORF9QVUJMSVNIEAQSFQoRUklTS19LSU5EX09VVFNJREUQBRIVChFSSVNLX0tJTkRfTkVUV09SSxAGKogBCg9QZXJtaXNzaW9uUmVwbHkSIAocUEVSTUlTU0lPTl9SRVBMWV9VTlNQRUNJRklFRBAAEhkKFVBFUk1JU1NJT05fUkVQTFlfT05DRRABEhsKF1BFUk1JU1NJT05fUkVQTFlfQUxXQVlTEAISGwoXUEVSTUlTU0lPTl9SRVBMWV9SRUpFQ1QQA2IGcHJvdG8z", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_permission]);
 
 /**
  * ToolState is the state of a call, where it is used without its part. Its arms are those of ToolPart.state.
@@ -557,6 +557,20 @@ export type ToolPart = Message<"opencode.tool.v1.ToolPart"> & {
   editedBy: string;
 
   /**
+   * worker is the name of the worker's fleet that runs or ran the body; empty for all other calls.
+   *
+   * @generated from field: string worker = 26;
+   */
+  worker: string;
+
+  /**
+   * build_id names the code of that worker, as it declared it.
+   *
+   * @generated from field: string build_id = 27;
+   */
+  buildId: string;
+
+  /**
    * executor is what runs the tool's body.
    *
    * @generated from field: opencode.tool.v1.ToolExecutor executor = 28;
@@ -612,7 +626,9 @@ export type ToolPart = Message<"opencode.tool.v1.ToolPart"> & {
 
   /**
    * child_session_id is the session in which the subagent of this call makes its calls; set when a `task` starts, and
-   * empty for all other calls. It remains after the end, so that a later task can continue it.
+   * empty for all other calls. It remains after the end, so that a later task can continue it. A task at a runner that is
+   * connected by RunAgents survives its replica, see there; one at a program that the service started ends with it
+   * (EXECUTOR_LOST).
    *
    * @generated from field: string child_session_id = 36;
    */
@@ -624,7 +640,15 @@ export type ToolPart = Message<"opencode.tool.v1.ToolPart"> & {
    * reason, the same step ends its open calls with CANCELLED, withdraws their permission requests, and says in both why.
    * None of them starts afterwards. A `batch` survives its replica: it waits for its calls without an owner, and any
    * replica completes it from their results, also after a restart. If none does so within 60 s of the end of the last
-   * call, it ends with EXECUTOR_LOST; so does one with `atomic` whose replica is lost after its calls have started.
+   * call, it ends with EXECUTOR_LOST.
+   *
+   * With `atomic` all calls of a batch start, or none, also across the loss of its replica. If none had started, they start
+   * together at the replica that resumes the batch. If one had, those that had not never do (CANCELLED, effects NONE), and
+   * those that ran are lost (EXECUTOR_LOST): the batch fails, and the replica that resumes it restores the files that
+   * `write`, `edit`, `multiedit` and `apply_patch` had changed. Their content before the batch, and the digest of each new
+   * content before it is written, are stored for that. A file that holds anything but what the batch wrote is left as it
+   * is; the error of the batch and its metadata (`restored`, `notRestored`) name both kinds. The error of a batch that no
+   * replica resumes names the files that it may have changed.
    *
    * @generated from field: string parent_call_id = 37;
    */
@@ -701,6 +725,14 @@ export type Preview = Message<"opencode.tool.v1.Preview"> & {
    * @generated from field: string text = 8;
    */
   text: string;
+
+  /**
+   * hidden is what the command does not see; absent if it sees everything, if it runs without the sandbox, and if finding
+   * that out would take over two seconds. `metadata.sandbox` of the result says what was hidden in the end.
+   *
+   * @generated from field: opencode.tool.v1.HiddenPaths hidden = 10;
+   */
+  hidden?: HiddenPaths | undefined;
 };
 
 /**
@@ -709,6 +741,37 @@ export type Preview = Message<"opencode.tool.v1.Preview"> & {
  */
 export const PreviewSchema: GenMessage<Preview> = /*@__PURE__*/
   messageDesc(file_opencode_tool_v1_tool, 9);
+
+/**
+ * HiddenPaths are files and directories of which a command does not see the content, whatever it does: the sandbox covers
+ * them, since rules do not allow to read them. Those that the call itself asks to read are not among them: the command sees
+ * them if that is approved. It is what was there when the plan was made; what appears until the command starts is hidden too.
+ *
+ * @generated from message opencode.tool.v1.HiddenPaths
+ */
+export type HiddenPaths = Message<"opencode.tool.v1.HiddenPaths"> & {
+  /**
+   * count is the number of files and of directories; a directory counts as one, whatever it holds.
+   *
+   * @generated from field: uint32 count = 1;
+   */
+  count: number;
+
+  /**
+   * paths are the first ten, relative to the workspace if they lie in it; a directory ends with `/`. `./` is the
+   * workspace, where rules allow to read only some files.
+   *
+   * @generated from field: repeated string paths = 2;
+   */
+  paths: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.HiddenPaths.
+ * Use `create(HiddenPathsSchema)` to create a new message.
+ */
+export const HiddenPathsSchema: GenMessage<HiddenPaths> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool, 10);
 
 /**
  * PermissionRequest is a durable question to the approvers, for which a call waits. It is open until it is settled,
@@ -794,7 +857,8 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
   created: number;
 
   /**
-   * expires is the deadline, in ms since the epoch: then the request is settled EXPIRED and the call ends.
+   * expires is the deadline, in ms since the epoch: then the request is settled EXPIRED and the call ends, unless its
+   * body asked and goes on without: for a connection of a command, and for what a command made although it may not.
    *
    * @generated from field: double expires = 23;
    */
@@ -888,7 +952,7 @@ export type PermissionRequest = Message<"opencode.tool.v1.PermissionRequest"> & 
  * Use `create(PermissionRequestSchema)` to create a new message.
  */
 export const PermissionRequestSchema: GenMessage<PermissionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 10);
+  messageDesc(file_opencode_tool_v1_tool, 11);
 
 /**
  * Risk is one kind of risk of a call.
@@ -917,7 +981,7 @@ export type Risk = Message<"opencode.tool.v1.Risk"> & {
  * Use `create(RiskSchema)` to create a new message.
  */
 export const RiskSchema: GenMessage<Risk> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 11);
+  messageDesc(file_opencode_tool_v1_tool, 12);
 
 /**
  * PermissionToolContext names the call of a permission request.
@@ -945,7 +1009,7 @@ export type PermissionToolContext = Message<"opencode.tool.v1.PermissionToolCont
  * Use `create(PermissionToolContextSchema)` to create a new message.
  */
 export const PermissionToolContextSchema: GenMessage<PermissionToolContext> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 12);
+  messageDesc(file_opencode_tool_v1_tool, 13);
 
 /**
  * PermissionResponse is an answer to a permission request.
@@ -1050,7 +1114,7 @@ export type PermissionResponse = Message<"opencode.tool.v1.PermissionResponse"> 
  * Use `create(PermissionResponseSchema)` to create a new message.
  */
 export const PermissionResponseSchema: GenMessage<PermissionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 13);
+  messageDesc(file_opencode_tool_v1_tool, 14);
 
 /**
  * Empty means that an answer is durably recorded as the winner. It does not mean that the tool continued.
@@ -1065,7 +1129,7 @@ export type Empty = Message<"opencode.tool.v1.Empty"> & {
  * Use `create(EmptySchema)` to create a new message.
  */
 export const EmptySchema: GenMessage<Empty> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool, 14);
+  messageDesc(file_opencode_tool_v1_tool, 15);
 
 /**
  * ToolErrorReason is the reason why a call ended in `error`.
@@ -1161,7 +1225,9 @@ export const ToolErrorReason = {
 
   /**
    * TOOL_ERROR_REASON_EXECUTOR_LOST: the replica that owned the call died. If the call had started, it is not run again
-   * (or not once more, see ToolState) and its effects are unknown (`effects` UNKNOWN).
+   * (or not once more, see ToolState) and its effects are unknown (`effects` UNKNOWN). Also a call that was approved and not
+   * run, since the store could not confirm its start on enough copies (`effects` NONE). For a tool of a worker: the process
+   * of the worker did not return in time; the end of a replica alone loses no such call.
    *
    * @generated from enum value: TOOL_ERROR_REASON_EXECUTOR_LOST = 12;
    */
@@ -1175,6 +1241,14 @@ export const ToolErrorReason = {
    * @generated from enum value: TOOL_ERROR_REASON_CHANGED_AFTER_APPROVAL = 13;
    */
   CHANGED_AFTER_APPROVAL: 13,
+
+  /**
+   * TOOL_ERROR_REASON_UNAVAILABLE: no worker had room for the call in time; it was not started. The error names the fleet
+   * that brings the tool, and says that it is busy or when it was last seen.
+   *
+   * @generated from enum value: TOOL_ERROR_REASON_UNAVAILABLE = 14;
+   */
+  UNAVAILABLE: 14,
 
   /**
    * TOOL_ERROR_REASON_NOT_REPORTED: the call was delegated to the agent that asked, it began, and no report arrived within
@@ -1192,6 +1266,15 @@ export const ToolErrorReason = {
    * @generated from enum value: TOOL_ERROR_REASON_GUARD_NOT_LOADED = 16;
    */
   GUARD_NOT_LOADED: 16,
+
+  /**
+   * TOOL_ERROR_REASON_RESULT_NOT_STORED: the tool ran, but the store was away while it ran or until its lease was over, so
+   * what it wrote or returned could not be recorded. This is no failure of the tool. `effects` is UNKNOWN unless it is
+   * read-only.
+   *
+   * @generated from enum value: TOOL_ERROR_REASON_RESULT_NOT_STORED = 17;
+   */
+  RESULT_NOT_STORED: 17,
 } as const;
 
 /**
@@ -1277,7 +1360,7 @@ export const ToolExecutor = {
   TOOL_PROCESS: 2,
 
   /**
-   * TOOL_EXECUTOR_WORKER: a connected worker. Not sent yet.
+   * TOOL_EXECUTOR_WORKER: a worker, see WorkerService.
    *
    * @generated from enum value: TOOL_EXECUTOR_WORKER = 3;
    */

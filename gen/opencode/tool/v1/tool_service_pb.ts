@@ -24,7 +24,7 @@ import type { JsonObject, Message, UnknownEnum } from "@bufbuild/protobuf";
  * Describes the file opencode/tool/v1/tool_service.proto.
  */
 export const file_opencode_tool_v1_tool_service: GenFile = /*@__PURE__*/
-  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSKMBAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBQgoKCF93YWl0X21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSL1AwoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBCJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIoIBChBMaXN0VG9vbHNSZXF1ZXN0EhYKBWFnZW50GAEgASgJQge6SARyAhhAEhsKCnNlc3Npb25faWQYAiABKAlCB7pIBHICGEASHQoLcHJvdmlkZXJfaWQYAyABKAlCCLpIBXIDGIABEhoKCG1vZGVsX2lkGAQgASgJQgi6SAVyAxiAASJ1ChFMaXN0VG9vbHNSZXNwb25zZRIvCgV0b29scxgBIAMoCzIgLm9wZW5jb2RlLnRvb2wudjEuVG9vbERlZmluaXRpb24SLwoIcHJvYmxlbXMYAiADKAsyHS5vcGVuY29kZS50b29sLnYxLlRvb2xQcm9ibGVtIjkKC1Rvb2xQcm9ibGVtEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoDRIOCgZyZWFzb24YAyABKAki4QEKDlRvb2xEZWZpbml0aW9uEgwKBG5hbWUYASABKAkSFQoNZGVmaW5pdGlvbl9pZBgCIAEoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRItCgxpbnB1dF9zY2hlbWEYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDW91dHB1dF9zY2hlbWEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjYKC2Fubm90YXRpb25zGAYgASgLMiEub3BlbmNvZGUudG9vbC52MS5Ub29sQW5ub3RhdGlvbnMiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSKfBAoQQmVnaW5DYWxsUmVxdWVzdBIrCgRraW5kGAEgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOS1dezAsMzF9JBIjCg9mb3JlaWduX3Nlc3Npb24YAiABKAlCCrpIB3IFEAEYgAISHwoNZm9yZWlnbl9hZ2VudBgDIAEoCUIIukgFcgMYgAESIAoOZm9yZWlnbl9wYXJlbnQYBCABKAlCCLpIBXIDGIACEkIKDGZvcmVpZ25fdG9vbBgFIAEoCUIsukgpcicyJV5bQS1aYS16MC05X11bQS1aYS16MC05Xy46Ly1dezAsMTI3fSQSMAoPZm9yZWlnbl9jYWxsX2lkGAYgASgJQhe6SBRyEjIQXlshLXp8fl17MCwxMjh9JBImCgVpbnB1dBgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSGQoDY3dkGAggASgJQgy6SAlyBxiAIDICXi8SIAoPcGVybWlzc2lvbl9tb2RlGAkgASgJQge6SARyAhhAEh8KB3dhaXRfbXMYCiABKA1CCbpIBioEGMDPJEgAiAEBEhMKC2RlYWRsaW5lX21zGAsgASgNEhwKCm5vbmNlX3BhdGgYDCABKAlCCLpIBXIDGIAgEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhcKBnJlc3VtZRgOIAEoCUIHukgEcgIYQEIKCghfd2FpdF9tcyK2AQoRQmVnaW5DYWxsUmVzcG9uc2USKAoFYmVndW4YASABKAsyFy5vcGVuY29kZS50b29sLnYxLkJlZ3VuSAASLAoHcmVmdXNlZBgCIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUmVmdXNlZEgAEiwKB3dhaXRpbmcYAyABKAsyGS5vcGVuY29kZS50b29sLnYxLldhaXRpbmdIABIQCghzdG9yZV9pZBgEIAEoCUIJCgdvdXRjb21lImgKBUJlZ3VuEhIKCmFzc2lnbm1lbnQYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg8KB2NhbGxfaWQYAyABKAkSEgoKc2Vzc2lvbl9pZBgEIAEoCSJNCgdSZWZ1c2VkEjEKBnJlYXNvbhgBIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEVycm9yUmVhc29uEg8KB21lc3NhZ2UYAiABKAkiVQoHV2FpdGluZxI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSEAoIbGFzdF9zZXEYAiABKAQi/wEKEUZpbmlzaENhbGxSZXF1ZXN0EikKCmFzc2lnbm1lbnQYASABKAlCFbpIEnIQMg5eWzAtOWEtZl17MzJ9JBIbCgZvdXRwdXQYAiABKAlCCbpIBnIEKICAIEgAEhoKBWVycm9yGAMgASgJQgm6SAZyBCiAgCBIABIRCgRleGl0GAQgASgFSAGIAQESKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDGlucHV0X2RpZ2VzdBgGIAEoCUIYukgVchMyEV4oWzAtOWEtZl17NjR9KT8kQg8KBnJlc3VsdBIFukgCCAFCBwoFX2V4aXQiPgoSRmluaXNoQ2FsbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0ImoKEUNhbmNlbFRvb2xSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABEhkKB21lc3NhZ2UYAyABKAlCCLpIBXIDGIAgIj4KEkNhbmNlbFRvb2xSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJQChJHZXRUb29sUGFydFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKB2NhbGxfaWQYAiABKAlCCrpIB3IFEAEYgAEieQoTR2V0VG9vbFBhcnRSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBI4CgtwZXJtaXNzaW9ucxgCIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QicAoUTGlzdFRvb2xQYXJ0c1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKCXBhZ2Vfc2l6ZRgCIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgDIAEoCUIIukgFcgMYgAIiWwoVTGlzdFRvb2xQYXJ0c1Jlc3BvbnNlEikKBXBhcnRzGAEgAygLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkitwEKFVJlYWRUb29sT3V0cHV0UmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGgoGb3V0cHV0GAIgASgJQgq6SAdyBRABGIACEiwKBWJ5dGVzGAMgASgLMhsub3BlbmNvZGUudG9vbC52MS5CeXRlUmFuZ2VIABIsCgVsaW5lcxgEIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuTGluZVJhbmdlSABCBwoFcmFuZ2UiKgoJQnl0ZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSIqCglMaW5lUmFuZ2USDgoGb2Zmc2V0GAEgASgEEg0KBWxpbWl0GAIgASgNImsKFlJlYWRUb29sT3V0cHV0UmVzcG9uc2USDAoEZGF0YRgBIAEoDBIOCgZvZmZzZXQYAiABKAQSEwoLdG90YWxfYnl0ZXMYAyABKAQSEQoJbmV4dF9saW5lGAQgASgEEgsKA2VuZBgFIAEoCCJ0ChNXYXRjaFNlc3Npb25SZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIRCglhZnRlcl9zZXEYAiABKAQSGQoHY2FsbF9pZBgDIAEoCUIIukgFcgMYgAESEAoIc25hcHNob3QYBCABKAgifwoUV2F0Y2hTZXNzaW9uUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiSAoQV2F0Y2hNYW55UmVxdWVzdBI0Cgd3YXRjaGVzGAEgAygLMhcub3BlbmNvZGUudG9vbC52MS5XYXRjaEIKukgHkgEECAEQZCKqAQoFV2F0Y2gSFQoDa2V5GAEgASgJQgi6SAVyAxiAARJACgtwZXJtaXNzaW9ucxgCIAEoCzIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3RIABI4CgdzZXNzaW9uGAMgASgLMiUub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXF1ZXN0SABCDgoFd2F0Y2gSBbpIAggBItIBChFXYXRjaE1hbnlSZXNwb25zZRILCgNrZXkYASABKAkSQQoLcGVybWlzc2lvbnMYAiABKAsyKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZUgAEjkKB3Nlc3Npb24YAyABKAsyJi5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlc3BvbnNlSAASKQoDZW5kGAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5XYXRjaEVuZEgAQgcKBWZyYW1lIsUBCghXYXRjaEVuZBIMCgRjb2RlGAEgASgNEg8KB21lc3NhZ2UYAiABKAkSLQoGcmVhc29uGAMgASgOMh0ub3BlbmNvZGUudG9vbC52MS5FcnJvclJlYXNvbhI6CghtZXRhZGF0YRgEIAMoCzIoLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hFbmQuTWV0YWRhdGFFbnRyeRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiFQoTR2V0VG9vbFN0YXRzUmVxdWVzdCJRChRHZXRUb29sU3RhdHNSZXNwb25zZRINCgVzaW5jZRgBIAEoARIqCgV0b29scxgCIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRzImAKCVRvb2xTdGF0cxIMCgR0b29sGAEgASgJEg0KBWNvdW50GAIgASgEEhQKDGF2Z19kdXJhdGlvbhgDIAEoARIOCgZlcnJvcnMYBCABKAQSEAoIdGltZW91dHMYBSABKAQiFgoUR2V0U2VydmVySW5mb1JlcXVlc3QinwQKFUdldFNlcnZlckluZm9SZXNwb25zZRIPCgd2ZXJzaW9uGAEgASgJEhAKCHN0b3JlX2lkGAIgASgJEi8KB3NhbmRib3gYAyABKA4yHi5vcGVuY29kZS50b29sLnYxLlNhbmRib3hTdGF0ZRIoCgZsaW1pdHMYBCABKAsyGC5vcGVuY29kZS50b29sLnYxLkxpbWl0cxISCgp3b3Jrc3BhY2VzGAUgAygJEg4KBmFnZW50cxgGIAMoCRIRCglwcmluY2lwYWwYByABKAkSDQoFcm9sZXMYCCADKAkSNQoNYWdlbnRfZGV0YWlscxgJIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuQWdlbnREZXRhaWxzEjYKCnVuYXR0ZW5kZWQYCiABKA4yIi5vcGVuY29kZS50b29sLnYxLlVuYXR0ZW5kZWRQb2xpY3kSFwoPc2FuZGJveF9uZXR3b3JrGAsgASgIEhcKD3NhbmRib3hfcHJvYmxlbRgMIAEoCRIyCgtlbmZvcmNlbWVudBgNIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuRW5mb3JjZW1lbnQSPwoWc2FuZGJveF9uZXR3b3JrX2FjY2VzcxgTIAEoDjIfLm9wZW5jb2RlLnRvb2wudjEuTmV0d29ya0FjY2VzcxIsCgltY3BfaG9sZHMYFCADKAsyGS5vcGVuY29kZS50b29sLnYxLk1jcEhvbGQiPAoHTWNwSG9sZBIOCgZjbGllbnQYASABKAkSDwoHaHR0cF9tcxgCIAEoDRIQCghzdGRpb19tcxgDIAEoDSJQCgtFbmZvcmNlbWVudBIxCgVzdGF0ZRgBIAEoDjIiLm9wZW5jb2RlLnRvb2wudjEuRW5mb3JjZW1lbnRTdGF0ZRIOCgZyZWFzb24YAiABKAkiQwoMQWdlbnREZXRhaWxzEg0KBWFnZW50GAEgASgJEhMKC2Rlc2NyaXB0aW9uGAIgASgJEg8KB2Nhbl9hc2sYAyADKAkivwEKBkxpbWl0cxIVCg1yZXF1ZXN0X2J5dGVzGAEgASgEEhMKC2lucHV0X2J5dGVzGAIgASgEEhQKDG91dHB1dF9ieXRlcxgDIAEoBBISCgp0aW1lb3V0X21zGAQgASgEEg4KBmFza19tcxgFIAEoBBIRCglvcGVuX2Fza3MYBiABKA0SFQoNcnVubmluZ19jYWxscxgHIAEoDRIRCglyZXBvcnRfbXMYCCABKAQSEgoKY29sbGVjdF9tcxgJIAEoBCphCgxPbkRpc2Nvbm5lY3QSHQoZT05fRElTQ09OTkVDVF9VTlNQRUNJRklFRBAAEhgKFE9OX0RJU0NPTk5FQ1RfREVUQUNIEAESGAoUT05fRElTQ09OTkVDVF9DQU5DRUwQAip1ChBFbmZvcmNlbWVudFN0YXRlEiEKHUVORk9SQ0VNRU5UX1NUQVRFX1VOU1BFQ0lGSUVEEAASHgoaRU5GT1JDRU1FTlRfU1RBVEVfRU5GT1JDRUQQARIeChpFTkZPUkNFTUVOVF9TVEFURV9BRFZJU09SWRACKm0KEFVuYXR0ZW5kZWRQb2xpY3kSIQodVU5BVFRFTkRFRF9QT0xJQ1lfVU5TUEVDSUZJRUQQABIaChZVTkFUVEVOREVEX1BPTElDWV9XQUlUEAESGgoWVU5BVFRFTkRFRF9QT0xJQ1lfREVOWRACKqMBCgxTYW5kYm94U3RhdGUSHQoZU0FOREJPWF9TVEFURV9VTlNQRUNJRklFRBAAEhUKEVNBTkRCT1hfU1RBVEVfT0ZGEAESIQodU0FOREJPWF9TVEFURV9XT1JLU1BBQ0VfV1JJVEUQAhIbChdTQU5EQk9YX1NUQVRFX1JFQURfT05MWRADEh0KGVNBTkRCT1hfU1RBVEVfVU5BVkFJTEFCTEUQBCp7Cg1OZXR3b3JrQWNjZXNzEh4KGk5FVFdPUktfQUNDRVNTX1VOU1BFQ0lGSUVEEAASGAoUTkVUV09SS19BQ0NFU1NfUFJPWFkQARIXChNORVRXT1JLX0FDQ0VTU19OT05FEAISFwoTTkVUV09SS19BQ0NFU1NfT1BFThADMowKCgtUb29sU2VydmljZRJUCglMaXN0VG9vbHMSIi5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1JlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sc1Jlc3BvbnNlElEKCFBsYW5Ub29sEiEub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLlBsYW5Ub29sUmVzcG9uc2USUQoIQ2FsbFRvb2wSIS5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVxdWVzdBoiLm9wZW5jb2RlLnRvb2wudjEuQ2FsbFRvb2xSZXNwb25zZRJcCgtFeGVjdXRlVG9vbBIkLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXF1ZXN0GiUub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlc3BvbnNlMAESVAoJQmVnaW5DYWxsEiIub3BlbmNvZGUudG9vbC52MS5CZWdpbkNhbGxSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5CZWdpbkNhbGxSZXNwb25zZRJXCgpGaW5pc2hDYWxsEiMub3BlbmNvZGUudG9vbC52MS5GaW5pc2hDYWxsUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoQ2FsbFJlc3BvbnNlElcKCkNhbmNlbFRvb2wSIy5vcGVuY29kZS50b29sLnYxLkNhbmNlbFRvb2xSZXF1ZXN0GiQub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVzcG9uc2USWgoLR2V0VG9vbFBhcnQSJC5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuR2V0VG9vbFBhcnRSZXNwb25zZRJgCg1MaXN0VG9vbFBhcnRzEiYub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbFBhcnRzUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1Jlc3BvbnNlEmMKDlJlYWRUb29sT3V0cHV0Eicub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlcXVlc3QaKC5vcGVuY29kZS50b29sLnYxLlJlYWRUb29sT3V0cHV0UmVzcG9uc2USXwoMV2F0Y2hTZXNzaW9uEiUub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXNwb25zZTABElYKCVdhdGNoTWFueRIiLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hNYW55UmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hNYW55UmVzcG9uc2UwARJdCgxHZXRUb29sU3RhdHMSJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1JlcXVlc3QaJi5vcGVuY29kZS50b29sLnYxLkdldFRvb2xTdGF0c1Jlc3BvbnNlEmAKDUdldFNlcnZlckluZm8SJi5vcGVuY29kZS50b29sLnYxLkdldFNlcnZlckluZm9SZXF1ZXN0Gicub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_error_reason, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
+  fileDesc("CiNvcGVuY29kZS90b29sL3YxL3Rvb2xfc2VydmljZS5wcm90bxIQb3BlbmNvZGUudG9vbC52MSK8BAoPQ2FsbFRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEh8KB3dhaXRfbXMYDiABKA1CCbpIBioEGODUA0gAiAEBEiEKCHF1ZXVlX21zGA8gASgNQgq6SAcqBRiA3dsBSAGIAQFCCgoIX3dhaXRfbXNCCwoJX3F1ZXVlX21zIpoBChBDYWxsVG9vbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0EjgKC3Blcm1pc3Npb25zGAIgAygLMiMub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUmVxdWVzdBIQCghsYXN0X3NlcRgDIAEoBBIQCghzdG9yZV9pZBgEIAEoCSKlBAoSRXhlY3V0ZVRvb2xSZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEASKwoKbWVzc2FnZV9pZBgCIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSKAoHY2FsbF9pZBgDIAEoCUIXukgUchIyEF5bIS16fH5dezAsMTI4fSQSFgoFYWdlbnQYBCABKAlCB7pIBHICGEASGAoEdG9vbBgFIAEoCUIKukgHcgUQARiAARImCgVpbnB1dBgGIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhEKCWFmdGVyX3NlcRgOIAEoBBIhCghxdWV1ZV9tcxgPIAEoDUIKukgHKgUYgN3bAUgAiAEBQgsKCV9xdWV1ZV9tcyJ+ChNFeGVjdXRlVG9vbFJlc3BvbnNlEi0KBWV2ZW50GAEgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TZXNzaW9uRXZlbnQSEAoIbGFzdF9zZXEYAiABKAQSFAoMc25hcHNob3RfZW5kGAMgASgIEhAKCHN0b3JlX2lkGAQgASgJIqADChJTdHJlYW1Ub29sc1JlcXVlc3QSJwoJc3RyZWFtX2lkGAEgASgJQhS6SBFyDzINXlshLX5dezEsNjR9JBIxCgRvcGVuGAIgASgLMiEub3BlbmNvZGUudG9vbC52MS5TdHJlYW1Ub29sc09wZW5IABI+CgtpbnB1dF9kZWx0YRgDIAEoCzInLm9wZW5jb2RlLnRvb2wudjEuU3RyZWFtVG9vbHNJbnB1dERlbHRhSAASNwoHZXhlY3V0ZRgEIAEoCzIkLm9wZW5jb2RlLnRvb2wudjEuU3RyZWFtVG9vbHNFeGVjdXRlSAASNQoGY2FuY2VsGAUgASgLMiMub3BlbmNvZGUudG9vbC52MS5TdHJlYW1Ub29sc0NhbmNlbEgAEjUKBnJlc3VtZRgGIAEoCzIjLm9wZW5jb2RlLnRvb2wudjEuU3RyZWFtVG9vbHNSZXN1bWVIABI1CgZjcmVkaXQYByABKAsyIy5vcGVuY29kZS50b29sLnYxLlN0cmVhbVRvb2xzQ3JlZGl0SABCEAoHbWVzc2FnZRIFukgCCAEi5wMKD1N0cmVhbVRvb2xzT3BlbhIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEisKCm1lc3NhZ2VfaWQYAiABKAlCF7pIFHISMhBeWyEtenx+XXswLDEyOH0kEigKB2NhbGxfaWQYAyABKAlCF7pIFHISMhBeWyEtenx+XXswLDEyOH0kEhYKBWFnZW50GAQgASgJQge6SARyAhhAEhgKBHRvb2wYBSABKAlCCrpIB3IFEAEYgAESKQoIbWV0YWRhdGEYByABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EhIKCnRpbWVvdXRfbXMYCCABKA0SPwoNb25fZGlzY29ubmVjdBgJIAEoDjIeLm9wZW5jb2RlLnRvb2wudjEuT25EaXNjb25uZWN0Qgi6SAWCAQIQARIdCgtwcm92aWRlcl9pZBgKIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYCyABKAlCCLpIBXIDGIABEh8KDWRlZmluaXRpb25faWQYDCABKAlCCLpIBXIDGIABEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEiEKCHF1ZXVlX21zGA8gASgNQgq6SAcqBRiA3dsBSACIAQFCCwoJX3F1ZXVlX21zIiUKFVN0cmVhbVRvb2xzSW5wdXREZWx0YRIMCgR0ZXh0GAEgASgJIhQKElN0cmVhbVRvb2xzRXhlY3V0ZSIuChFTdHJlYW1Ub29sc0NhbmNlbBIZCgdtZXNzYWdlGAEgASgJQgi6SAVyAxiAICImChFTdHJlYW1Ub29sc1Jlc3VtZRIRCglhZnRlcl9zZXEYASABKAQiKwoRU3RyZWFtVG9vbHNDcmVkaXQSFgoFYnl0ZXMYASABKA1CB7pIBCoCKAEi6wEKE1N0cmVhbVRvb2xzUmVzcG9uc2USEQoJc3RyZWFtX2lkGAEgASgJEjYKBWV2ZW50GAIgASgLMiUub3BlbmNvZGUudG9vbC52MS5FeGVjdXRlVG9vbFJlc3BvbnNlSAASMwoFZXJyb3IYAyABKAsyIi5vcGVuY29kZS50b29sLnYxLlN0cmVhbVRvb2xzRXJyb3JIABIzCgVlbmRlZBgEIAEoCzIiLm9wZW5jb2RlLnRvb2wudjEuU3RyZWFtVG9vbHNFbmRlZEgAEhQKDHdpbmRvd19ieXRlcxgFIAEoDUIJCgdtZXNzYWdlItUBChBTdHJlYW1Ub29sc0Vycm9yEgwKBGNvZGUYASABKA0SDwoHbWVzc2FnZRgCIAEoCRItCgZyZWFzb24YAyABKA4yHS5vcGVuY29kZS50b29sLnYxLkVycm9yUmVhc29uEkIKCG1ldGFkYXRhGAQgAygLMjAub3BlbmNvZGUudG9vbC52MS5TdHJlYW1Ub29sc0Vycm9yLk1ldGFkYXRhRW50cnkaLwoNTWV0YWRhdGFFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIhIKEFN0cmVhbVRvb2xzRW5kZWQiggEKEExpc3RUb29sc1JlcXVlc3QSFgoFYWdlbnQYASABKAlCB7pIBHICGEASGwoKc2Vzc2lvbl9pZBgCIAEoCUIHukgEcgIYQBIdCgtwcm92aWRlcl9pZBgDIAEoCUIIukgFcgMYgAESGgoIbW9kZWxfaWQYBCABKAlCCLpIBXIDGIABInUKEUxpc3RUb29sc1Jlc3BvbnNlEi8KBXRvb2xzGAEgAygLMiAub3BlbmNvZGUudG9vbC52MS5Ub29sRGVmaW5pdGlvbhIvCghwcm9ibGVtcxgCIAMoCzIdLm9wZW5jb2RlLnRvb2wudjEuVG9vbFByb2JsZW0iOQoLVG9vbFByb2JsZW0SDAoEcGF0aBgBIAEoCRIMCgRsaW5lGAIgASgNEg4KBnJlYXNvbhgDIAEoCSLxAQoOVG9vbERlZmluaXRpb24SDAoEbmFtZRgBIAEoCRIVCg1kZWZpbml0aW9uX2lkGAIgASgJEhMKC2Rlc2NyaXB0aW9uGAMgASgJEi0KDGlucHV0X3NjaGVtYRgEIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSLgoNb3V0cHV0X3NjaGVtYRgFIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSNgoLYW5ub3RhdGlvbnMYBiABKAsyIS5vcGVuY29kZS50b29sLnYxLlRvb2xBbm5vdGF0aW9ucxIOCgZ3b3JrZXIYByABKAkiYQoPVG9vbEFubm90YXRpb25zEhEKCXJlYWRfb25seRgBIAEoCBISCgppZGVtcG90ZW50GAIgASgIEhMKC2Rlc3RydWN0aXZlGAMgASgIEhIKCm9wZW5fd29ybGQYBCABKAgi2AEKD1BsYW5Ub29sUmVxdWVzdBIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhAEhYKBWFnZW50GAIgASgJQge6SARyAhhAEhgKBHRvb2wYAyABKAlCCrpIB3IFEAEYgAESJgoFaW5wdXQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EjoKBXJ1bGVzGAUgAygLMiAub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uUnVsZUIJukgGkgEDEOgHEhIKCm9ubHlfcnVsZXMYBiABKAginQIKEFBsYW5Ub29sUmVzcG9uc2USDQoFdGl0bGUYASABKAkSMgoGYWN0aW9uGAIgASgOMiIub3BlbmNvZGUudG9vbC52MS5QZXJtaXNzaW9uQWN0aW9uEjEKBGFza3MYAyADKAsyIy5vcGVuY29kZS50b29sLnYxLlBlcm1pc3Npb25SZXF1ZXN0EjcKCWRlY2lzaW9ucxgEIAMoCzIkLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvbkRlY2lzaW9uEioKB3ByZXZpZXcYBSABKAsyGS5vcGVuY29kZS50b29sLnYxLlByZXZpZXcSLgoHcHJvYmxlbRgGIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuUGxhblByb2JsZW0iUQoLUGxhblByb2JsZW0SMQoGcmVhc29uGAEgASgOMiEub3BlbmNvZGUudG9vbC52MS5Ub29sRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSKfBAoQQmVnaW5DYWxsUmVxdWVzdBIrCgRraW5kGAEgASgJQh26SBpyGDIWXlthLXpdW2EtejAtOS1dezAsMzF9JBIjCg9mb3JlaWduX3Nlc3Npb24YAiABKAlCCrpIB3IFEAEYgAISHwoNZm9yZWlnbl9hZ2VudBgDIAEoCUIIukgFcgMYgAESIAoOZm9yZWlnbl9wYXJlbnQYBCABKAlCCLpIBXIDGIACEkIKDGZvcmVpZ25fdG9vbBgFIAEoCUIsukgpcicyJV5bQS1aYS16MC05X11bQS1aYS16MC05Xy46Ly1dezAsMTI3fSQSMAoPZm9yZWlnbl9jYWxsX2lkGAYgASgJQhe6SBRyEjIQXlshLXp8fl17MCwxMjh9JBImCgVpbnB1dBgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QSGQoDY3dkGAggASgJQgy6SAlyBxiAIDICXi8SIAoPcGVybWlzc2lvbl9tb2RlGAkgASgJQge6SARyAhhAEh8KB3dhaXRfbXMYCiABKA1CCbpIBioEGMDPJEgAiAEBEhMKC2RlYWRsaW5lX21zGAsgASgNEhwKCm5vbmNlX3BhdGgYDCABKAlCCLpIBXIDGIAgEiIKEWV4cGVjdGVkX3N0b3JlX2lkGA0gASgJQge6SARyAhhAEhcKBnJlc3VtZRgOIAEoCUIHukgEcgIYQEIKCghfd2FpdF9tcyK2AQoRQmVnaW5DYWxsUmVzcG9uc2USKAoFYmVndW4YASABKAsyFy5vcGVuY29kZS50b29sLnYxLkJlZ3VuSAASLAoHcmVmdXNlZBgCIAEoCzIZLm9wZW5jb2RlLnRvb2wudjEuUmVmdXNlZEgAEiwKB3dhaXRpbmcYAyABKAsyGS5vcGVuY29kZS50b29sLnYxLldhaXRpbmdIABIQCghzdG9yZV9pZBgEIAEoCUIJCgdvdXRjb21lImgKBUJlZ3VuEhIKCmFzc2lnbm1lbnQYASABKAkSJgoFaW5wdXQYAiABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Eg8KB2NhbGxfaWQYAyABKAkSEgoKc2Vzc2lvbl9pZBgEIAEoCSJNCgdSZWZ1c2VkEjEKBnJlYXNvbhgBIAEoDjIhLm9wZW5jb2RlLnRvb2wudjEuVG9vbEVycm9yUmVhc29uEg8KB21lc3NhZ2UYAiABKAkiVQoHV2FpdGluZxI4CgtwZXJtaXNzaW9ucxgBIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QSEAoIbGFzdF9zZXEYAiABKAQi/wEKEUZpbmlzaENhbGxSZXF1ZXN0EikKCmFzc2lnbm1lbnQYASABKAlCFbpIEnIQMg5eWzAtOWEtZl17MzJ9JBIbCgZvdXRwdXQYAiABKAlCCbpIBnIEKICAIEgAEhoKBWVycm9yGAMgASgJQgm6SAZyBCiAgCBIABIRCgRleGl0GAQgASgFSAGIAQESKQoIbWV0YWRhdGEYBSABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0Ei4KDGlucHV0X2RpZ2VzdBgGIAEoCUIYukgVchMyEV4oWzAtOWEtZl17NjR9KT8kQg8KBnJlc3VsdBIFukgCCAFCBwoFX2V4aXQiPgoSRmluaXNoQ2FsbFJlc3BvbnNlEigKBHBhcnQYASABKAsyGi5vcGVuY29kZS50b29sLnYxLlRvb2xQYXJ0ImoKEUNhbmNlbFRvb2xSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIbCgdjYWxsX2lkGAIgASgJQgq6SAdyBRABGIABEhkKB21lc3NhZ2UYAyABKAlCCLpIBXIDGIAgIj4KEkNhbmNlbFRvb2xSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydCJQChJHZXRUb29sUGFydFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKB2NhbGxfaWQYAiABKAlCCrpIB3IFEAEYgAEieQoTR2V0VG9vbFBhcnRSZXNwb25zZRIoCgRwYXJ0GAEgASgLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBI4CgtwZXJtaXNzaW9ucxgCIAMoCzIjLm9wZW5jb2RlLnRvb2wudjEuUGVybWlzc2lvblJlcXVlc3QicAoUTGlzdFRvb2xQYXJ0c1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhAEhsKCXBhZ2Vfc2l6ZRgCIAEoDUIIukgFKgMY9AMSHAoKcGFnZV90b2tlbhgDIAEoCUIIukgFcgMYgAIiWwoVTGlzdFRvb2xQYXJ0c1Jlc3BvbnNlEikKBXBhcnRzGAEgAygLMhoub3BlbmNvZGUudG9vbC52MS5Ub29sUGFydBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkitwEKFVJlYWRUb29sT3V0cHV0UmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEASGgoGb3V0cHV0GAIgASgJQgq6SAdyBRABGIACEiwKBWJ5dGVzGAMgASgLMhsub3BlbmNvZGUudG9vbC52MS5CeXRlUmFuZ2VIABIsCgVsaW5lcxgEIAEoCzIbLm9wZW5jb2RlLnRvb2wudjEuTGluZVJhbmdlSABCBwoFcmFuZ2UiKgoJQnl0ZVJhbmdlEg4KBm9mZnNldBgBIAEoBBINCgVsaW1pdBgCIAEoDSIqCglMaW5lUmFuZ2USDgoGb2Zmc2V0GAEgASgEEg0KBWxpbWl0GAIgASgNImsKFlJlYWRUb29sT3V0cHV0UmVzcG9uc2USDAoEZGF0YRgBIAEoDBIOCgZvZmZzZXQYAiABKAQSEwoLdG90YWxfYnl0ZXMYAyABKAQSEQoJbmV4dF9saW5lGAQgASgEEgsKA2VuZBgFIAEoCCJ0ChNXYXRjaFNlc3Npb25SZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYQBIRCglhZnRlcl9zZXEYAiABKAQSGQoHY2FsbF9pZBgDIAEoCUIIukgFcgMYgAESEAoIc25hcHNob3QYBCABKAgifwoUV2F0Y2hTZXNzaW9uUmVzcG9uc2USLQoFZXZlbnQYASABKAsyHi5vcGVuY29kZS50b29sLnYxLlNlc3Npb25FdmVudBIQCghsYXN0X3NlcRgCIAEoBBIUCgxzbmFwc2hvdF9lbmQYAyABKAgSEAoIc3RvcmVfaWQYBCABKAkiSAoQV2F0Y2hNYW55UmVxdWVzdBI0Cgd3YXRjaGVzGAEgAygLMhcub3BlbmNvZGUudG9vbC52MS5XYXRjaEIKukgHkgEECAEQZCKqAQoFV2F0Y2gSFQoDa2V5GAEgASgJQgi6SAVyAxiAARJACgtwZXJtaXNzaW9ucxgCIAEoCzIpLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hQZXJtaXNzaW9uc1JlcXVlc3RIABI4CgdzZXNzaW9uGAMgASgLMiUub3BlbmNvZGUudG9vbC52MS5XYXRjaFNlc3Npb25SZXF1ZXN0SABCDgoFd2F0Y2gSBbpIAggBItIBChFXYXRjaE1hbnlSZXNwb25zZRILCgNrZXkYASABKAkSQQoLcGVybWlzc2lvbnMYAiABKAsyKi5vcGVuY29kZS50b29sLnYxLldhdGNoUGVybWlzc2lvbnNSZXNwb25zZUgAEjkKB3Nlc3Npb24YAyABKAsyJi5vcGVuY29kZS50b29sLnYxLldhdGNoU2Vzc2lvblJlc3BvbnNlSAASKQoDZW5kGAQgASgLMhoub3BlbmNvZGUudG9vbC52MS5XYXRjaEVuZEgAQgcKBWZyYW1lIsUBCghXYXRjaEVuZBIMCgRjb2RlGAEgASgNEg8KB21lc3NhZ2UYAiABKAkSLQoGcmVhc29uGAMgASgOMh0ub3BlbmNvZGUudG9vbC52MS5FcnJvclJlYXNvbhI6CghtZXRhZGF0YRgEIAMoCzIoLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hFbmQuTWV0YWRhdGFFbnRyeRovCg1NZXRhZGF0YUVudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiFQoTR2V0VG9vbFN0YXRzUmVxdWVzdCJRChRHZXRUb29sU3RhdHNSZXNwb25zZRINCgVzaW5jZRgBIAEoARIqCgV0b29scxgCIAMoCzIbLm9wZW5jb2RlLnRvb2wudjEuVG9vbFN0YXRzImAKCVRvb2xTdGF0cxIMCgR0b29sGAEgASgJEg0KBWNvdW50GAIgASgEEhQKDGF2Z19kdXJhdGlvbhgDIAEoARIOCgZlcnJvcnMYBCABKAQSEAoIdGltZW91dHMYBSABKAQiFgoUR2V0U2VydmVySW5mb1JlcXVlc3QikQUKFUdldFNlcnZlckluZm9SZXNwb25zZRIPCgd2ZXJzaW9uGAEgASgJEhAKCHN0b3JlX2lkGAIgASgJEi8KB3NhbmRib3gYAyABKA4yHi5vcGVuY29kZS50b29sLnYxLlNhbmRib3hTdGF0ZRIoCgZsaW1pdHMYBCABKAsyGC5vcGVuY29kZS50b29sLnYxLkxpbWl0cxISCgp3b3Jrc3BhY2VzGAUgAygJEg4KBmFnZW50cxgGIAMoCRIRCglwcmluY2lwYWwYByABKAkSDQoFcm9sZXMYCCADKAkSNQoNYWdlbnRfZGV0YWlscxgJIAMoCzIeLm9wZW5jb2RlLnRvb2wudjEuQWdlbnREZXRhaWxzEjYKCnVuYXR0ZW5kZWQYCiABKA4yIi5vcGVuY29kZS50b29sLnYxLlVuYXR0ZW5kZWRQb2xpY3kSFwoPc2FuZGJveF9uZXR3b3JrGAsgASgIEhcKD3NhbmRib3hfcHJvYmxlbRgMIAEoCRIyCgtlbmZvcmNlbWVudBgNIAEoCzIdLm9wZW5jb2RlLnRvb2wudjEuRW5mb3JjZW1lbnQSPwoWc2FuZGJveF9uZXR3b3JrX2FjY2VzcxgTIAEoDjIfLm9wZW5jb2RlLnRvb2wudjEuTmV0d29ya0FjY2VzcxIsCgltY3BfaG9sZHMYFCADKAsyGS5vcGVuY29kZS50b29sLnYxLk1jcEhvbGQSOQoPc2FuZGJveF9kZXRhaWxzGBUgASgLMiAub3BlbmNvZGUudG9vbC52MS5TYW5kYm94RGV0YWlscxI1Cg1zdG9yZV9kZXRhaWxzGBYgASgLMh4ub3BlbmNvZGUudG9vbC52MS5TdG9yZURldGFpbHMiSQoMU3RvcmVEZXRhaWxzEg4KBmNvcGllcxgBIAEoDRIXCg9yZXF1aXJlZF9jb3BpZXMYAyABKA0SEAoId2FybmluZ3MYAiADKAkiMgoOU2FuZGJveERldGFpbHMSDgoGbGF5ZXJzGAEgAygJEhAKCHdhcm5pbmdzGAIgAygJIjwKB01jcEhvbGQSDgoGY2xpZW50GAEgASgJEg8KB2h0dHBfbXMYAiABKA0SEAoIc3RkaW9fbXMYAyABKA0iUAoLRW5mb3JjZW1lbnQSMQoFc3RhdGUYASABKA4yIi5vcGVuY29kZS50b29sLnYxLkVuZm9yY2VtZW50U3RhdGUSDgoGcmVhc29uGAIgASgJIkMKDEFnZW50RGV0YWlscxINCgVhZ2VudBgBIAEoCRITCgtkZXNjcmlwdGlvbhgCIAEoCRIPCgdjYW5fYXNrGAMgAygJIr8BCgZMaW1pdHMSFQoNcmVxdWVzdF9ieXRlcxgBIAEoBBITCgtpbnB1dF9ieXRlcxgCIAEoBBIUCgxvdXRwdXRfYnl0ZXMYAyABKAQSEgoKdGltZW91dF9tcxgEIAEoBBIOCgZhc2tfbXMYBSABKAQSEQoJb3Blbl9hc2tzGAYgASgNEhUKDXJ1bm5pbmdfY2FsbHMYByABKA0SEQoJcmVwb3J0X21zGAggASgEEhIKCmNvbGxlY3RfbXMYCSABKAQqYQoMT25EaXNjb25uZWN0Eh0KGU9OX0RJU0NPTk5FQ1RfVU5TUEVDSUZJRUQQABIYChRPTl9ESVNDT05ORUNUX0RFVEFDSBABEhgKFE9OX0RJU0NPTk5FQ1RfQ0FOQ0VMEAIqdQoQRW5mb3JjZW1lbnRTdGF0ZRIhCh1FTkZPUkNFTUVOVF9TVEFURV9VTlNQRUNJRklFRBAAEh4KGkVORk9SQ0VNRU5UX1NUQVRFX0VORk9SQ0VEEAESHgoaRU5GT1JDRU1FTlRfU1RBVEVfQURWSVNPUlkQAiptChBVbmF0dGVuZGVkUG9saWN5EiEKHVVOQVRURU5ERURfUE9MSUNZX1VOU1BFQ0lGSUVEEAASGgoWVU5BVFRFTkRFRF9QT0xJQ1lfV0FJVBABEhoKFlVOQVRURU5ERURfUE9MSUNZX0RFTlkQAiqjAQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIVChFTQU5EQk9YX1NUQVRFX09GRhABEiEKHVNBTkRCT1hfU1RBVEVfV09SS1NQQUNFX1dSSVRFEAISGwoXU0FOREJPWF9TVEFURV9SRUFEX09OTFkQAxIdChlTQU5EQk9YX1NUQVRFX1VOQVZBSUxBQkxFEAQqewoNTmV0d29ya0FjY2VzcxIeChpORVRXT1JLX0FDQ0VTU19VTlNQRUNJRklFRBAAEhgKFE5FVFdPUktfQUNDRVNTX1BST1hZEAESFwoTTkVUV09SS19BQ0NFU1NfTk9ORRACEhcKE05FVFdPUktfQUNDRVNTX09QRU4QAzLsCgoLVG9vbFNlcnZpY2USVAoJTGlzdFRvb2xzEiIub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXF1ZXN0GiMub3BlbmNvZGUudG9vbC52MS5MaXN0VG9vbHNSZXNwb25zZRJRCghQbGFuVG9vbBIhLm9wZW5jb2RlLnRvb2wudjEuUGxhblRvb2xSZXF1ZXN0GiIub3BlbmNvZGUudG9vbC52MS5QbGFuVG9vbFJlc3BvbnNlElEKCENhbGxUb29sEiEub3BlbmNvZGUudG9vbC52MS5DYWxsVG9vbFJlcXVlc3QaIi5vcGVuY29kZS50b29sLnYxLkNhbGxUb29sUmVzcG9uc2USXAoLRXhlY3V0ZVRvb2wSJC5vcGVuY29kZS50b29sLnYxLkV4ZWN1dGVUb29sUmVxdWVzdBolLm9wZW5jb2RlLnRvb2wudjEuRXhlY3V0ZVRvb2xSZXNwb25zZTABEl4KC1N0cmVhbVRvb2xzEiQub3BlbmNvZGUudG9vbC52MS5TdHJlYW1Ub29sc1JlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLlN0cmVhbVRvb2xzUmVzcG9uc2UoATABElQKCUJlZ2luQ2FsbBIiLm9wZW5jb2RlLnRvb2wudjEuQmVnaW5DYWxsUmVxdWVzdBojLm9wZW5jb2RlLnRvb2wudjEuQmVnaW5DYWxsUmVzcG9uc2USVwoKRmluaXNoQ2FsbBIjLm9wZW5jb2RlLnRvb2wudjEuRmluaXNoQ2FsbFJlcXVlc3QaJC5vcGVuY29kZS50b29sLnYxLkZpbmlzaENhbGxSZXNwb25zZRJXCgpDYW5jZWxUb29sEiMub3BlbmNvZGUudG9vbC52MS5DYW5jZWxUb29sUmVxdWVzdBokLm9wZW5jb2RlLnRvb2wudjEuQ2FuY2VsVG9vbFJlc3BvbnNlEloKC0dldFRvb2xQYXJ0EiQub3BlbmNvZGUudG9vbC52MS5HZXRUb29sUGFydFJlcXVlc3QaJS5vcGVuY29kZS50b29sLnYxLkdldFRvb2xQYXJ0UmVzcG9uc2USYAoNTGlzdFRvb2xQYXJ0cxImLm9wZW5jb2RlLnRvb2wudjEuTGlzdFRvb2xQYXJ0c1JlcXVlc3QaJy5vcGVuY29kZS50b29sLnYxLkxpc3RUb29sUGFydHNSZXNwb25zZRJjCg5SZWFkVG9vbE91dHB1dBInLm9wZW5jb2RlLnRvb2wudjEuUmVhZFRvb2xPdXRwdXRSZXF1ZXN0Gigub3BlbmNvZGUudG9vbC52MS5SZWFkVG9vbE91dHB1dFJlc3BvbnNlEl8KDFdhdGNoU2Vzc2lvbhIlLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVxdWVzdBomLm9wZW5jb2RlLnRvb2wudjEuV2F0Y2hTZXNzaW9uUmVzcG9uc2UwARJWCglXYXRjaE1hbnkSIi5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlcXVlc3QaIy5vcGVuY29kZS50b29sLnYxLldhdGNoTWFueVJlc3BvbnNlMAESXQoMR2V0VG9vbFN0YXRzEiUub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXF1ZXN0GiYub3BlbmNvZGUudG9vbC52MS5HZXRUb29sU3RhdHNSZXNwb25zZRJgCg1HZXRTZXJ2ZXJJbmZvEiYub3BlbmNvZGUudG9vbC52MS5HZXRTZXJ2ZXJJbmZvUmVxdWVzdBonLm9wZW5jb2RlLnRvb2wudjEuR2V0U2VydmVySW5mb1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_struct, file_opencode_tool_v1_error_reason, file_opencode_tool_v1_event, file_opencode_tool_v1_permission, file_opencode_tool_v1_permission_service, file_opencode_tool_v1_tool]);
 
 /**
  * CallToolRequest is a call, and the time to wait for its end. A request that attaches to an existing call is compared
@@ -122,8 +122,10 @@ export type CallToolRequest = Message<"opencode.tool.v1.CallToolRequest"> & {
   definitionId: string;
 
   /**
-   * expected_store_id is the store that the caller knows. If the store is another one, the request fails with
-   * STORE_CHANGED and nothing runs. Empty: not checked.
+   * expected_store_id is the store that the caller knows. If the store is another one, or a failover may have lost what it
+   * had acknowledged of this session, the request fails with STORE_CHANGED and nothing runs. Send the id of an earlier
+   * response about the session; that of GetServerInfo is the one that each session has before a failover. Empty: not
+   * checked.
    *
    * @generated from field: string expected_store_id = 13;
    */
@@ -135,6 +137,14 @@ export type CallToolRequest = Message<"opencode.tool.v1.CallToolRequest"> & {
    * @generated from field: optional uint32 wait_ms = 14;
    */
   waitMs?: number | undefined;
+
+  /**
+   * queue_ms is how long a call of a worker's tool waits for room, at most 3,600,000. Then it ends UNAVAILABLE; 0: at once if no
+   * worker has room. Absent: as the tool declares, or 60,000.
+   *
+   * @generated from field: optional uint32 queue_ms = 15;
+   */
+  queueMs?: number | undefined;
 };
 
 /**
@@ -173,7 +183,7 @@ export type CallToolResponse = Message<"opencode.tool.v1.CallToolResponse"> & {
   lastSeq: bigint;
 
   /**
-   * store_id identifies the contents of the store; see `expected_store_id`.
+   * store_id identifies the contents of the store that hold the session; see `expected_store_id`. It is opaque.
    *
    * @generated from field: string store_id = 4;
    */
@@ -291,6 +301,13 @@ export type ExecuteToolRequest = Message<"opencode.tool.v1.ExecuteToolRequest"> 
    * @generated from field: uint64 after_seq = 14;
    */
   afterSeq: bigint;
+
+  /**
+   * queue_ms: see CallToolRequest.queue_ms.
+   *
+   * @generated from field: optional uint32 queue_ms = 15;
+   */
+  queueMs?: number | undefined;
 };
 
 /**
@@ -344,6 +361,403 @@ export const ExecuteToolResponseSchema: GenMessage<ExecuteToolResponse> = /*@__P
   messageDesc(file_opencode_tool_v1_tool_service, 3);
 
 /**
+ * StreamToolsRequest is a message about one call of a stream.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsRequest
+ */
+export type StreamToolsRequest = Message<"opencode.tool.v1.StreamToolsRequest"> & {
+  /**
+   * stream_id names the call on this stream.
+   *
+   * @generated from field: string stream_id = 1;
+   */
+  streamId: string;
+
+  /**
+   * message is the message; one of them is required.
+   *
+   * @generated from oneof opencode.tool.v1.StreamToolsRequest.message
+   */
+  message: {
+    /**
+     * open begins a call.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsOpen open = 2;
+     */
+    value: StreamToolsOpen;
+    case: "open";
+  } | {
+    /**
+     * input_delta appends to the input of the call.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsInputDelta input_delta = 3;
+     */
+    value: StreamToolsInputDelta;
+    case: "inputDelta";
+  } | {
+    /**
+     * execute makes the call, or attaches to it as ExecuteTool does, now that its input is complete.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsExecute execute = 4;
+     */
+    value: StreamToolsExecute;
+    case: "execute";
+  } | {
+    /**
+     * cancel drops a call that was not executed, and cancels one that was. The call that it cancels still ends with its terminal
+     * state.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsCancel cancel = 5;
+     */
+    value: StreamToolsCancel;
+    case: "cancel";
+  } | {
+    /**
+     * resume follows an existing call of the ids in `open`; its tool and input are not compared.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsResume resume = 6;
+     */
+    value: StreamToolsResume;
+    case: "resume";
+  } | {
+    /**
+     * credit refills the window of the call.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsCredit credit = 7;
+     */
+    value: StreamToolsCredit;
+    case: "credit";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsRequest.
+ * Use `create(StreamToolsRequestSchema)` to create a new message.
+ */
+export const StreamToolsRequestSchema: GenMessage<StreamToolsRequest> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 4);
+
+/**
+ * StreamToolsOpen is a call without its input. Its fields are those of CallToolRequest.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsOpen
+ */
+export type StreamToolsOpen = Message<"opencode.tool.v1.StreamToolsOpen"> & {
+  /**
+   * session_id: see CallToolRequest.session_id.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * message_id: see CallToolRequest.message_id.
+   *
+   * @generated from field: string message_id = 2;
+   */
+  messageId: string;
+
+  /**
+   * call_id: see CallToolRequest.call_id.
+   *
+   * @generated from field: string call_id = 3;
+   */
+  callId: string;
+
+  /**
+   * agent: see CallToolRequest.agent.
+   *
+   * @generated from field: string agent = 4;
+   */
+  agent: string;
+
+  /**
+   * tool: see CallToolRequest.tool.
+   *
+   * @generated from field: string tool = 5;
+   */
+  tool: string;
+
+  /**
+   * metadata: see CallToolRequest.metadata.
+   *
+   * @generated from field: google.protobuf.Struct metadata = 7;
+   */
+  metadata?: JsonObject | undefined;
+
+  /**
+   * timeout_ms: see CallToolRequest.timeout_ms.
+   *
+   * @generated from field: uint32 timeout_ms = 8;
+   */
+  timeoutMs: number;
+
+  /**
+   * on_disconnect: see CallToolRequest.on_disconnect.
+   *
+   * @generated from field: opencode.tool.v1.OnDisconnect on_disconnect = 9;
+   */
+  onDisconnect: OnDisconnect;
+
+  /**
+   * provider_id: see CallToolRequest.provider_id.
+   *
+   * @generated from field: string provider_id = 10;
+   */
+  providerId: string;
+
+  /**
+   * model_id: see CallToolRequest.model_id.
+   *
+   * @generated from field: string model_id = 11;
+   */
+  modelId: string;
+
+  /**
+   * definition_id: see CallToolRequest.definition_id.
+   *
+   * @generated from field: string definition_id = 12;
+   */
+  definitionId: string;
+
+  /**
+   * expected_store_id: see CallToolRequest.expected_store_id.
+   *
+   * @generated from field: string expected_store_id = 13;
+   */
+  expectedStoreId: string;
+
+  /**
+   * queue_ms: see CallToolRequest.queue_ms.
+   *
+   * @generated from field: optional uint32 queue_ms = 15;
+   */
+  queueMs?: number | undefined;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsOpen.
+ * Use `create(StreamToolsOpenSchema)` to create a new message.
+ */
+export const StreamToolsOpenSchema: GenMessage<StreamToolsOpen> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 5);
+
+/**
+ * StreamToolsInputDelta is the next piece of the input.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsInputDelta
+ */
+export type StreamToolsInputDelta = Message<"opencode.tool.v1.StreamToolsInputDelta"> & {
+  /**
+   * text is appended to the JSON of the input. All of it together is at most `limits.input_bytes`.
+   *
+   * @generated from field: string text = 1;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsInputDelta.
+ * Use `create(StreamToolsInputDeltaSchema)` to create a new message.
+ */
+export const StreamToolsInputDeltaSchema: GenMessage<StreamToolsInputDelta> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 6);
+
+/**
+ * StreamToolsExecute says that the input is complete: the texts together are a JSON object, or empty for one without fields.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsExecute
+ */
+export type StreamToolsExecute = Message<"opencode.tool.v1.StreamToolsExecute"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsExecute.
+ * Use `create(StreamToolsExecuteSchema)` to create a new message.
+ */
+export const StreamToolsExecuteSchema: GenMessage<StreamToolsExecute> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 7);
+
+/**
+ * StreamToolsCancel drops or cancels a call.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsCancel
+ */
+export type StreamToolsCancel = Message<"opencode.tool.v1.StreamToolsCancel"> & {
+  /**
+   * message: see CancelToolRequest.message.
+   *
+   * @generated from field: string message = 1;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsCancel.
+ * Use `create(StreamToolsCancelSchema)` to create a new message.
+ */
+export const StreamToolsCancelSchema: GenMessage<StreamToolsCancel> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 8);
+
+/**
+ * StreamToolsResume follows a call that exists.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsResume
+ */
+export type StreamToolsResume = Message<"opencode.tool.v1.StreamToolsResume"> & {
+  /**
+   * after_seq is the last sequence number seen; see ExecuteToolRequest.after_seq.
+   *
+   * @generated from field: uint64 after_seq = 1;
+   */
+  afterSeq: bigint;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsResume.
+ * Use `create(StreamToolsResumeSchema)` to create a new message.
+ */
+export const StreamToolsResumeSchema: GenMessage<StreamToolsResume> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 9);
+
+/**
+ * StreamToolsCredit refills a window.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsCredit
+ */
+export type StreamToolsCredit = Message<"opencode.tool.v1.StreamToolsCredit"> & {
+  /**
+   * bytes is the sum of the `window_bytes` of `event`s that were read. The window does not grow above 16 MiB.
+   *
+   * @generated from field: uint32 bytes = 1;
+   */
+  bytes: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsCredit.
+ * Use `create(StreamToolsCreditSchema)` to create a new message.
+ */
+export const StreamToolsCreditSchema: GenMessage<StreamToolsCredit> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 10);
+
+/**
+ * StreamToolsResponse is a message about one call of a stream.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsResponse
+ */
+export type StreamToolsResponse = Message<"opencode.tool.v1.StreamToolsResponse"> & {
+  /**
+   * stream_id names the call on this stream.
+   *
+   * @generated from field: string stream_id = 1;
+   */
+  streamId: string;
+
+  /**
+   * message is the message. Ignore variants that you do not know.
+   *
+   * @generated from oneof opencode.tool.v1.StreamToolsResponse.message
+   */
+  message: {
+    /**
+     * event is what ExecuteTool would send, or a pending part with `raw`.
+     *
+     * @generated from field: opencode.tool.v1.ExecuteToolResponse event = 2;
+     */
+    value: ExecuteToolResponse;
+    case: "event";
+  } | {
+    /**
+     * error is a failure of the request, not of the tool. It is the end of the call on this stream only if `ended` follows.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsError error = 3;
+     */
+    value: StreamToolsError;
+    case: "error";
+  } | {
+    /**
+     * ended is the last message of its `stream_id`.
+     *
+     * @generated from field: opencode.tool.v1.StreamToolsEnded ended = 4;
+     */
+    value: StreamToolsEnded;
+    case: "ended";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * window_bytes is what this `event` takes from the window of its call: about its size.
+   *
+   * @generated from field: uint32 window_bytes = 5;
+   */
+  windowBytes: number;
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsResponse.
+ * Use `create(StreamToolsResponseSchema)` to create a new message.
+ */
+export const StreamToolsResponseSchema: GenMessage<StreamToolsResponse> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 11);
+
+/**
+ * StreamToolsError is the error that ExecuteTool would have ended with, or that of a message out of order.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsError
+ */
+export type StreamToolsError = Message<"opencode.tool.v1.StreamToolsError"> & {
+  /**
+   * code is the number of the gRPC code, such as 5 for NOT_FOUND.
+   *
+   * @generated from field: uint32 code = 1;
+   */
+  code: number;
+
+  /**
+   * message is the error text for people.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+
+  /**
+   * reason is the machine-readable cause, if there is one.
+   *
+   * @generated from field: opencode.tool.v1.ErrorReason reason = 3;
+   */
+  reason: ErrorReason;
+
+  /**
+   * metadata is the metadata of the reason, as in google.rpc.ErrorInfo.
+   *
+   * @generated from field: map<string, string> metadata = 4;
+   */
+  metadata: { [key: string]: string };
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsError.
+ * Use `create(StreamToolsErrorSchema)` to create a new message.
+ */
+export const StreamToolsErrorSchema: GenMessage<StreamToolsError> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 12);
+
+/**
+ * StreamToolsEnded says that no more is sent for a call on this stream.
+ *
+ * @generated from message opencode.tool.v1.StreamToolsEnded
+ */
+export type StreamToolsEnded = Message<"opencode.tool.v1.StreamToolsEnded"> & {
+};
+
+/**
+ * Describes the message opencode.tool.v1.StreamToolsEnded.
+ * Use `create(StreamToolsEndedSchema)` to create a new message.
+ */
+export const StreamToolsEndedSchema: GenMessage<StreamToolsEnded> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 13);
+
+/**
  * ListToolsRequest filters tools.
  *
  * @generated from message opencode.tool.v1.ListToolsRequest
@@ -387,7 +801,7 @@ export type ListToolsRequest = Message<"opencode.tool.v1.ListToolsRequest"> & {
  * Use `create(ListToolsRequestSchema)` to create a new message.
  */
 export const ListToolsRequestSchema: GenMessage<ListToolsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 4);
+  messageDesc(file_opencode_tool_v1_tool_service, 14);
 
 /**
  * ListToolsResponse is the visible tools.
@@ -417,7 +831,7 @@ export type ListToolsResponse = Message<"opencode.tool.v1.ListToolsResponse"> & 
  * Use `create(ListToolsResponseSchema)` to create a new message.
  */
 export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 5);
+  messageDesc(file_opencode_tool_v1_tool_service, 15);
 
 /**
  * ToolProblem is a file that defines no valid tool, a workspace whose tools are not trusted, or a policy file or skill
@@ -453,7 +867,7 @@ export type ToolProblem = Message<"opencode.tool.v1.ToolProblem"> & {
  * Use `create(ToolProblemSchema)` to create a new message.
  */
 export const ToolProblemSchema: GenMessage<ToolProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 6);
+  messageDesc(file_opencode_tool_v1_tool_service, 16);
 
 /**
  * ToolDefinition is a tool in the form in which a model may be shown it.
@@ -470,7 +884,7 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
 
   /**
    * definition_id is a hash of name, description, schemas, annotations and version; for a tool of a file also of its code
-   * and the local code that it imports. It is equal on every replica and after a restart. Send it
+   * and the local code that it imports, for a worker's of all that WorkerTool says. It is equal on every replica and after a restart. Send it
    * with the calls that a model makes from this definition: if the tool has another definition by then, they end
    * STALE_TOOL. It does not cover what hooks rewrite, nor text that ListTools appends to the description for the agent and
    * its workspace (the skills that there are): that names data, and a call that names what has gone fails by itself.
@@ -506,6 +920,13 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
    * @generated from field: opencode.tool.v1.ToolAnnotations annotations = 6;
    */
   annotations?: ToolAnnotations | undefined;
+
+  /**
+   * worker is the name of the fleet that brings the tool; empty for all other tools.
+   *
+   * @generated from field: string worker = 7;
+   */
+  worker: string;
 };
 
 /**
@@ -513,7 +934,7 @@ export type ToolDefinition = Message<"opencode.tool.v1.ToolDefinition"> & {
  * Use `create(ToolDefinitionSchema)` to create a new message.
  */
 export const ToolDefinitionSchema: GenMessage<ToolDefinition> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 7);
+  messageDesc(file_opencode_tool_v1_tool_service, 17);
 
 /**
  * ToolAnnotations are hints of the tool's author. Policy does not rely on them.
@@ -555,7 +976,7 @@ export type ToolAnnotations = Message<"opencode.tool.v1.ToolAnnotations"> & {
  * Use `create(ToolAnnotationsSchema)` to create a new message.
  */
 export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 8);
+  messageDesc(file_opencode_tool_v1_tool_service, 18);
 
 /**
  * PlanToolRequest is a call to plan.
@@ -601,7 +1022,8 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
   rules: PermissionRule[];
 
   /**
-   * only_rules judges by `rules` alone, without other layers and grants. Denials by the engine itself stay in force.
+   * only_rules judges by `rules` alone, without other layers and grants, and as if no sandbox hid files from commands.
+   * Denials by the engine itself stay in force.
    *
    * @generated from field: bool only_rules = 6;
    */
@@ -613,7 +1035,7 @@ export type PlanToolRequest = Message<"opencode.tool.v1.PlanToolRequest"> & {
  * Use `create(PlanToolRequestSchema)` to create a new message.
  */
 export const PlanToolRequestSchema: GenMessage<PlanToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 9);
+  messageDesc(file_opencode_tool_v1_tool_service, 19);
 
 /**
  * PlanToolResponse is the plan of a call.
@@ -670,7 +1092,7 @@ export type PlanToolResponse = Message<"opencode.tool.v1.PlanToolResponse"> & {
  * Use `create(PlanToolResponseSchema)` to create a new message.
  */
 export const PlanToolResponseSchema: GenMessage<PlanToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 10);
+  messageDesc(file_opencode_tool_v1_tool_service, 20);
 
 /**
  * PlanProblem is a failing check of the tool.
@@ -698,7 +1120,7 @@ export type PlanProblem = Message<"opencode.tool.v1.PlanProblem"> & {
  * Use `create(PlanProblemSchema)` to create a new message.
  */
 export const PlanProblemSchema: GenMessage<PlanProblem> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 11);
+  messageDesc(file_opencode_tool_v1_tool_service, 21);
 
 /**
  * BeginCallRequest is a use of a tool by an agent with its own tools. The session is derived from the principal, `kind`
@@ -833,7 +1255,7 @@ export type BeginCallRequest = Message<"opencode.tool.v1.BeginCallRequest"> & {
  * Use `create(BeginCallRequestSchema)` to create a new message.
  */
 export const BeginCallRequestSchema: GenMessage<BeginCallRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 12);
+  messageDesc(file_opencode_tool_v1_tool_service, 22);
 
 /**
  * BeginCallResponse is the decision, or the state of the wait.
@@ -873,7 +1295,7 @@ export type BeginCallResponse = Message<"opencode.tool.v1.BeginCallResponse"> & 
   } | { case: undefined; value?: undefined };
 
   /**
-   * store_id identifies the contents of the store; see `expected_store_id`.
+   * store_id identifies the contents of the store that hold the session; see `expected_store_id`. It is opaque.
    *
    * @generated from field: string store_id = 4;
    */
@@ -885,7 +1307,7 @@ export type BeginCallResponse = Message<"opencode.tool.v1.BeginCallResponse"> & 
  * Use `create(BeginCallResponseSchema)` to create a new message.
  */
 export const BeginCallResponseSchema: GenMessage<BeginCallResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 13);
+  messageDesc(file_opencode_tool_v1_tool_service, 23);
 
 /**
  * Begun is a call that its host may run now.
@@ -927,7 +1349,7 @@ export type Begun = Message<"opencode.tool.v1.Begun"> & {
  * Use `create(BegunSchema)` to create a new message.
  */
 export const BegunSchema: GenMessage<Begun> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 14);
+  messageDesc(file_opencode_tool_v1_tool_service, 24);
 
 /**
  * Refused is a call that ended before its start.
@@ -955,7 +1377,7 @@ export type Refused = Message<"opencode.tool.v1.Refused"> & {
  * Use `create(RefusedSchema)` to create a new message.
  */
 export const RefusedSchema: GenMessage<Refused> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 15);
+  messageDesc(file_opencode_tool_v1_tool_service, 25);
 
 /**
  * Waiting is a call that waits for permission.
@@ -984,7 +1406,7 @@ export type Waiting = Message<"opencode.tool.v1.Waiting"> & {
  * Use `create(WaitingSchema)` to create a new message.
  */
 export const WaitingSchema: GenMessage<Waiting> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 16);
+  messageDesc(file_opencode_tool_v1_tool_service, 26);
 
 /**
  * FinishCallRequest is the result of a call that its host ran.
@@ -1051,7 +1473,7 @@ export type FinishCallRequest = Message<"opencode.tool.v1.FinishCallRequest"> & 
  * Use `create(FinishCallRequestSchema)` to create a new message.
  */
 export const FinishCallRequestSchema: GenMessage<FinishCallRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 17);
+  messageDesc(file_opencode_tool_v1_tool_service, 27);
 
 /**
  * FinishCallResponse is the call after the report.
@@ -1072,7 +1494,7 @@ export type FinishCallResponse = Message<"opencode.tool.v1.FinishCallResponse"> 
  * Use `create(FinishCallResponseSchema)` to create a new message.
  */
 export const FinishCallResponseSchema: GenMessage<FinishCallResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 18);
+  messageDesc(file_opencode_tool_v1_tool_service, 28);
 
 /**
  * CancelToolRequest names a call.
@@ -1107,7 +1529,7 @@ export type CancelToolRequest = Message<"opencode.tool.v1.CancelToolRequest"> & 
  * Use `create(CancelToolRequestSchema)` to create a new message.
  */
 export const CancelToolRequestSchema: GenMessage<CancelToolRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 19);
+  messageDesc(file_opencode_tool_v1_tool_service, 29);
 
 /**
  * CancelToolResponse is the call after its end.
@@ -1128,7 +1550,7 @@ export type CancelToolResponse = Message<"opencode.tool.v1.CancelToolResponse"> 
  * Use `create(CancelToolResponseSchema)` to create a new message.
  */
 export const CancelToolResponseSchema: GenMessage<CancelToolResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 20);
+  messageDesc(file_opencode_tool_v1_tool_service, 30);
 
 /**
  * GetToolPartRequest names a call.
@@ -1156,7 +1578,7 @@ export type GetToolPartRequest = Message<"opencode.tool.v1.GetToolPartRequest"> 
  * Use `create(GetToolPartRequestSchema)` to create a new message.
  */
 export const GetToolPartRequestSchema: GenMessage<GetToolPartRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 21);
+  messageDesc(file_opencode_tool_v1_tool_service, 31);
 
 /**
  * GetToolPartResponse is the current state of a call.
@@ -1184,7 +1606,7 @@ export type GetToolPartResponse = Message<"opencode.tool.v1.GetToolPartResponse"
  * Use `create(GetToolPartResponseSchema)` to create a new message.
  */
 export const GetToolPartResponseSchema: GenMessage<GetToolPartResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 22);
+  messageDesc(file_opencode_tool_v1_tool_service, 32);
 
 /**
  * ListToolPartsRequest pages through the calls of a session.
@@ -1219,7 +1641,7 @@ export type ListToolPartsRequest = Message<"opencode.tool.v1.ListToolPartsReques
  * Use `create(ListToolPartsRequestSchema)` to create a new message.
  */
 export const ListToolPartsRequestSchema: GenMessage<ListToolPartsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 23);
+  messageDesc(file_opencode_tool_v1_tool_service, 33);
 
 /**
  * ListToolPartsResponse is a page of calls.
@@ -1247,7 +1669,7 @@ export type ListToolPartsResponse = Message<"opencode.tool.v1.ListToolPartsRespo
  * Use `create(ListToolPartsResponseSchema)` to create a new message.
  */
 export const ListToolPartsResponseSchema: GenMessage<ListToolPartsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 24);
+  messageDesc(file_opencode_tool_v1_tool_service, 34);
 
 /**
  * ReadToolOutputRequest names an output and a range of it.
@@ -1298,7 +1720,7 @@ export type ReadToolOutputRequest = Message<"opencode.tool.v1.ReadToolOutputRequ
  * Use `create(ReadToolOutputRequestSchema)` to create a new message.
  */
 export const ReadToolOutputRequestSchema: GenMessage<ReadToolOutputRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 25);
+  messageDesc(file_opencode_tool_v1_tool_service, 35);
 
 /**
  * ByteRange is a range of bytes.
@@ -1326,7 +1748,7 @@ export type ByteRange = Message<"opencode.tool.v1.ByteRange"> & {
  * Use `create(ByteRangeSchema)` to create a new message.
  */
 export const ByteRangeSchema: GenMessage<ByteRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 26);
+  messageDesc(file_opencode_tool_v1_tool_service, 36);
 
 /**
  * LineRange is a range of lines.
@@ -1354,7 +1776,7 @@ export type LineRange = Message<"opencode.tool.v1.LineRange"> & {
  * Use `create(LineRangeSchema)` to create a new message.
  */
 export const LineRangeSchema: GenMessage<LineRange> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 27);
+  messageDesc(file_opencode_tool_v1_tool_service, 37);
 
 /**
  * ReadToolOutputResponse is a range of an output.
@@ -1403,7 +1825,7 @@ export type ReadToolOutputResponse = Message<"opencode.tool.v1.ReadToolOutputRes
  * Use `create(ReadToolOutputResponseSchema)` to create a new message.
  */
 export const ReadToolOutputResponseSchema: GenMessage<ReadToolOutputResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 28);
+  messageDesc(file_opencode_tool_v1_tool_service, 38);
 
 /**
  * WatchSessionRequest selects the events to watch.
@@ -1419,7 +1841,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
   sessionId: string;
 
   /**
-   * after_seq is the last sequence number seen. 0: from the beginning. A number beyond the end is out_of_range.
+   * after_seq is the last sequence number seen. 0: from the beginning. A number beyond the end is STORE_CHANGED.
    *
    * @generated from field: uint64 after_seq = 2;
    */
@@ -1447,7 +1869,7 @@ export type WatchSessionRequest = Message<"opencode.tool.v1.WatchSessionRequest"
  * Use `create(WatchSessionRequestSchema)` to create a new message.
  */
 export const WatchSessionRequestSchema: GenMessage<WatchSessionRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 29);
+  messageDesc(file_opencode_tool_v1_tool_service, 39);
 
 /**
  * WatchSessionResponse is an event, the mark, or a heartbeat if it has neither. A heartbeat is sent every 15 s, and at
@@ -1479,7 +1901,8 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
   snapshotEnd: boolean;
 
   /**
-   * store_id identifies the contents of the store; set on the first message.
+   * store_id identifies the contents of the store that hold the session; set on the first message. A client that resumes
+   * with `after_seq` compares it with the one before: another one means that events which it saw may be lost.
    *
    * @generated from field: string store_id = 4;
    */
@@ -1491,7 +1914,7 @@ export type WatchSessionResponse = Message<"opencode.tool.v1.WatchSessionRespons
  * Use `create(WatchSessionResponseSchema)` to create a new message.
  */
 export const WatchSessionResponseSchema: GenMessage<WatchSessionResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 30);
+  messageDesc(file_opencode_tool_v1_tool_service, 40);
 
 /**
  * WatchManyRequest is the list of watches. If any part of the message is malformed, the request fails with
@@ -1513,7 +1936,7 @@ export type WatchManyRequest = Message<"opencode.tool.v1.WatchManyRequest"> & {
  * Use `create(WatchManyRequestSchema)` to create a new message.
  */
 export const WatchManyRequestSchema: GenMessage<WatchManyRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 31);
+  messageDesc(file_opencode_tool_v1_tool_service, 41);
 
 /**
  * Watch is one of the watches on a stream.
@@ -1557,7 +1980,7 @@ export type Watch = Message<"opencode.tool.v1.Watch"> & {
  * Use `create(WatchSchema)` to create a new message.
  */
 export const WatchSchema: GenMessage<Watch> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 32);
+  messageDesc(file_opencode_tool_v1_tool_service, 42);
 
 /**
  * WatchManyResponse is the next message of one of the watches.
@@ -1609,7 +2032,7 @@ export type WatchManyResponse = Message<"opencode.tool.v1.WatchManyResponse"> & 
  * Use `create(WatchManyResponseSchema)` to create a new message.
  */
 export const WatchManyResponseSchema: GenMessage<WatchManyResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 33);
+  messageDesc(file_opencode_tool_v1_tool_service, 43);
 
 /**
  * WatchEnd is the error with which a watch ended; its own rpc would have failed in the same way.
@@ -1651,7 +2074,7 @@ export type WatchEnd = Message<"opencode.tool.v1.WatchEnd"> & {
  * Use `create(WatchEndSchema)` to create a new message.
  */
 export const WatchEndSchema: GenMessage<WatchEnd> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 34);
+  messageDesc(file_opencode_tool_v1_tool_service, 44);
 
 /**
  * GetToolStatsRequest is empty.
@@ -1666,7 +2089,7 @@ export type GetToolStatsRequest = Message<"opencode.tool.v1.GetToolStatsRequest"
  * Use `create(GetToolStatsRequestSchema)` to create a new message.
  */
 export const GetToolStatsRequestSchema: GenMessage<GetToolStatsRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 35);
+  messageDesc(file_opencode_tool_v1_tool_service, 45);
 
 /**
  * GetToolStatsResponse is the counters of this replica.
@@ -1694,7 +2117,7 @@ export type GetToolStatsResponse = Message<"opencode.tool.v1.GetToolStatsRespons
  * Use `create(GetToolStatsResponseSchema)` to create a new message.
  */
 export const GetToolStatsResponseSchema: GenMessage<GetToolStatsResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 36);
+  messageDesc(file_opencode_tool_v1_tool_service, 46);
 
 /**
  * ToolStats is the counters of one tool.
@@ -1744,7 +2167,7 @@ export type ToolStats = Message<"opencode.tool.v1.ToolStats"> & {
  * Use `create(ToolStatsSchema)` to create a new message.
  */
 export const ToolStatsSchema: GenMessage<ToolStats> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 37);
+  messageDesc(file_opencode_tool_v1_tool_service, 47);
 
 /**
  * GetServerInfoRequest is empty.
@@ -1759,7 +2182,7 @@ export type GetServerInfoRequest = Message<"opencode.tool.v1.GetServerInfoReques
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 38);
+  messageDesc(file_opencode_tool_v1_tool_service, 48);
 
 /**
  * GetServerInfoResponse describes the service and the sender of the request.
@@ -1875,6 +2298,20 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
    * @generated from field: repeated opencode.tool.v1.McpHold mcp_holds = 20;
    */
   mcpHolds: McpHold[];
+
+  /**
+   * sandbox_details are the active parts of the sandbox, and what weakens it.
+   *
+   * @generated from field: opencode.tool.v1.SandboxDetails sandbox_details = 21;
+   */
+  sandboxDetails?: SandboxDetails | undefined;
+
+  /**
+   * store_details describe how what the store acknowledges survives the loss of one of its servers.
+   *
+   * @generated from field: opencode.tool.v1.StoreDetails store_details = 22;
+   */
+  storeDetails?: StoreDetails | undefined;
 };
 
 /**
@@ -1882,7 +2319,84 @@ export type GetServerInfoResponse = Message<"opencode.tool.v1.GetServerInfoRespo
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 39);
+  messageDesc(file_opencode_tool_v1_tool_service, 49);
+
+/**
+ * StoreDetails describe how what the store acknowledges survives the loss of one of its servers. They are checked at the
+ * start and every minute.
+ *
+ * @generated from message opencode.tool.v1.StoreDetails
+ */
+export type StoreDetails = Message<"opencode.tool.v1.StoreDetails"> & {
+  /**
+   * copies is the number of connected copies of the server of Redis that has fewest. 0: a server has none, or the store is
+   * a file.
+   *
+   * @generated from field: uint32 copies = 1;
+   */
+  copies: number;
+
+  /**
+   * required_copies is the number of copies that have what a step wrote before it is acknowledged. 0: it is acknowledged at
+   * once.
+   *
+   * @generated from field: uint32 required_copies = 3;
+   */
+  requiredCopies: number;
+
+  /**
+   * warnings are the facts for which a failover of Redis may lose more than it has to, each with the next step.
+   *
+   * @generated from field: repeated string warnings = 2;
+   */
+  warnings: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.StoreDetails.
+ * Use `create(StoreDetailsSchema)` to create a new message.
+ */
+export const StoreDetailsSchema: GenMessage<StoreDetails> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 50);
+
+/**
+ * SandboxDetails describe the sandbox of commands.
+ *
+ * @generated from message opencode.tool.v1.SandboxDetails
+ */
+export type SandboxDetails = Message<"opencode.tool.v1.SandboxDetails"> & {
+  /**
+   * layers are the parts that hold for the commands of agents without a specific setting. Empty without a sandbox. The
+   * result of each bash call reports those that held for it (metadata.sandbox.layers).
+   *   disk: commands see the system's directories, the workspace and allowed directories only.
+   *   processes: commands see no other processes, and theirs end with them.
+   *   files: the kernel enforces what rules say about files.
+   *   network: commands have a separate network, which leads nowhere or through the proxy.
+   *   system_calls: a filter refuses rarely used and administrative system calls.
+   *   limits: the kernel limits open files, sizes of files and, unless the service runs as root, processes. The service
+   *   watches processes, memory and the space of disks, also as root, and kills a command that exceeds a limit.
+   *   cgroup: the kernel limits memory and processes of each command, also as root. Only where the control group (version 2)
+   *   of the service was delegated to it.
+   *
+   * @generated from field: repeated string layers = 1;
+   */
+  layers: string[];
+
+  /**
+   * warnings are the facts about this machine that weaken the sandbox, each with the next step: that the service runs as
+   * root, that a layer is missing, that a network could not be opened.
+   *
+   * @generated from field: repeated string warnings = 2;
+   */
+  warnings: string[];
+};
+
+/**
+ * Describes the message opencode.tool.v1.SandboxDetails.
+ * Use `create(SandboxDetailsSchema)` to create a new message.
+ */
+export const SandboxDetailsSchema: GenMessage<SandboxDetails> = /*@__PURE__*/
+  messageDesc(file_opencode_tool_v1_tool_service, 51);
 
 /**
  * McpHold is the time for which calls of an MCP client are held.
@@ -1917,7 +2431,7 @@ export type McpHold = Message<"opencode.tool.v1.McpHold"> & {
  * Use `create(McpHoldSchema)` to create a new message.
  */
 export const McpHoldSchema: GenMessage<McpHold> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 40);
+  messageDesc(file_opencode_tool_v1_tool_service, 52);
 
 /**
  * Enforcement is whether an agent that runs as a user of the operating system can avoid the approvals of this service.
@@ -1945,7 +2459,7 @@ export type Enforcement = Message<"opencode.tool.v1.Enforcement"> & {
  * Use `create(EnforcementSchema)` to create a new message.
  */
 export const EnforcementSchema: GenMessage<Enforcement> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 41);
+  messageDesc(file_opencode_tool_v1_tool_service, 53);
 
 /**
  * AgentDetails is what a host must know about an agent before it relies on it.
@@ -1984,7 +2498,7 @@ export type AgentDetails = Message<"opencode.tool.v1.AgentDetails"> & {
  * Use `create(AgentDetailsSchema)` to create a new message.
  */
 export const AgentDetailsSchema: GenMessage<AgentDetails> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 42);
+  messageDesc(file_opencode_tool_v1_tool_service, 54);
 
 /**
  * Limits are the limits on requests.
@@ -2061,7 +2575,7 @@ export type Limits = Message<"opencode.tool.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_opencode_tool_v1_tool_service, 43);
+  messageDesc(file_opencode_tool_v1_tool_service, 55);
 
 /**
  * OnDisconnect selects the fate of a call when the client cuts off its ExecuteTool or CallTool request.
@@ -2190,8 +2704,10 @@ export const UnattendedPolicySchema: GenEnum<UnattendedPolicy> = /*@__PURE__*/
   enumDesc(file_opencode_tool_v1_tool_service, 2);
 
 /**
- * SandboxState is the confinement of the commands that bash runs. In a sandbox, commands see neither the data
- * directory, the tokens and the configuration of the service nor other processes.
+ * SandboxState is the confinement of the commands that bash runs. In a sandbox, commands see the system's directories,
+ * the workspace, directories that were allowed (external_directory) or configured, and toolchains; not the rest of the
+ * disk, nor the data directory, the tokens and the configuration of the service, nor other processes. All processes of a
+ * command end with it.
  *
  * @generated from enum opencode.tool.v1.SandboxState
  */
@@ -2211,8 +2727,8 @@ export const SandboxState = {
   OFF: 1,
 
   /**
-   * SANDBOX_STATE_WORKSPACE_WRITE: commands can write in the workspace, in directories outside that were allowed
-   * (external_directory) or configured, and in the temporary directories of their session tree; everything else is
+   * SANDBOX_STATE_WORKSPACE_WRITE: commands can write in the workspace, in directories outside that were allowed to be
+   * edited or are configured, and in the temporary directories and caches of their session tree; everything else is
    * read-only.
    *
    * @generated from enum value: SANDBOX_STATE_WORKSPACE_WRITE = 2;
@@ -2237,8 +2753,10 @@ export const SandboxState = {
 } as const;
 
 /**
- * SandboxState is the confinement of the commands that bash runs. In a sandbox, commands see neither the data
- * directory, the tokens and the configuration of the service nor other processes.
+ * SandboxState is the confinement of the commands that bash runs. In a sandbox, commands see the system's directories,
+ * the workspace, directories that were allowed (external_directory) or configured, and toolchains; not the rest of the
+ * disk, nor the data directory, the tokens and the configuration of the service, nor other processes. All processes of a
+ * command end with it.
  *
  * @generated from enum opencode.tool.v1.SandboxState
  */
@@ -2356,6 +2874,40 @@ export const ToolService: GenService<{
     methodKind: "server_streaming";
     input: typeof ExecuteToolRequestSchema;
     output: typeof ExecuteToolResponseSchema;
+  },
+  /**
+   * StreamTools carries many calls on one stream, for hosts that call all the time or show an input while a model writes it. It
+   * saves them a request for each call. Needs HTTP/2.
+   *
+   * Each call has a `stream_id` and goes through: `open`; any number of `input_delta`; then `execute`, `resume` or `cancel`. The
+   * service answers `execute` with what ExecuteTool would stream, and `resume` with the events of an existing call, without
+   * its input. Exactly one `ended` follows each `open`, as the last message of its `stream_id`, after the terminal state, or
+   * after an `error` if the call could not be made or followed. A message that is out of order (for a `stream_id` that is not
+   * open, a second `open`, `execute` or `resume`, input after them) is answered by an `error` with INVALID_MESSAGE, without
+   * `ended`, and changes nothing, for that call or another; `cancel` and `credit` are ignored instead. Do not use a
+   * `stream_id` twice on a stream, and ignore what comes for one after its `ended`.
+   *
+   * Before `execute` nothing of a call is checked or recorded: it has no part, other principals do not see it, and it does not
+   * count as running. While its input arrives, the service sends events with `seq` 0 and a pending part whose `raw` is the
+   * input so far. They skip states: at least an eighth is new in each, and none follows `execute`.
+   *
+   * Each call has a window of 256 KiB: each `event` takes its `window_bytes` from it, and `credit` gives them back. At 0 or
+   * below the service sends no more events of that call until the next `credit`; the call itself and the other calls go on.
+   * A request message is at most 256 KiB; at most 1,000 calls may be open on a stream, and more are refused with OVERLOADED.
+   *
+   * End of the stream. When the client ends its direction, calls without `execute` or `resume` are dropped, and the stream ends
+   * OK after the last `ended`. When the stream is cut off (reset, lost connection, deadline, an error of the stream), calls
+   * without `execute` are dropped, and for each of the others its `on_disconnect` decides: with CANCEL it is cancelled,
+   * otherwise it goes on. A drain of the replica ends the stream with DRAINING and cancels no call. To go on, open a stream, `open` each call with
+   * the same ids and send `resume` with the last sequence number seen; if `resume` fails with NO_SUCH_CALL, `execute` had
+   * not arrived.
+   *
+   * @generated from rpc opencode.tool.v1.ToolService.StreamTools
+   */
+  streamTools: {
+    methodKind: "bidi_streaming";
+    input: typeof StreamToolsRequestSchema;
+    output: typeof StreamToolsResponseSchema;
   },
   /**
    * BeginCall asks for a call that the sender runs itself: an agent with its own tools. It plans and judges the call like
